@@ -60,7 +60,7 @@ _ROOMS = ("contract", "layer", "registry")
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name on first access: tables of records need no tensor library, whose import takes seconds."""
+    """Import a name on first access, because tables of records need no tensor library, whose import takes seconds."""
     if name in __all__:
         for room in _ROOMS:
             found = getattr(import_module(f"attn_zoo.{room}"), name, None)

@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 MOST = 2**31 - 1
-"""Bound of counts: lengths, widths, steps."""
+"""Upper bound of counts: lengths, widths, steps."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _VALUES = ("true", "false", "null", "nan", "inf", "infinity")
@@ -18,10 +18,10 @@ _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u20
 
 
 def check_whole(name: str, value: object, least: int = 1, most: int = MOST) -> None:
-    """Refuse what is no whole number from ``least`` to ``most``; True and 2.0 are none.
+    """Refuse a value that is not a whole number from ``least`` to ``most``; True and 2.0 are refused, too.
 
     Raises:
-        ValueError: naming the argument, the rule and the value.
+        ValueError: the message names the argument, the rule and the value.
     """
     if type(value) is not int or value < least:
         rule = "is a whole number and cannot be negative" if least == 0 else f"is a whole number of at least {least}"
@@ -31,10 +31,10 @@ def check_whole(name: str, value: object, least: int = 1, most: int = MOST) -> N
 
 
 def check_number(name: str, value: object, least: float = -math.inf, *, above: float = -math.inf) -> None:
-    """Refuse what is no finite number, below ``least``, or not above ``above``.
+    """Refuse a value that is not a finite number, is below ``least``, or is not above ``above``.
 
     Raises:
-        ValueError: naming the argument, the rule and the value.
+        ValueError: the message names the argument, the rule and the value.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{name} is a finite number; got {value!r}")
@@ -45,30 +45,30 @@ def check_number(name: str, value: object, least: float = -math.inf, *, above: f
 
 
 def check_flag(name: str, value: object) -> None:
-    """Refuse what is neither True nor False.
+    """Refuse a value that is neither True nor False.
 
     Raises:
-        ValueError: naming the argument and the value.
+        ValueError: the message names the argument and the value.
     """
     if not isinstance(value, bool):
         raise ValueError(f"{name} is True or False; got {value!r}")
 
 
 def check_text(name: str, value: object, known: Collection[str] = ()) -> None:
-    """Refuse what is no text, or none of ``known``, where these are given.
+    """Refuse a value that is not text or, where ``known`` is given, is not one of ``known``.
 
     Raises:
-        ValueError: naming the argument, the rule and the value.
+        ValueError: the message names the argument, the rule and the value.
     """
     if not isinstance(value, str) or (known and value not in known):
         raise ValueError(f"{name} is {' or '.join(map(repr, known)) or 'text'}; got {value!r}")
 
 
 def check_name(kind: str, name: object) -> None:
-    """Refuse a name that cannot be written on a command line or in the name of a file.
+    """Refuse a name that cannot be used on a command line or in a file name.
 
     Raises:
-        ValueError: naming the kind of thing, the rule and the name.
+        ValueError: the message names the kind of thing, the rule and the name.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.lower() in _VALUES:
         rule = "an identifier: letters, digits and underscores, no digit first, 64 at most"
@@ -76,10 +76,10 @@ def check_name(kind: str, name: object) -> None:
 
 
 def check_printed(owner: str, name: str, text: object) -> None:
-    """Refuse text of a card that would steer a terminal.
+    """Refuse a field of a card that is not text, or holds control characters, which would steer a terminal.
 
     Raises:
-        ValueError: naming the card and the field.
+        ValueError: the message names the card and the field.
     """
     if not isinstance(text, str):
         raise ValueError(f"{owner}: {name} is text; got {text!r}")
@@ -88,13 +88,13 @@ def check_printed(owner: str, name: str, text: object) -> None:
 
 
 def check_types(owner: str, kind: Any, given: Mapping[str, Any] | None = None) -> None:
-    """Refuse values of a dataclass's fields that do not have the type of their annotation: int, float, bool or str.
+    """Refuse field values of a dataclass that do not have the type of their annotation: int, float, bool or str.
 
     Args:
         kind: the dataclass; an instance of it where no values are ``given``.
 
     Raises:
-        ValueError: naming the owner, the field, the type and the value.
+        ValueError: the message names the owner, the field, the type and the value.
     """
     values = {field.name: getattr(kind, field.name) for field in fields(kind)} if given is None else given
     for field in fields(kind):

@@ -1,4 +1,4 @@
-"""Escapes of text from outside, such as records and plugins, for the format that it is written in."""
+"""Escape functions for text from outside, such as records and plugins, one for each output format."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 _STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Unicode categories of characters that steer a terminal: controls, formats such as those of direction, and ends of lines."""
+"""Unicode categories of characters that steer a terminal: controls, formats such as text direction, and line ends."""
 _FORMULA = ("=", "+", "-", "@")
 _NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 
 
 def terminal(text: str) -> str:
-    """Text on one line, with control characters, directions and lone surrogates as escapes such as ``\\x1b``."""
+    """Escape text for one terminal line: control characters, direction marks and lone surrogates become escapes like ``\\x1b``."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(ascii(sign)[1:-1] if unicodedata.category(sign) in _STEERING else sign for sign in text)
 
 
 def terminal_lines(text: str) -> str:
-    """Text whose lines are each escaped for a terminal."""
+    """Escape each line of a text for a terminal."""
     return "\n".join(map(terminal, text.split("\n")))
 
 
 def markdown(text: str) -> str:
-    """Text in a cell or paragraph of GitHub's Markdown: on one line, without tags, links, or pipes that would end a cell."""
+    """Escape text for a cell or paragraph of GitHub Markdown: on one line, without tags, links, or pipes that would end a cell."""
     return _TAG.sub("&lt;", terminal(text).replace("|", r"\|").replace("](", r"]\("))
 
 
 def escaped(text: str, format: str) -> str:
-    """Text on one line of the format ``github``, ``latex`` or ``terminal``; of LaTeX a line of a comment."""
+    """Escape text for one line of the format ``github``, ``latex`` (a comment line) or ``terminal``."""
     return markdown(text) if format == "github" else terminal(text)
 
 

@@ -29,14 +29,14 @@ from attn_zoo.short_convolution import ShortConvolution
 _INPUTS = ("query", "key", "value")
 
 CACHED_BYTES = 2**20
-"""Size of the tokens in one block of queries, which fits the cache of a core together with its temporaries."""
+"""Bytes of the tokens in one block of queries; a block and its temporaries fit the cache of a core."""
 
 
 class Order(Enum):
     """Order of the two products for keys and values: projection of the width, compression of the length."""
 
     auto = "auto"
-    """The order of fewer FLOPs."""
+    """The order that takes fewer FLOPs."""
     project_first = "project_first"
     compress_first = "compress_first"
 
@@ -71,15 +71,15 @@ class LayerState:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the carried numbers, for the whole batch."""
+        """Bytes of the carried tensors, for the whole batch."""
         return self.mechanism.nbytes + self.tail.nbytes
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention over any registered mechanism: (batch, length, dim) -> same.
+    """Multi-head attention over any registered mechanism: (batch, length, dim) -> same shape.
 
-    The layer makes the projections that the mechanism reads, no more: a mechanism that shares
-    queries and keys gets one for both, and each stream of the mechanism gets its own.
+    The layer makes only the projections that the mechanism reads: a mechanism that shares queries
+    and keys gets one for both, and each stream of the mechanism gets its own.
 
     Where a mechanism compresses the length linearly, (E X) W = E (X W), so the tokens may be
     compressed before they are projected to keys and values. With a bias b, E (X W + 1 bᵀ) is
@@ -95,13 +95,13 @@ class MultiHeadAttention(nn.Module):
         causal: position i sees positions up to i only.
         implementation: a name on the mechanism's card, or ``auto``, the fastest that the device of the inputs can run.
         fused: one weight for q, k and v (self-attention only).
-        bias: whether projections have one.
+        bias: whether projections have a bias.
         output_dropout: share of outputs set to zero in training. Dropout on attention weights is ``dropout``, an
             option of those mechanisms that have weights.
-        order: see ``Order``; ``compress_first`` is refused where the mechanism cannot.
+        order: see ``Order``; ``compress_first`` is refused where the mechanism does not support it.
         short_convolution: width of a depthwise convolution of the tokens before they are projected (self-attention
             only), in positions; 0 is none, 4 the usual width. See ``ShortConvolution``, initialised as the identity.
-        **options: the mechanism's own.
+        **options: hyperparameters of the mechanism, fields of ``card(attention).options``.
 
     Raises:
         ValueError: ``dim`` is not divisible by ``heads``, or a rate or order is unknown.
@@ -148,7 +148,7 @@ class MultiHeadAttention(nn.Module):
         device = torch.get_default_device()
         self.mechanism: Attention = build_attention(attention, geometry, implementation=implementation, device=device, **options)
         if self.crosses and not self.mechanism.card.can.cross:
-            raise UnsupportedError(f"{attention} has queries and keys from the same tokens; build it without a context")
+            raise UnsupportedError(f"{attention} makes queries and keys from the same tokens; build it without a context")
         self.reads = tuple(name for name in _INPUTS if name in self.mechanism.card.reads)
         self.fused = fused
         self._make_projections(bias)
@@ -219,7 +219,7 @@ class MultiHeadAttention(nn.Module):
         """
         if remembered is not None:
             if context is not None or key_valid is not None:
-                raise ValueError("remembered stands for the context and for what of it is real; leave context and key_valid out")
+                raise ValueError("remembered replaces context and key_valid; leave both out")
             return self._recall(tokens, remembered)
         source = self._source(tokens, context)
         self.mechanism.check_lengths(source.shape[0], tokens.shape[1], source.shape[1], key_valid)
@@ -234,7 +234,7 @@ class MultiHeadAttention(nn.Module):
     def remember(
         self, context: Float[Tensor, "batch keys context_dim"], *, key_valid: Bool[Tensor, "batch keys"] | None = None
     ) -> Remembered:
-        """Make keys, values and streams of keys once, for any number of calls with ``remembered``.
+        """Compute and cache keys, values and streams of keys once, for any number of calls with ``remembered``.
 
         ``layer(tokens, remembered=layer.remember(tokens))`` equals ``layer(tokens)``. Gradients flow through the cached tensors.
 
@@ -249,7 +249,7 @@ class MultiHeadAttention(nn.Module):
         self.check_remembers()
         check_floating(self.mechanism.card.name, "context", context)
         if context.dim() != 3 or context.shape[-1] != self.context_dim:
-            raise ValueError(f"what is remembered is (batch, length, dim={self.context_dim}), got {tuple(context.shape)}")
+            raise ValueError(f"the context to remember must be (batch, length, dim={self.context_dim}), got {tuple(context.shape)}")
         batch, length = context.shape[:2]
         self.mechanism.check_lengths(batch, length, length, key_valid)
         context = self._read(context, key_valid)
@@ -260,7 +260,7 @@ class MultiHeadAttention(nn.Module):
 
     @property
     def makes_queries(self) -> bool:
-        """True where the layer projects the tokens of the queries: to the query, or to a stream of theirs."""
+        """True where the layer projects the tokens of the queries, to the query or to a stream of the queries."""
         return "query" in self.reads or any(stream.of == "queries" for stream in self.streams)
 
     def check_remembers(self) -> None:
@@ -272,17 +272,17 @@ class MultiHeadAttention(nn.Module):
         card = self.mechanism.card
         if card.can.shares_query_key:
             raise UnsupportedError(
-                f"{card.name} makes queries and keys by one projection, so its keys cannot stay while the queries change; "
-                "let it make both anew, or choose another attention"
+                f"{card.name} makes queries and keys by one projection, so its keys cannot be kept while the queries change; "
+                "compute both anew, or choose another attention"
             )
 
     def initial_state(
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> LayerState:
-        """The state before the first token of ``batch`` sequences; None stands for dtype and device of the layer's weights.
+        """Return the state before the first token of ``batch`` sequences; None means dtype and device of the layer's weights.
 
         Raises:
-            ValueError: ``batch`` is no whole number of at least 0, or ``dtype`` no type of torch.
+            ValueError: ``batch`` is not a whole number of at least 0, or ``dtype`` is not a torch.dtype.
             UnsupportedError: the layer cannot step; see ``step``.
         """
         self._check_steps()
@@ -299,7 +299,7 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             tokens: without padding.
-            state: from ``initial_state`` or the step before; left as it is. Gradients flow through it.
+            state: from ``initial_state`` or the previous step; not modified. Gradients flow through it.
 
         Returns:
             The outputs, and the state after these tokens.
@@ -307,7 +307,7 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ValueError: a shape, dtype or state does not fit, or there is no token.
             UnsupportedError: the mechanism does not claim ``stepwise``, the layer was built with a context or without
-                causality, or it has read as many tokens as it was built for.
+                causality, or the step ends beyond the length it was built for.
         """
         self._check_steps()
         self._check_tokens(tokens)
@@ -321,7 +321,7 @@ class MultiHeadAttention(nn.Module):
         return self._finish(mixed), LayerState(carried, tail)
 
     def resize_length(self, length: int) -> None:
-        """Change the number of keys in place, and that of queries in self-attention; see ``Attention.resize_length``.
+        """Change the number of keys in place, and in self-attention also that of queries; see ``Attention.resize_length``.
 
         Weights stored by position become new parameters: create the optimiser afterwards.
 
@@ -343,7 +343,7 @@ class MultiHeadAttention(nn.Module):
         self._check_tokens(tokens)
         batch, valid = remembered.value.shape[0], remembered.key_valid
         if tokens.shape[0] != batch:
-            raise ValueError(f"a batch of {batch} is remembered, got tokens {tuple(tokens.shape)}")
+            raise ValueError(f"remembered has a batch of {batch}, got tokens {tuple(tokens.shape)}")
         self.mechanism.check_lengths(batch, tokens.shape[1], remembered.length, valid)
         if self.makes_queries and not self.crosses:
             tokens = self._read(tokens, valid)
@@ -401,7 +401,7 @@ class MultiHeadAttention(nn.Module):
         return source if valid is None else source.masked_fill(~valid[..., None], 0)
 
     def _parameters_of(self, name: str) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of one projection, whether or not it is stored fused."""
+        """Weight and bias of one projection, stored alone or as a part of the fused one."""
         if not self.fused:
             linear = self.projections.get_submodule(name)
             assert isinstance(linear, nn.Linear)
@@ -425,7 +425,7 @@ class MultiHeadAttention(nn.Module):
         return split.get("query"), split.get("key"), split["value"]
 
     def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor, start: int = 0) -> dict[str, Tensor]:
-        """Project tokens to their streams; ``start`` tokens were read before."""
+        """Project tokens to the streams of queries or keys; ``start`` tokens were read in earlier steps."""
         firsts = {s.name: s.first if s.first is None else max(0, s.first - start) for s in self.streams if s.of == of}
         return {name: self._split(self.stream_projections[name](tokens[:, :first])) for name, first in firsts.items()}
 
@@ -443,8 +443,8 @@ class MultiHeadAttention(nn.Module):
 
         if torch.is_grad_enabled() or tokens.device.type != "cpu":
             return attend(tokens)
-        # Queries are independent of each other. Without gradients, blocks of queries keep temporaries in the processor's caches,
-        # and only the output is as long as the sequence.
+        # Queries are independent of each other. Without gradients, blocks of queries keep temporaries in the caches of the CPU, and
+        # only the output is as long as the sequence.
         blocks = tokens.split(max(1, CACHED_BYTES // max(1, tokens.shape[0] * self.dim * tokens.element_size())), dim=1)
         if len(blocks) == 1:
             return attend(tokens)
@@ -457,7 +457,7 @@ class MultiHeadAttention(nn.Module):
         return out
 
     def _compressed_key_and_value(self, source: Tensor, key_valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """E (X W + 1 bᵀ) as (E X) W + (E 1) bᵀ: the bias is scaled by the summed weights of the real tokens."""
+        """Compute E (X W + 1 bᵀ) as (E X) W + (E 1) bᵀ: the bias is scaled by the summed weights of the real tokens."""
         mechanism = self.mechanism
         assert isinstance(mechanism, CompressingAttention)
         (weight_k, bias_k), (weight_v, bias_v) = self._parameters_of("key"), self._parameters_of("value")
@@ -487,16 +487,16 @@ class MultiHeadAttention(nn.Module):
 
 
 def join_layers(model: nn.Module) -> None:
-    """Join the attention layers of a model, in their order, into stacks.
+    """Join the attention layers of a model into stacks, in the order of the layers.
 
-    Some options concern the stack: ``sharing=layerwise`` of Linformer leaves one projection in the
-    first layer, and ``projected_lengths=64/32`` gives each layer its own. The zoo's models are
-    joined; call this once on a model of your own, after building it and before loading a state. All
-    layers of one mechanism are one stack: an encoder and a decoder are joined by a call for each.
+    Some options concern the whole stack: ``sharing=layerwise`` of Linformer leaves one projection in
+    the first layer, and ``projected_lengths=64/32`` gives each layer its own. The zoo's models are
+    joined already; call this once on your own model, after building it and before loading a state.
+    All layers of one mechanism form one stack: join an encoder and a decoder by one call for each.
 
     Raises:
-        ValueError: an option names another number of layers than the model has, or ``model`` is no module.
-        UnsupportedError: layers that share are built differently, or share with others already.
+        ValueError: an option names another number of layers than the model has, or ``model`` is not an nn.Module.
+        UnsupportedError: layers that share maps are built differently, or share maps with another stack already.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"model is an nn.Module; got a {type(model).__name__}")

@@ -1,4 +1,4 @@
-"""Plugins given as a file or folder instead of an installed package, in this process and in those that it starts."""
+"""Plugins given as a file or folder instead of an installed package, in this process and in its subprocesses."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def load(path: Path) -> list[ModuleType]:
 
 
 def hand_on(path: Path) -> None:
-    """Name a plugin in the environment of the processes that this one starts."""
+    """Add a plugin to the environment variable that subprocesses inherit."""
     paths = [str(path.resolve())]
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*map(str, handed_on()), *paths]))
 
 
 def take_back(path: Path) -> None:
-    """Name a plugin no longer in the environment of the processes that this one starts."""
+    """Remove a plugin from the environment variable that subprocesses inherit."""
     os.environ[VARIABLE] = os.pathsep.join(str(other) for other in handed_on() if other != path)
 
 
 def handed_on() -> list[Path]:
-    """Plugins that the environment names."""
+    """Paths of the plugins in the environment variable."""
     return [Path(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
 
 
@@ -52,7 +52,7 @@ def digest(path: Path) -> str:
 
 
 def digests() -> dict[str, str]:
-    """Digest of every plugin that the environment names, by file name."""
+    """Digest of every existing plugin in the environment variable, by file name."""
     return {path.name: digest(path) for path in handed_on() if path.exists()}
 
 
@@ -75,7 +75,7 @@ def _module(file: Path) -> ModuleType:
     while (root / "__init__.py").exists():
         root = root.parent
     name = ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-    # As Python does for the folder of a script; it stays, since another process that rebuilds tasks gets the same path.
+    # Python does the same for the folder of a script. The entry stays, since a subprocess that rebuilds tasks gets the same path.
     sys.path.insert(0, str(root))
     try:
         module = importlib.import_module(name)
@@ -87,7 +87,7 @@ def _module(file: Path) -> ModuleType:
 
 
 def _where(error: BaseException, root: Path) -> str:
-    """File and line of an error: the last below ``root``, as an error may be raised in a library that it calls."""
+    """File and line of an error: the last frame below ``root``, since a library that the plugin calls may raise it."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""Autocast around a call: its type, and a context without it."""
+"""Autocast: the dtype it gives to matrix products, and a context that disables it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
-    """Type of the products of ``tensor``: its own, or that of autocast, which leaves float64 unchanged."""
+    """Dtype of matrix products with ``tensor``: its own dtype, or that of autocast, which leaves float64 unchanged."""
     device = tensor.device.type
     if device == "meta" or tensor.dtype is torch.float64 or not torch.is_autocast_enabled(device):
         return tensor.dtype

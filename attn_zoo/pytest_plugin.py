@@ -1,7 +1,7 @@
-"""Plugin of pytest: ``pytest --attn-zoo NAME`` adds the conformance kit of an attention or a task, one test for each check.
+"""Plugin for pytest: ``pytest --attn-zoo NAME`` adds the conformance kit of an attention or a task, one test for each check.
 
-pytest loads it wherever attn-zoo is installed, so nothing of the zoo is imported, and no tensor library with it, before the
-option is used. Its entry point has the name of this module: then ``-p`` and ``pytest_plugins``, too, find it loaded already.
+pytest loads it wherever attn-zoo is installed, so nothing of the zoo, and no tensor library, is imported before the option is
+used. Its entry point has the name of this module, so that ``-p`` and ``pytest_plugins`` also find it loaded already.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 
 class Kit(pytest.Collector):
-    """Parent node of the checks, as a file is of its tests."""
+    """Parent node of the checks, as a file is the parent node of its tests."""
 
     def collect(self) -> list[pytest.Item]:
         """Collect nothing; the checks are created together with this node."""

@@ -40,7 +40,7 @@ RESERVED = frozenset(
     ["name", "attention", "geometry", "implementation", "device", "dtype", "dim", "heads", "length"]
     + ["context_length", "context_dim", "causal", "fused", "bias", "output_dropout", "order", "short_convolution"]
 )
-"""Arguments beside an attention's options in configurations, ``build_attention`` and ``MultiHeadAttention``."""
+"""Names that no option may have: the other arguments in configs, ``build_attention`` and ``MultiHeadAttention``."""
 
 _ATTENTIONS: dict[str, AttentionCard] = {}
 _TASKS: dict[str, TaskCard] = {}
@@ -51,7 +51,7 @@ _SEARCHED: list[str] = []
 
 
 def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Callable[[A], A]:
-    """Class decorator that puts a mechanism into the zoo.
+    """Class decorator that registers a mechanism.
 
     Args:
         name: name that users write in ``attention=name``.
@@ -59,7 +59,7 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
         **facts: the remaining fields of ``AttentionCard``.
 
     Raises:
-        ValueError: the name is taken or no identifier, a fact is missing, unknown or of the wrong type, an implementation is
+        ValueError: the name is taken or not an identifier, a fact is missing, unknown or of the wrong type, an implementation is
             unknown, or a method that the card promises is missing.
     """
 
@@ -67,17 +67,21 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
         check_name("an attention", name)
         _check_facts(f"attention {name!r}", AttentionCard, cls, Attention, {"time": time, "memory": memory, **facts})
         if not isinstance(facts["can"], Capabilities):
-            raise ValueError(f"attention {name!r}: can is a Capabilities; got {facts['can']!r}")
+            raise ValueError(f"attention {name!r}: can must be a Capabilities; got {facts['can']!r}")
         if not callable(facts["cost"]):
-            raise ValueError(f"attention {name!r}: cost is a function of the geometry and options; got {facts['cost']!r}")
+            raise ValueError(f"attention {name!r}: cost must be a function of the geometry and options; got {facts['cost']!r}")
         card = AttentionCard(name=name, build=cls, time=Growth(time), memory=Growth(memory), **facts)
         if extra := set(card.reads) - {"query", "key", "value"}:
-            raise ValueError(f"attention {name!r}: reads are query, key and value; got {', '.join(sorted(map(repr, extra)))}")
+            raise ValueError(
+                f"attention {name!r}: reads may hold only query, key and value; got {', '.join(sorted(map(repr, extra)))}"
+            )
         for field in ("title", "paper", "equation"):
             check_printed(f"attention {name!r}", field, getattr(card, field))
         for implementation in card.implementations:
             if implementation not in IMPLEMENTATIONS:
-                raise ValueError(f"attention {name!r}: implementation {implementation!r} is none of {', '.join(IMPLEMENTATIONS)}")
+                raise ValueError(
+                    f"attention {name!r}: implementation {implementation!r} is not one of {', '.join(IMPLEMENTATIONS)}"
+                )
             method = "attend" if implementation == "eager" else f"attend_{implementation}"
             if not callable(getattr(cls, method, None)):
                 raise ValueError(
@@ -95,10 +99,10 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
 
 
 def register_task(name: str, **facts: Any) -> Callable[[T], T]:
-    """Class decorator that puts a task into the zoo; ``facts`` are the fields of ``TaskCard``.
+    """Class decorator that registers a task; ``facts`` are the fields of ``TaskCard``.
 
     Raises:
-        ValueError: the name is taken or no identifier, or a fact is missing, unknown or of the wrong type.
+        ValueError: the name is taken or not an identifier, or a fact is missing, unknown or of the wrong type.
     """
 
     def decorate(cls: T) -> T:
@@ -116,9 +120,9 @@ def register_task(name: str, **facts: Any) -> Callable[[T], T]:
 
 
 def _check_facts(owner: str, card: type, cls: object, base: type, facts: Mapping[str, Any]) -> None:
-    """Refuse facts that make no card of a class, naming the fact."""
+    """Refuse fields of a card that are unknown, missing or of the wrong type; the error names the field."""
     if not (isinstance(cls, type) and issubclass(cls, base)):
-        raise ValueError(f"{owner} decorates a subclass of {base.__name__}; got {cls!r}")
+        raise ValueError(f"{owner} must decorate a subclass of {base.__name__}; got {cls!r}")
     known = {field.name: field for field in fields(card) if field.name not in ("name", "build")}
     if unknown := sorted(set(facts) - set(known)):
         raise ValueError(f"{owner}: no field of a card is called {unknown[0]!r}; known: {', '.join(known)}")
@@ -128,9 +132,9 @@ def _check_facts(owner: str, card: type, cls: object, base: type, facts: Mapping
     for name in ("time", "memory"):
         check_text(f"{owner}: {name}", facts.get(name, ""))
     if not is_dataclass(facts["options"]) or not isinstance(facts["options"], type):
-        raise ValueError(f"{owner}: options is a dataclass; got {facts['options']!r}")
+        raise ValueError(f"{owner}: options must be a dataclass; got {facts['options']!r}")
     if not isinstance(facts.get("variants", {}), Mapping):
-        raise ValueError(f"{owner}: variants are options by name of the variant; got {facts['variants']!r}")
+        raise ValueError(f"{owner}: variants must map names of variants to options; got {facts['variants']!r}")
 
 
 def attentions() -> tuple[str, ...]:
@@ -146,7 +150,7 @@ def task_names() -> tuple[str, ...]:
 
 
 def card(name: str) -> AttentionCard:
-    """The card of an attention.
+    """Return the card of an attention.
 
     Raises:
         UnknownNameError: no attention has this name; the nearest one is suggested.
@@ -159,7 +163,7 @@ def card(name: str) -> AttentionCard:
 
 
 def task_card(name: str) -> TaskCard:
-    """The card of a task.
+    """Return the card of a task.
 
     Raises:
         UnknownNameError: no task has this name; the nearest one is suggested.
@@ -184,10 +188,10 @@ def build_attention(
 
     Args:
         implementation: a name on the card, or ``auto``: the first of ``auto_order(device)`` that the
-            card offers, the options allow and ``device`` can run. The result is in ``.implementation``; it is chosen again where
-            the mechanism is called with tensors of another type of device.
+            card offers, the options allow and ``device`` can run. The choice is in ``.implementation``; it is made again when
+            the mechanism is called with tensors on another type of device.
         device: only read by ``auto``; the mechanism is built on the current default device.
-        dtype: type of the products, that of the inputs or of autocast; only read by ``auto``. None is torch's default.
+        dtype: dtype of the matrix products, that of the inputs or of autocast; only read by ``auto``. None is torch's default.
         **options: fields of ``card(name).options``; those left out take their defaults, by length where the card has a rule.
 
     Raises:
@@ -233,7 +237,7 @@ def make_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
 
 
 def attention_options(entry: AttentionCard, geometry: Geometry, given: Mapping[str, Any]) -> Any:
-    """Options of an attention with every default filled in, those that follow the length by their rules.
+    """Options of an attention with every default filled in; defaults that follow the length are computed by their rules.
 
     Raises:
         UnknownNameError: no such option.
@@ -261,7 +265,7 @@ def load_plugins() -> Mapping[str, str]:
     is needed for packages installed while the process runs.
 
     Returns:
-        Reasons of the plugins that failed, by entry-point name or file.
+        Reasons why plugins failed, by entry-point name or file.
     """
     import attn_zoo.attention  # noqa: F401  (registers the built-in mechanisms)
 
@@ -290,7 +294,7 @@ def load_plugins() -> Mapping[str, str]:
 
 
 def load_plugin(path: Path) -> list[AttentionCard | TaskCard]:
-    """Load a plugin from a file or folder, once, in this process and, by ``$ATTN_ZOO_PLUGIN``, in those that it starts.
+    """Load a plugin from a file or folder, once, in this process and, by ``$ATTN_ZOO_PLUGIN``, in its subprocesses.
 
     Returns:
         Cards that it registers.
@@ -327,7 +331,7 @@ def _load_file(path: Path) -> None:
 
 
 def _look_for_plugins() -> None:
-    """Load plugins, unless they were searched for on the current path."""
+    """Load plugins, unless the current ``sys.path`` has been searched already."""
     if sys.path != _SEARCHED:
         load_plugins()
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class ShortConvolution(nn.Module):
-    """yᵢ = Σₜ w_t ∘ x_{i+t}, each channel by itself, (batch, n, dim) -> same.
+    """Depthwise convolution yᵢ = Σₜ w_t ∘ x_{i+t}: (batch, n, dim) -> same shape.
 
     Initialised as the identity: the position's own tap is 1, the others are 0, and there is no bias.
 
@@ -21,11 +21,11 @@ class ShortConvolution(nn.Module):
 
     Args:
         dim: width of the tokens.
-        width: positions in the window. Causal: i - width + 1 to i. Else ``width // 2`` to either side, and i itself.
+        width: positions in the window. Causal: i - width + 1 to i. Else i itself and ``width // 2`` on either side.
         causal: position i sees positions up to i only.
 
     Raises:
-        ValueError: ``width`` is no whole number of at least 1.
+        ValueError: ``width`` is not a whole number of at least 1.
     """
 
     def __init__(self, dim: int, width: int, *, causal: bool) -> None:
@@ -42,10 +42,10 @@ class ShortConvolution(nn.Module):
     def forward(
         self, tokens: Float[Tensor, "batch n dim"], valid: Bool[Tensor, "batch n"] | None = None
     ) -> Float[Tensor, "batch n dim"]:
-        """Convolve tokens. Positions outside count as zeros, and so do padded ones, which may hold anything, NaN included.
+        """Convolve tokens. Positions outside the sequence count as zeros; so does padding, which may hold anything, NaN included.
 
         Args:
-            valid: True for a real token; the result is zero at the others.
+            valid: True for a real token; the result is zero at padding.
         """
         if valid is None:
             return self.slide(F.pad(tokens, (0, 0, self.before, self.after)))
@@ -59,21 +59,21 @@ class ShortConvolution(nn.Module):
         """Convolve the next tokens, one or many, of a causal sequence.
 
         Args:
-            tail: the tokens before them, as many of the last ``width - 1`` as there are; left as it is.
+            tail: the preceding tokens, at most the last ``width - 1``; not modified.
 
         Returns:
-            The outputs of a call with the whole sequence at these positions, and the tail after them.
+            The outputs at these positions, equal to those of a call with the whole sequence, and the next tail.
         """
         read = torch.cat([tail, tokens], dim=1)
         kept = read[:, max(0, read.shape[1] - self.before) :].clone()  # a view would hold on to all tokens of a long piece
         return self.slide(F.pad(read, (0, 0, self.before - tail.shape[1], 0))), kept
 
     def slide(self, filled: Float[Tensor, "batch filled dim"]) -> Float[Tensor, "batch n dim"]:
-        """Outputs of all positions with a whole window, ``before + after`` fewer than ``filled`` has."""
-        # As an image of height 1, whose channels lie innermost as those of tokens do: on a CPU two to four times as fast as conv1d.
+        """Outputs at the positions of ``filled`` that have a whole window: ``before + after`` fewer than it holds."""
+        # conv2d over an image of height 1 in channels-last layout, that of tokens: on a CPU two to four times as fast as conv1d.
         image = filled.transpose(1, 2).unsqueeze(2)
         mixed = F.conv2d(image, self.weight[:, None, None], groups=self.weight.shape[0])
-        return mixed.squeeze(2).transpose(1, 2).contiguous()  # no copy where channels stay innermost, which they do not on meta
+        return mixed.squeeze(2).transpose(1, 2).contiguous()  # no copy where channels are still innermost; on meta they are not
 
     def extra_repr(self) -> str:
         return f"dim={self.weight.shape[0]}, before={self.before}, after={self.after}"

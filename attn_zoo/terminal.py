@@ -1,4 +1,4 @@
-"""Text that fits the terminal: tables with as many columns as there is room for, and wrapped lines."""
+"""Layout of text for the terminal: tables with as many columns as fit, and wrapped lines."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def fit(
     wide: bool = False,
     width: int | None = None,
 ) -> str:
-    """Table no wider than the terminal: optional columns are left out where there is no room, then text is wrapped.
+    """Format a table no wider than the terminal: optional columns are left out where there is no room, then text is wrapped.
 
     Args:
         head: names of the columns; empty for a table without a head.
-        optional: names of columns that may be left out, the first to go first; the last line then names them.
+        optional: names of columns that may be left out, in the order of removal; the last line then names those left out.
         right: names of columns to align on the right, whose cells are not wrapped beneath the head.
         whole: names of further columns whose cells are not wrapped beneath the head.
         wide: keep every column at its full width.
-        width: characters; None for those of the terminal.
+        width: width in characters; None for that of the terminal.
     """
     width = columns() if width is None else width
     kept = list(range(len(head or (rows[0] if rows else ()))))
@@ -66,7 +66,7 @@ def fit(
 
 
 def wrap(text: str, width: int | None = None) -> str:
-    """Text with every line broken at spaces to the width of the terminal, beneath the beginning of its words."""
+    """Wrap every line at spaces to the width of the terminal; continuations are indented to where the line's text begins."""
     width = columns() if width is None else width
     return "\n".join(_wrapped(line, width) for line in text.split("\n"))
 
@@ -77,9 +77,9 @@ def show(text: str) -> None:
 
 
 def fitted(text: str, width: int | None = None) -> str:
-    """Text with its tables fitted to the width of the terminal, and other lines wrapped.
+    """Fit the tables of a text to the width of the terminal, and wrap its other lines.
 
-    A table that would have its words or figures broken is divided: further columns follow beneath, with the first ones repeated.
+    A table whose words or numbers would be broken is split: the remaining columns follow below, with the first ones repeated.
     """
     width = columns() if width is None else width
     text = re.sub(r"^.+\n-+(?:  -+)*\n(?:.+\n?)*", lambda found: _as_markdown(found[0]), text, flags=re.MULTILINE)
@@ -88,7 +88,7 @@ def fitted(text: str, width: int | None = None) -> str:
 
 
 def _as_markdown(plain: str) -> str:
-    """A table whose columns stand above and beneath dashes, with bars between them."""
+    """Convert a table whose columns are marked by a rule of dashes below the head to Markdown, with bars between columns."""
     spans = [found.span() for found in re.finditer("-+", plain.split("\n")[1])]
     return "".join(f"| {' | '.join(line[a:b].ljust(b - a) for a, b in spans)} |\n" for line in plain.rstrip("\n").split("\n"))
 
@@ -113,7 +113,7 @@ def _fitted_table(markdown: str, width: int) -> str:
 
 
 def shell(command: str, width: int | None = None) -> str:
-    """Command of a shell on as many lines as it needs, which are continued at spaces between its words."""
+    """Wrap a shell command between its words to the width of the terminal, with a backslash at the end of a continued line."""
     width = columns() if width is None else width
     rows = [""]
     for word in map(shlex.quote, shlex.split(command)):
@@ -144,7 +144,7 @@ def _total(kept: Sequence[int], widths: Mapping[int, int]) -> int:
 
 
 def _widths(natural: Mapping[int, int], floors: Sequence[Mapping[int, int]], width: int) -> dict[int, int]:
-    """Widths that together fit: the widest column gives way first, to its first floor, and if that is too much to the next."""
+    """Column widths that fit together: the widest column shrinks first, down to the first floors and, if needed, to the next."""
     widths = dict(natural)
     for floor in floors:
         while (over := _total(list(widths), widths) - width) > 0:
@@ -158,7 +158,7 @@ def _widths(natural: Mapping[int, int], floors: Sequence[Mapping[int, int]], wid
 
 
 def _laid_out(cells: Sequence[Sequence[str]], kept: Sequence[int], widths: Mapping[int, int], flush: set[int], head: bool) -> str:
-    """Cells as lines, broken to their widths; a line beneath the head."""
+    """Lay out cells as lines, wrapped to the widths of their columns, with a rule below the head."""
     broken = [[_broken(row[at], widths[at]) for at in kept] for row in cells]
     last = kept[-1] if kept else 0
     lines = []

@@ -1,4 +1,4 @@
-"""Tasks of the zoo: a plugin, registered through the same entry point as the plugins of others."""
+"""Tasks of the zoo: a plugin, registered through the same entry point as third-party plugins."""
 
 from . import adding as adding
 from . import causal_language as causal_language

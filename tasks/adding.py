@@ -1,4 +1,4 @@
-"""Adding problem, marked by content: the sum of the values whose key is that of the last frame."""
+"""Adding problem with marks by content: the sum of the values whose key equals the key of the last frame."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ class Options(SyntheticOptions):
     variants={"causal": {"length": 20, "marked": 3, "key": 5, "causal": True, "train": 500, "valid": 100, "test": 100}},
 )
 class Adding(SyntheticTask):
-    """Prediction of the sum of the values whose key is that of the last frame.
+    """Prediction of the sum of the values whose key equals the key of the last frame.
 
     Channel 0 of a frame is a value in [-1, 1], the others are its key. ``marked`` frames at random places have the key of the last
     frame, whose own value is 0; every other key occurs once. Keys are new in every example, so that no network can learn them.
 
     Source: the adding problem of Hochreiter and Schmidhuber 1997 (Long Short-Term Memory, Neural Computation 9), experiment 4:
-        frames of a value and a marker, of which the values of two marked frames are to be added; up to 1,000 frames; mean squared
+        frames of a value and a marker; the values of the two marked frames are added; up to 1,000 frames; mean squared
         error.
     Differs: a marker channel marks frames without regard to others, so that a network adds marked values by averaging, without
         comparing anything; here the mark is a key shared with the last frame. Labels are the plain sum. The metric is R², since
@@ -100,7 +100,7 @@ class Adding(SyntheticTask):
         return TaskSpec(Frames(1 + o.key), o.length, classes=1, labels="position", causal=o.causal, problem="regression")
 
     def examples(self, split: Split) -> ArrayExamples:
-        """Frames of a split, with the sum at the last one and NaN at all others."""
+        """Frames of a split; labels are the sum at the last frame and NaN at all others."""
         frames, sums = self.drawn(split)
         labels = torch.full((*frames.shape[:2], 1), torch.nan)
         labels[:, -1, 0] = torch.from_numpy(sums) / STEPS

@@ -88,9 +88,8 @@ class CausalLanguage(TextTask):
     name or a phrase of the author's. Its prediction requires associative recall: attention to the earlier occurrence of the run.
     All other tokens are the ``rest``, for which neighbouring tokens are informative.
 
-    Source: Arora et al. 2023 find by such a division, of tokens that end a bigram seen before in the context and rare in training,
-        that 6 % of the tokens account for 82 % of the difference between a gated convolution and attention on the Pile, at 1,024
-        tokens.
+    Source: Arora et al. 2023 find that the tokens that end a bigram seen earlier in the context and rare in training, 6 % of all
+        tokens, account for 82 % of the difference between a gated convolution and attention on the Pile, at 1,024 tokens.
     Differs: bytes by default, with runs of 8 bytes. A text is cut into sequences of exactly ``length``; the remainder is not read.
         ``wikitext``, ``wikitext_valid``, ``novels`` and ``folder`` are divided as in masked language modelling. Training sequences
         that also occur in a later split are left out. Perplexity is per token: compare it for one kind of token only.
@@ -123,7 +122,7 @@ class CausalLanguage(TextTask):
             taken.update(keys)
             rows[split] = windows[order[: (split == "train" and o.train) or None]]
         if not len(rows["train"]):
-            raise ValueError("causal_language: every training sequence also stands in a later split; give texts that differ")
+            raise ValueError("causal_language: every training sequence also occurs in a later split; give texts that differ")
         codes = dict(zip(SPLITS, _codes([rows[split] for split in SPLITS], run), strict=True))
         frequency = np.bincount(codes["train"].ravel(), minlength=1 + max(int(code.max()) for code in codes.values()))
         arrays: Arrays = {}
@@ -145,7 +144,7 @@ def _windows(tokeniser: Tokeniser, texts: Sequence[str], length: int) -> NDArray
         windows.append(ids[starts[:, None] + np.arange(length)])
     rows = np.concatenate(windows)
     if not len(rows):
-        raise ValueError(f"causal_language: no text of a split has {length} tokens; give it longer ones, or lower length")
+        raise ValueError(f"causal_language: one split has no text of {length} tokens; give it longer texts, or lower length")
     return rows
 
 

@@ -51,7 +51,7 @@ class Cifar100(PatchTask):
     Source: the published images and their published split into training and test images.
     Differs: the source has no validation split; here ``valid`` training images form it, in the proportions of the classes. All
         splits are ordered by a digest of each image.
-        Of duplicate images one is left out of training; the test split is complete.
+        Duplicates of training or test images are left out of training; the test split is complete.
     """
 
     options: Options

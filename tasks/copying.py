@@ -1,4 +1,4 @@
-"""Copying: symbols, a delimiter, and as many blanks, at which the symbols are the labels."""
+"""Copying: symbols, a delimiter, and equally many blanks, whose labels are the symbols."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Options(SyntheticOptions):
         self.order = choice("copying.order", self.order, Order)
         require_range("copying.length", self.length, 5, 16_384, "counts tokens")
         most = (self.length - 1) // 2
-        require_range("copying.tokens", self.tokens, 1, most, f"is at most half of length={self.length} less the delimiter")
+        require_range("copying.tokens", self.tokens, 1, most, f"is at most half of length={self.length} without the delimiter")
         require_range("copying.vocabulary", self.vocabulary, 2, 10_000, "counts symbols")
         self.require_sizes("copying")
 

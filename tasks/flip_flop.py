@@ -53,7 +53,7 @@ class Options(SyntheticOptions):
     source="generated; after Liu et al. 2023, arXiv:2306.00946",
     licence="Apache-2.0 (generated here)",
     options=Options,
-    distant="sparse",  # the last write is often within reach of a short convolution elsewhere
+    distant="sparse",  # in the other parts the last write is often within reach of a short convolution
     levels={
         "cpu": Level(
             model={"dim": 64, "depth": 1, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},
@@ -102,10 +102,10 @@ class FlipFlop(SyntheticTask):
     and a third dense, with separate scores.
 
     Source: the flip-flop language of Liu et al. 2023, Section 3: 512 tokens, two symbols, 0.8 to ignore in training, 0.98
-        (sparse) and 0.1 (dense) out of distribution; a Transformer of 6 layers and width 512, 10,000 batches of 16. One layer
-        of width 64 in Yang et al. 2025 (PaTH), arXiv:2505.16381.
-    Differs: sequences are shorter, and only read symbols are predicted, which are all that their scores count. With more than two
-        ``symbols``, chance and the accuracy of counting are lower.
+        (sparse) and 0.1 (dense) out of distribution; a Transformer of 6 layers and width 512, 10,000 batches of 16. Yang et al.
+        2025 (PaTH), arXiv:2505.16381, use one layer of width 64.
+    Differs: sequences are shorter, and only the symbols after reads are predicted, which are also the only ones that the source
+        scores. With more than two ``symbols``, chance and the accuracy of counting are lower.
     """
 
     options: Options
@@ -117,7 +117,7 @@ class FlipFlop(SyntheticTask):
         return TaskSpec(Tokens(FIRST_SYMBOL + o.symbols), o.length, o.symbols, labels="position", causal=True)
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Masks of the parts of the test: as many ignored instructions as in training, more, or fewer."""
+        """Masks of the parts of the test: the share of ignore instructions is that of training, larger, or smaller."""
         part = torch.from_numpy(self.drawn(split)[2])
         return {name: part == at for at, name in enumerate(PARTS)}
 

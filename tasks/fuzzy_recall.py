@@ -16,7 +16,7 @@ from .parts.synthetic import SyntheticOptions, SyntheticTask
 FILLER = 1
 """Id of the filler after the last value; tokens of keys, then of values, have all ids from the next one on."""
 MOST_MOTIFS = 10_000
-"""Different keys to draw from, at most."""
+"""Largest number of different keys of the largest length."""
 
 
 @dataclass
@@ -95,12 +95,12 @@ class Options(SyntheticOptions):
 class FuzzyRecall(SyntheticTask):
     """Recall of the value of an earlier key, where keys and values are motifs of several tokens and must be matched as a whole.
 
-    A sequence of keys, each followed by its value, drawn from the ``pairs`` of the example. From the second occurrence of a key
-    on, its value is predicted: the first token at the last token of the key, each further one at the value's previous token.
+    A sequence consists of keys, each followed by its value, drawn from the ``pairs`` of the example. A value is predicted from the
+    second occurrence of its key on: its first token at the last token of the key, each further one at the value's previous token.
     Keys and values share no tokens, so that the end of a motif is visible, but only at its last token.
 
     Source: fuzzy in-context recall of Poli et al. 2024, and its code: 128 tokens, vocabulary 16, motifs of up to 3 tokens, 12,800
-        training examples for 200 epochs in batches of 128, width 128, rates 1e-4, 5e-4 and 1e-3 with weight decay 0 and 0.1.
+        training examples for 200 epochs in batches of 128, width 128, learning rates 1e-4, 5e-4 and 1e-3, weight decay 0 and 0.1.
     Differs: an example has a fixed number of keys, so that keys recur soon; theirs draws keys from all motifs. Tokens of a motif
         may be equal here, and keys of all sizes are tested; theirs tests the longest ones. Only values are predicted, in training
         too, where theirs predicts every next token. Classes are the tokens of values; theirs are all tokens.
@@ -110,7 +110,7 @@ class FuzzyRecall(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens are filler and those of keys and values; classes are the tokens of values."""
+        """Tokens are the filler and the tokens of keys and values; classes are the tokens of values."""
         o = self.options
         return TaskSpec(Tokens(1 + FILLER + o.vocabulary), o.length, o.vocabulary // 2, labels="position", causal=True)
 

@@ -58,12 +58,12 @@ class Options(SyntheticOptions):
         self.values = choice("haystack.values", self.values, Values)
         require_range("haystack.distractors", self.distractors, 0, len(KEYS) - 1, "counts needles about other keys")
         least = _bytes_not_filler(self.values, self.distractors) + 2 * _WIDEST
-        meaning = f"counts bytes, {least} of which {self.distractors} distractors and all digits or letters to compare need,"
+        meaning = f"counts bytes, at least {least} with {self.distractors} distractors and all digits or letters to compare,"
         require_range("haystack.length", self.length, least, 65_536, meaning)
         if not 0 <= self.shallowest <= self.deepest <= 1:
             raise ValueError(
-                f"haystack.shallowest and haystack.deepest are depths in 0 to 1, in this order; got {self.shallowest} and "
-                f"{self.deepest}"
+                "haystack.shallowest and haystack.deepest are depths from 0 to 1, and shallowest is at most deepest; got "
+                f"{self.shallowest} and {self.deepest}"
             )
         self.require_sizes("haystack")
 
@@ -118,7 +118,7 @@ class Haystack(SyntheticTask):
     """Prediction of the value of the key in the question, at the last byte, its question mark.
 
     The text consists of words of two to seven letters. Between them are the needle (``K is 7.``), needles with other keys, and
-    single digits (or letters), as many as make every digit equally frequent, in needles and alone together. Values of needles
+    single digits (or letters), as many as make every digit equally frequent over needles and single digits. Values of needles
     differ from each other if there are enough of them. Byte counts are therefore uninformative, and a model that finds needles but
     cannot match keys has an accuracy of 1 / (``distractors`` + 1).
 
@@ -149,7 +149,7 @@ class Haystack(SyntheticTask):
         return torch.from_numpy(self.drawn(split)[2] / room).float()
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Masks of fifths of the depth, whose scores are a row of the map of depth against length."""
+        """Masks of fifths of the depth; their scores form one row of the map of depth against length."""
         fifth = (self.depths(split) * 5).long().clamp(0, 4)
         return {f"depth {at / 5:.1f}-{(at + 1) / 5:.1f}": fifth == at for at in range(5)}
 
@@ -187,7 +187,7 @@ class _Generator:
         self.body = length - self.questions.shape[1]
 
     def draw(self, random: np.random.RandomState, rows: int) -> Drawn:
-        """Tokens, labels, and where the needle starts."""
+        """Tokens, labels, and start of the needle."""
         keys = subsets(random, rows, self.distractors + 1, len(KEYS))
         values = self._deal(random, rows)
         needles = self.first_needle + keys * len(self.alphabet) + values[:, : keys.shape[1]]

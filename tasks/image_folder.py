@@ -143,9 +143,7 @@ class FolderExamples(Examples):
 
     def __init__(self, files: ImageFiles, at: Sequence[int], side: int, crop: float, scale: Float[Tensor, "3 256"]) -> None:
         if not at:
-            raise ValueError(
-                "image_folder: a split holds no image that is in no other; all of its images stand in another part too"
-            )
+            raise ValueError("image_folder: every image of a split is also in another split, so that no example is left")
         places = np.array(at, dtype=np.int64)
         self._paths = [files.paths[place] for place in at]
         self._labels, self._digests = torch.from_numpy(files.labels[places]), files.digests[places]

@@ -32,7 +32,7 @@ class Options(SyntheticOptions):
         require_range("induction.length", self.length, 4, 16_384, "counts tokens")
         require_range("induction.vocabulary", self.vocabulary, 3, 10_000, "counts symbols")
         most = (self.length - 1) // 2
-        require_range("induction.occurrences", self.occurrences, 1, most, f"fits with what follows into length={self.length}")
+        require_range("induction.occurrences", self.occurrences, 1, most, f"is below half of length={self.length}")
         self.require_sizes("induction")
 
 
@@ -83,7 +83,7 @@ class Options(SyntheticOptions):
 class Induction(SyntheticTask):
     """Prediction, at the last position, of the symbol after the latest earlier occurrence of the last symbol.
 
-    The last symbol is drawn first; it occurs before at ``occurrences`` random positions, never twice in a row, and nowhere else.
+    The last symbol is drawn first; it occurs before at ``occurrences`` random positions, never at adjacent ones, and nowhere else.
     Every other position has one of the other symbols, uniformly.
 
     Source: the pattern ``A B ... A -> B`` of Elhage et al. 2021, as a task by Fu et al. 2023.
@@ -105,7 +105,7 @@ class Induction(SyntheticTask):
         last = below(random, o.vocabulary, rows, 1)
         symbols = (last + 1 + below(random, o.vocabulary - 1, rows, o.length)) % o.vocabulary  # all except the last symbol
         symbols[:, -1:] = last
-        # Each occurrence takes the next position, too: ordered positions are drawn, then shifted apart by one each.
+        # Each occurrence takes two positions: sorted positions are drawn, then each is shifted by the number of earlier ones.
         at = np.sort(subsets(random, rows, o.occurrences, o.length - 1 - o.occurrences), axis=1) + np.arange(o.occurrences)
         answers = np.take_along_axis(symbols, at[:, -1:] + 1, axis=1)
         np.put_along_axis(symbols, at, last, axis=1)

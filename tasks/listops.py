@@ -90,7 +90,7 @@ class Options:
 
     def _require_sizes_of_files(self) -> None:
         if self.length < LONGEST:
-            raise ValueError(f"listops.files=lra needs a length of {LONGEST} or more, as none is cut; got {self.length}")
+            raise ValueError(f"listops.files=lra needs a length of {LONGEST} or more, as no expression is cut; got {self.length}")
         if self.train > ROWS["train"] or self.valid > ROWS["valid"] or self.test != ROWS["test"]:
             raise ValueError(
                 f"listops.files=lra holds {ROWS['train']} examples in train, {ROWS['valid']} in valid and {ROWS['test']} in test, "
@@ -210,7 +210,7 @@ def _generate(
 
 @lru_cache(maxsize=2)
 def _published(root: Path, length: int, sizes: tuple[int, ...]) -> tuple[ArrayExamples, ...]:
-    """Expressions of the files, the first ``sizes``; train and valid are without those that also occur in a later split."""
+    """First ``sizes`` expressions of the files, without those of train and valid that also occur in a later split."""
 
     def make() -> dict[str, NDArray[np.uint8]]:
         read = LISTOPS.load(root)
@@ -259,7 +259,7 @@ class _Author:
                 self.seen.add(key)
                 return tokens, value
         raise ValueError(
-            f"listops: {len(self.seen)} different expressions of {self.least} to {self.length} tokens seem to be all there are; "
+            f"listops: {len(self.seen)} different expressions of {self.least} to {self.length} tokens were found and no more; "
             f"ask for fewer or longer ones"
         )
 

@@ -26,9 +26,9 @@ FEWEST = 8
 NEAR = 16
 """Distance in tokens within which a repetition is in reach of a convolution."""
 RARE = 1 / 2_000
-"""Largest share of the training tokens that a rare token has."""
+"""Largest relative frequency of a rare token in the training text."""
 BLOCK = 1_024
-"""Number of sequences whose repetitions are looked for at a time."""
+"""Number of sequences that are searched for repetitions at a time."""
 
 
 @dataclass
@@ -103,21 +103,21 @@ class Options(TextOptions):
 class MaskedLanguage(TextTask):
     """Prediction of masked tokens.
 
-    A predicted token is ``repeated`` if it is rare in the training text, such as a name, and the sequence shows it at other places,
-    none of them within 16 tokens. Attention can copy it, a short convolution cannot. All other tokens are the ``rest``.
+    A predicted token is ``repeated`` if it is rare in the training text, such as a name, and the sequence shows it at other
+    positions, none of them within 16 tokens. Attention can copy it, a short convolution cannot. All other tokens are the ``rest``.
 
     Source: 15 % of the tokens of each sequence are predicted; of these 80 % are replaced by the mask, 10 % by a random token, and
         10 % are unchanged (BERT). The Linformer paper trains in this way on books and an encyclopedia and shows curves of
         perplexity.
     Differs: masks are drawn once: ``draws`` for each training sequence, one for each of validation and test. A text is cut into
         sequences of nearly equal length, at most ``length``, so that no sequence is a short remainder; none contains two texts, and
-        there is no next-sentence prediction. With ``whole_words`` words are taken in random order until there are enough tokens,
+        there is no next-sentence prediction. With ``whole_words``, words are taken in random order until there are enough tokens,
         so that the last word may exceed the share. ``valid_tokens`` and ``test_tokens`` take the same text at every ``length``.
         Perplexity is per token: compare it for one kind of token only.
         ``wikitext`` has its published splits. ``wikitext_valid`` needs no training split: seven in eight articles of the published
-        valid split are train, the rest is valid, and the published test split is test. Of ``novels`` one author in eight is valid
-        and one in eight test, of ``folder`` likewise files, by a hash of their names. Training sequences that also occur in a later
-        split are left out.
+        valid split are train, the rest is valid, and the published test split is test. For ``novels`` one author in eight is
+        valid and one in eight test, for ``folder`` likewise one file, by a hash of names. Training sequences that also occur in a
+        later split are left out.
     """
 
     options: Options
@@ -129,7 +129,7 @@ class MaskedLanguage(TextTask):
         return TaskSpec(TokenInputs(self.options.ids), self.options.length, classes=self.options.ids, labels="position")
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
-        """Masks of rare tokens that are shown at distant places only, and of the rest."""
+        """Masks of predicted rare tokens that the sequence shows only at distant positions, and of the rest."""
         made = self.made()
         shown, asked = made["train ids"], made["train labels"]
         frequency = np.bincount(np.where(asked == UNASKED, shown, asked).ravel(), minlength=self.options.ids)
@@ -184,7 +184,7 @@ def _packed(tokeniser: Tokeniser, texts: Sequence[str], length: int, most: int =
     """Ids of sequences of nearly equal length, cut from each text, and for each token the first position of its word.
 
     Args:
-        most: tokens of all texts together, the same share of each from its beginning, whatever ``length`` is; 0 for all.
+        most: number of tokens of all texts together, the same share of each from its beginning at any ``length``; 0 for all.
     """
     dtype = np.int16 if tokeniser.vocabulary < 2**15 else np.int32
     encoded = [np.array([list(one.ids), one.words], dtype=np.int64) for text in texts for one in tokeniser.encode_words([text])]
@@ -192,7 +192,9 @@ def _packed(tokeniser: Tokeniser, texts: Sequence[str], length: int, most: int =
     kept = [one[:, : int(one.shape[1] * share)] for one in encoded]
     rows = [row for one in kept if one.shape[1] >= FEWEST for row in np.array_split(one, -(-one.shape[1] // length), axis=1)]
     if not rows:
-        raise ValueError(f"masked_language: no text of a split has {FEWEST} tokens; give it longer ones, or more of each")
+        raise ValueError(
+            f"masked_language: one split has no text of {FEWEST} tokens; give it longer texts, or raise valid_tokens or test_tokens"
+        )
     padded = np.zeros((2, len(rows), length), dtype=np.int64)
     padded[1] = -(2**40) - np.arange(length)  # padding belongs to no word
     for place, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Memorisation: a fixed value for each key, which occurs in no example and must be learned by the weights."""
+"""Memorisation: each key has a fixed value, which no example shows and the weights must store."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ class Options(SyntheticOptions):
     },
 )
 class Memorise(SyntheticTask):
-    """Prediction of the value of the key before each blank, from a table that is drawn once and equal in all splits.
+    """Prediction of the value of the key before each blank, from a table of values that is drawn once and shared by all splits.
 
     Examples contain no information on values, which must be learned by the weights; attention only needs to reach one token back.
     The task measures how much a network stores in its weights, and how fast, independent of its mechanism.
 
     Source: memorisation of Poli et al. 2024, and its code: 32 tokens, vocabulary 256, 256 training and 1,280 test examples, 200
-        epochs in batches of 128, width 128, rates 1e-4, 5e-4 and 1e-3 with weight decay 0 and 0.1.
+        epochs in batches of 128, width 128, learning rates 1e-4, 5e-4 and 1e-3 with weight decay 0 and 0.1.
     Differs: classes are the values only, theirs are all tokens. Keys may recur within an example, as in theirs.
     """
 

@@ -36,7 +36,7 @@ class Options:
     def __post_init__(self) -> None:
         require_options("mnist", self, EXPECTED["mnist"], patches=(2, 4, 7, 14))
         if self.augment is Augment.crop_flip:
-            raise ValueError("mnist.augment must be none, crop or timm, as a reflected digit is none; got crop_flip")
+            raise ValueError("mnist.augment must be none, crop or timm, as a mirrored digit is not a digit; got crop_flip")
 
 
 @register_task(

@@ -47,7 +47,7 @@ class Options(SyntheticOptions):
     """Number of different marks in a mosaic, each before a different digit; 1 to 8."""
 
     def __post_init__(self) -> None:
-        require_range("mosaic.grid", self.grid, 4, 32, "counts cells a side")
+        require_range("mosaic.grid", self.grid, 4, 32, "counts cells per side")
         most = min(len(MARKS), _pairs(self.grid))
         require_range("mosaic.marks", self.marks, 1, most, f"counts different marks, at most {most} at grid={self.grid},")
         self.require_sizes("mosaic")
@@ -97,7 +97,7 @@ class Options(SyntheticOptions):
 class Mosaic(SyntheticTask):
     """Prediction, from the class token, of the digit to the right of the mark that the first cell shows.
 
-    Each cell is one patch. ``marks`` cells have different marks, the first ones of eight, each with a different digit to its right;
+    Each cell is one patch. The first ``marks`` of the eight marks are in one cell each, each with a different digit to its right;
     the first cell repeats one of these marks, and all other cells have digits. Marks are in every other column. Digits are equally
     frequent, up to a remainder that is drawn independently of the label, so that counts are uninformative.
 
@@ -146,7 +146,7 @@ class Mosaic(SyntheticTask):
 
 
 def _pairs(grid: int) -> int:
-    """Number of pairs of adjacent cells for a mark and its digit: each row is cut into pairs, without the first pair of all."""
+    """Number of pairs of adjacent cells for a mark and its digit: each row is cut into pairs; the grid's first pair is excluded."""
     return grid * (grid // 2) - 1
 
 
@@ -159,7 +159,7 @@ class _Pool(NamedTuple):
     counts: Int[np.ndarray, " digits"]
 
     def draw(self, random: np.random.RandomState, digits: Int[np.ndarray, "rows cells"]) -> Int[np.ndarray, "rows cells"]:
-        """Indices of images of these digits, each drawn uniformly from all of its digit."""
+        """Indices of images of these digits, each drawn uniformly from all images of its digit."""
         return self.first[digits] + (random.random_sample(digits.shape) * self.counts[digits]).astype(np.int64)
 
 

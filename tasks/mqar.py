@@ -42,20 +42,20 @@ class Options(SyntheticOptions):
     def __post_init__(self) -> None:
         require_range("mqar.length", self.length, 8, 16_384, "counts tokens")
         if self.length % 2:
-            raise ValueError(f"mqar.length is even, as keys stand at even places; got {self.length}")
+            raise ValueError(f"mqar.length is even, as keys are at even positions; got {self.length}")
         require_range("mqar.pairs", self.pairs, 1, self.length // 4, f"is at most a quarter of length={self.length}")
         require_range("mqar.fewest_pairs", self.fewest_pairs, 0, self.pairs, f"is at most pairs={self.pairs}")
         require_range("mqar.most_pairs", self.most_pairs, 0, 4_096, "counts pairs of the longest test sequences")
         if self.most_pairs and not 0 < self.fewest_pairs <= self.most_pairs:
             raise ValueError(
-                f"mqar.fewest_pairs begins the ladder that ends at most_pairs={self.most_pairs} and lies in 1 to that; "
-                f"got {self.fewest_pairs}"
+                f"mqar.fewest_pairs is the first number of pairs, most_pairs={self.most_pairs} the last, so it lies in 1 to "
+                f"most_pairs; got {self.fewest_pairs}"
             )
         require_range("mqar.vocabulary", self.vocabulary, 4, 30_000, "counts keys and values")
         most = max(self.pairs, self.most_pairs)
         if self.vocabulary % 2 or self.vocabulary < 2 * most:
             raise ValueError(f"mqar.vocabulary is even, half keys and half values, and holds {most} of each; got {self.vocabulary}")
-        require_range("mqar.alpha", self.alpha, -4, 4, "is the power of the gaps")
+        require_range("mqar.alpha", self.alpha, -4, 4, "is the exponent of the distribution of gaps")
         require_range("mqar.fillers", self.fillers, 1, 1_000, "counts tokens that mean nothing")
         self.require_sizes("mqar")
 
@@ -158,8 +158,8 @@ class Mqar(SyntheticTask):
     Differs: theirs is causal; here that is an option, on at the levels ``cpu`` and ``lra``, so that mechanisms without a causal
         form can be tested as well. (A bidirectional model takes many times longer to learn which neighbour of a key is its
         value.) Theirs draws the gaps pair by pair, so that the first pairs tend to be queried first and the position of a query
-        is informative; here the same gaps are assigned to the pairs in random order, and it is not. Filler tokens are no keys or
-        values here; theirs are one blank, or any token, keys included. Classes are the values; theirs are all tokens. The
+        is informative; here the same gaps are assigned to the pairs in random order, and it is not. Filler tokens are never keys
+        or values here; theirs are one blank, or any token, keys included. Classes are the values; theirs are all tokens. The
         vocabulary is smaller by default, because large ones take more steps. A validation split is drawn; theirs reports the best
         of four learning rates.
     """
@@ -174,12 +174,12 @@ class Mqar(SyntheticTask):
         return TaskSpec(Tokens(1 + o.fillers + o.vocabulary), longest, o.vocabulary // 2, labels="position", causal=o.causal)
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Masks of the numbers of pairs, if the test has several."""
+        """Masks of the examples with each number of pairs, if the test has several numbers."""
         counts = (self.examples(split).labels() != UNASKED).sum(dim=1)
         return {f"{pairs} pairs": counts == pairs for pairs in self._ladder()}
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens and labels, with equal shares of the numbers of pairs."""
+        """Tokens and labels; every number of pairs has an equal share of the examples."""
         o = self.options
         trained = list(range(o.fewest_pairs or o.pairs, o.pairs + 1))
         counts = (split == "test" and self._ladder()) or trained

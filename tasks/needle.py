@@ -1,4 +1,4 @@
-"""Needles in hay: keys with values among repetitive or diverse filler, recalled at the end, also from longer hay than trained."""
+"""Needles in hay: recall, at the end, of key-value pairs in repetitive or diverse filler, also beyond the trained length."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 KINDS = ("repetitive", "diverse")
 PHRASE = 8
-"""Length of the phrase of repetitive hay, made of the first tokens of those in diverse hay."""
+"""Length in tokens of the phrase that repetitive hay repeats: the first ``PHRASE`` tokens of the vocabulary of diverse hay."""
 
 
 @dataclass
@@ -108,11 +108,11 @@ class Needle(SyntheticTask):
 
     A needle is a key followed by its value, at a random position in the hay. Hay is repetitive (a repeated phrase of eight tokens)
     or diverse (random tokens); training has both. One network is trained on ``length`` tokens and tested on as many, twice as many
-    and so on, with separate scores for each kind of hay. After the last key a test sequence continues with hay up to the longest
-    length, which is after the queries and so hidden from a causal network.
+    and so on, with separate scores for each kind of hay. Shorter test sequences are filled up with hay to the longest length; a
+    causal network does not see that hay, because it comes after the queries.
 
-    Source: RULER's single needles, of key and value in repeated phrases or in essays, with which Yang et al. 2024, Table 2, compare
-        recurrent mechanisms: the best one depends on the hay.
+    Source: RULER's single needles, each a key and a value, in repeated phrases or in essays; Yang et al. 2024, Table 2, compare
+        recurrent mechanisms with them: the best one depends on the hay.
     Differs: for training from scratch, tokens are symbols, each sequence has several queries, and the longer sequences do not occur
         in training. The level's network has no position embeddings, which would be untrained there.
         FLOPs are counted at the longest length.
@@ -132,7 +132,7 @@ class Needle(SyntheticTask):
         return {f"{kind}, {length} tokens": part == at for at, (kind, length) in enumerate(self._parts(split))}
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens, labels, and the part of the test for each example."""
+        """Tokens, labels, and the test part (kind of hay and length) of each example."""
         parts = self._parts(split)
         longest = max(length for _, length in parts)
         return in_turn([self._draw(random, rows // len(parts), *part, longest, at) for at, part in enumerate(parts)])
@@ -147,7 +147,7 @@ class Needle(SyntheticTask):
         o = self.options
         ids = 1 + (below(random, o.hay, rows, longest) if kind == "diverse" else np.tile(np.arange(longest) % PHRASE, (rows, 1)))
         keys, values = (subsets(random, rows, o.needles, o.vocabulary // 2) for _ in range(2))
-        # Each needle takes the next position, too: ordered positions are drawn, then shifted apart by one each.
+        # Each needle takes two positions: sorted positions are drawn, then each is shifted by the number of earlier ones.
         room = length - 2 * o.needles
         at = np.sort(subsets(random, rows, o.needles, room), axis=1) + np.arange(o.needles)
         np.put_along_axis(ids, at, 1 + o.hay + keys, axis=1)

@@ -159,8 +159,8 @@ class Pathfinder(Task):
         middle, anywhere; theirs from one end, near each other in the centre. Dashes have 11 grey levels at their edges, from
         counts of 4 x 4 samples; theirs from resampling. The number of distractors is exact. Side 16 is new. The published files
         (``files=lra``), which have no splits, are divided into eight tenths train, one valid and one test, as in Long Range
-        Arena, but in another order than that of TensorFlow Datasets. Images that equal one of a later split are left out of the
-        earlier.
+        Arena, but in another order than that of TensorFlow Datasets. Images that also occur in a later split are left
+        out of the earlier one.
     """
 
     options: Options

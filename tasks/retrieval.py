@@ -30,7 +30,7 @@ LEAST = 100
 """Length in characters of the shortest post that is used; shorter ones have no recognisable topic."""
 
 VALID_SHARE = 10
-"""Divisor of the share of training posts in validation pairs: one in ten."""
+"""One in this many training posts is held out for validation pairs."""
 
 
 class Files(Enum):
@@ -122,9 +122,9 @@ class Retrieval(Task):
     Differs: those files can no longer be downloaded everywhere, so that the default is a substitute, named as such: posts of 20
         Newsgroups, of one group or of two, equally many of either. Only the author's own text of a post is read, without headers,
         quoted lines, signatures and the names of the twenty groups, and posts of fewer than 100 characters are left out. Pairs of
-        train and valid consist of published training posts, nine in ten of them and the tenth; pairs of test of published test
+        train and valid consist of published training posts, nine tenths and one tenth of them; pairs of test of published test
         posts. No post, cut to ``length``, is in two splits. Both classes draw their first post alike, and the second from its
-        group or from all others, so that a single post is hardly informative. Of ``aan`` the three published splits are taken;
+        group or from all others, so that a single post is hardly informative. With ``aan`` the three published splits are kept;
         pairs of train and valid that also occur in a later split, in either order, are left out; a paper may be in many pairs.
     """
 
@@ -187,7 +187,7 @@ def _drawn(root: Path, length: int, sizes: Sequence[int], seed: int) -> dict[str
 
 
 def draw_pairs(groups: Sequence[int], count: int, random: Callable[[], float]) -> list[tuple[int, int, int]]:
-    """Pairs of different documents, and 1 for pairs of one group, which are half of all; no pair twice.
+    """Draw pairs of different documents, none twice, with labels: 1 for pairs of one group, which are half of all, else 0.
 
     Args:
         groups: group of each document.
@@ -213,7 +213,7 @@ def draw_pairs(groups: Sequence[int], count: int, random: Callable[[], float]) -
                 pairs[key] = (first, second, labels[place])
                 break
         else:
-            raise ValueError(f"retrieval: {len(groups)} documents hardly make {count} different pairs; ask for fewer")
+            raise ValueError(f"retrieval: {len(groups)} documents are too few for {count} different pairs; ask for fewer")
     return list(pairs.values())
 
 

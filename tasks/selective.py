@@ -49,7 +49,10 @@ class Options(SyntheticOptions):
         most = (self.length - 1) // (self.modulus + 1)
         require_range("selective.marked", self.marked, 1, most, f"is at most (length - 1) / (modulus + 1), here {most},")
         if self.kind is Kind.majority and self.marked == 2:
-            raise ValueError("selective.marked of 2 has no majority but two equal digits; take 1, 3 or more; got 2")
+            raise ValueError(
+                "selective.marked must be 1, or 3 or more, with kind=majority: two digits have a majority only if they are equal; "
+                "got 2"
+            )
         self.require_sizes("selective")
 
 
@@ -104,8 +107,8 @@ class Selective(SyntheticTask):
     are uninformative. The marked digits are drawn first, uniformly; the others balance the counts, in random order. The last token
     is the query, and the label is at its position: in causal form a class token before all others could not attend to them.
 
-    Source: none; one attention must find the marks, another add the digits after them. Similar to selective copying (Gu and Dao
-        2023, arXiv:2312.00752) and to the parity and majority circuits that separate efficient attentions.
+    Source: none; one attention layer must find the marks, another add the digits after them. Similar to selective copying (Gu and
+        Dao 2023, arXiv:2312.00752) and to the parity and majority circuits that separate efficient attentions.
     """
 
     options: Options

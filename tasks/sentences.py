@@ -63,7 +63,7 @@ class Options:
 
 
 def levels(steps: int, **longer: Any) -> Mapping[str, Level]:
-    """Levels of experiments; ``longer`` are options of the published size."""
+    """Levels of experiments; ``steps`` and the options ``longer`` are those of the published size, the level ``lra``."""
     return {
         "cpu": Level(
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0},
@@ -93,7 +93,7 @@ def levels(steps: int, **longer: Any) -> Mapping[str, Level]:
 
 
 class Sentences(Task):
-    """Classification of one text, or of two with a separator between.
+    """Classification of one text, or of two texts with a separator between them.
 
     Source: Wang et al. 2020, arXiv:2006.04768, Table 2: accuracy on the published development split, or test split of IMDB, of
         models pretrained on books and an encyclopedia and then trained on each data set.
@@ -133,7 +133,7 @@ class Sentences(Task):
         return _splits(self.source.name, data_root(o.root), chosen, o.train)[SPLITS.index(split)]
 
     def rows(self, split: Split) -> list[LabelledText]:
-        """Rows of a split before tokens, for networks with a tokeniser of their own; rows are equal here if their texts are.
+        """Rows of a split as texts, for networks with their own tokeniser; here rows with equal texts count as duplicates.
 
         Raises:
             FileNotFoundError: the data are missing; the message states which files are needed.
@@ -213,7 +213,7 @@ class Sst2(Sentences):
     """Classification of phrases by sentiment: positive or negative.
 
     Source: 67,349 training phrases, including parts of sentences, and 872 sentences, GLUE's development split.
-    Differs: see ``Sentences``. Phrases of one sentence may be in train and in valid, but not of sentences of test.
+    Differs: see ``Sentences``. Phrases of one sentence may be in both train and valid; phrases of test sentences are in neither.
     """
 
     data = SST2

@@ -1,4 +1,4 @@
-"""Recall of a set: which classes stand under the key of the last frame? Several classes at once."""
+"""Recall of a set: multi-label prediction of the classes in the earlier frame with the key of the last frame."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Options(SyntheticOptions):
         most = 2**self.key
         require_range("set_recall.length", self.length, 3, most, "counts frames of different keys, of which there are 2^key,")
         require_range("set_recall.classes", self.classes, 2, 1_000, "counts classes")
-        require_range("set_recall.rare", self.rare, 2, 1_000, "counts frames of which one holds a class")
+        require_range("set_recall.rare", self.rare, 2, 1_000, "counts frames of which one, on average, holds a class")
         self.require_sizes("set_recall")
 
 
@@ -78,28 +78,28 @@ class Options(SyntheticOptions):
     variants={"causal": {"length": 20, "classes": 3, "rare": 2, "causal": True, "train": 500, "valid": 100, "test": 100}},
 )
 class SetRecall(SyntheticTask):
-    """Prediction of the set of classes in the frame whose key is that of the last frame.
+    """Prediction of the set of classes in the earlier frame that has the same key as the last frame.
 
-    A frame holds a key and, for each class, 1 where it holds the class and -1 where not. The last frame has the key of one frame
-    before it, at a random place, and 0 for each class; every other key occurs once. Keys are new in every example, so that no
+    A frame holds a key and, for each class, 1 if it holds the class and -1 if not. The last frame has the key of one frame
+    before it, at a random position, and 0 for each class; every other key occurs once. Keys are new in every example, so that no
     network can learn them, and each class is in a frame independently of all others.
 
-    Source: none for the question; it is associative recall (Arora et al. 2023, arXiv:2312.04927), with one query.
-    Differs: there a value is one class, here a set of them, and the metric is the F1 of all classes together. Keys are vectors in
-        the frame of their value, not tokens before it.
+    Source: none for sets of classes; the question is associative recall (Arora et al. 2023, arXiv:2312.04927), with one query.
+    Differs: there a value is one class, here a set of classes, and the metric is micro-averaged F1, over all classes together. Keys
+        are vectors in the frame of their value, not tokens before it.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Frames of a key and a set; a set at the last frame."""
+        """Frames of a key and a set of classes; the label is the set of classes at the last frame."""
         o = self.options
         frames = Frames(o.key + o.classes)
         return TaskSpec(frames, o.length, o.classes, labels="position", causal=o.causal, problem="multi_label")
 
     def examples(self, split: Split) -> ArrayExamples:
-        """Frames of a split, with the set at the last one and NaN at all others."""
+        """Frames of a split; labels are the set of classes at the last frame and NaN at all others."""
         frames, sets = self.drawn(split)
         labels = torch.full((*frames.shape[:2], self.options.classes), torch.nan)
         labels[:, -1] = torch.from_numpy(sets).float()

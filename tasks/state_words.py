@@ -50,7 +50,8 @@ class Options(SyntheticOptions):
         self.group = choice("state_words.group", self.group, Group)
         if self.swaps and self.group is Group.parity:
             raise ValueError(
-                "state_words.swaps leaves out elements of s3 or s5, and parity has no others; got swaps=True with parity"
+                "state_words.swaps leaves out elements of s3 or s5 that are not exchanges, and parity has none; got swaps=True "
+                "with parity"
             )
         require_range("state_words.length", self.length, 2, 16_384, "counts elements")
         meaning = f"counts elements, at least as many as length={self.length},"
@@ -66,7 +67,7 @@ class Options(SyntheticOptions):
     source="generated; after Grazzi et al. 2024, arXiv:2411.12537, and Merrill et al. 2024, arXiv:2404.08819",
     licence="Apache-2.0 (generated here)",
     options=Options,
-    solved_by="delta_rule",  # with eigenvalues down to -1; softmax and sums without cannot count modulo two at any length
+    solved_by="delta_rule",  # with eigenvalues down to -1; softmax, and recurrences without these, fail at parity of long words
     levels={
         "cpu": Level(
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},
@@ -114,7 +115,7 @@ class StateWords(SyntheticTask):
     ``length`` and tested on longer ones; scores are recorded by position.
 
     Source: parity and words of S3 and S5 as in Grazzi et al. 2024, Section 5: 2 layers (parity) of width 128, trained on lengths 3
-        to 40, tested on 40 to 256, rates from 1e-4 to 1e-2, the best of three seeds; "swaps" is their S5 with exchanges alone.
+        to 40, tested on 40 to 256, learning rates 1e-4 to 1e-2, the best of three seeds; "swaps" is their S5 with exchanges alone.
     Differs: words have one length in training, and the state is predicted at every position, so that the test score is over all
         positions of a part, not over the last one. The level's network has no position embeddings, which would be untrained
         beyond ``length``. FLOPs are counted at ``test_length``.

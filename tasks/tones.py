@@ -1,4 +1,4 @@
-"""Recall of tones: which high tone sounded with the low tone at the end? Frames of a filter bank, padded."""
+"""Recall of tones in padded frames of a filter bank: which high tone sounded with the low tone at the end?"""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .parts.synthetic import SyntheticOptions, SyntheticTask
 STEPS = 128
 """Levels are whole multiples of 1 / ``STEPS``, so that they are the same on every machine."""
 SHORTEST, LONGEST = 2, 4
-"""Frames of a tone, at least and at most."""
+"""Smallest and largest number of frames of a tone."""
 PAUSE = 2
-"""Frames of a pause between tones, at most."""
+"""Largest number of frames of a pause between tones; the smallest is zero."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Options(SyntheticOptions):
 
     @property
     def length(self) -> int:
-        """Most frames of an example."""
+        """Largest number of frames of an example."""
         return self.tones * (LONGEST + PAUSE) + LONGEST
 
 
@@ -92,14 +92,14 @@ class Options(SyntheticOptions):
     variants={"causal": {"tones": 5, "fewest": 1, "causal": True, "train": 500, "valid": 100, "test": 100}},
 )
 class Tones(SyntheticTask):
-    """Prediction, at the last frame, of the high tone that sounded with the low tone which ends the example.
+    """Prediction, at the last frame, of the high tone that sounded with the low tone at the end of the example.
 
     A frame holds the level of each band of a filter bank, low bands first. A double tone, of one low and one high band, sounds for
-    some frames at some level, then nothing for some; noise is in every band. The low tones of an example differ, the high ones
-    are drawn uniformly. Examples have different lengths, and are padded with zeros to the longest that there can be.
+    some frames at one level, followed by a pause; noise is in every band. The low tones of an example differ, the high ones are
+    drawn uniformly. Examples have different lengths, and are padded with zeros to the largest possible length.
 
-    Source: none for the question; double tones are those of touch-tone telephones (ITU-T Q.23, four low and four high ones), and
-        the question is that of associative recall (Arora et al. 2023, arXiv:2312.04927), with one query.
+    Source: none for the combination; double tones are those of touch-tone telephones (ITU-T Q.23, four low and four high ones), and
+        the question is associative recall (Arora et al. 2023, arXiv:2312.04927), with one query.
     Differs: keys and values sound together and are levels in noise, not tokens; the filter bank is ideal: no wave is sampled, and
         no tone leaks into other bands.
     """
@@ -113,7 +113,7 @@ class Tones(SyntheticTask):
         return TaskSpec(Frames(o.low + o.high), o.length, classes=o.high, labels="position", causal=o.causal)
 
     def examples(self, split: Split) -> ArrayExamples:
-        """Frames of a split, padded, with the class at the last real one."""
+        """Padded frames of a split, with the class as the label of the last real frame."""
         frames, answers, ends = (torch.from_numpy(part) for part in self.drawn(split))
         real: Bool[Tensor, "examples length"] = torch.arange(self.options.length) < ends[:, None]
         labels = torch.full(real.shape, UNASKED).scatter_(1, ends[:, None] - 1, answers[:, None])

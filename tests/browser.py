@@ -1,4 +1,4 @@
-"""A real browser without a window, driven through a pipe in its own protocol; nothing is installed for it, nothing listens."""
+"""Headless Chromium, driven through a pipe in the DevTools protocol; it needs no further package and opens no port."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SWITCHES = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"
 
 
 def installed() -> str | None:
-    """Path of a browser of the Chromium family, None where there is none."""
+    """Path of a browser of the Chromium family; None if none is installed."""
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
 class Page:
-    """One open page, with all that it asked for and complained of."""
+    """One open page, with the addresses that it requested and its errors and warnings."""
 
     def __init__(self, send: int, receive: int) -> None:
         self._send, self._receive, self._last, self._buffer, self._loaded = send, receive, 0, b"", False
@@ -32,7 +32,7 @@ class Page:
         self.complaints: list[str] = []
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """A command of the protocol and what it answers."""
+        """Send a command of the protocol; return its result."""
         self._last += 1
         message = {"id": self._last, "method": method, "params": parameters}
         if self.session:
@@ -44,21 +44,21 @@ class Page:
         return dict(answer["result"])
 
     def open(self, file: Path, fragment: str = "") -> None:
-        """Load a file and wait until all of it is there."""
-        for address in ("about:blank", file.as_uri() + fragment):  # from one fragment to another nothing would be loaded
+        """Load a file and wait until it is loaded completely."""
+        for address in ("about:blank", file.as_uri() + fragment):  # a change of the fragment alone loads nothing
             self._loaded = False
             self.call("Page.navigate", url=address)
             while not self._loaded:
                 self._read()
 
     def evaluate(self, script: str) -> Any:
-        """The value of an expression in the page; promises are waited for."""
+        """Value of a script expression in the page; promises are awaited."""
         answer = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, f"{script}: {answer['exceptionDetails']}"
         return answer["result"].get("value")
 
     def press(self, key: str, text: str = "") -> None:
-        """A key, down and up."""
+        """Press and release a key."""
         codes = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
         for kind in ("keyDown", "keyUp"):
             self.call(
@@ -70,7 +70,7 @@ class Page:
             )
 
     def click(self, selector: str) -> None:
-        """The mouse on the middle of an element, which is scrolled to first."""
+        """Scroll to an element and click on its centre."""
         x, y = self.evaluate(
             f"(() => {{ const found = document.querySelector({json.dumps(selector)});"
             "found.scrollIntoView({block: 'center', inline: 'center'});"
@@ -80,13 +80,13 @@ class Page:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def size(self, width: int, height: int, *, scheme: str = "light", script: bool = True) -> None:
-        """The window's size in pixels, the colours that are asked for, and whether scripts run."""
+        """Set the window's size in pixels, the preferred colour scheme, and whether scripts run."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.call("Emulation.setScriptExecutionDisabled", value=not script)
 
     def picture(self, file: Path, *, whole: bool = False) -> None:
-        """What is seen, or the whole page, as a PNG file."""
+        """Write the visible part, or the whole page, as a PNG file."""
         file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"]))
 
     def _read(self) -> dict[str, Any]:
@@ -114,10 +114,10 @@ class Page:
 
 @contextmanager
 def browser(binary: str, profile: Path) -> Iterator[Page]:
-    """A page of a browser that ends with the context."""
+    """Page of a new browser, which ends with the context."""
     their_in, our_out = os.pipe()
     our_in, their_out = os.pipe()
-    ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 20) for end in (their_in, their_out)]  # out of the way of 3 and 4
+    ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 20) for end in (their_in, their_out)]  # leaves 3 and 4 free
 
     def pipes() -> None:  # the protocol's pipes are the descriptors 3 and 4
         os.dup2(ends[0], 3)

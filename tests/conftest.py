@@ -1,7 +1,7 @@
-"""Options of the suite (``--all``), and what all tests share.
+"""Option ``--all`` of the suite, and hooks and fixtures of all tests.
 
-Tests run in two processes where pytest-xdist is installed: one thread each, since threads that wait for each other cost more than
-they give. Without a GPU, Triton's kernels run in its interpreter, which is decided when they are first imported.
+If pytest-xdist is installed, tests run in two processes with one thread each, because the waiting of threads for each other costs
+more than they save. Without a GPU, Triton kernels run in Triton's interpreter, which must be set before Triton is first imported.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, and for the processes that tests start
-os.environ["COLUMNS"] = "100"  # the width of tables, wherever the suite runs
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads, which the interpreter uses, and torch's fight over the cores
+os.environ["COLUMNS"] = "100"  # fixes the width of tables
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads, which Triton's interpreter uses, compete with torch's
 
-if "ATTN_ZOO_CACHE" not in os.environ:  # what a user's cache holds may come of another version; workers share this one
+if "ATTN_ZOO_CACHE" not in os.environ:  # a user's cache may be from another version; xdist workers share this one
     os.environ["ATTN_ZOO_CACHE"] = tempfile.mkdtemp(prefix="attn-zoo-tests-")
     atexit.register(shutil.rmtree, os.environ["ATTN_ZOO_CACHE"], ignore_errors=True)
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what it puts in the background, and what that starts
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background processes with SIGINT ignored
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
@@ -36,7 +36,7 @@ from extras import missing, of_absent
 from tiers import COLLECTED, NAMED, TIERS, tier_of, tier_of_path
 
 torch.set_num_threads(1)
-gc.set_threshold(20_000)  # among all that tests have imported, looking for garbage at every 700 objects takes a tenth of their time
+gc.set_threshold(20_000)  # with so many imports, garbage collection at every 700 objects takes a tenth of the tests' time
 if importlib.util.find_spec("triton") is None:
     collect_ignore = ["benchmarks", "kernels"]
 elif not torch.cuda.is_available():
@@ -50,7 +50,7 @@ WORKERS = 2
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option that adds the tiers."""
+    """Add the option ``--all``, which selects every tier."""
     tiers = "; ".join(f"{name}: {meaning}" for name, meaning in TIERS.items())
     parser.addoption(
         "--all", action="store_true", dest="all_tiers", help=f"run every tier of the suite, not the plain one alone ({tiers})"
@@ -59,15 +59,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Divide the tests between processes where pytest-xdist can and the command line does not say how."""
+    """Distribute the tests over ``WORKERS`` processes if pytest-xdist is installed, without a given number or --pdb."""
     given = config.option
-    worker = "PYTEST_XDIST_WORKER" in os.environ  # which must not start workers of its own
+    worker = "PYTEST_XDIST_WORKER" in os.environ  # a worker must not start workers
     if not worker and config.pluginmanager.hasplugin("xdist") and given.numprocesses is None and not given.usepdb:
         given.numprocesses = WORKERS
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the tiers as markers; tests that were named, or selected by marker, are all wanted."""
+    """Register the tiers as markers; select every tier if the command line names tests or a marker."""
     for name, meaning in TIERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
     config.addinivalue_line("markers", "extra(name): needs the packages of an extra, and is skipped without them")
@@ -80,18 +80,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker of pytest-xdist which tests are wanted."""
+    """Pass the selection of tests to a worker of pytest-xdist."""
     node.workerinput.update(named=node.config.stash[NAMED], all_tiers=node.config.option.all_tiers)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out folders and files whose tests are all in a tier that is not wanted; their imports take seconds."""
+    """Do not collect folders and files whose tests are all in a tier that is not selected; their imports take seconds."""
     return True if not config.option.all_tiers and tier_of_path(collection_path) else None
 
 
-@pytest.hookimpl(tryfirst=True)  # markers are in place before -m chooses by them
+@pytest.hookimpl(tryfirst=True)  # before -m selects by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
-    """Mark each test with its tier; leave the tiers out unless they are wanted."""
+    """Mark each test with its tier; deselect the tests of all tiers unless they are selected."""
     tiers = [tier_of(item) for item in items]
     config.stash[COLLECTED] = Counter(tiers)
     for item, tier in zip(items, tiers, strict=True):
@@ -121,7 +121,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
 
 @pytest.fixture(autouse=True)
 def _no_plugin_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands name the plugins that they load in the environment; here it is as it was after each test."""
+    """Restore, after each test, the environment variable in which commands name the plugins that they load."""
     monkeypatch.setenv("ATTN_ZOO_PLUGIN", "")
 
 

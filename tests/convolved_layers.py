@@ -1,4 +1,4 @@
-"""Checks of a layer with a short convolution. Each returns nothing, or fails; ``test_convolution_mutants`` shows that it can."""
+"""Checks of a layer with a short convolution; ``test_convolution_mutants`` proves that each check can fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LENGTH, DIM, HEADS = 24, 8, 2
 
 
 def build(attention: str, width: int = 4, *, start: bool = False, **kwargs) -> MultiHeadAttention:
-    """A layer whose biases are not zero, and whose taps are drawn unless they are to be as they start."""
+    """Layer with perturbed parameters, so that no bias is zero, and random taps, or the initial ones with ``start``."""
     torch.manual_seed(0)
     layer = MultiHeadAttention(DIM, HEADS, attention, length=LENGTH, short_convolution=width, **kwargs).double().eval()
     with torch.no_grad():
@@ -34,7 +34,7 @@ def tokens(batch: int = 3, length: int = LENGTH, seed: int = 1) -> Tensor:
 
 
 def padding() -> Tensor:
-    """At the end of the first example, at the start and in the middle of the second."""
+    """Mask of real tokens: padding at the end of the first example, at the start and in the middle of the second."""
     valid = torch.ones(3, LENGTH, dtype=torch.bool)
     valid[0, 15:] = False
     valid[1, 5:9] = False
@@ -43,7 +43,7 @@ def padding() -> Tensor:
 
 
 def by_hand(convolution: ShortConvolution, x: Tensor) -> Tensor:
-    """Position by position."""
+    """Short convolution computed position by position."""
     before, n = convolution.before, x.shape[1]
     out = torch.zeros_like(x)
     for i in range(n):
@@ -54,7 +54,7 @@ def by_hand(convolution: ShortConvolution, x: Tensor) -> Tensor:
 
 
 def check_start(name: str, **kwargs) -> None:
-    """A new layer is the one without."""
+    """Check that a new layer computes the same as a layer without the convolution."""
     plain, new = build(name, 0, **kwargs), build(name, start=True, **kwargs)
     loaded = new.load_state_dict(plain.state_dict(), strict=False)
     assert loaded.missing_keys == ["short_convolution.weight"] and not loaded.unexpected_keys
@@ -62,7 +62,7 @@ def check_start(name: str, **kwargs) -> None:
 
 
 def check_tokens(name: str, **kwargs) -> None:
-    """A layer does with its tokens what one without does with tokens convolved by hand, of which the padded ones are zeros."""
+    """Check that a layer equals one without the convolution on tokens convolved by hand, with padded tokens set to zero."""
     plain, new = build(name, 0, **kwargs), build(name, **kwargs)
     plain.load_state_dict({k: v for k, v in new.state_dict().items() if not k.startswith("short_convolution")})
     assert new.short_convolution is not None
@@ -74,7 +74,7 @@ def check_tokens(name: str, **kwargs) -> None:
 
 
 def check_padding(name: str, **kwargs) -> None:
-    """NaN in padding, wherever it lies, reaches no output and no gradient."""
+    """Check that NaN in padding, at any position, reaches no output and no gradient."""
     layer, valid = build(name, **kwargs), padding()
     clean, dirty = tokens().requires_grad_(), tokens().masked_fill(~valid[..., None], float("nan")).requires_grad_()
     outs = [layer(x, key_valid=valid) for x in (clean, dirty)]
@@ -88,7 +88,7 @@ def check_padding(name: str, **kwargs) -> None:
 
 
 def check_causality(name: str, at: int = 11) -> None:
-    """Tokens from position ``at`` on change no answer before it, and some after it."""
+    """Check that tokens from position ``at`` on change no output before it, and some output from it on."""
     layer = build(name, causal=True)
     other = torch.where((torch.arange(LENGTH) < at)[:, None], tokens(), tokens(seed=2))
     torch.testing.assert_close(layer(tokens())[:, :at], layer(other)[:, :at], rtol=0, atol=1e-10)
@@ -96,14 +96,14 @@ def check_causality(name: str, at: int = 11) -> None:
 
 
 def check_gradients(name: str, **kwargs) -> None:
-    """Of the tokens and the taps, against differences."""
+    """Check the gradients of tokens and taps against finite differences."""
     layer, x = build(name, **kwargs), tokens(batch=1).requires_grad_()
     assert layer.short_convolution is not None
     assert torch.autograd.gradcheck(lambda x, _: layer(x).sum(dim=1), (x, layer.short_convolution.weight), fast_mode=True)
 
 
 def check_cost(name: str, **kwargs) -> None:
-    """What the formula says is what PyTorch counts, on shapes alone as on numbers."""
+    """Check that the cost formula equals PyTorch's count, which is the same on the meta device and on the CPU."""
 
     def counted(device: str, batch: int) -> tuple[MultiHeadAttention, Tally]:
         with torch.device(device):
@@ -120,7 +120,7 @@ def check_cost(name: str, **kwargs) -> None:
 
 
 def in_steps(layer: MultiHeadAttention, x: Tensor, sizes: Sequence[int]) -> Tensor:
-    """What a layer answers, piece after piece."""
+    """Output of a layer that reads its tokens in pieces of these sizes."""
     state, out = layer.initial_state(x.shape[0], dtype=x.dtype), []
     for piece in x.split(list(sizes), dim=1):
         answer, state = layer.step(piece, state)
@@ -130,7 +130,7 @@ def in_steps(layer: MultiHeadAttention, x: Tensor, sizes: Sequence[int]) -> Tens
 
 
 def check_steps(name: str, width: int = 4, **kwargs) -> None:
-    """Outputs and gradients of steps are those of one call."""
+    """Check that outputs and gradients of steps equal those of one call."""
     layer = build(name, width, causal=True, **kwargs)
     found: dict[str, list[Tensor]] = {}
     ways = {"token by token": [1] * LENGTH, "in pieces": [2, 1, 7, 1, LENGTH - 11], "a prefix and the last": [LENGTH - 1, 1]}

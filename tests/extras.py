@@ -15,11 +15,11 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "trackers": ("mlflow", "sqlalchemy", "tensorboard", "wandb"),
     "dev": ("beartype", "build", "hypothesis", "mypy", "setuptools"),
 }
-"""Modules that tests import, by the extra that installs them. Those of ``peers`` are skipped where they are imported."""
+"""Modules that tests import, by the extra that installs them. Tests of ``peers`` skip themselves where they import a module."""
 
 
 def missing(extra: str) -> str | None:
-    """Reason to skip a test that needs an extra; None where all its modules are there.
+    """Reason to skip a test that needs an extra; None if all its modules are installed.
 
     Raises:
         UsageError: there is no such extra.

@@ -1,6 +1,6 @@
-"""Processes forked by a server that has imported what a run needs, which spares each of them its seconds.
+"""Processes forked by a server that has imported the modules of a run, which saves each process seconds of imports.
 
-A process has one such server. The workers of `attn_zoo.cost` are forked by it, too, so it is asked for what they need as well.
+A process has one fork server. It also forks the workers of `attn_zoo.cost`, so it preloads their modules as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from attn_zoo.cost import workers
 
-# In place: a worker asks for this list anew, which counts where it comes first.
+# Changed in place, because a worker sets this list again, which counts if it starts the server.
 workers.PRELOADED += ["attn_zoo.cli.run", "attn_zoo.tasks"]
 workers.PRELOADED += ["torch._dynamo", "timm", "sklearn.datasets"]
 
@@ -27,7 +27,7 @@ def run_command(words: Sequence[str], folder: Path) -> NoReturn:
     """Run ``attn-zoo WORDS`` in ``folder`` and end this forked process with its status."""
     from attn_zoo.cli import main
 
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which the server of workers blocks
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the fork server blocks it
     os.chdir(folder)
     sys.argv = ["attn-zoo", *words]
     sys.exit(main(words))

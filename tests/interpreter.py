@@ -1,4 +1,4 @@
-"""Triton's interpreter with its bfloat16 repaired, so that kernels can be proved on a machine without a GPU.
+"""Triton's interpreter with its bfloat16 repaired, so that kernels can be tested on a machine without a GPU.
 
 The interpreter keeps bfloat16 as the 16-bit integers of numpy. It cuts float32 off instead of rounding it, and computes
 sums and products of the integers, with errors of 1e10 and no exception. After ``repair`` bfloat16 is rounded to nearest,
@@ -20,12 +20,12 @@ def to_bfloat16(values: np.ndarray) -> np.ndarray:
 
 
 def from_bfloat16(bits: np.ndarray) -> np.ndarray:
-    """float32 of the same value."""
+    """Value of bfloat16 bits as float32."""
     return (np.ascontiguousarray(bits, dtype=np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def repair() -> None:
-    """Teach the interpreter bfloat16. Does nothing the second time, or where kernels are compiled."""
+    """Repair bfloat16 in the interpreter. Has no effect the second time, or where kernels are compiled."""
     import triton.language as tl
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
@@ -68,13 +68,16 @@ def repair() -> None:
         return wide if operation in comparisons else narrow(wide)
 
     def ternary_op(self: Any, first: Any, second: Any, third: Any, operation: Any) -> Any:
-        if operation is np.where or not is_bfloat16(third):  # a choice moves bits and computes nothing
+        if operation is np.where or not is_bfloat16(third):  # a selection moves bits and computes nothing
             return ternary(self, first, second, third, operation)
         return narrow(ternary(self, widen(first), widen(second), widen(third), operation))
 
     def create_dot(self: Any, left: Any, right: Any, *rest: Any) -> Any:
         return dot(self, widen(left), widen(right), *rest)
 
-    for method in (cast_impl, create_fp_to_fp, unary_op, binary_op, ternary_op, create_dot):
+    def get_bf16(self: Any, value: float) -> Any:  # absent before Triton 3.9
+        return TensorHandle(to_bfloat16(np.array([value], np.float32)), tl.bfloat16)
+
+    for method in (cast_impl, create_fp_to_fp, unary_op, binary_op, ternary_op, create_dot, get_bf16):
         setattr(InterpreterBuilder, method.__name__, method)
     InterpreterBuilder.knows_bfloat16 = True

@@ -1,6 +1,6 @@
-"""FLOPs of a whole model by formula: those of each attention layer, and of the linear maps and convolutions around them.
+"""FLOPs of a whole model by formula: the sum over attention layers and the linear maps and convolutions around them.
 
-PyTorch's count, which records hold, is compared with it.
+Tests compare it with PyTorch's count, which records hold.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def model_formula(model: nn.Module, batch: Batch) -> tuple[int, int | None]:
 
 
 def agrees(model: nn.Module, batch: Batch) -> bool:
-    """Whether PyTorch counts what the formula says; the model has the implementation that its card counts."""
+    """Tell whether PyTorch's count equals the formula, for a model with the implementation that its card counts."""
     counted = count_model(model, batch)
     return model_formula(model, batch) == (counted.flops, counted.backward_flops) and bool(counted.flops)
 
@@ -40,13 +40,13 @@ def remember_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def recall_cost(layer: MultiHeadAttention) -> Cost:
-    """Cost of a call with ``remembered``: queries, the mechanism without what ``remember`` does of it, and the output."""
+    """Cost of a call with ``remembered``: queries, the part of the mechanism that ``remember`` does not do, and the output."""
     answer = answer_cost(layer)
     return total_cost(answer, convolution_cost(layer)) if layer.makes_queries else answer
 
 
 def _outside_of_attention(model: nn.Module) -> list[nn.Module]:
-    """Attention layers, and modules with a matrix product that lie in none."""
+    """Attention layers, and modules with a matrix product outside of attention layers."""
     layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
     inside = {id(part) for layer in layers for part in layer.modules()}
     kinds = (nn.Linear, nn.Conv1d, nn.Conv2d)
@@ -62,7 +62,7 @@ class _Products:
         self._remembered: list[Remembered] = []
 
     def see(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], out: Tensor) -> None:
-        """Add a call; a forward hook."""
+        """Add the FLOPs of a call; a forward hook."""
         tokens: Tensor = given[0]
         if isinstance(module, MultiHeadAttention):
             for cost in self._of_layer(module, named.get("remembered")):
@@ -74,7 +74,7 @@ class _Products:
             self._add(forward, forward * (weight.requires_grad + tokens.requires_grad))
 
     def _of_layer(self, layer: MultiHeadAttention, remembered: Remembered | None) -> Iterator[Cost]:
-        """Costs of a call; keys and values that layers share are paid for by the first call that uses them."""
+        """Costs of a call; keys and values that layers share are counted in the first call that uses them."""
         if remembered is None:
             yield layer_cost(layer)
             return

@@ -1,4 +1,4 @@
-"""Oracles of drawn tasks: what solves an example from its tokens alone, and how far a hint goes."""
+"""Checks of generated tasks: an oracle solves every example from its tokens alone; accuracy of the most frequent label."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def everything(examples: Examples) -> tuple[Tensor, Tensor]:
 
 
 def assert_solved(task: Task, oracle: Callable[[list[int]], dict[int, int]]) -> None:
-    """The oracle sees one example's tokens and gives the label of each position that is asked."""
+    """Assert that the oracle returns the label of each labelled position from the tokens of an example."""
     for split in SPLITS:
         for ids, label in zip(*everything(task.examples(split)), strict=True):
             asked = (label != UNASKED).nonzero()[:, 0].tolist()
@@ -26,7 +26,7 @@ def assert_solved(task: Task, oracle: Callable[[list[int]], dict[int, int]]) -> 
 
 
 def most_frequent(examples: Examples, at: Tensor | None = None) -> float:
-    """Accuracy of the most frequent label, of the whole split or by each value of ``at``."""
+    """Accuracy of predicting the most frequent label, in the whole split or for each value of ``at``."""
     labels = examples.labels()
     asked = labels[labels != UNASKED]
     groups = torch.zeros_like(asked) if at is None else at

@@ -1,8 +1,8 @@
 """Code blocks of Markdown pages, and a program that runs those of one page as its reader would.
 
 ``python tests/page_blocks.py PAGE`` runs, in the order of the page and in the current folder, every block of Python in one
-namespace and every block of bash in a shell of its own that stops at the first failure. A block marked ``text output`` right after
-one holds what that one prints, ``...`` standing for anything.
+namespace and every block of bash in its own shell, which stops at the first failure. A block marked ``text output`` right after
+another holds the output of that block; ``...`` matches anything.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class Block:
     content: str
     line: int
     output: str | None = None
-    """What it prints, where the page says so."""
+    """Printed output, if the page shows it."""
 
     @property
     def language(self) -> str:
-        """The first word of the info string."""
+        """First word of the info string."""
         return self.info.partition(" ")[0]
 
 
 def blocks(text: str) -> list[Block]:
-    """All fenced blocks of a page in order, those inside of asides included.
+    """All fenced blocks of a page in order, including those inside directives.
 
     Raises:
         ValueError: a block of code is written so that it would not be run, or an output has no block before it.
@@ -70,7 +70,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def front_matter(text: str) -> Mapping[str, Any]:
-    """The settings between dashes at the top of a page; empty where there are none."""
+    """Front matter of a page, the YAML between dashes at its top; empty if there is none."""
     for token in _PARSER.parse(text):
         if token.type == "front_matter":
             return yaml.safe_load(token.content) or {}
@@ -101,8 +101,8 @@ def run_page(page: Path) -> None:
     """Run the page's blocks in the current folder.
 
     Raises:
-        RuntimeError: a shell failed, or a block printed something else than the page says.
-        Exception: what a block of Python raises.
+        RuntimeError: a shell failed, or the output of a block differs from the page's.
+        Exception: any error of a block of Python.
     """
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page.read_text(encoding="utf-8")):

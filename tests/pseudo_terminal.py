@@ -1,7 +1,6 @@
-"""A command in a pseudo-terminal of 100 columns and 30 lines: its lines, and how long it stays silent.
+"""Run of a command in a pseudo-terminal of 100 columns and 30 lines: its lines, and how long it stays silent.
 
-Silence is counted in seconds of the clock or of the command's own processor time, whichever are fewer: other work on the machine
-has no part in it.
+Silence is the smaller of wall-clock time and the command's own processor time, so that other load on the machine does not count.
 """
 
 from __future__ import annotations
@@ -32,24 +31,24 @@ from attn_zoo.terminal import COLUMNS
 
 LINES = 30
 SOON = 10.0
-"""Seconds until the first output, at most."""
+"""Largest silence before the first output, in seconds."""
 SILENCE = 30.0
-"""Seconds without output, at most."""
+"""Largest silence between outputs, in seconds."""
 LONGEST = 900.0
-"""Seconds of the clock after which a command is killed."""
+"""Wall-clock seconds after which a command is killed."""
 _ESCAPE = re.compile(rb"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[()][A-B0-9])")
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a command showed on the terminal."""
+    """Status and output of a command on the terminal."""
 
     status: int
     lines: list[str]
     first: float
-    """Seconds until the first output; infinite without any."""
+    """Silence before the first output, in seconds; infinite without output."""
     silence: float
-    """Longest time without output, in seconds."""
+    """Longest silence, in seconds."""
 
     @property
     def text(self) -> str:
@@ -68,14 +67,14 @@ class Forked:
         self.pid = self._process.pid
 
     def poll(self) -> int | None:
-        """Status, or None while it runs."""
+        """Exit status, or None while the process runs."""
         return self._process.exitcode
 
     def wait(self, timeout: float = 60) -> int:
-        """Status after the end.
+        """Wait for the end; return the exit status.
 
         Raises:
-            TimeoutExpired: it runs for longer than ``timeout`` seconds.
+            TimeoutExpired: the process runs for longer than ``timeout`` seconds.
         """
         self._process.join(timeout)
         if self._process.exitcode is None:
@@ -84,7 +83,7 @@ class Forked:
 
 
 def _begin(words: Sequence[str], cwd: Path, environment: Mapping[str, str], terminal: Connection) -> None:
-    """Run a command with this terminal, these variables and a session of its own."""
+    """Run a command in a new session, with this terminal and these environment variables."""
     os.setsid()
     for descriptor in range(3):
         os.dup2(terminal.fileno(), descriptor)
@@ -95,14 +94,14 @@ def _begin(words: Sequence[str], cwd: Path, environment: Mapping[str, str], term
     try:
         run_command(words, cwd)
     finally:
-        atexit._run_exitfuncs()  # which a forked process leaves out
+        atexit._run_exitfuncs()  # a forked process does not run them
 
 
 def on_a_terminal(words: Sequence[str], cwd: Path, forked: bool = False, **environment: str) -> Shown:
-    """Run a program in a pseudo-terminal, with ``environment`` beside this process's own, and read what it shows until it ends.
+    """Run a program in a pseudo-terminal, with ``environment`` added to this process's, and read its output until it ends.
 
     Args:
-        forked: the words are those after ``attn-zoo``, for a process that spares the seconds of its imports.
+        forked: run ``attn-zoo WORDS`` in a forked process, which saves seconds of imports.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
@@ -120,7 +119,7 @@ def on_a_terminal(words: Sequence[str], cwd: Path, forked: bool = False, **envir
         if process.poll() is None:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(10)
-        with suppress(ProcessLookupError):  # what it leaves behind, too
+        with suppress(ProcessLookupError):  # its remaining child processes, too
             os.killpg(process.pid, signal.SIGKILL)
         os.close(ours)
     lines = [line.decode(errors="replace").rstrip() for line in re.split(rb"[\r\n]+", _ESCAPE.sub(b"", shown)) if line.strip()]
@@ -128,7 +127,7 @@ def on_a_terminal(words: Sequence[str], cwd: Path, forked: bool = False, **envir
 
 
 def _read(terminal: int, pid: int) -> tuple[list[float], bytes]:
-    """Seconds before each output and before the end, and all that was put out."""
+    """Silence in seconds before each output and before the end, and the whole output."""
     started = time.monotonic()
     gaps, shown = [], b""
     clock, work = started, 0.0
@@ -139,7 +138,7 @@ def _read(terminal: int, pid: int) -> tuple[list[float], bytes]:
             continue
         try:
             part = os.read(terminal, 65536)
-        except OSError:  # how Linux tells the end
+        except OSError:  # the end of the output on Linux
             part = b""
         gaps.append(min(time.monotonic() - clock, used - work))
         clock, work, shown = time.monotonic(), used, shown + part
@@ -149,7 +148,7 @@ def _read(terminal: int, pid: int) -> tuple[list[float], bytes]:
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor time of a process and of all that it started, in seconds; 0 where it is gone."""
+    """Processor time of a process and its descendants, in seconds; 0 if it has ended."""
     total = 0.0
     with suppress(psutil.Error):
         process = psutil.Process(pid)
@@ -161,7 +160,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def assert_fits(shown: Shown, *statuses: int) -> None:
-    """Assert that a command ended with one of ``statuses`` (0 unless said), spoke soon and often, and showed no line too wide."""
+    """Assert that a command ended with one of ``statuses`` (default 0), was not silent too long, and printed no line too wide."""
     assert shown.status in (statuses or (0,)), f"status {shown.status}\n{shown.text}"
     wide = [line for line in shown.lines if cell_len(line) > COLUMNS]
     assert not wide, "\n".join(wide)

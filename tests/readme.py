@@ -1,6 +1,6 @@
-"""Tables of the README and of other pages, and the reference records of the package, from committed results.
+"""Tables of the README and of other pages, and the reference records of the package, made from committed results.
 
-Run as a program to write them anew.
+Run as a program to write them again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import redirect_stdout
 from functools import cache
 from io import StringIO
 from pathlib import Path
+from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -37,6 +38,7 @@ from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.leaderboard.plots import tradeoffs, write
 from attn_zoo.leaderboard.plots.style import style_of
+from attn_zoo.leaderboard.render.text import score
 from attn_zoo.published import SCORE, averages, figures
 from attn_zoo.recommend import Recommendation, recommend
 from attn_zoo.recommend.text import as_text, sentences
@@ -71,15 +73,17 @@ PAGES = {
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
     ROOT / "docs" / "linformer.md": ("projections", "figure3_pilot", "figure3", "table2", "table2_published", "late", "limits"),
-    ROOT / "docs" / "profile.md": ("separation", "bare"),
+    ROOT / "docs" / "profile.md": ("separation", "bare", "equal_time"),
     ROOT / "docs" / "findings.md": ("findings",),
     ROOT / "docs" / "recommend.md": ("recommend",),
 }
-"""Files with generated tables, and which ones each has."""
+"""Files with generated tables, and the names of the tables of each."""
+MINUTES = (1, 2, 3)
+"""Times of the table ``equal_time``."""
 FIGURE3 = ROOT / "results" / "linformer_figure3.svg"
-"""Picture above the table ``figure3``, where it is recorded."""
+"""Picture above the table ``figure3``; exists if its runs are recorded."""
 CURVES = ROOT / "results" / "curves.svg"
-"""Scores of ``experiment=curves`` against costs of a layer, where they are recorded."""
+"""Picture of scores of ``experiment=curves`` against costs of a layer; exists if its runs are recorded."""
 
 
 @cache
@@ -123,12 +127,13 @@ def tables() -> dict[str, str]:
         "limits": each_seed(boards_of("linformer_limits")),
         "late": each_seed(boards_of("linformer_text")),
         "bare": two_arms(),
+        "equal_time": equal_times(),
         "separation": printed("leaderboard", "--records", str(ROOT / "results" / "profile"), "--separation", "--format", "github"),
     }
 
 
 def renewed(page: Path, text: str) -> str:
-    """The text of a page with every table as it should be."""
+    """Text of a page with every generated table up to date."""
     made = tables()
     for name in PAGES[page]:
         place = re.search(rf"<!-- table: {name} -->\n(.*?)<!-- end -->", text, re.DOTALL)
@@ -140,7 +145,7 @@ def renewed(page: Path, text: str) -> str:
 
 
 def pictures() -> dict[Path, str]:
-    """Pictures beside the tables, by their files: heat maps, and Figure 3 of the Linformer paper where it is recorded."""
+    """SVG pictures by file: heat maps and, if recorded, Figure 3 of the Linformer paper and the curves."""
     made = {
         ROOT / "results" / "profile.svg": boards_of("profile"),
         ROOT / "results" / "quickstart" / "leaderboard.svg": boards_of("quickstart"),
@@ -163,7 +168,7 @@ def figure3() -> Figure:
 
 
 def figure3_of_the_paper() -> str:
-    """Picture, where there is one, verdicts and perplexities."""
+    """Figure 3 of the Linformer paper: picture, if there is one, verdicts and perplexities."""
     shown = "![Validation perplexity over training steps, by projected length, sharing and length, in both arms]"
     picture = f"{shown}(generated/{FIGURE3.name})\n\n" if figure3().cells else ""
     return picture + figure3_page(figure3(), "github")
@@ -183,7 +188,7 @@ def table2_published() -> str:
 
 
 def two_arms() -> str:
-    """Scores of ``experiment=profile_bare`` beside those of the same rows and tasks of the profile."""
+    """Scores of ``experiment=profile_bare`` next to scores of the same rows and tasks in the profile."""
 
     def cell(record: RunRecord) -> tuple[str, ...]:
         spec = record.spec
@@ -192,6 +197,40 @@ def two_arms() -> str:
     bare = records_in("profile_bare")
     cells = set(map(cell, bare))
     return each_seed(leaderboard_tables([*bare, *(record for record in records_in("profile") if cell(record) in cells)]))
+
+
+def equal_times() -> str:
+    """Best validation accuracy of each seed after each minute of ``experiment=equal_time``, with rate and steps of the row."""
+    runs = sorted((record for record in records_in("equal_time") if not record.is_trial), key=lambda record: record.spec.seed)
+    (table,) = leaderboard_tables(runs)
+    rows = []
+    for row in table.rows:
+        own = [record for record in runs if record.spec.attention == row.attention]
+        after = [", ".join(f"{100 * best_until(record, 60 * minute):.0f}" for record in own) for minute in MINUTES]
+        rate, steps = row.provenance.tuned["budget.learning_rate"], mean(record.curve[-1]["step"] for record in own)
+        rows.append(
+            [
+                row.label + " (c)" * row.control,
+                f"{rate:g}",
+                f"{steps:,.0f}",
+                *after,
+                ", ".join(map(steps_to_90, own)),
+                score(row, table),
+            ]
+        )
+    head = ["row", "rate", "steps", *(f"{minute} min (%)" for minute in MINUTES), "steps to 90 %", "test (%)"]
+    return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=["left", *["right"] * (len(head) - 1)])
+
+
+def best_until(record: RunRecord, seconds: float) -> float:
+    """Best validation score of a run within a time; the step in which its time limit ends counts as within it."""
+    limit = record.spec.budget.seconds or seconds
+    return max(point["valid"] for point in record.curve if min(point["train_seconds"], limit) <= seconds)
+
+
+def steps_to_90(record: RunRecord) -> str:
+    """Step of a run's first validation score of 90 % or more; a dash where there is none."""
+    return next((str(point["step"]) for point in record.curve if point["valid"] >= 0.9), "-")
 
 
 def each_seed(made: Sequence[Table]) -> str:
@@ -220,7 +259,7 @@ def by_part(made: Sequence[Table]) -> str:
 
 
 def printed(*words: str) -> str:
-    """What a command prints."""
+    """Output of a command."""
     with redirect_stdout(StringIO()) as output:
         main(words)
     return output.getvalue()
@@ -244,11 +283,11 @@ FIVE_NEEDS = {
     "Exact recall over 4,096 tokens": "--length 4096 --for recall",
     "A trained encoder of 512 tokens": "--length 512 --padding --trained",
 }
-"""Needs, and the arguments of ``attn-zoo recommend`` that put them."""
+"""Arguments of ``attn-zoo recommend`` by the need that they describe."""
 
 
 def five_needs() -> str:
-    """Answers of ``attn-zoo recommend`` to the five needs on a CPU, with the line that defends each."""
+    """Answers of ``attn-zoo recommend`` to the five needs on a CPU, with the line that justifies each answer."""
     lines = ["| need | `attn-zoo recommend` with | answer | why |", "|---|---|---|---|"]
     for need, words in FIVE_NEEDS.items():
         take, *more = sentences(_answer(words))
@@ -264,7 +303,7 @@ def _answer(words: str) -> Recommendation:
 
 
 def places() -> str:
-    """Last lines of ``attn-zoo compare performer``, whose runs are those of the quickstart."""
+    """Last lines of ``attn-zoo compare performer``, from the runs of the quickstart."""
     made = boards_of("quickstart")
     return "\n".join(place(row, table) for table in made for row in table.rows if row.attention == "performer")
 
@@ -278,7 +317,7 @@ def _measured(name: str) -> Any:
 
 
 def is_current(path: Path, wanted: Sequence[RunRecord]) -> bool:
-    """Whether a packed file holds just these records, each under the name of its file."""
+    """Tell whether a packed file holds exactly these records, each with the name of its source file."""
     held = unpack(path) if path.is_file() else []
     return held == wanted and [record.source for record in held] == [record.source for record in wanted]
 

@@ -1,4 +1,4 @@
-"""Commands that README and docs show in their blocks, and small forms of them that end in seconds."""
+"""Commands in code blocks of README and docs, and small versions of them that end in seconds."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ RUN = {
 }
 TUNE = {"trials": "2", "seeds": "1"}
 ROWS = {"attention": "linear,none", "task": "listops"}
-"""Rows of an experiment that names its own."""
+"""Rows and task in place of those that an experiment lists."""
 TIMED = {
     "attention": "linear,none",
-    "task.marked": "5",
+    "task.tokens": "5",
     "task.train": "200",
     "task.valid": "50",
     "task.test": "50",
@@ -47,7 +47,7 @@ FIGURE3 = {
     "task.vocabulary": "0",
     "task.length": "32",
 }
-"""Two rows of the figure on bytes of three short files."""
+"""Two rows of Figure 3, on bytes of three short files."""
 MEASURE: Mapping[str, str] = {
     "lengths": "[32,64]",
     "dim": "16",
@@ -64,7 +64,7 @@ MEASURE: Mapping[str, str] = {
     "depth": "1",
     "repeats": "2",
 }
-"""Sizes of a measurement, for the experiments that have such a key."""
+"""Sizes of a measurement; an experiment takes those keys that it has."""
 ANALYZE = {"--length": "32", "--sentences": "1"}
 TRANSPLANT = {"length": "72", "passages": "16", "tests": "8", "pair_count": "8", "distil_steps": "2", "tune_steps": "2"}
 PUBLISHED_TEXT = ("train", "test", "pairs", "classify")
@@ -72,7 +72,7 @@ PUBLISHED_TEXT = ("train", "test", "pairs", "classify")
 
 
 def shown_commands() -> dict[str, str]:
-    """Every command as it is shown, without comment and pipe, and the name of the first page that shows it."""
+    """Every shown command, without comment and pipe, and the name of the first page that shows it."""
     found: dict[str, str] = {}
     for page in PAGES:
         for line in _lines(page.read_text(encoding="utf-8")):
@@ -90,7 +90,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def small(command: str) -> list[str]:
-    """The words of a command with overrides that make it end in seconds."""
+    """Words of a command, with overrides that make it end in seconds."""
     words = shlex.split(command)
     if words[0] == "torchrun":
         at = words.index("run")
@@ -105,7 +105,7 @@ def _small(words: list[str]) -> list[str]:
         if experiment == "linformer_theorem1":
             return _with(words, {**FIGURE3, **{key: RUN[key] for key in RUN if key != "level"}, "weights.after": "[0,3]"})
         if experiment == "equal_time":
-            return _with(words, {**TIMED, **{key: RUN[key] for key in RUN if key != "level"}})
+            return _with(words, {**TIMED, **{key: RUN[key] for key in RUN if key not in ("level", "seed")}, **TUNE})
         if experiment is not None and experiment.startswith("linformer_figure3"):
             return _with(words, {**FIGURE3, **{key: RUN[key] for key in RUN if key != "level"}})
         sizes = {key: value for key, value in RUN.items() if not (key.startswith("model.") and "model.backbone=" in "".join(words))}
@@ -114,9 +114,9 @@ def _small(words: list[str]) -> list[str]:
             sizes["task"] = "digits"
         if any(word.startswith("weights.after=") for word in words):
             sizes["weights.after"] = "[0,3]"
-        if any("*" in word for word in words):  # a hybrid whose turn is longer than two layers
+        if any("*" in word for word in words):  # a hybrid whose pattern is longer than two layers
             sizes["model.depth"] = "4"
-        if any(word.startswith("attention.projected_lengths=") for word in words):  # of four heads
+        if any(word.startswith("attention.projected_lengths=") for word in words):  # one length for each of four heads
             sizes["model.heads"] = "4"
         if name == "tune":
             del sizes["seed"]
@@ -125,25 +125,25 @@ def _small(words: list[str]) -> list[str]:
     if name == "measure":
         keys = {f.name: f.default for f in fields(EXPERIMENTS[compose(words[1:])[0]])}
         sizes = {key: value for key, value in MEASURE.items() if key in keys}
-        if keys.get("depth") is None:  # of levels with several blocks alone
+        if keys.get("depth") is None:  # only for levels with several blocks
             sizes.pop("depth", None)
-        if "experiment=peers" in words:  # which takes lengths of at least twice the public packages' window
+        if "experiment=peers" in words:  # peers need lengths of at least twice the public packages' window
             sizes |= {"lengths": "[1056]", "tokens": "1056"}
         return _with(words, sizes)
-    if words[:2] == ["analyze", "figure3"]:  # which draws recorded runs alone
+    if words[:2] == ["analyze", "figure3"]:  # figure3 only plots recorded runs
         return words[: words.index("--output")] if "--output" in words else words
     if name == "analyze":
-        if words[1] == "projections":  # which fits on one sequence and measures on another
+        if words[1] == "projections":  # projections are fitted on one sequence and measured on another
             return [*words, "--length", "16", "--sentences", "2", "--steps", "2", "--k", "4"]
         rows = ["linear" if word == "ROWS" else word for word in words]
-        fixed = ["--length"] if any(word.startswith("timm/") for word in words) else []  # by the size of its images
+        fixed = ["--length"] if any(word.startswith("timm/") for word in words) else []  # the size of its images sets it
         return rows + [word for key, value in ANALYZE.items() if key not in fixed for word in (key, value)]
     if name == "transplant":
         kept = [word for word in words if word.partition("=")[0] not in PUBLISHED_TEXT]
         length = "32" if "model=small-bert" in words else TRANSPLANT["length"]
         return _with(kept, {**TRANSPLANT, "length": length, "seed": "1"})
-    if name == "compare":  # which trains for a minute, but for what is recorded
-        return ["compare", "performer", "--records", "runs"]
+    if name == "compare":  # which trains for a minute with the records of the quickstart
+        return ["compare", "performer", "--records", "small"]
     if name == "check":
         return [*words, "--defaults"]
     if words[:2] == ["records", "rerun"]:
@@ -152,6 +152,6 @@ def _small(words: list[str]) -> list[str]:
 
 
 def _with(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """Words with these values of keys in place of the ones given."""
+    """Words of a command in which these values replace those of the same keys."""
     kept = [word for word in words if word.partition("=")[0] not in values]
     return [*kept, *(f"{key}={value}" for key, value in values.items())]

@@ -1,6 +1,6 @@
-"""Forms of causal mechanisms that read one token at a time and hold no more than what a later token may still ask for.
+"""Stepwise forms of causal mechanisms, which read one token at a time and keep only the state that later tokens may need.
 
-A mechanism of any length does not know which token is the last; one built for a length knows.
+A mechanism for any length does not know which token is the last; a mechanism built for one length does.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from attn_zoo.contract import Attention
 from attn_zoo.kernels.cpu.lsh import SELF_SCORE
 
 Step = tuple[Tensor, int]
-"""Answer to one token, (heads, head_dim), and how many numbers were held meanwhile."""
+"""Output of one token, (heads, head_dim), and the number of values in the state."""
 
 
 def reading(request: Request) -> Iterator[dict[str, Tensor]]:
-    """Each token's part of every tensor, (heads, head_dim); streams that are over are left out."""
+    """Slices of every tensor token by token, (heads, head_dim); streams that have ended are left out."""
     for t in range(request.value.shape[2]):
         yield {name: tensor[0, :, t] for name, tensor in request.tensors.items() if t < tensor.shape[2]}
 
@@ -53,7 +53,7 @@ def convolution(mechanism: Any, request: Request) -> Iterator[Step]:
     for token in reading(request):
         near = [*near, token["value"]][-mechanism.options.kernel :]
         out = torch.einsum("nhd,hnd->hd", torch.stack(near), mechanism.weight[:, -len(near) :])
-        yield out, sum(x.numel() for x in near) if mechanism.options.kernel > 1 else 0  # a single tap asks for no other token
+        yield out, sum(x.numel() for x in near) if mechanism.options.kernel > 1 else 0  # a single tap needs no other token
 
 
 def softmax(mechanism: Attention, request: Request) -> Iterator[Step]:
@@ -133,7 +133,7 @@ def linformer_causal(mechanism: Any, request: Request) -> Iterator[Step]:
     values: list[Tensor] = []
     own = 0
     for token in reading(request):
-        if own == mechanism.block:  # no token of it comes any more, so it becomes short
+        if own == mechanism.block:  # the block is complete, so it is compressed
             short = [
                 list(torch.einsum("kc,chd->khd", weight, torch.stack(tokens[-own:])))
                 for weight, tokens in ((mechanism.key_projection, keys), (mechanism.value_projection, values))
@@ -177,7 +177,7 @@ def reformer(mechanism: Any, request: Request) -> Iterator[Step]:
                 place = r, head, codes[r][head]
                 rank = counts.get(place, 0)
                 counts[place] = rank + 1
-                # Kept of a bucket are the last of its tokens; those of this chunk and the one before it are seen.
+                # Only the last tokens of a bucket are kept; a query sees those of its chunk and of the one before it.
                 members = [*buckets.get(place, []), t][-(rank % o.chunk + 1 + (o.chunk if rank >= o.chunk else 0)) :]
                 found.append(members)
                 full = (rank + 1) % o.chunk == 0
@@ -202,11 +202,11 @@ def _rounds(query: Tensor, held: dict[int, tuple[Tensor, Tensor]], found: list[l
 
 
 Mix = Callable[[dict[str, Tensor], int, int, dict[int, dict[str, Tensor]]], Tensor]
-"""From a token, its head and its position, and what it sees, by position, the answer."""
+"""Function from a token, its head, its position, and the tokens that it sees, by position, to its output."""
 
 
 def dropping(request: Request, names: Sequence[str], seen: Bool[Tensor, "heads queries keys"], mix: Mix) -> Iterator[Step]:
-    """Each head holds of a token what ``names`` say, as long as some query to come sees it."""
+    """Steps in which each head keeps the tensors ``names`` of a token as long as a later query sees that token."""
     last = (seen * torch.arange(seen.shape[1])[:, None]).amax(dim=1).tolist()
     held: list[dict[int, dict[str, Tensor]]] = [{} for _ in last]
     for t, token in enumerate(reading(request)):
@@ -231,7 +231,7 @@ def frozen_random(mechanism: Any, request: Request) -> Iterator[Step]:
 
 
 def patterned(mechanism: Any, request: Request) -> Iterator[Step]:
-    """Softmax over a fixed pattern, looked up for as many queries more as there are tokens, since others may follow."""
+    """Softmax over a fixed pattern, computed for twice as many queries as there are tokens, since more may follow."""
     n = request.value.shape[2]
     i, j = torch.arange(2 * n)[:, None], torch.arange(n)
     seen = (PATTERNS[mechanism.card.name](mechanism, i, j) & (j <= i)).expand(request.value.shape[1], -1, -1)
@@ -258,14 +258,14 @@ def _strided(mechanism: Any, i: Tensor, j: Tensor) -> Tensor:
 
 
 def _block_sparse(mechanism: Any, i: Tensor, j: Tensor) -> Tensor:
-    """As it is drawn, which does not depend on the length."""
+    """Random pattern of the mechanism, which does not depend on the length."""
     heads = torch.arange(mechanism.geometry.heads)[:, None, None]
     found: Tensor = mechanism.mask_mod(len(i), i.device)(heads, i, j)
     return found
 
 
 def carried(mechanism: Attention, request: Request) -> Iterator[Step]:
-    """Of a card that claims ``stepwise``: its own steps."""
+    """Steps by the mechanism's own ``step``, for a card that claims ``stepwise``."""
     state = mechanism.initial_state(1, dtype=request.value.dtype)
     for t in range(request.value.shape[2]):
         token = request.between(t, t + 1)

@@ -1,4 +1,4 @@
-"""An environment as somebody else's: it has what it installs, and borrows this one's packages to spare time and network."""
+"""Virtual environment like that of a new user, which borrows this environment's packages to save time and network access."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PROGRAMS = {
 }
 
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-"""What lets ``pip install`` be written as users write it; the third switches isolation off, as pip reads it."""
+"""Settings under which a plain ``pip install`` works offline; pip reads the 0 of the third as no build isolation."""
 
 
 def environment(home: Path) -> Path:
-    """Make it below ``home``; the folder of its programs."""
+    """Create the environment below ``home``; return the folder of its programs."""
     venv.create(home / "env", with_pip=False)
     here = sysconfig.get_paths()["purelib"]
     site = next((home / "env" / "lib").glob("python*/site-packages"))
@@ -33,7 +33,7 @@ def environment(home: Path) -> Path:
 
 
 def run(*command: str | Path, cwd: Path, programs: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command there without this process's settings of Python and pytest; ``programs`` come first where it looks for them."""
+    """Run a command in ``cwd`` without this process's variables for Python and pytest; ``programs`` comes first on its PATH."""
     settings = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST", "COVERAGE", "PIP_"))}
     path = os.pathsep.join(filter(None, [str(programs) if programs else "", settings.get("PATH", "")]))
     return subprocess.run(

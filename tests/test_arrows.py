@@ -1,4 +1,4 @@
-"""Imports point downward only: what each room may import of the zoo, held against every import there is."""
+"""Imports point downward only: every import of the zoo is allowed for its room (top-level package or module)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALLOWED = {
     "escapes": set(),
     "terminal": set(),
     "plugin_files": set(),
-    "contract": {"checks", "precision", "shapes"},  # the type of products under autocast, which an implementation may be bound to
+    "contract": {"checks", "precision", "shapes"},  # the dtype of products under autocast, on which an implementation may depend
     # attention only to register the built-in entries, inside load_plugins
     "registry": {"checks", "escapes", "contract", "attention", "plugin_files"},
     "rows": {"contract", "registry"},
@@ -33,9 +33,9 @@ ALLOWED = {
     "plotting": set(),
     "reference": set(),
     "analysis": {"contract", "registry", "encoder", "cost", "records", "plotting", "terminal"},
-    "parallel": {"contract", "attention", "layer"},  # attention as what is shared out is Linformer's own projection
+    "parallel": {"contract", "attention", "layer"},  # attention, because Linformer's own projection is divided among processes
     "export": {"contract", "registry", "layer", "terminal"},
-    # attention as E and F are set from what is measured
+    # attention, because E and F are initialised from measurements
     "transplant": {
         "contract",
         "registry",
@@ -70,7 +70,7 @@ def sources() -> list[tuple[str, Path]]:
 
 
 def imported_rooms(source: str) -> Iterator[str]:
-    """Rooms of the zoo that a module imports, at its top or inside its functions."""
+    """Yield the rooms of the zoo that a module imports, at module level or inside functions."""
     for node in ast.walk(ast.parse(source)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:

@@ -1,4 +1,4 @@
-"""Every registered attention, plugins included, against every check of the kit."""
+"""Every registered attention, plugins included, against every check of the conformance kit."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ STEPS = MultiHeadAttention(16, 2, attention="linear", length=8, causal=True)
 
 
 def registered(attention: object = Softmax, **changes: object) -> None:
-    """Register an attention with facts of softmax and ``changes`` of them."""
+    """Register an attention with the facts of softmax, some of them replaced by ``changes``."""
     own = {"title": "t", "paper": "p", "equation": "e", "can": card("softmax").can, "cost": card("softmax").cost}
     facts: dict[str, Any] = {**own, "time": "n", "memory": "n", "options": card("softmax").options, **changes}
     register_attention("never_registered", **{name: fact for name, fact in facts.items() if fact != "left out"})(attention)  # type: ignore[type-var]

@@ -1,4 +1,4 @@
-"""The kit's own machinery: waivers, reports, targets and the bridge to pytest."""
+"""Machinery of the conformance kit: waivers, reports, targets and the bridge to pytest."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_waiver_that_is_no_longer_needed_fails(run: Callable[[], str | None], en
     report = run_cases("thing", [case("a"), case("b", run)], {"b": "known"})
     assert not report.ok
     assert ending in report.failures[0].detail
-    assert "drop the expectation" in report.failures[0].detail
+    assert "remove it from expected_failures" in report.failures[0].detail
 
 
 def test_waiver_of_one_setting_leaves_the_others_strict() -> None:
@@ -226,7 +226,7 @@ def test_enlisting_refuses_what_cannot_be_read() -> None:
     def limit_is_softmax(subject: Subject) -> None:
         """Once more."""
 
-    with pytest.raises(ValueError, match="enlisted twice"):
+    with pytest.raises(ValueError, match="registered twice"):
         attention_check("card")(limit_is_softmax)
 
 
@@ -253,11 +253,11 @@ def test_longer_lengths_are_taken_where_options_demand_them() -> None:
 
 
 class Alien:
-    """No attention."""
+    """Class that is no attention."""
 
 
 class Heir(PlainSoftmax):
-    """Has only the card of its parent."""
+    """Attention that has only the card of its parent."""
 
 
 def test_resolve_finds_names_and_classes() -> None:

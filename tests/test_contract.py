@@ -1,4 +1,4 @@
-"""The contract: sizes, big-O, errors and what they say."""
+"""Contract of attentions: sizes, big-O, errors and their messages."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Leaking(ShortConvolution):
 
 
 class ReadingPadding(ShortConvolution):
-    """Hides padding in its results, not before it reads it."""
+    """Masks padding in the output only, after reading it."""
 
     def forward(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
         out = super().forward(tokens)
@@ -30,7 +30,7 @@ class ReadingPadding(ShortConvolution):
 
 
 class FillingPadding(ShortConvolution):
-    """Leaves sums of real neighbours at padded positions."""
+    """Does not mask the output: padded positions hold sums of real neighbours."""
 
     def forward(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
         return super().forward(tokens if valid is None else tokens.masked_fill(~valid[..., None], 0))
@@ -55,7 +55,7 @@ class Uncounted(ShortConvolution):
 
 
 class Strided(ShortConvolution):
-    """Leaves its result in the strides that a device chooses, so that on ``meta`` more is kept than on a CPU."""
+    """Returns the strides that a device chooses, so that more is kept for the backward pass on ``meta`` than on a CPU."""
 
     def slide(self, filled: Tensor) -> Tensor:
         image = filled.transpose(1, 2).unsqueeze(2)
@@ -63,7 +63,7 @@ class Strided(ShortConvolution):
 
 
 class Stubborn(ShortConvolution):
-    """Lets no gradient reach its own tap."""
+    """Lets no gradient reach the tap of the token itself."""
 
     def slide(self, filled: Tensor) -> Tensor:
         n = filled.shape[1] - self.before - self.after
@@ -73,7 +73,7 @@ class Stubborn(ShortConvolution):
 
 
 class Forgetful(ShortConvolution):
-    """Drops the oldest token of its tail in steps."""
+    """Drops the oldest token of the tail when stepping."""
 
     def step(self, tokens: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
         return super().step(tokens, torch.cat([torch.zeros_like(tail[:, :1]), tail[:, 1:]], dim=1))

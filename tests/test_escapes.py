@@ -19,7 +19,7 @@ HOSTILE = "Digits\n\\input{secret}\x1b[31m | <script> [here](http://x)\u202e\x07
 
 
 def hostile(folder: Path) -> Path:
-    """Folder of records whose titles, names, reasons and warnings hold what each format must not pass on."""
+    """Fill a folder with records whose titles, names, reasons and warnings hold characters that each format must escape."""
     task_card = {"name": HOSTILE, "title": HOSTILE, "version": "1", "metric": "accuracy", "length": 16, "classes": 10}
     for name in ("softmax", f"=HYPERLINK{HOSTILE}"):
         for seed in (1, 2, 3):
@@ -44,7 +44,7 @@ def test_no_format_passes_on_what_steers_a_terminal(tmp_path, capsys, words):
 
 
 def test_latex_holds_a_title_in_its_comment(tmp_path):
-    text = leaderboard(hostile(tmp_path / "runs"), format="latex").partition("\n\nFiles that are")[0]
+    text = leaderboard(hostile(tmp_path / "runs"), format="latex").partition("\n\nFiles that were left out")[0]
     live = [line for line in text.splitlines() if not line.startswith("%")]
     assert not any("\\input" in line for line in live)
 

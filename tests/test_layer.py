@@ -1,4 +1,4 @@
-"""The layer: exact in both orders, honest about padding, and refusing what it cannot do."""
+"""Multi-head attention layer: exact in both orders of projection and compression, correct padding, refusals of bad requests."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ REMEMBERING = [name for name in attentions() if not card(name).can.shares_query_
 
 
 def check_recall(layer: MultiHeadAttention, x: Tensor, valid: Tensor | None) -> None:
-    """What is remembered gives what a call gives, in outputs and gradients, however often it is asked."""
+    """Check that remembered keys and values give the outputs and gradients of a plain call, also when used again."""
     remembered = layer.remember(x, key_valid=valid)
     outs = layer(x, remembered=remembered), layer(x, key_valid=valid)
     real = slice(None) if valid is None else valid
@@ -303,11 +303,11 @@ def test_what_cannot_be_remembered_or_recalled_is_refused():
     with pytest.raises(UnsupportedError, match="reformer makes queries and keys by one projection"):
         build("reformer").remember(tokens())
     layer = build("softmax")
-    with pytest.raises(ValueError, match="leave context and key_valid out"):
+    with pytest.raises(ValueError, match="remembered replaces context and key_valid"):
         layer(tokens(), key_valid=padding(), remembered=layer.remember(tokens()))
-    with pytest.raises(ValueError, match="a batch of 2 is remembered"):
+    with pytest.raises(ValueError, match="remembered has a batch of 2"):
         layer(tokens(), remembered=layer.remember(tokens(2)))
-    with pytest.raises(ValueError, match="what is remembered is"):
+    with pytest.raises(ValueError, match="the context to remember must be"):
         layer.remember(tokens(dim=9))
     with pytest.raises(UnsupportedError, match="needs as many queries as keys here, got 40 and 30"):
         build("longformer")(tokens(), remembered=build("longformer").remember(tokens(length=30)))

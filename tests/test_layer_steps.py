@@ -1,4 +1,4 @@
-"""A layer that reads a sequence in steps answers as one that reads it at once, with and without a short convolution."""
+"""Layers that read a sequence in steps give the outputs of one call, with and without a short convolution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defaults that follow the length: by the paper's numbers at its lengths, in layers, runs, records and lists."""
+"""Defaults that depend on the length: the papers' numbers at the papers' lengths, in layers, runs, records and lists."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a person waits for beside PyTorch's own import: the layer, and commands that only look something up."""
+"""Import time beyond PyTorch's own: of the layer, and of commands that only look something up."""
 
 import json
 import os
@@ -18,15 +18,15 @@ print(json.dumps([time.process_time() - started, sorted(set(sys.modules) - befor
 LAYER = "from attn_zoo import MultiHeadAttention; MultiHeadAttention(16, 2, 'linformer', length=8, projected_length=4)"
 COMMAND = "from attn_zoo.cli import main; assert main({words}) == 0"
 TRIES = 3
-"""Times of which the least counts, as other work on the machine only adds; the first one writes the bytecode."""
+"""Number of timed repetitions; the shortest counts, because other load only adds time and the first writes the bytecode."""
 
 
 COMPILED = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
-"""Environment in which modules are compiled once, as an installation has them, whatever this process was told."""
+"""Environment in which bytecode is written, as in an installation, even if it is turned off for this process."""
 
 
 def taken(code: str) -> tuple[float, set[str]]:
-    """Seconds of processor time beside the import of PyTorch, and the modules imported."""
+    """Return the processor seconds beyond the import of PyTorch, and the imported modules."""
     seconds, modules = [], set()
     for _ in range(TRIES):
         words = [sys.executable, "-P", "-c", CODE.format(code=code)]

@@ -1,4 +1,4 @@
-"""The package as others get it: every folder shipped, nothing leaked, a wheel that works from an empty folder."""
+"""Package as users install it: every folder shipped, no stray top-level name, a wheel that works from an empty folder."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_no_top_level_name_leaks(name, tmp_path):
 
 
 def aliases(code: str) -> list[str]:
-    """Shapes stated of numpy's NDArray, which is no class since numpy 2.5 (Python 3.12 and later); jaxtyping wants one."""
+    """Return shape annotations on NDArray, which is no class since numpy 2.5 (Python 3.12 and later); jaxtyping needs a class."""
     return [
         ast.unparse(node)
         for node in ast.walk(ast.parse(code))
@@ -76,7 +76,7 @@ def test_versions_agree():
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory) -> Path:
-    """A wheel built by way of the source distribution, so that stale build folders cannot reach it."""
+    """Wheel built from the source distribution, so that it holds nothing of stale build folders."""
     out = tmp_path_factory.mktemp("dist")
     built = run(sys.executable, "-P", "-m", "build", "--no-isolation", "--outdir", out, ROOT, cwd=out)
     assert built.returncode == 0, built.stdout + built.stderr
@@ -85,14 +85,14 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def installed(wheel, tmp_path_factory) -> Path:
-    """Folder of the programs of a fresh environment that holds the wheel and borrows this one's dependencies."""
+    """Folder of the executables of a fresh environment with the wheel, which uses this environment's dependencies."""
     home = tmp_path_factory.mktemp("fresh")
     venv.create(home, with_pip=False)
     python = home / "bin" / "python"
     outcome = run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=home)
     assert outcome.returncode == 0, outcome.stderr
     site = next((home / "lib").glob("python*/site-packages"))
-    # A plain path line: modules there can be imported, but its own .pth files, the editable install's among them, do not run.
+    # A plain path line makes modules there importable, but does not run the .pth files there, such as the editable install's.
     (site / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
     return home / "bin"
 

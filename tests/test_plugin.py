@@ -1,4 +1,4 @@
-"""A stranger's attention in a package of its own: listed, checked, run and ranked, with no edit here."""
+"""Attention of a third-party package: listed, checked, run and ranked, without an edit of the zoo."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ BROKEN = "import attn_zoo\nraise RuntimeError('it was late')\n"
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory) -> Path:
-    """A fresh environment that sees this one's packages and installs two plugins: a good one and one that raises."""
+    """Executables of a fresh environment that sees this one's packages, with two plugins: a good one and one that raises."""
     home = tmp_path_factory.mktemp("stranger")
     found = environment(home)
     for package, source in (("attn_mine", MINE), ("attn_broken", BROKEN)):
@@ -87,7 +87,7 @@ def test_check_says_why_a_plugin_has_not_registered_what_is_asked_for(programs, 
 
 
 def test_it_runs_and_stands_in_the_leaderboard(programs, tmp_path):
-    small = ["task=listops", "task.length=24", "task.train=200", "task.valid=50", "task.test=50"]  # spares importing timm
+    small = ["task=listops", "task.length=24", "task.train=200", "task.valid=50", "task.test=50"]  # does not import timm
     small += ["budget.steps=8", "budget.evaluate_every=4", "model.dim=16"]
     ran = run(programs / "attn-zoo", "run", "-m", "attention=mine,softmax", "attention.shift=2", *small, cwd=tmp_path)
     assert ran.returncode != 0, "softmax has no option 'shift', so this sweep must be refused as a whole"

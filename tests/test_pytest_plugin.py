@@ -1,4 +1,4 @@
-"""``pytest --attn-zoo`` and ``parametrize_with_checks``: the kit among other tests, as pytest's users know it."""
+"""``pytest --attn-zoo`` and ``parametrize_with_checks``: checks of the conformance kit as ordinary tests of pytest."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Broken(Attention):
 
 @pytest.fixture
 def zoo(pytester, monkeypatch):
-    """Run pytest in this process and an empty folder, the plugin loaded by name, as an installed one also allows."""
+    """Return a function that runs pytest here in an empty folder; the plugin is loaded by name, as is possible if installed."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     registry.load_plugins()
     known = dict(registry._ATTENTIONS)
 
     def run(*words: str) -> pytest.RunResult:
-        monkeypatch.setattr(registry, "_ATTENTIONS", dict(known))  # as in a process of its own
+        monkeypatch.setattr(registry, "_ATTENTIONS", dict(known))  # as in a new process
         return pytester.runpytest_inprocess("-p", PLUGIN, "-p", "no:xdist", *words)
 
     return run
@@ -87,8 +87,8 @@ def test_a_failure_says_what_is_wrong_and_what_it_breaks(zoo, pytester):
     assert "the card's paper is empty\ncard_is_complete: The card has every text, options with defaults" in printed
     assert "harness.py" not in printed.split("card_is_complete _")[1].split("____")[0], "where the kit says so tells nothing"
     assert 'raise RuntimeError("it was late")' in printed, "the author's own line is shown"
-    assert "One finite number for each number of the queries" in printed
-    # Below the failures pytest warns that this process has had the plugin before, which is this test's doing.
+    assert "The output has the shape of the queries" in printed
+    # Below the failures, pytest warns that this process has already loaded the plugin, which only this test causes.
     assert "_pytest" not in printed.partition("warnings summary")[0], "nor does how pytest came there"
 
 
@@ -136,7 +136,7 @@ sys.exit(pytest.main([*sys.argv[1:], "-q", "-p", "no:cacheprovider"], plugins=[L
 
 @pytest.mark.parametrize("words", [[], ["-p", PLUGIN]], ids=["installed", "named as well"])
 def test_it_costs_nothing_where_it_is_not_used(words, tmp_path):
-    """pytest finds it by its entry point, also if it is named once more, and neither the zoo nor torch is imported."""
+    """pytest finds the plugin by its entry point, even if ``-p`` names it too, and imports neither the zoo nor torch."""
     (tmp_path / "test_one.py").write_text("def test_one(): pass\n", encoding="utf-8")
     command = [sys.executable, "-P", "-c", STARTS, *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -145,7 +145,7 @@ def test_it_costs_nothing_where_it_is_not_used(words, tmp_path):
 
 
 def test_its_entry_point_has_the_name_of_its_module():
-    """Otherwise ``-p attn_zoo.pytest_plugin`` beside an installed zoo would register it twice, which pytest refuses."""
+    """With different names, ``-p attn_zoo.pytest_plugin`` in an installed zoo would register it twice, which pytest refuses."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["entry-points"]["pytest11"] == {PLUGIN: PLUGIN}
 
@@ -172,10 +172,10 @@ def test_expected_failures_are_strict():
     waived = parameters(Untold.card, expected_failures={"card_is_complete": "known", "default-eager-eval_is_deterministic": "old"})
     with pytest.raises(pytest.xfail.Exception, match=r"known \(found: .*equation is empty"):
         waived[f"{name}[default]-eager-card_is_complete"]()
-    with pytest.raises(pytest.fail.Exception, match=r"expected to fail \(old\), but default-eager-eval.* holds; drop"):
+    with pytest.raises(pytest.fail.Exception, match=r"expected to fail \(old\), but default-eager-eval.* holds; remove it"):
         waived[f"{name}[default]-eager-eval_is_deterministic"]()
     stale = parameters(Untold.card, expected_failures={"compressing_first_agrees": "old"})
-    with pytest.raises(pytest.fail.Exception, match="has nothing to prove; drop the expectation"):
+    with pytest.raises(pytest.fail.Exception, match="has nothing to check; remove it from expected_failures"):
         stale[f"{name}[default]-eager-compressing_first_agrees"]()
     with pytest.raises(UnknownNameError, match="did you mean 'card_is_complete'"):
         parametrize_with_checks(Untold.card, expected_failures={"card_is_complet": "typo"})

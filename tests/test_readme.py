@@ -1,4 +1,4 @@
-"""The README says what is: its tables come from committed results, its Python runs, its commands exist."""
+"""README without stale content: its tables come from committed results, its Python runs, its commands exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT = README.read_text(encoding="utf-8")
 
 COMMANDS = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 LONGEST = 150
-"""Lines of the README, at most."""
+"""Largest number of lines of the README."""
 
 
 def blocks(language: str, text: str = TEXT) -> list[str]:

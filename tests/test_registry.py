@@ -41,7 +41,7 @@ FACTS: dict[str, Any] = {
 
 @pytest.fixture
 def scratch_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a test register what it likes and leave no trace."""
+    """Restore the registry after a test, so that a test can register anything."""
     load_plugins()
     monkeypatch.setattr(registry, "_ATTENTIONS", dict(registry._ATTENTIONS))
     monkeypatch.setattr(registry, "_TASKS", dict(registry._TASKS))
@@ -54,7 +54,7 @@ def scratch_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fresh() -> type[Attention]:
     class Fresh(Linear):
-        """A class of its own each time."""
+        """New class at each call."""
 
     return Fresh
 
@@ -81,7 +81,7 @@ def test_second_registration_of_a_name_is_refused() -> None:
 def test_unusable_implementations_are_refused_when_registering() -> None:
     with pytest.raises(ValueError, match=r"lists implementation 'sdpa' but .*Fresh has no method attend_sdpa"):
         register_attention("fresh", implementations=("eager", "sdpa"), **FACTS)(fresh())
-    with pytest.raises(ValueError, match="implementation 'cuda' is none of eager, tiled, sdpa, flex, xformers, triton"):
+    with pytest.raises(ValueError, match="implementation 'cuda' is not one of eager, tiled, sdpa, flex, xformers, triton"):
         register_attention("fresh", implementations=("eager", "cuda"), **FACTS)(fresh())
 
     class Empty(Attention): ...

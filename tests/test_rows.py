@@ -1,4 +1,4 @@
-"""The grammar of rows: what is read is printed again, typed by the entry's options, and errors name the thing."""
+"""Grammar of rows: rows are parsed, typed by the entry's options and printed again; errors name the faulty part."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_layers_take_the_mechanisms_of_a_hybrid_in_turn():
     assert [layer.attention for layer in row.layers(5)] == ["linformer", "linformer", "softmax", "linformer", "linformer"]
     assert [dict(layer.options) for layer in row.layers(3)] == [{"projected_length": 8}] * 2 + [{}]
     assert [layer.attention for layer in RowName("linformer").layers(2)] == ["linformer"] * 2
-    with pytest.raises(ValueError, match=r"takes at least 3 layers, each with weights of its own, and the network has 2"):
+    with pytest.raises(ValueError, match=r"takes at least 3 layers, each with weights of its own, but the network has 2"):
         row.layers(2)
 
 
@@ -80,7 +80,7 @@ def test_one_hybrid_has_one_name():
         ("linformer+softmaks", "no attention is called 'softmaks'; did you mean 'softmax'"),
         ("linformer[projected_lenght=8]+softmax", "no option of attention linformer is called 'projected_lenght'; did you mean"),
         ("linformer+linformer", "all layers of 'linformer\\+linformer' are linformer; write linformer"),
-        ("linformer[projected_length=8]+softmax+linformer[projected_length=9]", "linformer stands in .* with two settings"),
+        ("linformer[projected_length=8]+softmax+linformer[projected_length=9]", "linformer has two settings in"),
         ("2*linformer", "a row is NAME, .* such as 3\\*linformer\\+softmax; got '2\\*linformer'"),
         ("0*linformer+softmax", "got '0\\*linformer'"),
         ("linformer+", "a row is NAME, "),
@@ -93,7 +93,7 @@ def test_what_is_no_hybrid_is_refused_by_name(text, message):
 
 
 def test_commands_on_one_mechanism_refuse_a_hybrid():
-    with pytest.raises(ValueError, match=r"linformer\+softmax is a hybrid of layers, .* name linformer and softmax apart"):
+    with pytest.raises(ValueError, match=r"linformer\+softmax is a hybrid of layers, .* name linformer and softmax separately"):
         rows_of("linformer+softmax")
     for options, implementation, message in [
         ({"projected_length": 8}, "auto", "no option of the hybrid linformer\\+softmax is called 'projected_length'"),
@@ -148,18 +148,18 @@ def test_parts_of_a_list_are_those_outside_brackets_and_quotes():
         ("linformer[projected_length=many]", "attention linformer, option projected_length: Value 'many'"),
         ("linear[feature_map=sin]", "attention linear, option feature_map: Invalid value 'sin'"),
         ("longformer[window=4]", "write 5 for 2 on either side"),
-        ("linformer[projected_length=8", "brackets and quotes of a row stand in pairs; got 'linformer[projected_length=8'"),
-        ("linformer]", "brackets and quotes of a row stand in pairs"),
-        ("linformer['a]", "brackets and quotes of a row stand in pairs"),
+        ("linformer[projected_length=8", "brackets and quotes of a row must come in pairs; got 'linformer[projected_length=8'"),
+        ("linformer]", "brackets and quotes of a row must come in pairs"),
+        ("linformer['a]", "brackets and quotes of a row must come in pairs"),
         ("linformer[projected_length=8]x", "a row is NAME, NAME:IMPLEMENTATION or"),
         ("linformer:", "a row is NAME"),
         (":sdpa", "a row is NAME"),
         ("a,,b", "a row is NAME"),
-        ("linformer[8]", "options of a row are OPTION=VALUE with commas between them; got '8' in 'linformer[8]'"),
-        ("linformer[projected_length=]", "options of a row are OPTION=VALUE"),
+        ("linformer[8]", "options of a row must be OPTION=VALUE, separated by commas; got '8' in 'linformer[8]'"),
+        ("linformer[projected_length=]", "options of a row must be OPTION=VALUE"),
         ("linformer[projected_length=8,projected_length=9]", "option projected_length is given twice"),
         ("linformer[projected_length=8|]", "a value is missing between '|'"),
-        ('linformer[projected_lengths="8\\x"]', "written as in JSON"),
+        ('linformer[projected_lengths="8\\x"]', "must be valid JSON"),
         ("softmax,softmax", "softmax is named twice"),
         ("", "name at least one row"),
     ],
@@ -171,7 +171,7 @@ def test_what_is_no_row_is_refused_by_name(text, message):
 
 
 def test_a_command_of_plain_forms_takes_no_implementation():
-    with pytest.raises(ValueError, match="linformer:sdpa: all are plain here; leave :sdpa away"):
+    with pytest.raises(ValueError, match="linformer:sdpa: all are plain here; leave out :sdpa"):
         rows_of("softmax,linformer:sdpa", plain="all are plain here")
 
 

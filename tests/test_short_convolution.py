@@ -1,4 +1,4 @@
-"""A short convolution before the projections: starts as nothing, sees what it may, and is no different from one written out."""
+"""Short convolution before the projections: starts as the identity, respects causality and padding, equals one written out."""
 
 from __future__ import annotations
 

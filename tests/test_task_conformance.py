@@ -1,4 +1,4 @@
-"""Every registered task passes the kit, and every check of the kit catches a broken task."""
+"""Every registered task passes the conformance kit, and every check of the kit catches a broken task."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_task_of_this_process_only_is_not_sent_to_another():
 
     with pytest.raises(NotApplicable, match="cannot be sent"):
         TASK_CHECKS["another_process_agrees"](card_of(Here).build(Options()))
-    with pytest.raises(NotApplicable, match="shown on the defaults"):
+    with pytest.raises(NotApplicable, match="checked with the default options only"):
         TASK_CHECKS["another_process_agrees"](card_of(Sound).build(Options(data_seed=1)))
 
 

@@ -1,4 +1,4 @@
-"""Tiers of the suite: they make it up, no test is in two, and a missing extra skips tests instead of breaking the collection."""
+"""Tiers of the test suite: they cover it, no test is in two, and a missing extra skips tests instead of breaking collection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiers import COLLECTED, NAMED, TIERS, place_of, tier_of
 
 ROOT = Path(__file__).parent.parent
 FEWEST = 2_000
-"""Tests of the plain tier, at least."""
+"""Smallest number of tests of the plain tier."""
 
 
 @pytest.mark.process
@@ -24,7 +24,7 @@ def test_the_tiers_make_up_the_suite(request):
     counts = request.config.stash[COLLECTED]
     assert set(counts) == {None, *TIERS} and counts[None] >= FEWEST
     wanted = request.config.option.markexpr or request.config.option.keyword
-    assert wanted or len(request.session.items) == counts.total()  # --all leaves none out
+    assert wanted or len(request.session.items) == counts.total()  # --all selects every test
 
 
 @pytest.mark.process

@@ -1,4 +1,4 @@
-"""The pages for authors of attentions and tasks, followed to the letter in a stranger's environment."""
+"""Tutorials for authors of attentions and tasks, followed to the letter in a fresh environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 @dataclass(frozen=True)
 class Step:
-    """What a page says to do, or what it says is printed then."""
+    """Step of a page: a command, a file to write, or text that must be printed or be in a file."""
 
     kind: str
     """``bash``, ``file``, ``text`` (printed by the commands before it) or ``toml`` (shown, not to be typed)."""
@@ -31,7 +31,7 @@ class Step:
 
 
 def steps(page: str) -> Iterator[Step]:
-    """The blocks of a page. Python is the content of the file whose name stands alone in the paragraph above.
+    """Yield the blocks of a page; a Python block is the content of the file named alone in the paragraph above it.
 
     Raises:
         ValueError: a block is of another language, or is Python without a file.
@@ -53,10 +53,10 @@ def steps(page: str) -> Iterator[Step]:
 
 
 def follow(page: str, folder: Path, programs: Path) -> None:
-    """Do what a page says, in ``folder``.
+    """Follow the steps of a page in ``folder``.
 
     Raises:
-        AssertionError: a command fails, or something else is printed than the page says.
+        AssertionError: a command fails, its output differs from the page's, or a file is not there or lacks the shown text.
     """
     printed = ""
     for step in steps(page):
@@ -75,7 +75,7 @@ def follow(page: str, folder: Path, programs: Path) -> None:
 
 
 def assert_printed(expected: str, printed: str) -> None:
-    """Each line stands in what was printed, in order; … is anything, numbers are any numbers and blanks any blanks."""
+    """Assert that the output has each expected line, in order; … matches anything, numbers any numbers, blanks any blanks."""
     left = iter(printed.splitlines())
     for line in expected.splitlines():
         words = [re.escape(word).replace("…", ".*") for word in _NUMBER.sub("0", line).split()]

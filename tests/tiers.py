@@ -1,7 +1,7 @@
-"""Tiers of the suite: plain ``pytest`` runs the tests that are in none, ``pytest --all`` runs everything.
+"""Tiers of the suite: plain ``pytest`` runs the tests outside of all tiers, ``pytest --all`` runs every test.
 
-A test is in the tier of its folder or file in ``PLACES``, or of its marker. A case of the kit is in ``variants`` unless it proves
-the defaults of a card. Tests that are named on the command line run whatever their tier.
+A test is in the tier of its folder or file in ``PLACES``, or of its marker. A case of the conformance kit is in ``variants`` unless
+it tests the defaults of a card. Tests that are named on the command line run in any tier.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CHECKS: Mapping[str, str] = {
     **dict.fromkeys(["time_grows_as_printed", "promises_hold_once_trained", "data_seed_changes_the_data"], "variants"),
     **dict.fromkeys(["batch_size_has_no_influence", "padding_anywhere_amounts_to_its_absence"], "variants"),
 }
-"""Checks of the kit that start a process or a compiler, or meet large sizes or many, by name."""
+"""Tiers of checks of the kit that start a process or a compiler, or run large sizes or many of them, by name."""
 
 IMPLEMENTATIONS: Mapping[str, str] = {"triton": "kernels", "fla": "kernels"}
 """Implementations whose cases of the kit run in Triton's interpreter."""
@@ -68,13 +68,13 @@ COLLECTED: pytest.StashKey[Counter[str | None]] = pytest.StashKey()
 
 
 def tier_of_path(path: Path) -> str | None:
-    """Tier of all tests of a folder or file; None where they are not all in one."""
+    """Tier of all tests of a folder or file; None if they are not all in one tier."""
     inside = path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ""
     return next((tier for place, tier in PLACES.items() if inside == place or inside.startswith(f"{place}/")), None)
 
 
 def place_of(item: pytest.Item) -> str | None:
-    """Tier of a test by its folder or file, or as a case of the kit; None where these have none."""
+    """Tier of a test by its folder or file, or as a case of the kit; None if it has none."""
     kit = item.path.parent == TESTS and item.path.name in KIT
     if kit and "[" in item.name.partition("[")[2]:
         subject, _, check = item.name.removesuffix("]").rpartition("-")

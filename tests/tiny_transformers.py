@@ -1,7 +1,8 @@
-"""Tiny models of Hugging Face with weights drawn wide enough that attention is far from an average, and inputs for them."""
+"""Tiny Hugging Face models with initial weights so large that attention is far from uniform, and inputs for them."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
 TOKENS = 10
+CACHE = "cache" if "cache" in inspect.signature(transformers.LlamaForCausalLM.forward).parameters else "past_key_values"
+"""Name of a model's argument and output with the cache, which transformers 5.24 changed."""
 _SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 16, "initializer_range": 0.4}
 _TEXT = {**_SIZES, "vocab_size": 30, "max_position_embeddings": 24}
 _STILL = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}
@@ -43,7 +46,7 @@ DECODERS: dict[str, Callable[..., Any]] = {
 
 
 def build(name: str, **options: Any) -> Any:
-    """A model in evaluation whose weights are the same each time."""
+    """Model in evaluation mode, with the same weights each time."""
     torch.manual_seed(0)
     if name == "vit":
         sizes = {**_SIZES, **_STILL, "image_size": 12, "patch_size": 4, "num_channels": 1}
@@ -52,7 +55,7 @@ def build(name: str, **options: Any) -> Any:
 
 
 def inputs(name: str, padding: str = "none") -> dict[str, Tensor]:
-    """Three examples; with padding, the second keeps six of its tokens and the third nine; ``both`` pads either on its side."""
+    """Three examples; with padding, the second keeps six of its tokens and the third nine; ``both`` pads the third on the left."""
     generator = torch.Generator().manual_seed(1)
     if name == "vit":
         return {"pixel_values": torch.randn(3, 1, 12, 12, generator=generator)}
@@ -66,16 +69,26 @@ def inputs(name: str, padding: str = "none") -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": real.long()}
 
 
+def with_cache(cache: Any) -> dict[str, Any]:
+    """Keyword argument that hands a cache to a model."""
+    return {CACHE: cache}
+
+
+def cache_of(output: Any) -> Any:
+    """Cache that a model returned."""
+    return getattr(output, CACHE)
+
+
 def mechanisms(model: nn.Module) -> list[Any]:
-    """The mechanisms attached to a model, whose parameters differ by class."""
+    """Mechanisms attached to a model; untyped, because their parameters differ by class."""
     return list(zoo_layers(model))
 
 
 def real_of(batch: dict[str, Tensor], out: Tensor) -> Tensor:
-    """Which positions of an output belong to real tokens."""
+    """Mask of the output positions of real tokens."""
     return batch["attention_mask"].bool() if "attention_mask" in batch else torch.ones(out.shape[:2], dtype=torch.bool)
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor | None]:
-    """Of every parameter that trains, by name."""
+    """Gradients of all trainable parameters, by name."""
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}

@@ -1,4 +1,4 @@
-"""Functions called in several processes at once that met as torchrun's do. A server forks them."""
+"""Calls of a function in several processes that join each other as under torchrun. A server forks the processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 class Quiet:
-    """Shows no progress."""
+    """Progress display that shows nothing."""
 
     def start(self, label: str, steps: int) -> None: ...
     def advance(self, step: int, loss: float, valid: float | None) -> None: ...
@@ -27,7 +27,7 @@ class Quiet:
 
 
 class CutShort(Quiet):
-    """Ends the run after a step, as a kill would."""
+    """Progress display that ends the run after a step, as Ctrl-C would."""
 
     def __init__(self, after: int) -> None:
         self.after = after
@@ -38,7 +38,7 @@ class CutShort(Quiet):
 
 
 class StepClock:
-    """Stands for the module ``time`` of the training loop: a step takes ``seconds``, as it reads the clock before and after."""
+    """Substitute for the module ``time`` in the training loop: a step reads the clock before and after and so takes ``seconds``."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._reading = seconds, 0
@@ -49,7 +49,7 @@ class StepClock:
 
 
 def meeting(count: int) -> list[dict[str, str]]:
-    """Of each of ``count`` processes, the environment by which it finds the others."""
+    """Environment variables of each of ``count`` processes, by which it finds the others."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -58,7 +58,7 @@ def meeting(count: int) -> list[dict[str, str]]:
 
 
 def together(count: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What ``function``, which a module must hold, returns in each of ``count`` processes."""
+    """Results of ``function``, which must be importable from a module, in each of ``count`` processes."""
     ends, processes = [], []
     for environment in meeting(count):
         mine, told = CONTEXT.Pipe(duplex=False)
@@ -80,13 +80,13 @@ def together(count: int, function: Callable[..., Any], *arguments: Any) -> list[
 
 
 def launched(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """A launcher with its arguments, started as a module of this Python; one that does not end takes its processes with it."""
+    """Run a launcher with its arguments as a module of this Python; after 180 s it is terminated together with its processes."""
     command = [sys.executable, "-m", *words]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
         try:
             out, errors = launcher.communicate(timeout=180)
         except subprocess.TimeoutExpired:
-            launcher.terminate()  # which it passes on, where a kill would leave its processes behind
+            launcher.terminate()  # the launcher passes SIGTERM on; a kill would leave its processes running
             raise
     return subprocess.CompletedProcess(command, launcher.returncode, out, errors)
 
@@ -106,9 +106,9 @@ def _work(environment: Mapping[str, str], function: Callable[..., Any], argument
 
 
 def do_runs(specs: Sequence[Any], folder: Path, by_process: bool = False) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The records of these runs, one after the other, and the weights that each ended with, in the main process.
+    """Do these runs one after the other; return the record of each and, in the main process, its final weights.
 
-    ``by_process`` makes the mistake of averaging the processes' mean losses, however many answers each has.
+    ``by_process`` makes the mistake of averaging the processes' mean losses regardless of how many answers each has.
     """
     from safetensors.torch import load_file
 
@@ -134,7 +134,7 @@ def do_runs(specs: Sequence[Any], folder: Path, by_process: bool = False) -> lis
 
 
 def go_wrong(kind: str, spec: Any) -> dict[str, Any]:
-    """The record of a run in whose third training call something happens to the last process alone."""
+    """Record of a run in whose third training call the last process alone goes wrong, by ``kind``."""
     import math
 
     from attn_zoo import registry
@@ -158,7 +158,7 @@ def go_wrong(kind: str, spec: Any) -> dict[str, Any]:
 
 
 def run_by_own_clock(spec: Any, step_seconds: Sequence[float]) -> dict[str, Any]:
-    """The record of a run in which a step takes each process so long by its own clock."""
+    """Record of a run in which a step takes ``step_seconds`` by rank, on the clock of each process."""
     from attn_zoo.runner import run, train
 
     vars(train)["time"] = StepClock(step_seconds[int(os.environ["RANK"])])
@@ -166,7 +166,7 @@ def run_by_own_clock(spec: Any, step_seconds: Sequence[float]) -> dict[str, Any]
 
 
 def train_with_dropout(spec: Any) -> list[Tensor]:
-    """Which entries of a training forward's output layer dropout left, and the directions that Performer drew."""
+    """Output of a forward pass in training, with dropout, and the directions that Performer drew."""
     from accelerate import Accelerator
 
     from attn_zoo.encoder import build_paired_model
@@ -185,7 +185,7 @@ def train_with_dropout(spec: Any) -> list[Tensor]:
 
 
 def record_watching_pickle(spec: Any, folder: Path, also: str = "") -> tuple[str, list[int], list[str]]:
-    """Status and parts of a run that was cut short, resumed, recorded and read again, and all that was unpickled since."""
+    """Status and resumed steps of a run that was interrupted, resumed, recorded and read, and all classes unpickled since."""
     from attn_zoo.records import Store
     from attn_zoo.runner import run
     from attn_zoo.runner.checkpoint import Checkpoint

@@ -22,23 +22,23 @@ from attn_zoo.contract import Attention, UnsupportedError
 
 
 def attention_matrices(model: nn.Module, batch: Any) -> list[Float[Tensor, "batch heads queries keys"]]:
-    """Matrix P = softmax(Q Kᵀ · scale) of every attention of ``model``, in the order in which they run.
+    """Compute the matrix P = softmax(Q Kᵀ · scale) of every attention of ``model``, in the order in which they run.
 
     Three kinds of model are supported:
 
     - models with mechanisms of the zoo: P is computed from the intercepted queries and keys. All mechanisms must be
-      ``softmax``, in any of its implementations, which agree;
+      ``softmax``, in any implementation (all give the same P);
     - models of Hugging Face ``transformers`` with ``attn_implementation="eager"``: the model returns P itself;
-    - all others, timm's transformers among them: P is computed from the intercepted queries, keys, mask and scale of calls of
+    - all others, including timm's transformers: P is computed from the intercepted queries, keys, mask and scale of calls of
       PyTorch's ``scaled_dot_product_attention``, to which timm modules are switched if necessary.
 
     The model runs once, in evaluation mode, without gradients, and is left unchanged.
 
     Args:
-        batch: keyword arguments of the model if it is a mapping, else its one argument.
+        batch: keyword arguments of the model if it is a mapping, else its only argument.
 
     Raises:
-        UnsupportedError: a mechanism forms no P, a key is padding, or no attention ran.
+        UnsupportedError: a mechanism has no matrix P, a key is padding, or no attention ran.
     """
     mechanisms = mechanisms_of(model)
     with as_in_evaluation(model), torch.no_grad():
@@ -73,8 +73,8 @@ def _transformers_matrices(model: nn.Module, batch: Any) -> list[Tensor]:
     matrices = outputs.get("attentions")
     if not matrices or any(layer is None for layer in matrices):
         raise UnsupportedError(
-            f"{type(model).__name__} hands out no attention of every layer; of a model with encoder and decoder, "
-            "give one half: model.get_encoder()"
+            f"{type(model).__name__} does not return the attention of every layer; for a model with encoder and decoder, "
+            "give one of the two, such as model.get_encoder()"
         )
     return list(matrices)
 
@@ -97,7 +97,7 @@ def _call_matrix(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Float[Tensor, "batch heads queries keys"]:
-    """Matrix P of one call of ``scaled_dot_product_attention``, from the arguments of the call."""
+    """Compute the matrix P of one call of ``scaled_dot_product_attention`` from its arguments."""
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
     return _softmax_matrix(query, key, query.shape[-1] ** -0.5 if scale is None else scale, mask=attn_mask, causal=is_causal)
@@ -124,5 +124,6 @@ def _softmax_matrix(
 def _refuse_padding(valid: Tensor | None) -> None:
     if valid is not None and not bool(valid.all()):
         raise UnsupportedError(
-            "the batch holds padding, whose columns and rows would count as directions; cut the sequences to real tokens only"
+            "the batch holds padding, whose rows and columns would change the singular values; cut the sequences to real tokens "
+            "only"
         )

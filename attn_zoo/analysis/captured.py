@@ -22,21 +22,22 @@ from attn_zoo.analysis.watching import (
 from attn_zoo.contract import Attention, UnsupportedError
 
 _HIDDEN = -1e4
-"""Bias of a score at or below which its key counts as masked: float16's lowest is -65504."""
+"""Largest score bias that counts as masking a key; float16's lowest number is -65504."""
 
 
 def attention_inputs(model: nn.Module, batch: Any) -> list[AttentionInputs]:
-    """Queries, keys and values, after projection and head split, of every attention of ``model``, in the order in which they run.
+    """Capture queries, keys and values, after projection and head split, of every attention of ``model``, in execution order.
 
-    The kinds of model are those of ``attention_matrices``; models of Hugging Face call PyTorch's function during this run. A
-    scale other than 1/√d is multiplied into the queries; keys and values of grouped heads are repeated.
+    The kinds of model are those of ``attention_matrices``; models of Hugging Face are switched to
+    ``scaled_dot_product_attention`` during this run. The queries absorb a scale other than 1/√d; grouped key and value heads
+    are repeated.
 
     Args:
-        batch: keyword arguments of the model if it is a mapping, else its one argument.
+        batch: keyword arguments of the model if it is a mapping, else its only argument.
 
     Raises:
         UnsupportedError: a mechanism is not ``softmax``, scores have a bias, a mask other than a causal one depends on the query,
-            or no attention ran.
+            the model ignores padding in the batch, or no attention ran.
     """
     inputs: list[AttentionInputs] = []
     mechanisms = mechanisms_of(model)
@@ -49,7 +50,7 @@ def attention_inputs(model: nn.Module, batch: Any) -> list[AttentionInputs]:
     refuse_blind(model, inputs)
     mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
     if mask is not None and not bool(mask.bool().all()) and any(layer.key_valid is None for layer in inputs):
-        raise UnsupportedError("the batch holds padding that the attention was not told of; cut the sequences to real tokens only")
+        raise UnsupportedError("the batch holds padding that the attention does not mask; cut the sequences to real tokens only")
     return inputs
 
 
@@ -69,7 +70,7 @@ def _call_inputs(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> AttentionInputs:
-    """Inputs of one call of ``scaled_dot_product_attention``, from the arguments of the call."""
+    """Convert the arguments of one call of ``scaled_dot_product_attention`` to attention inputs."""
     if enable_gqa:
         shared = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(shared, dim=-3), value.repeat_interleave(shared, dim=-3)
@@ -83,17 +84,15 @@ def _call_inputs(
 
 
 def _read_mask(mask: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor | None, bool]:
-    """Mask of real keys (None if all are real), and True for a causal mask.
+    """Split an attention mask into a padding mask (None if all keys are real) and True for causality.
 
     Raises:
-        UnsupportedError: the mask is neither causal nor one of padding, nor both.
+        UnsupportedError: the mask is no combination of a causal mask and padding.
     """
     whole = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     if whole.dtype != torch.bool:
         if not bool(((whole == 0) | (whole <= _HIDDEN)).all()):
-            raise UnsupportedError(
-                "the model adds a bias to its scores, of which other mechanisms know nothing; give another model"
-            )
+            raise UnsupportedError("the model adds a bias to its scores, which other mechanisms cannot use; give another model")
         whole = whole == 0
     last = whole[:, :1, -1:]  # the last query attends to every real key, causal or not
     past = torch.ones(whole.shape[-2:], dtype=torch.bool, device=whole.device).tril()
@@ -103,13 +102,14 @@ def _read_mask(mask: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor | None,
     if query.shape[2] == key.shape[2] and bool((whole == (last & past)).all()):
         return key_valid, True
     raise UnsupportedError(
-        "the model hides keys query by query in a pattern of its own, of which other mechanisms know nothing; give another model"
+        "the model hides different keys from different queries in a pattern of its own, which other mechanisms cannot use; give "
+        "another model"
     )
 
 
 @contextmanager
 def _calling_pytorch(model: nn.Module) -> Iterator[None]:
-    """Context in which a model of Hugging Face calls PyTorch's function."""
+    """Context in which a model of Hugging Face calls PyTorch's ``scaled_dot_product_attention``."""
     before = implementation_of(model) if is_transformers(model) else None
     if before in (None, "sdpa"):
         yield
@@ -118,7 +118,7 @@ def _calling_pytorch(model: nn.Module) -> Iterator[None]:
     try:
         switched.set_attn_implementation("sdpa")
     except ValueError as error:
-        raise UnsupportedError(f"{type(model).__name__} has no form that calls PyTorch's attention: {error}") from error
+        raise UnsupportedError(f"{type(model).__name__} cannot be switched to PyTorch's attention (sdpa): {error}") from error
     try:
         yield
     finally:

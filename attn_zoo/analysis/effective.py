@@ -1,6 +1,6 @@
-"""Effective attention matrix A of any mechanism with Y = A V, where A depends on queries and keys only.
+"""Effective attention matrix A of a mechanism whose output is Y = A V, where A depends on queries and keys only.
 
-A is computed by probing: V = I gives Y = A. Since a value has head_dim numbers, I is given in groups of head_dim keys.
+A is computed by probing: V = I gives Y = A. Because values have head_dim channels, I is fed in groups of head_dim columns.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from attn_zoo.analysis.inputs import AttentionInputs
 from attn_zoo.contract import Attention, UnsupportedError
 
 _ROUNDING = 1e-6
-"""Largest relative difference of A V and Y: far above rounding in float64, far below the scale of a mechanism."""
+"""Tolerance of the relative difference between A V and Y: far above float64 rounding, far below a mechanism's outputs."""
 
 
 def effective_matrix(mechanism: Attention, inputs: AttentionInputs) -> Float[Tensor, "batch heads queries keys"]:
-    """Matrix A with Y = A V for the mechanism's own draws and parameters, in float64. Columns of padded keys are zero.
+    """Compute A with Y = A V for the mechanism's random draws and parameters, in float64. Columns of padded keys are zero.
 
-    Streams that start as the values are probed together with them.
+    Streams that are initialised as copies of the values are probed together with them.
 
     Args:
         mechanism: mechanism in evaluation mode and float64, as ``build_layers`` returns it.
@@ -51,9 +51,9 @@ def _probe(mechanism: Attention, inputs: AttentionInputs) -> Tensor:
 
 
 def _check(mechanism: Attention, inputs: AttentionInputs, matrix: Tensor, out: Tensor) -> None:
-    """Refuse a matrix that does not give the output; report a failure of linearity separately.
+    """Refuse a matrix A if A V differs from the output; non-linearity in the values has its own message.
 
-    Linearity is tested with random values as well, since the given ones might hide a non-linear term by chance.
+    Linearity is tested with random values as well, because the given values might hide a non-linear term by chance.
     """
     name = mechanism.card.name
     value = inputs.value
@@ -65,13 +65,14 @@ def _check(mechanism: Attention, inputs: AttentionInputs, matrix: Tensor, out: T
     if (gap := _relative(nonlinear, out)) > _ROUNDING:
         raise UnsupportedError(
             f"{name} has no effective attention matrix with these options: its output is not linear in the values "
-            f"(2 Y(V) - 3 Y(W) misses Y(2 V - 3 W) by {gap:.2g} of it), as where outputs or values are normalised; "
+            f"(2 Y(V) - 3 Y(W) differs from Y(2 V - 3 W) by {gap:.2g} of it), as when outputs or values are normalised; "
             "choose options without that, or another attention"
         )
     if (gap := _relative(matrix @ value - out, out)) > _ROUNDING:
         raise UnsupportedError(
-            f"{name} has no effective attention matrix: its output is linear in the values, but no A V for one A a head "
-            f"(it misses by {gap:.2g} of the output), since it treats channels differently or mixes channels or heads"
+            f"{name} has no effective attention matrix: its output is linear in the values, but not A V with one matrix A for each "
+            "head "
+            f"(the difference is {gap:.2g} of the output), since it treats channels differently or mixes channels or heads"
         )
 
 
@@ -81,7 +82,7 @@ def _relative(gap: Tensor, whole: Tensor) -> float:
 
 @dataclass(frozen=True)
 class MatrixFacts:
-    """Properties of an effective matrix and its distance from softmax's, for one head, without rows of padding."""
+    """Properties of one head's effective matrix and its distance from softmax's matrix; rows of padding are excluded."""
 
     row_sum_least: float
     row_sum_mean: float
@@ -97,11 +98,11 @@ class MatrixFacts:
 def matrix_facts(
     matrix: Float[Tensor, "queries keys"], exact: Float[Tensor, "queries keys"], query_valid: Tensor | None = None
 ) -> MatrixFacts:
-    """Facts of a matrix beside softmax's."""
+    """Compute the properties of an effective matrix, and its distance from softmax's matrix ``exact``."""
     if query_valid is not None:
         matrix, exact = matrix[query_valid], exact[query_valid]
     sums = matrix.sum(dim=-1)
-    # Entries below rounding in float64 count as zero: products of features give 1e-19 for an exact zero.
+    # Entries below float64 rounding count as zero: products of features give 1e-19 in place of an exact zero.
     small = 1e-12 * float(matrix.abs().max())
     distance = torch.linalg.vector_norm(matrix - exact) / torch.linalg.vector_norm(exact)
     return MatrixFacts(

@@ -1,6 +1,6 @@
 """Relative error ‖Y - Y_exact‖ / ‖Y_exact‖ of mechanisms against exact attention on the same inputs, for each head, and cost.
 
-All is computed in float64, so that rounding has no part in an error.
+Everything is computed in float64, so that rounding does not contribute to an error.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class ApproximationError:
     activation_bytes: int | None
     """Bytes that autograd saves for one layer and one sequence, in float32 on a CPU; None if shapes do not determine it."""
     parameters: int
-    """Number of trainable parameters of one layer, untrained here."""
+    """Number of trainable parameters of one layer; here they are untrained."""
     streams: Mapping[str, str]
-    """Extra projections by name, each with the projection that it is initialised from and equals here."""
+    """Extra projections by name, each with the projection that it is a copy of (its initialisation)."""
     reads: tuple[str, ...]
     tied: float | None
-    """Mean error against softmax(Q Qᵀ / √d) V, for mechanisms whose keys are their queries; None for others."""
+    """Mean error against softmax(Q Qᵀ / √d) V, for mechanisms that use the queries as keys; None for others."""
     warnings: tuple[str, ...]
 
     @property
@@ -48,24 +48,24 @@ class ApproximationError:
 
     @property
     def by_layer(self) -> list[float]:
-        """Means of the layers."""
+        """Mean error of each layer, over draws, sequences and heads."""
         return [float(error) for error in self.errors.mean(dim=(0, 2, 3))]
 
     @property
     def over_heads(self) -> float | None:
-        """Standard deviation over the heads of all layers; None for a single head."""
+        """Standard deviation of the error over the heads of all layers; None for a single head."""
         heads = self.errors.mean(dim=(0, 2)).flatten()
         return float(heads.std()) if len(heads) > 1 else None
 
     @property
     def over_draws(self) -> float | None:
-        """Standard deviation of the mean over draws; None for a single draw."""
+        """Standard deviation over draws of the mean error; None for a single draw."""
         means = self.errors.mean(dim=(1, 2, 3))
         return float(means.std()) if len(means) > 1 else None
 
 
 class Reference:
-    """Inputs of some layers with the exact output of each, on which several mechanisms are compared.
+    """Inputs of some layers and their exact outputs, on which mechanisms are compared.
 
     Raises:
         ValueError: there is no layer, or the exact output of a head is zero or not finite, so that relative errors are undefined.
@@ -80,7 +80,10 @@ class Reference:
             relative_error(exact, exact, layer.query_valid)
 
     def error(self, name: str, options: Mapping[str, Any], *, seeds: int = 1, first_seed: int = 0) -> ApproximationError:
-        """Build the mechanism for every layer and compare it with the exact output; a random mechanism for each of ``seeds``.
+        """Build the mechanism for every layer and compare it with the exact output; repeat a random mechanism for all seeds.
+
+        Args:
+            seeds: number of seeds for a random mechanism, counted from ``first_seed``.
 
         Raises:
             UnknownNameError: no such attention or option.
@@ -124,7 +127,7 @@ def relative_error(
     exact: Float[Tensor, "batch heads queries head_dim"],
     query_valid: Bool[Tensor, "batch queries"] | None = None,
 ) -> Float[Tensor, "batch heads"]:
-    """Relative error ‖Y - Y_exact‖ / ‖Y_exact‖ over the queries that are real tokens, in the Frobenius norm.
+    """Relative error ‖Y - Y_exact‖ / ‖Y_exact‖ in the Frobenius norm, over queries that are real tokens.
 
     Raises:
         ValueError: an exact output is zero or not finite.
@@ -136,13 +139,13 @@ def relative_error(
     whole = torch.linalg.vector_norm(exact, dim=(2, 3))
     if not bool((whole.isfinite() & (whole > 0)).all()):
         raise ValueError(
-            "the exact output of a head is zero or not finite, so that nothing can be measured by it; give other inputs"
+            "the exact output of a head is zero or not finite, so no relative error can be computed; give other inputs"
         )
     return torch.linalg.vector_norm(gap, dim=(2, 3)) / whole
 
 
 def _compare(outputs: Sequence[Tensor], exact: Sequence[Tensor], layers: Sequence[AttentionInputs]) -> Tensor:
-    """Relative errors, (layers, sequences, heads)."""
+    """Relative errors of shape (layers, sequences, heads)."""
     triples = zip(outputs, exact, layers, strict=True)
     return torch.stack([relative_error(out, right, layer.query_valid) for out, right, layer in triples])
 

@@ -1,4 +1,4 @@
-"""Execution of any mechanism on given queries, keys and values, as in its layer."""
+"""Execution of any mechanism on given queries, keys and values, as inside an attention layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attn_zoo.registry import build_attention
 def build_layers(
     name: str, layers: Sequence[AttentionInputs], options: Mapping[str, Any], seed: int = 0
 ) -> tuple[list[Attention], bool]:
-    """Mechanisms for all layers, joined as in a model, in evaluation mode and float64; and True if building drew random numbers.
+    """Build mechanisms for all layers, joined as in a model, in float64 and evaluation mode; tell if this drew random numbers.
 
     PyTorch's global generator is left unchanged.
 
@@ -39,10 +39,10 @@ def build_layers(
 
 @torch.no_grad()
 def attend(mechanism: Attention, inputs: AttentionInputs) -> Float[Tensor, "batch heads queries head_dim"]:
-    """Output of a mechanism for inputs of its own dtype.
+    """Run a mechanism on inputs of its dtype, and return its output.
 
-    Inputs that the mechanism does not read are left out. If it shares queries and keys, the queries serve as both. A stream is
-    the projection that it starts as.
+    Inputs that the mechanism does not read are left out. If it shares queries and keys, the queries serve as both. Each stream
+    equals the projection that it is initialised from.
 
     Raises:
         UnsupportedError: the mechanism lacks a capability that the inputs need.
@@ -54,7 +54,7 @@ def attend(mechanism: Attention, inputs: AttentionInputs) -> Float[Tensor, "batc
     for stream in card.streams(mechanism.geometry, mechanism.options):
         if inputs.query.shape[2] != inputs.key.shape[2] and (stream.of == "queries") != (stream.starts_as == "query"):
             raise UnsupportedError(
-                f"{card.name} projects the tokens of its {stream.of} as its {stream.starts_as}, which cross-attention does not "
+                f"{card.name} needs a {stream.starts_as} for each token of its {stream.of}, which cross-attention does not "
                 "have; give inputs with as many queries as keys"
             )
         streams[stream.name] = own[stream.starts_as][:, :, : stream.first]

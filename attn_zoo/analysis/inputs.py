@@ -48,9 +48,9 @@ class AttentionInputs:
 def random_inputs(
     sequences: int, heads: int, length: int, head_dim: int, *, scale: float = 1.0, seed: int = 0, causal: bool = False
 ) -> AttentionInputs:
-    """Independent normal inputs: values of variance 1, queries and keys of variance ``scale``.
+    """Draw independent normal inputs: values of variance 1, queries and keys of variance ``scale``.
 
-    Scores q·k / √d then have the standard deviation ``scale``.
+    The scores q·k / √d then have standard deviation ``scale``.
 
     Raises:
         ValueError: a size is below 1 or the scale is not positive.

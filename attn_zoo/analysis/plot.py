@@ -1,4 +1,4 @@
-"""Figure of the Linformer paper: cumulative spectra by layer, and a heat map over layers and heads at one index."""
+"""Figure 1 of the Linformer paper: cumulative spectra by layer, and a heat map over layers and heads at one index."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from attn_zoo.plotting.theme import INK, MUTED, save, settings
 _ANNOTATED_CELLS = 240
 """Largest number of heat-map cells with printed values."""
 _ON_DARK = "#fefefe"
-"""White of figures on dark cells; unlike the paper's it stays on a dark page."""
+"""White of the numbers on dark cells; differs from ``PAPER``, which is replaced on a dark page."""
 _LEGEND_LAYERS = 8
-"""Largest number of layers in a legend; a colour bar names more."""
+"""Largest number of layers with legend entries; more layers are shown by a colour bar."""
 
 
 def plot_spectrum(spectrum: Spectrum, index: int, folder: Path, *, title: str, log_index: bool = False) -> list[Path]:
     """Draw the figure into ``folder`` as spectrum.png and spectrum.svg.
 
     Args:
-        index: number of singular values at which the heat map reads the curves.
+        index: number of largest singular values whose share the heat map shows.
         title: title of one or two lines.
-        log_index: True for a logarithmic axis of the index, which spreads the first few singular values.
+        log_index: True for a logarithmic index axis, which spreads out the first few singular values.
 
     Raises:
         ValueError: there are fewer than ``index`` singular values.
@@ -46,7 +46,7 @@ def _curves(figure: Any, axes: Any, spectrum: Spectrum, index: int, log_index: b
 
     layers, _, rank = spectrum.mean.shape
     counts = range(1, rank + 1)
-    # Viridis is readable with colour blindness and in grey; its ends are too dark for lines on black and too pale on white.
+    # Viridis is readable with colour blindness and in grey. Its ends are cut: too dark on a black page, too pale on a white one.
     named = layers <= _LEGEND_LAYERS
     shades = [matplotlib.colormaps["viridis"](0.25 + 0.57 * at / 255) for at in range(256)]
     colour_map = matplotlib.colors.ListedColormap(shades)

@@ -1,5 +1,5 @@
-"""Plot of error against FLOPs on logarithmic axes, with a line for each hyperparameter and reference lines for softmax's cost and
-the error of a uniform average."""
+"""Plot of error against FLOPs on logarithmic axes: one line for each mechanism and varied hyperparameter, and reference lines for
+softmax's cost and the error of a uniform average."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attn_zoo.plotting.labels import Box, beside_points
 from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, SERIES, save, settings, short
 
 _EXACT = 1e-9
-"""Error at or below which a mechanism is exact: rounding in float64."""
+"""Largest error of a mechanism that counts as exact: float64 rounding."""
 _SIZE = (11.0, 7.4)
 _MARKERS = ("o", "s", "^", "D", "P", "X", ">")
 _TICKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 50, 100)
@@ -49,7 +49,7 @@ def plot_error(found: Mapping[str, Any], folder: Path, *, title: str) -> list[Pa
 
 
 def _lines(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows grouped by mechanism and varied hyperparameter, in their order; without softmax, which is a reference line."""
+    """Group rows into lines by mechanism and varied hyperparameter, in order; softmax is left out, as it is a reference line."""
     lines: dict[tuple[str, str | None], list[Row]] = defaultdict(list)
     for row in rows:
         if row["attention"] != "softmax":
@@ -58,7 +58,7 @@ def _lines(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _axes(axes: Any, found: Mapping[str, Any]) -> tuple[float, float]:
-    """Set limits and ticks; return the positions for a cost of zero and an error of zero, which a logarithmic axis lacks."""
+    """Set limits and ticks; return the positions that stand for zero cost and zero error, which logarithmic axes lack."""
     rows = [row for row in found["rows"] if row["attention"] != "softmax"]
     costs = [found["softmax"]["flops"], *(row["flops"] for row in rows if row["flops"])]
     errors = [found["uniform"], *(row["error"] for row in rows if row["error"] > _EXACT)]
@@ -135,7 +135,7 @@ def _draw_references(axes: Any, found: Mapping[str, Any]) -> None:
 
 
 def _name_lines(figure: Any, axes: Any, lines: Sequence[Sequence[Row]], zero: float, floor: float) -> list[str]:
-    """Write the name of each line at its last point, and return the names for which there is no room."""
+    """Write the name of each line next to its last point, and return the names for which there is no room."""
     figure.canvas.draw()
     to_pixels = axes.transData.transform
     places = [[_place(row, zero, floor) for row in line] for line in lines]
@@ -152,7 +152,7 @@ def _name_lines(figure: Any, axes: Any, lines: Sequence[Sequence[Row]], zero: fl
 
 
 def _reference_boxes(axes: Any) -> list[Box]:
-    """Boxes around the reference lines, of softmax's cost and of the uniform average's error."""
+    """Bounding boxes of the reference lines for softmax's cost and the uniform average's error."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     boxes = []
     for line in axes.lines:
@@ -169,7 +169,7 @@ def _box(one: Sequence[float], other: Sequence[float], margin: float) -> Box:
 
 
 def _line_boxes(places: Sequence[Sequence[tuple[float, float]]], to_pixels: Any) -> list[Box]:
-    """Small boxes along the lines, which names must not cover."""
+    """Small boxes along the lines, which line names must not cover."""
     boxes = []
     for line in places:
         for start, stop in itertools.pairwise(line):

@@ -17,8 +17,8 @@ def plot_matrix(
 ) -> list[Path]:
     """Draw both matrices and their difference into ``folder`` as matrix.png and matrix.svg.
 
-    Colours are linear up to the weight of a uniform average, 1 / keys, and logarithmic beyond it; on a linear scale a few entries
-    near 1 would hide all others.
+    The colour scale is linear up to the weight of a uniform average, 1 / keys, and logarithmic beyond it; on a linear scale a few
+    entries near 1 would hide all others.
 
     Args:
         name: name of the mechanism.
@@ -37,7 +37,7 @@ def plot_matrix(
         figure.suptitle(title, fontsize=8.5, color=MUTED, x=0.005, y=0.995, ha="left", va="top")
         grid = figure.subplots(1, len(panels))
         for axes, (words, matrix) in zip(grid, panels.items(), strict=True):
-            # No smoothing: it would draw weights that no query has.
+            # No interpolation, which would draw weights that do not exist.
             picture = axes.imshow(matrix.numpy(), cmap="RdBu_r", norm=scale, interpolation="nearest", aspect="auto")
             axes.set_title(words, fontsize=10)
             axes.set(xlabel="key")
@@ -53,7 +53,7 @@ def plot_matrix(
 
 
 def _ticks(uniform: float, most: float) -> list[float]:
-    """Ticks at zero, the uniform weight and the powers of ten beyond it, of both signs."""
+    """Ticks at zero, and with both signs at the uniform weight and the powers of ten beyond it."""
     beyond = [10.0**power for power in range(-6, 7) if 1.5 * uniform < 10.0**power <= most]
     positive = [uniform, *beyond]
     return [*(-tick for tick in reversed(positive)), 0.0, *positive]

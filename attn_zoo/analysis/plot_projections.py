@@ -1,4 +1,4 @@
-"""Picture of the errors of projected attention over the projected length, one panel for each model or stage of a training."""
+"""Plot of the error of projected attention against the projected length, one panel for each model or training step."""
 
 from __future__ import annotations
 

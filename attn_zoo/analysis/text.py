@@ -1,4 +1,4 @@
-"""Text for language models: read from files and cut into parts without padding."""
+"""Text for language models: read from files, or shipped with Python, and cut into parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PACKED: dict[str, Callable[..., IO[str]]] = {".xz": lzma.open, ".gz": gzip.open
 
 
 def read_text(path: Path) -> str:
-    """Text of a file, or of the .txt, .md, .rst and .jsonl files of a folder in the order of their names.
+    """Read the text of a file, or of the .txt, .md, .rst and .jsonl files of a folder in the order of their names.
 
     Files may be compressed with xz or gzip. Each line of a .jsonl file is an object with a ``text``. Documents are joined by a
     blank line.
@@ -29,12 +29,14 @@ def read_text(path: Path) -> str:
         raise FileNotFoundError(f"no text at {path}: it is neither a file nor a folder")
     files = sorted(file for file in path.rglob("*") if file.is_file() and _kind(file) in _SUFFIXES) if path.is_dir() else [path]
     if not files:
-        raise FileNotFoundError(f"the folder {path} holds no text: no file ends in {', '.join(_SUFFIXES)}, .xz or .gz after it")
+        raise FileNotFoundError(
+            f"the folder {path} holds no text: no file name ends in {', '.join(_SUFFIXES)}, with or without .xz or .gz"
+        )
     return "\n\n".join(document for file in files for document in _documents(file))
 
 
 def default_text() -> tuple[str, str]:
-    """Text that every Python ships (its language reference) and a description of it."""
+    """Text that ships with Python (its language reference), and a description of it."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
@@ -43,7 +45,7 @@ def default_text() -> tuple[str, str]:
 
 
 def stretches(text: str, count: int) -> list[str]:
-    """Parts of a text, ``count`` of equal length, each beginning with a word."""
+    """Cut a text into ``count`` parts of nearly equal length, each of which starts with a whole word."""
     bounds = [_next_word(text, at * len(text) // count) for at in range(count)] + [len(text)]
     return [text[start:end] for start, end in pairwise(bounds)]
 
@@ -69,11 +71,11 @@ def _documents(file: Path) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     except (lzma.LZMAError, gzip.BadGzipFile, EOFError) as error:
-        raise ValueError(f"{file} is not packed as its name says: {error}") from None
+        raise ValueError(f"{file} is not compressed as its suffix says: {error}") from None
     if _kind(file) != ".jsonl":
         yield content
         return
-    for number, line in enumerate(content.split("\n"), start=1):  # not splitlines: a JSON string may contain other line separators
+    for number, line in enumerate(content.split("\n"), start=1):  # not splitlines: JSON strings may contain other line separators
         if not line.strip():
             continue
         try:

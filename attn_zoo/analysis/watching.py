@@ -1,4 +1,4 @@
-"""Interception of attention calls while a model runs, shared by all ways of capturing attention."""
+"""Interception of attention calls while a model runs, used by all ways of capturing attention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def watch_mechanisms(model: nn.Module, mechanisms: Mapping[str, Attention], batc
         if mechanism.card.name != "softmax":
             raise UnsupportedError(
                 f"{name} is {mechanism.card.name}, which forms no softmax matrix of all queries and keys; "
-                "give a model whose every attention is softmax"
+                "give a model with softmax attention in every layer"
             )
 
     def catch(mechanism: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -81,13 +81,13 @@ def mechanisms_of(model: nn.Module) -> dict[str, Attention]:
 
 
 def call_model(model: nn.Module, batch: Any) -> Any:
-    """Call a model with the batch as keyword arguments if it is a mapping, else as its one argument."""
+    """Call a model with the batch: as keyword arguments if it is a mapping, else as the only argument."""
     return model(**batch) if isinstance(batch, Mapping) else model(batch)
 
 
 def is_transformers(model: nn.Module) -> bool:
-    """Return whether a model is one of Hugging Face's."""
-    library = sys.modules.get("transformers")  # without an import of the library no model of it exists
+    """Return whether a model belongs to Hugging Face's transformers."""
+    library = sys.modules.get("transformers")  # if it is not imported, none of its models exists
     return library is not None and isinstance(model, library.PreTrainedModel)
 
 
@@ -111,7 +111,7 @@ def refuse_blind(model: nn.Module, found: object) -> None:
 
 @contextmanager
 def as_in_evaluation(model: nn.Module) -> Iterator[None]:
-    """Context with the model in evaluation mode; afterwards every module is back in its earlier mode."""
+    """Context that puts the model in evaluation mode, and afterwards every module back in its earlier mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""The command ``attn-zoo``: what people type."""
+"""Command-line interface ``attn-zoo``."""
 
 from attn_zoo.cli.main import main
 

@@ -4,5 +4,5 @@ import sys
 
 from attn_zoo.cli.main import main
 
-sys.argv[0] = "attn-zoo"  # records keep it as the command
+sys.argv[0] = "attn-zoo"  # records store it as the command
 sys.exit(main())

@@ -1,4 +1,4 @@
-"""``attn-zoo check``: the conformance kit on attentions and tasks, each report printed."""
+"""``attn-zoo check``: run the conformance kit on attentions and tasks, and print each report."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     target = "a registered name, a class with a card, or a file that registers one"
     parser.add_argument("targets", nargs="+", metavar="NAME | pkg.module:Class | FILE.py[:Class]", help=target)
-    device = "prove every implementation there, such as cuda (default: the CPU, and a GPU for what needs one)"
+    device = "device type on which to prove every implementation, such as cuda (default: the CPU, and a GPU if one is needed)"
     parser.add_argument("--device", help=device)
-    parser.add_argument("--defaults", action="store_true", help="prove the default options alone, and no variants")
+    parser.add_argument("--defaults", action="store_true", help="prove claims at the default options only, not for variants")
     parser.set_defaults(handler=_check)
 
 
@@ -33,11 +33,11 @@ def _check(parsed: argparse.Namespace) -> int:
 
 
 def prove(card: Card, device: str | None = None, *, defaults: bool = False) -> Report:
-    """Run the kit on an attention or task, with its progress.
+    """Run the conformance kit on an attention or task, and show progress.
 
     Args:
-        device: type of device on which every implementation is proved; None for the CPU, and a GPU for what needs one.
-        defaults: prove the default options alone.
+        device: device on which every implementation is checked; None for the CPU, and a GPU for implementations that need one.
+        defaults: check the default options alone.
     """
     cases = list(cases_of(card, None if device is None else torch.device(device)))
     cases = [case for case in cases if not defaults or case.variant in ("", DEFAULT)]

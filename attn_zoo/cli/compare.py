@@ -1,4 +1,4 @@
-"""``attn-zoo compare``: attentions of one's own beside the rows of the quickstart, which are not trained again."""
+"""``attn-zoo compare``: train new attentions and rank them among the rows of the quickstart, which are not trained again."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from attn_zoo.rows import RowName, rows_of
 from attn_zoo.terminal import wrap
 
 FOLDER = "compare"
-"""Folder of the records, below which each version of the code has its own."""
+"""Default folder of the records, with a subfolder for each version of the code."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = (
-        "Train attentions as the quickstart trains its rows, with the same network, data, budget and seeds, and print their ranks "
-        "among these rows, whose records come with the package. Checks that fail are said first. Takes a minute or two on two "
-        "cores; the same command goes on from what is recorded, and changed code is trained anew."
+        "Train attentions with the network, data, budget and seeds of the quickstart, and print their ranks among its rows, whose "
+        "records come with the package. Failed checks are printed first. Takes a minute or two on two cores; the same command "
+        "continues from the recorded runs, and changed code is trained again."
     )
     words = "file or folder that registers attentions; or a row: NAME, NAME:IMPLEMENTATION or NAME[OPTION=VALUE,...]"
     parser.add_argument("targets", nargs="+", metavar="PATH | ROW", help=words)
-    default = f"folder of the new records (default: {FOLDER}/NAME-DIGEST, by the source code)"
+    default = f"folder of the new records (default: {FOLDER}/NAME-DIGEST, with a digest of the source code)"
     parser.add_argument("--records", metavar="FOLDER", help=default)
     parser.set_defaults(handler=_compare)
 
@@ -62,12 +62,12 @@ def _compare(parsed: argparse.Namespace) -> int:
     print("\n".join(map(wrap, places)))
     print(wrap(f"Records: {folder}. Costs and learning curves: attn-zoo leaderboard --records {folder}"))
     if not all(proved):
-        print(wrap("A check failed (above): what a mechanism does not keep of its card may be what its scores come from."))
+        print(wrap("A check failed (see above): the mechanism breaks a claim of its card, which may explain its scores."))
     return status or int(not all(proved))
 
 
 def named_rows(targets: Sequence[str]) -> list[RowName]:
-    """Rows of the targets: those that are named, else every attention that a path registers, at its defaults.
+    """Rows that the targets name; if they name none, every attention that a path registers, with default options.
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -80,12 +80,12 @@ def named_rows(targets: Sequence[str]) -> list[RowName]:
         return rows_of(rows, hybrids=True)
     names = [entry.name for entry in loaded if isinstance(entry, AttentionCard)]
     if not names:
-        raise ValueError(f"compare takes attentions; {', '.join(paths)} registers tasks alone")
+        raise ValueError(f"compare takes attentions; {', '.join(paths)} registers only tasks")
     return rows_of(dict.fromkeys(names))
 
 
 def with_reference(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Records with those of the quickstart, of which runs that were done anew are left out."""
+    """Records and those of the quickstart, except quickstart runs that the records contain themselves."""
     anew = {record.run_id for record in records}
     shipped = Store(reference.packed_file("quickstart")).load()[0]
     return [*(record for record in shipped if record.run_id not in anew), *records]
@@ -106,20 +106,20 @@ def place(row: Row, table: Table) -> str:
 
 
 def _folder(rows: Sequence[RowName]) -> str:
-    """Folder by the names of the attentions and a digest of the files that define them."""
+    """Default folder, named after the attentions and a digest of the files that define them."""
     names = list(dict.fromkeys(name for row in rows for name in row.turn))
     source = b"".join(Path(inspect.getfile(card(name).build)).read_bytes() for name in names)
     return f"{FOLDER}/{'-'.join(names)}-{hashlib.sha256(source).hexdigest()[:8]}"
 
 
 def _check(entry: AttentionCard) -> bool:
-    """Run the kit at the default options and print its summary and failures; whether everything claimed is proved."""
+    """Run the conformance kit at the default options, print its summary and failures, and tell whether every claim is proved."""
     report = prove(entry, defaults=True)
     print(wrap("\n".join(line for line in str(report).split("\n") if not line.startswith("  skipped"))), flush=True)
     return report.ok
 
 
 def _refusals(planned: Plan) -> list[str]:
-    """Reasons why rows do not take the quickstart's tasks, each once."""
+    """Reasons why rows refuse tasks of the quickstart, each once."""
     found = {(job.spec.attention, job.spec.task): refusal(job.spec, job.locations) for job in planned.jobs}
     return [f"{attention} refuses {task}: {reason}" for (attention, task), reason in found.items() if reason]

@@ -1,4 +1,4 @@
-"""Hydra's groups, made from the cards: what is registered can be selected, and nothing needs a YAML file of its own."""
+"""Hydra's config groups, built from the cards: every registered attention and task can be selected without a YAML file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attn_zoo.runner import resolve_spec
 
 
 def _ungiven(kind: type) -> dict[str, Any]:
-    """Fields of a dataclass as keys without a value, whose defaults come from the level or the class."""
+    """Fields of a dataclass as config keys with value None, whose defaults come from the level or the class."""
     return {f.name: None for f in fields(kind)}
 
 
@@ -35,30 +35,30 @@ class DataConfig:
 
 @dataclass
 class CheckpointConfig:
-    """Times at which the state of a run is saved beside its record."""
+    """Checkpoint intervals, at which the state of a run is saved beside its record."""
 
     every: int = 0
-    """Steps between two checkpoints; 0 leaves it to the clock."""
+    """Steps between two checkpoints; 0 means by time alone."""
     minutes: float = 10.0
-    """Time between two checkpoints; 0 leaves it to the steps, and both 0 keep none."""
+    """Minutes between two checkpoints; 0 means by steps alone, and with both 0 there are no checkpoints."""
 
 
 @dataclass
 class WeightsConfig:
-    """Weights of the network that are written in the course of a run, for analyses."""
+    """Snapshots of the network's weights during a run, for analyses."""
 
     after: List[int] = field(default_factory=list)  # noqa: UP006 (OmegaConf's form)
-    """Steps after which they are written; 0 is before training."""
+    """Steps after which weights are written; 0 is before training."""
     folder: str = "weights"
     """Folder of the files."""
 
 
 @dataclass
 class TrackingConfig:
-    """Trackers of the course of a run, beside the record."""
+    """Experiment trackers of a run, in addition to its record."""
 
     to: List[str] = field(default_factory=list)  # noqa: UP006 (OmegaConf's form)
-    """``tensorboard``, ``mlflow``, ``wandb``."""
+    """Names of trackers: ``tensorboard``, ``mlflow``, ``wandb``."""
     project: str = "attn-zoo"
     """Project of the runs; MLflow's experiment."""
     folder: str = "tracking"
@@ -72,21 +72,21 @@ class TuningConfig:
     """A search of hyperparameters; none where ``space`` is empty."""
 
     space: Dict[str, str] = field(default_factory=dict)  # noqa: UP006 (OmegaConf's form)
-    """Sweep to search over by key of a setting, unless the command line has the key."""
+    """Sweeps to search over, by key of a setting; a key on the command line takes precedence."""
     dials: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
     """Candidates for the hyperparameters of each attention, by its name."""
     attention: List[str] = field(default_factory=list)  # noqa: UP006
-    """Rows that ``attn-zoo tune`` takes unless it is told others."""
+    """Default rows of ``attn-zoo tune``."""
     task: List[str] = field(default_factory=list)  # noqa: UP006
-    """Tasks that it takes unless it is told others."""
+    """Default tasks of ``attn-zoo tune``."""
     sampler: str = "grid"
-    """``grid``, every combination, or ``tpe``, Optuna's."""
+    """Sampler of trials: ``grid``, which takes every combination, or ``tpe``, Optuna's."""
     trials: int = 0
     """Number of trials; 0 is the whole grid."""
     at_once: int = 4
-    """Trials that ``tpe`` draws at once, whatever runs them: so a study is the same wherever its trials run."""
+    """Number of trials that ``tpe`` draws at once; independent of the launcher, so that a study is the same with any launcher."""
     startup: int = 5
-    """Trials that ``tpe`` draws before it looks at their scores."""
+    """Number of random trials that ``tpe`` draws before it uses scores."""
     seed: int = 0
     """Seed of ``tpe``."""
 
@@ -98,17 +98,17 @@ class Settings:
     records: str = "runs"
     """Folder that records are added to."""
     sweeps: List[str] = field(default_factory=list)  # noqa: UP006 (OmegaConf's form)
-    """Sweeps of an experiment that is no single grid, each as it would be typed: KEY=VALUE,... with spaces between."""
+    """Sweeps of an experiment that is not a single grid, each as on the command line: KEY=VALUE,... separated by spaces."""
     report: bool = True
-    """Print the leaderboard when all is done."""
+    """Print the leaderboard after all runs."""
     overview: bool = False
-    """Print its first table alone, and save it as a picture beside the records."""
+    """Print only the leaderboard's first table, and save it as a picture beside the records."""
     threads: int = 0
-    """PyTorch's threads within an operation, in each process; 0 leaves them as they are. Equal numbers give equal bits."""
+    """PyTorch's threads within an operation, in each process; 0 keeps PyTorch's number. Equal numbers give bit-equal results."""
     launcher: Any = None
     """Options of the launcher that ``launch=`` selects."""
     workers: Optional[int] = None  # noqa: UP045 (OmegaConf's form)
-    """Runs at once, with a launcher (``launch=``)."""
+    """Number of runs at a time, with a launcher (``launch=``)."""
     restarts: int = 2
     """Number of times that missing runs are started again after a worker has died, with a launcher."""
     tuning: TuningConfig = field(default_factory=lambda: TuningConfig())
@@ -128,7 +128,7 @@ class RunConfig(Settings):
     implementation: str = "auto"
     """``auto``, or ``eager``, ``tiled``, ``sdpa``, ``flex``, ``xformers``, ``triton``, ``fla``."""
     level: Optional[str] = None  # noqa: UP045 (OmegaConf's form)
-    """Name of one of the sizes that the task proposes; None for the first on its card."""
+    """Level of the task, which proposes sizes; None for the first level on its card."""
     data: DataConfig = field(default_factory=lambda: DataConfig())
     model: Any = field(default_factory=lambda: _ungiven(ModelSpec))
     budget: Any = field(default_factory=lambda: _ungiven(Budget))
@@ -138,9 +138,9 @@ class RunConfig(Settings):
 
 
 class _Groups(dict[str, Any]):
-    """Groups stored with Hydra, which are not copied whole for each run that is composed: that took a third of the time.
+    """Hydra's stored groups, which are not deep-copied for each composed run: the copies took a third of the time.
 
-    Hydra copies its sources before it changes their list; it only reads stored groups, and copies what it takes from them.
+    Hydra copies its sources before it changes their list, but it only reads stored groups, and copies what it takes from them.
     """
 
     def __deepcopy__(self, memo: object) -> _Groups:
@@ -148,7 +148,7 @@ class _Groups(dict[str, Any]):
 
 
 def store_groups() -> Mapping[str, str]:
-    """Register the groups ``attention`` and ``task`` and the schema of the whole.
+    """Register the config groups ``attention`` and ``task`` and the schema of all keys.
 
     Returns:
         Reasons of the plugins that failed, by name; those whose options Hydra cannot type are among them.
@@ -163,8 +163,8 @@ def store_groups() -> Mapping[str, str]:
     for group, name, entry in groups:
         try:
             OmegaConf.structured(entry.options)
-        except Exception as error:  # a stranger's options may hold anything
-            failures[f"{group} {name}"] = terminal(f"its options cannot be typed: {error}")
+        except Exception as error:  # options of a plugin may hold anything
+            failures[f"{group} {name}"] = terminal(f"Hydra does not accept the types of its options: {error}")
             continue
         store.store(group=group, name=name, node={"name": name, **_ungiven(entry.options)})
         if group == "attention":
@@ -178,7 +178,7 @@ def store_hybrid(attention: str) -> None:
 
     Raises:
         UnknownNameError: no such attention.
-        ValueError: the name of the hybrid is no turn of mechanisms.
+        ValueError: the name is not NAME or COUNT*NAME with + between.
     """
     names = dict.fromkeys(RowName(attention).turn)
     node = {"name": attention, **{name: _ungiven(registry.card(name).options) for name in names}}
@@ -186,7 +186,7 @@ def store_hybrid(attention: str) -> None:
 
 
 def settings_from(config: DictConfig) -> Settings:
-    """Settings of a command beside the specs of its runs."""
+    """Settings of a command from a composed config; they are no part of its runs' specs."""
     values = ((f.name, config[f.name]) for f in fields(Settings))
     given: dict[str, Any] = {name: OmegaConf.to_object(value) if OmegaConf.is_config(value) else value for name, value in values}
     return Settings(**given)
@@ -218,7 +218,7 @@ def spec_from(config: DictConfig) -> RunSpec:
 
 
 def _row_from(config: DictConfig) -> RowName:
-    """Row of a composed configuration; what is given as ``attention.OPTION`` goes before ``dials``."""
+    """Row of a composed configuration; ``attention.OPTION`` takes precedence over ``dials``."""
     given = _given(config.attention)
     row = RowName(given.pop("name"), {}, config.implementation)
 
@@ -240,7 +240,7 @@ def locations_from(config: DictConfig) -> dict[str, Any]:
 
 @contextmanager
 def in_words() -> Iterator[None]:
-    """Hydra's and OmegaConf's errors as ValueErrors in the zoo's words."""
+    """Convert errors of Hydra and OmegaConf into ValueErrors with messages of the zoo."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
@@ -248,7 +248,7 @@ def in_words() -> Iterator[None]:
 
 
 def explain(error: BaseException) -> str:
-    """An error of Hydra or OmegaConf in the zoo's words: what came, and which keys there are."""
+    """Message for an error of Hydra or OmegaConf: the key or name that was given, and the known ones."""
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)

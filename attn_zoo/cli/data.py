@@ -1,4 +1,4 @@
-"""``attn-zoo data``: which data sets tasks read, whether they are there, whole and sound, and fetching those that can be."""
+"""``attn-zoo data``: list the data sets that tasks read, fetch those that can be fetched, and verify that they are sound."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     for action, run, said, count in (
-        ("list", _list, "every data set that a task reads, and whether it is there", None),
-        ("prepare", _prepare, "fetch the named ones that can be fetched, and read them through", "+"),
-        ("verify", _verify, "read data through, file by file; without names all that is there", "*"),
+        ("list", _list, "list every data set that a task reads, and whether it is present", None),
+        ("prepare", _prepare, "fetch the named data sets where possible, and check every file", "+"),
+        ("verify", _verify, "read and check data sets file by file (default: all that are present)", "*"),
     ):
         below = actions.add_parser(action, help=said)
         below.add_argument("--root", default="", metavar="FOLDER", help="data folder (default: $ATTN_ZOO_DATA, else data)")
@@ -39,7 +39,7 @@ def _list(parsed: argparse.Namespace) -> int:
         rows.append([dataset.name, state, fetched, ", ".join(tasks), dataset.licence, dataset.source])
     head = ["data set", f"in {folder}", "fetched", "tasks", "licence", "source"]
     print(fit(rows, head, optional=["source", "licence"], whole=["data set"], wide=parsed.wide))
-    print("\n" + wrap("'attn-zoo data prepare NAME' fetches one that can be fetched, and says of any other what to put where."))
+    print("\n" + wrap("'attn-zoo data prepare NAME' fetches a data set; where it cannot, it says which files to put where."))
     return 0
 
 
@@ -56,7 +56,7 @@ def _verify(parsed: argparse.Namespace) -> int:
 
 
 def _read(datasets: Sequence[DataSet[Any]], folder: Path, *, fetch: bool) -> int:
-    """Read data sets through, fetched first where they are missing, and tell of each; 1 where one is not sound."""
+    """Read and check data sets, with ``fetch`` downloading missing ones, and print their state; return 1 if one is not sound."""
     failed = 0
     for dataset in datasets:
         try:
@@ -67,21 +67,21 @@ def _read(datasets: Sequence[DataSet[Any]], folder: Path, *, fetch: bool) -> int
             said = _read_through(dataset, folder)
         except (MissingDataError, DamagedDataError) as error:
             failed, said = 1, str(error)
-        except (OSError, RuntimeError, ImportError, ValueError) as error:  # a download that libraries gave up
+        except (OSError, RuntimeError, ImportError, ValueError) as error:  # a library gave up the download
             failed, said = 1, f"not {'fetched' if fetch else 'read'}: {type(error).__name__}: {error}"
         print(f"{dataset.name}: {said}", flush=True)
     return failed
 
 
 def _read_through(dataset: DataSet[Any], folder: Path) -> str:
-    """Layout of a data set, every file of which is read and checked."""
+    """Read and check every file of a data set; return its layout in words."""
     dataset.load(folder)
     layout = dataset.layout(folder)
     assert layout is not None
     known = {path: layout.sha256.get(path.relative_to(folder).as_posix()) for path in layout.paths(folder) if path.is_file()}
     same = sum(digest == sha256(path) for path, digest in known.items() if digest)
     stated = sum(digest is not None for digest in known.values())
-    digests = f"; {same} of {stated} files have the usual digest" if stated else ""
+    digests = f"; {same} of {stated} files have the known digest" if stated else ""
     return f"sound ({layout.title}{digests})"
 
 

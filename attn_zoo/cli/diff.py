@@ -1,4 +1,4 @@
-"""``attn-zoo diff``: is B worse than A beyond noise?"""
+"""``attn-zoo diff``: compare two folders of records; is B worse than A beyond noise?"""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = (
         "Compare records before (A) and after (B), row by row, paired by seed. Exit status 0 within noise, 1 beyond "
-        "it, 2 for bad input. What is better is told and never fails."
+        "it, 2 for bad input. Improvements are printed and never fail."
     )
     parser.epilog = "kinds of --fail-on: " + "; ".join(f"{kind}: {said}" for kind, said in REGRESSIONS.items())
     for name, said in (("a", "before"), ("b", "after")):
-        parser.add_argument(name, metavar=name.upper(), type=Path, help=f"folder of records, or the file of one: {said}")
-    share = f"drop that never counts; a share as it is, other metrics relative (default: {TOLERANCE})"
+        parser.add_argument(name, metavar=name.upper(), type=Path, help=f"folder of records, or file of one record: {said}")
+    share = f"drop of a score to ignore: absolute for shares such as accuracy, relative for other metrics (default: {TOLERANCE})"
     parser.add_argument("--tolerance", type=float, default=TOLERANCE, metavar="SHARE", help=share)
-    cost = f"rise of time or memory that never counts (default: {COST_TOLERANCE})"
+    cost = f"relative increase of time or memory to ignore (default: {COST_TOLERANCE})"
     parser.add_argument("--cost-tolerance", type=float, default=COST_TOLERANCE, metavar="SHARE", help=cost)
-    parser.add_argument("--fail-on", default=",".join(REGRESSIONS), metavar="KINDS", help="findings that fail (default: all)")
+    parser.add_argument("--fail-on", default=",".join(REGRESSIONS), metavar="KINDS", help="kinds that fail (default: all)")
     parser.add_argument("--task", help="only this task")
     parser.add_argument("--attention", help="only this attention")
     parser.add_argument("--format", default="terminal", choices=("terminal", "github", "json"))
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _diff(parsed: argparse.Namespace) -> int:
     kinds = [kind for kind in parsed.fail_on.split(",") if kind]
     if unknown := [kind for kind in kinds if kind not in REGRESSIONS]:
-        raise ValueError(f"--fail-on takes {', '.join(REGRESSIONS)}, with commas between; got {', '.join(unknown)}")
+        raise ValueError(f"--fail-on takes {', '.join(REGRESSIONS)}, separated by commas; got {', '.join(unknown)}")
     sides, damaged = [], []
     for path in (parsed.a, parsed.b):
         records, broken = records_of(path)

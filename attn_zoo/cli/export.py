@@ -1,4 +1,4 @@
-"""``attn-zoo export``: a layer as a file for another runtime, or what of the zoo can be exported."""
+"""``attn-zoo export``: write a layer as an ONNX or torch.export file, or list which attentions can be exported."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _SIZES = ("auto", "batch and length", "batch", "fixed")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = (
-        "Write a layer with fresh weights as a program of tokens and, where it honours padding, key_valid; run the "
-        "file and compare. Weights of your own: attn_zoo.export.export_layer(layer, Path(...))."
+        "Export a layer with new random weights, whose inputs are tokens and, where it honours padding, key_valid; run "
+        "the file and compare it with eager. For a layer of your own: attn_zoo.export.export_layer(layer, Path(...))."
     )
-    row = "NAME, NAME:IMPLEMENTATION (eager unless said) or NAME[OPTION=VALUE,...], such as linformer[projected_length=64]"
+    row = "NAME, NAME:IMPLEMENTATION (default: eager) or NAME[OPTION=VALUE,...], such as linformer[projected_length=64]"
     parser.add_argument("attention", nargs="?", metavar="ROW", help=row)
-    parser.add_argument("--length", type=int, help="tokens the layer is built for")
+    parser.add_argument("--length", type=int, help="number of tokens that the layer is built for")
     parser.add_argument("--dim", type=int, help="width of the layer")
     parser.add_argument("--heads", type=int, help="number of heads")
-    parser.add_argument("--causal", action="store_true", help="positions see only those before them")
-    parser.add_argument("--seed", type=int, help="that weights are drawn with (default: 0)")
-    parser.add_argument("--format", choices=_FORMATS, help="(default: onnx)")
-    parser.add_argument("--sizes", choices=_SIZES, help="which sizes stay open (default: auto, as many as possible)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="file to write; with --all, JSON of what was found")
-    everything = "try every attention in both formats, and print a table with the reasons"
+    parser.add_argument("--causal", action="store_true", help="causal attention: position i sees positions up to i")
+    parser.add_argument("--seed", type=int, help="seed of the weights (default: 0)")
+    parser.add_argument("--format", choices=_FORMATS, help="format of the file (default: onnx)")
+    parser.add_argument("--sizes", choices=_SIZES, help="sizes that stay dynamic (default: auto, as many as possible)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="file to write; with --all, JSON file of the table")
+    everything = "try every attention in both formats, and print a table, with reasons for failures"
     parser.add_argument("--all", action="store_true", help=everything)
     parser.set_defaults(handler=_export)
 
@@ -41,17 +41,17 @@ def _export(parsed: argparse.Namespace) -> int:
 
 
 def _refuse(parsed: argparse.Namespace) -> None:
-    """Refuse what is missing or has no meaning before anything is imported or built.
+    """Refuse missing or meaningless arguments before anything is imported or built.
 
     Raises:
-        ValueError: naming what to give or to leave out.
+        ValueError: an argument is missing or has no meaning; the message names it.
     """
     given = {name: getattr(parsed, name) for name in ("length", "dim", "heads", "seed", "format", "sizes")}
     if parsed.all:
         extra = [f"--{name}" for name, value in given.items() if value is not None] + ["--causal"] * parsed.causal
         extra += [parsed.attention] if parsed.attention else []
         if extra:
-            raise ValueError(f"--all tries every attention in every form; leave out {', '.join(extra)}")
+            raise ValueError(f"--all tries every attention in every format; leave out {', '.join(extra)}")
         return
     lacking = ["ROW"] * (parsed.attention is None) + [f"--{name}" for name in ("length", "dim", "heads") if given[name] is None]
     lacking += ["--output"] * (parsed.output is None)

@@ -1,4 +1,4 @@
-"""``attn-zoo findings``: what the records say, in sentences."""
+"""``attn-zoo findings``: findings from records, in sentences."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from attn_zoo.registry import attentions, card
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = (
-        "What every mechanism is good and bad at and what it costs, and what to take for five needs; each sentence is computed "
-        "from records, and says so where they do not suffice."
+        "Strengths, weaknesses and costs of every mechanism, and recommendations for five needs; each sentence is computed from "
+        "records, and says so where they do not suffice."
     )
     add_reference(parser)
     encoder = (
-        "what attn-zoo transplant output=FILE wrote, for the need of a drop-in for a trained encoder (default: with --reference "
+        "file of attn-zoo transplant output=FILE, for the need of a drop-in for a trained encoder (default: with --reference "
         "the one that came with the package)"
     )
     parser.add_argument("--transplant", type=Path, metavar="FILE", help=encoder)
-    accept = f"what may be lost to softmax and still count as good (default: {ACCEPT:g} of 100)"
+    accept = f"largest loss of score against softmax that still counts as good, in points of 100 (default: {ACCEPT:g})"
     parser.add_argument("--accept", type=float, default=ACCEPT, metavar="POINTS", help=accept)
     parser.set_defaults(handler=_findings)
 
@@ -50,7 +50,7 @@ def read_transplant(path: Path) -> Any:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no such file, or was not finished.
+        ValueError: it is not a file of ``attn-zoo transplant``, or was not finished.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -58,7 +58,7 @@ def read_transplant(path: Path) -> Any:
         raise ValueError(f"--transplant takes a file that attn-zoo transplant wrote; {path} is no JSON") from error
     kind = found.get("experiment") if isinstance(found, dict) else None
     if kind != "transplant":
-        raise ValueError(f"--transplant takes a file of attn-zoo transplant; {path} is of {kind or 'another kind'}")
+        raise ValueError(f"--transplant takes a file of attn-zoo transplant; {path} is a file of {kind or 'another kind'}")
     if not found.get("complete"):
         raise ValueError(f"{path} was not finished; run the same attn-zoo transplant command again, which goes on from there")
     return found

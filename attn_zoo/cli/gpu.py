@@ -1,4 +1,4 @@
-"""``attn-zoo gpu``: all that only a GPU can tell, in one call of at most ten minutes."""
+"""``attn-zoo gpu``: all checks and timings that need a GPU, in one call of at most ten minutes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from attn_zoo.registry import attentions, card
 PARTS = {"kit": 0.30, "times": 0.35, "kernels": 0.20, "table3": 0.15}
 """Parts in their order, each with its share of the time; unused time goes to later parts."""
 AT_A_TIME = 6
-"""Number of processes of the kit at a time; its checks hardly load a GPU."""
+"""Number of conformance-kit processes at a time; its checks hardly load a GPU."""
 
 ATTN_ZOO = ("-m", "attn_zoo.cli")
 BENCHMARK = Path(attn_zoo.__file__).parents[1] / "benchmarks" / "linformer_kernels.py"
@@ -35,20 +35,20 @@ BENCHMARK = Path(attn_zoo.__file__).parents[1] / "benchmarks" / "linformer_kerne
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = (
-        "On one GPU: the conformance kit in every implementation, times of every attention's auto beside fused softmax, Linformer's"
-        " kernels beside their targets, and Table 3 of the Linformer paper. Results are JSON files in OUT; the same command goes "
-        "on where it was stopped. With --device cpu it rehearses all this at tiny sizes."
+        "Run on one GPU: the conformance kit on every implementation, times of every attention's auto beside fused softmax, "
+        "Linformer's kernels beside their targets, and Table 3 of the Linformer paper. Results are JSON files in OUT; the same "
+        "command continues after an interrupt. --device cpu rehearses everything at tiny sizes."
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="folder of the results")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cuda, or cpu for a rehearsal (default: cuda)")
-    parser.add_argument("--seconds", type=float, default=570.0, help="time in all (default: 570)")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="which parts (default: all)")
-    parser.add_argument("--attentions", nargs="+", metavar="NAME", help="which attentions in kit and times (default: all)")
+    parser.add_argument("--seconds", type=float, default=570.0, help="total time in seconds (default: 570)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="parts to run (default: all)")
+    parser.add_argument("--attentions", nargs="+", metavar="NAME", help="attentions of the parts kit and times (default: all)")
     parser.set_defaults(handler=_gpu)
 
 
 def _gpu(parsed: argparse.Namespace) -> int:
-    """Exit status: 0 if every part ended well, else 1.
+    """Run all parts; exit status 0 if every part succeeded, else 1.
 
     Raises:
         UnknownNameError: no such attention.
@@ -75,7 +75,7 @@ def _gpu(parsed: argparse.Namespace) -> int:
 
 
 def _kit(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
-    """``attn-zoo check`` of each attention in a process of its own, but of those proved before; a report each in OUT/kit."""
+    """Run ``attn-zoo check`` on each attention not proved before, each in its own process, with one report each in OUT/kit."""
     folder, file, deadline = out / "kit", out / "kit.json", time.monotonic() + seconds
     folder.mkdir(exist_ok=True)
     before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -102,11 +102,11 @@ def _kit(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
 
 
 def _times(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
-    """Times of every ``auto`` beside fused softmax, in OUT/times.json."""
+    """Time every attention's ``auto`` beside fused softmax, into OUT/times.json."""
     file = out / "times.json"
     if file.exists():
         data = json.loads(file.read_text(encoding="utf-8"))
-        before = Measurement.from_dict(data) if "rows" in data else None  # files of earlier versions have none
+        before = Measurement.from_dict(data) if "rows" in data else None  # files of earlier versions have no rows
         if before is not None and before.finished and before.grid["attentions"] == list(names):
             print(ZooTimes.report(before), flush=True)
             return ZooTimes.believed(before)
@@ -114,7 +114,7 @@ def _times(out: Path, device: str, names: Sequence[str], seconds: float) -> bool
 
 
 def times_words(out: Path, device: str, names: Sequence[str], seconds: float) -> list[str]:
-    """Command that times every ``auto``."""
+    """Words of the command that times every attention's ``auto``."""
     words = ["measure", "experiment=zoo_times", f"device={device}", f"attentions=[{','.join(names)}]"]
     words += [f"output={out / 'times.json'}", f"seconds={max(1.0, seconds):.0f}"]
     tiny = ["lengths=[64,128]", "tokens=128", "dim=32", "heads=2", "rounds=1", "repeat_seconds=0.001", "precision=fp32"]
@@ -122,9 +122,9 @@ def times_words(out: Path, device: str, names: Sequence[str], seconds: float) ->
 
 
 def _kernels(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
-    """Linformer's Triton kernels: results, then times beside their targets; on a CPU results in Triton's interpreter."""
+    """Check results of Linformer's Triton kernels and time them beside their targets; on a CPU check in Triton's interpreter."""
     if not BENCHMARK.exists():
-        print(f"left out: {BENCHMARK.name} is no part of the package; start attn-zoo gpu from a checkout of the source")
+        print(f"left out: {BENCHMARK.name} is not part of the package; run attn-zoo gpu from a checkout of the source")
         return True
     if importlib.util.find_spec("triton") is None:
         print("left out: the package triton is not installed")
@@ -137,12 +137,12 @@ def _kernels(out: Path, device: str, names: Sequence[str], seconds: float) -> bo
 
 
 def _table3(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
-    """Table 3 of the Linformer paper."""
+    """Measure Table 3 of the Linformer paper."""
     return _told([*ATTN_ZOO, *table3_words(out, device)], seconds)
 
 
 def table3_words(out: Path, device: str) -> list[str]:
-    """Command that measures Table 3."""
+    """Words of the command that measures Table 3."""
     words = ["measure", "experiment=linformer_table3", f"device={device}", f"output={out / 'linformer_table3.json'}"]
     if device == "cuda":
         return [*words, "rounds=3", "repeat_seconds=0.05"]

@@ -1,4 +1,4 @@
-"""Run of a command in some process: claimed, done and recorded, unless an equal one is recorded."""
+"""Execution of one run in a process: claim, train and record it, unless an equal run is recorded."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from attn_zoo.terminal import show
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run to be done."""
+    """Run to execute."""
 
     spec: RunSpec
     """Resolved spec."""
     locations: Mapping[str, Any] = field(default_factory=dict)
-    """Task options that say where data lie."""
+    """Task options that give the location of data."""
     tuning: Tuning | None = None
     """Role of the run in a study."""
 
     @property
     def run_id(self) -> str:
-        """Id of its record."""
+        """Id of the run and of its record."""
         return self.spec.run_id(task_card(self.spec.task).version)
 
     @property
@@ -56,10 +56,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Settings of a command for every process that does its runs."""
+    """Settings of a command, for every process that executes its runs."""
 
     command: tuple[str, ...]
-    """Command as typed; records keep it."""
+    """Command as typed, which records store."""
     folder: str
     """Working directory of the command, to which relative paths refer."""
     settings: Settings
@@ -67,7 +67,7 @@ class Order:
     """Files and folders of plugins, which every process loads."""
 
     def begin(self) -> None:
-        """Give this process the folder, plugins and threads of the one that the command was typed in.
+        """Give this process the working directory, plugins and threads of the process in which the command was typed.
 
         Raises:
             FileNotFoundError: the folder or a plugin is not there.
@@ -88,13 +88,13 @@ class Order:
 
 
 def one_run(order: Order, job: Job) -> RunRecord | None:
-    """Do a run and record it, unless an equal one is recorded with a final status or another process is at it.
+    """Execute a run and record it, unless an equal run has a record with a final status or another process is executing it.
 
     Returns:
-        The record of the run, whoever did it; None where another process is at it.
+        The record of the run, new or found; None where another process is executing it.
 
     Raises:
-        OSError: the folder cannot take the record; where it was written instead, the message says so.
+        OSError: the folder cannot take the record; the message names the place where it was written instead, if any.
     """
     processes = Processes.join(job.spec.device)
     processes.check_batch(job.spec.budget.batch_size)
@@ -111,7 +111,7 @@ def one_run(order: Order, job: Job) -> RunRecord | None:
             _say(job, f"recorded already{_by_other_code(known)}{_without_weights(order.settings)}")
             return known
         if not ours:
-            _say(job, "left to another process, which is at it; the same command will show whether it ended")
+            _say(job, "left to another process, which is doing it; run the same command again to see its result")
             return None
         record = _do(order, job)
     _say(job, _outcome(record))
@@ -124,15 +124,15 @@ def _say(job: Job, words: str) -> None:
 
 
 def _by_other_code(record: RunRecord) -> str:
-    """Note where a plugin's files have changed since a run; empty where they have not."""
+    """Note that files of a plugin have changed since a run; empty if they have not."""
     then, now = record.environment.get("plugins") or {}, digests()
     changed = [name for name in now if name in then and then[name] != now[name]]
-    return f" by an earlier {', '.join(changed)}; records=FOLDER does it anew in another folder" if changed else ""
+    return f" by an earlier version of {', '.join(changed)}; give another records=FOLDER to repeat it" if changed else ""
 
 
 def _without_weights(settings: Settings) -> str:
-    """Note that a recorded run writes no weights, where some are asked for."""
-    return "; no weights were written, and records=FOLDER does it anew in another folder" if settings.weights.after else ""
+    """Note that a recorded run writes no weights; empty unless weights are asked for."""
+    return "; no weights were written; to write them, give another records=FOLDER" if settings.weights.after else ""
 
 
 def searched_values(spec: RunSpec, tuning: Tuning) -> str:
@@ -142,7 +142,7 @@ def searched_values(spec: RunSpec, tuning: Tuning) -> str:
 
 
 def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:
-    """Record with its part in the study; that of a trial without test scores, so that nobody can choose by them."""
+    """Record with the run's role in a study; a trial's record has no test scores, so that nobody can choose by them."""
     if tuning is None:
         return record
     kept = {name: score for name, score in record.scores.items() if name in ("valid", "train")}
@@ -150,7 +150,7 @@ def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:
 
 
 def _do(order: Order, job: Job) -> RunRecord:
-    """Do the run, with checkpoints and trackers as the settings have them; the main process records it."""
+    """Execute the run with the checkpoints and trackers of the settings; the main process records it."""
     settings, run_id, is_main = order.settings, job.run_id, Processes().is_main
     keep, told, version = settings.checkpoint, settings.tracking, task_card(job.spec.task).version
     kept = KeptWeights(settings.weights.folder, settings.weights.after, job.spec, version) if settings.weights.after else None
@@ -177,12 +177,12 @@ def _do(order: Order, job: Job) -> RunRecord:
             if checkpoint:
                 checkpoint.remove()
             if kept:
-                _say(job, f"weights after {len(kept.after)} steps in {settings.weights.folder!r}")
+                _say(job, f"weights of {len(kept.after)} step{'s' * (len(kept.after) != 1)} are in {settings.weights.folder!r}")
     return record
 
 
 def _keep(record: RunRecord, store: Store) -> Path:
-    """Add the record; where its folder takes no more, write it to the system's temporary one, as it may have taken hours."""
+    """Add the record; if its folder is not writable, save it in the temporary folder, as the run may have taken hours."""
     try:
         return store.add(record)
     except OSError as error:
@@ -190,7 +190,7 @@ def _keep(record: RunRecord, store: Store) -> Path:
             kept = Store(tempfile.mkdtemp(prefix="attn-zoo-kept-")).add(record)
         except OSError:
             raise error from None
-        raise OSError(f"{error}; it is not lost: copy {str(kept)!r} to there first") from error
+        raise OSError(f"{error}; the record is kept in {str(kept)!r}: copy it to the folder of records first") from error
 
 
 def _outcome(record: RunRecord) -> str:

@@ -12,7 +12,7 @@ from attn_zoo.cli.overrides import parse, quote_rows
 from attn_zoo.contract import UnknownNameError
 
 _WIDE = 80
-"""Characters of a list that does not fit a line."""
+"""Number of characters from which a list does not fit into a line."""
 
 
 def describe_keys(kind: type) -> Iterator[str]:
@@ -20,7 +20,7 @@ def describe_keys(kind: type) -> Iterator[str]:
     for key in fields(kind):
         default = key.default if key.default_factory is MISSING else key.default_factory()
         value = getattr(default, "value", default)
-        comma = "," if len(str(value)) < _WIDE else ", "  # where a line can be broken
+        comma = "," if len(str(value)) < _WIDE else ", "  # a space, where the line can be wrapped
         shown = f"[{comma.join(map(str, value))}]" if isinstance(value, list) else "null" if value is None else value
         yield f"    {f'{key.name}={shown}':<34} {key.metadata['help']}"
 
@@ -28,10 +28,10 @@ def describe_keys(kind: type) -> Iterator[str]:
 def read_keys(
     command: str, words: Sequence[str], known: Collection[str], *, owner: str = "", texts: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Values by key; the last where a key is given twice.
+    """Values by key; the last value counts where a key is given twice.
 
     Args:
-        owner: what of the command has the keys, if not the command.
+        owner: part of the command that has the keys, for error messages; empty for the command itself.
         texts: keys whose values stay text.
 
     Raises:
@@ -52,10 +52,10 @@ def read_keys(
             raise ValueError(f"{command} takes KEY=VALUE; got {word!r}")
         if key.startswith("attention."):
             row = f"NAME[{key.removeprefix('attention.')}={text.replace(',', '|')}]"
-            raise ValueError(f"{command} takes options in the row, attention={row}; got {word!r}")
+            raise ValueError(f"{command} takes options in brackets after the name, attention={row}; got {word!r}")
         if key not in known:
             raise UnknownNameError(f"key of {owner or command}", key, known)
         if override.is_sweep_override():
-            raise ValueError(f"{key} is not swept; write a list in brackets, {key}=[a,b]; got {word!r}")
+            raise ValueError(f"{key} takes a single value; write a list in brackets, {key}=[a,b]; got {word!r}")
         found[key] = override.value()
     return found

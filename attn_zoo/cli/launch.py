@@ -1,4 +1,4 @@
-"""Launchers: runs one after the other, or handed to joblib, Ray or submitit; and the message when a worker dies."""
+"""Launchers: runs in sequence, or in worker processes of joblib, Ray or submitit; and errors of workers that die."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from attn_zoo.cli.job import Job, Order, one_run
 from attn_zoo.records import RunRecord
 
 Outcome = RunRecord | None | Exception
-"""Result of a worker: the record of a run, None where another process is at it, or the error."""
+"""Result of a worker: the record of a run, None where another process is executing it, or the error."""
 
 _NEEDS = {"ray": "ray", "slurm": "submitit", "submitit_local": "submitit", "tpe": "optuna"}
-"""Package of the extra ``sweeps`` by launcher or sampler."""
+"""Package that a launcher or sampler needs, from the extra ``sweeps``."""
 _PACKAGES = ("joblib", "ray", "submitit")
 _DEATHS = ("TerminatedWorkerError", "UncompletedJobError", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")
-"""Errors of these packages for a process that ended; their others tell of a failed start or a mistake of ours."""
+"""Errors of these packages for a worker process that died; their other errors mean a failed start or a bug of the zoo."""
 _ANY_CLUSTER = ("name", "nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "mem_gb", "timeout_min", "stderr_to_stdout")
-"""Parameters of submitit that every cluster has; SLURM's own are called slurm_NAME there."""
+"""Parameters of submitit for every cluster; parameters for SLURM alone are called slurm_NAME there."""
 _OBJECT_STORE_BYTES = 75 * 2**20
-"""Memory of the object store of a Ray that this command starts: the least it accepts, as runs hand over next to nothing."""
+"""Memory of the object store of a Ray cluster that this command starts: Ray's minimum, as runs exchange very little data."""
 
 
 def launch(order: Order, jobs: Sequence[Job]) -> list[RunRecord | None]:
-    """Do the jobs as the settings say, and return their records in order; None for a run that another process is at.
+    """Execute the jobs with the launcher of the settings; return records in order, None for a run that another process executes.
 
     Raises:
-        OSError, ValueError, RuntimeError: what went wrong in a worker.
+        OSError, ValueError, RuntimeError: an error in a worker.
     """
     kind = kind_of(order.settings)
     if kind is None:
@@ -47,7 +47,7 @@ def launch(order: Order, jobs: Sequence[Job]) -> list[RunRecord | None]:
 
 
 def attempt(order: Order, job: Job) -> Outcome:
-    """Do a job in a worker; an error is handed back as one that every process can read."""
+    """Execute a job in a worker; an error is returned as a builtin exception, which every process can unpickle."""
     try:
         order.begin()
         return one_run(order, job)
@@ -60,15 +60,15 @@ def attempt(order: Order, job: Job) -> Outcome:
 
 
 def kind_of(settings: Settings) -> str | None:
-    """Name of the launcher, or None."""
+    """Name of the launcher; None without one."""
     return None if settings.launcher is None else str(settings.launcher["kind"])
 
 
 def _check_launcher(launcher: object) -> None:
-    """Refuse options that are none of a launcher.
+    """Refuse options that no launcher has.
 
     Raises:
-        ValueError: the kind is unknown, or a key would name what is called.
+        ValueError: the kind is unknown, or a key starts with an underscore, such as ``_target_``.
     """
     if launcher is None:
         return
@@ -80,10 +80,10 @@ def _check_launcher(launcher: object) -> None:
 
 
 def check_launch(settings: Settings) -> None:
-    """Refuse what no launcher could do, before anything starts.
+    """Refuse settings that no launcher can carry out, before anything starts.
 
     Raises:
-        ValueError: a number breaks its rule, or what a launcher or sampler needs is not here.
+        ValueError: a setting breaks its rule, or a package or program that a launcher or sampler needs is missing.
     """
     _check_launcher(settings.launcher)
     kind = kind_of(settings)
@@ -95,39 +95,39 @@ def check_launch(settings: Settings) -> None:
     if settings.workers is not None and settings.workers < 1:
         raise ValueError(f"workers counts processes, so it is at least 1; got {settings.workers}")
     if not settings.records:
-        raise ValueError("records names the folder that records are added to; it is empty")
+        raise ValueError("records names the folder that records are added to; it must not be empty")
     if kind is None and settings.workers is not None:
         raise ValueError(
             "workers= is for a sweep on several processes; add launch=joblib, ray, submitit_local or slurm, or leave it out"
         )
     if kind is not None and settings.threads < 1:
-        raise ValueError("a launcher shares cores out by the threads of a run, so threads is at least 1 with launch=; got 0")
+        raise ValueError("a launcher divides the cores by the threads of a run, so threads is at least 1 with launch=; got 0")
     searched = settings.tuning.sampler if settings.tuning.space else None
     for name, said in ((kind, f"launch={kind}"), (searched, f"tuning.sampler={searched}")):
         if name in _NEEDS and find_spec(_NEEDS[name]) is None:
             raise ValueError(f"{said} needs {_NEEDS[name]}, which is not installed; pip install 'attn-zoo[sweeps]'")
     if kind == "slurm" and shutil.which("sbatch") is None:
         raise ValueError(
-            "launch=slurm gives jobs to sbatch, which is not on PATH; give the command on a machine of the cluster, or try the "
+            "launch=slurm submits jobs with sbatch, which is not on PATH; run the command on a machine of the cluster, or try the "
             "sweep with launch=submitit_local"
         )
     if kind == "ray" and settings.workers and settings.launcher["init"].get("address"):
-        raise ValueError("a Ray cluster that is there says itself how many runs it has room for; leave workers= out")
+        raise ValueError("an existing Ray cluster decides how many runs it does at once; leave workers= out")
 
 
 def at_once(settings: Settings) -> int:
-    """Number of runs that this machine does at once: ``workers``, or as many as its cores give threads."""
+    """Number of runs at a time on this machine: ``workers``, or its number of cores over ``threads``."""
     return settings.workers or max(1, _cores() // settings.threads)
 
 
 def is_of_a_launcher(error: BaseException) -> bool:
-    """Tell whether an error comes from a package that carries runs to their workers."""
+    """Tell whether an error comes from a launcher's package: joblib, Ray or submitit."""
     return any(kind.__module__.split(".")[0] in _PACKAGES for kind in type(error).__mro__)
 
 
 def is_death_of_a_worker(error: BaseException) -> bool:
-    """Tell whether an error says that a process ended before its run did."""
-    return is_of_a_launcher(error) and type(error).__name__ in _DEATHS  # submitit counts failures among its deaths
+    """Tell whether an error means that a worker process died before its run ended."""
+    return is_of_a_launcher(error) and type(error).__name__ in _DEATHS  # by name, as submitit derives failures from its deaths
 
 
 def in_short(error: BaseException) -> str:
@@ -139,7 +139,7 @@ def in_short(error: BaseException) -> str:
 def _joblib(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
     from joblib import Parallel, delayed
 
-    # One job a batch: runs take seconds to hours, and a worker takes the next one when it is free.
+    # Batches of one job: runs take seconds to hours, and a free worker takes the next one.
     work = Parallel(n_jobs=at_once(order.settings), backend="loky", batch_size=1)
     return list(work(delayed(attempt)(order, job) for job in jobs))
 
@@ -175,7 +175,7 @@ def _submitit(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
     if cluster == "slurm" and order.settings.workers:
         options["array_parallelism"] = order.settings.workers
     executor.update_parameters(**{name if name in _ANY_CLUSTER else f"slurm_{name}": value for name, value in options.items()})
-    together = len(jobs) if cluster == "slurm" else at_once(order.settings)  # a batch on this machine is waited for as a whole
+    together = len(jobs) if cluster == "slurm" else at_once(order.settings)  # local batches run one after the other
     found: list[Outcome] = []
     for start in range(0, len(jobs), together):
         batch = jobs[start : start + together]
@@ -184,10 +184,10 @@ def _submitit(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
 
 
 class Requeued:
-    """``attempt`` as submitit calls it, which SLURM may stop and queue again."""
+    """Callable for submitit around ``attempt``, whose job SLURM may stop and queue again."""
 
     def __call__(self, order: Order, job: Job) -> Outcome:
-        """Do the job."""
+        """Execute the job."""
         return attempt(order, job)
 
     def checkpoint(self, order: Order, job: Job) -> Any:

@@ -1,4 +1,4 @@
-"""Costs of one layer as ``attn-zoo measure experiment=growth`` found them, as axes of curves: ``attn-zoo leaderboard --layers``."""
+"""Cost axes for ``attn-zoo leaderboard --layers``: costs of one layer that ``attn-zoo measure experiment=growth`` measured."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from attn_zoo.leaderboard.plots.axes import CostAxis
 from attn_zoo.leaderboard.rows import Row
 
 EXPERIMENT = "growth"
-"""Measurement that tells costs of a layer by its length."""
+"""Experiment that measures costs of a layer by sequence length."""
 _QUANTITIES: Mapping[str, tuple[str, str, float]] = {
     "seconds": ("time", "ms", 1e3),
     "peak_bytes": ("peak memory", "MiB", 2**-20),
 }
-"""Words, unit and factor of what is measured of a layer."""
+"""Name, unit and factor to the unit, of each measured quantity."""
 
 
 def layer_axes(file: Path) -> list[CostAxis]:
-    """Axes of time and peak memory of a step forward and backward, at each length that ``attn-zoo measure`` wrote to a file.
+    """Axes of time and peak memory of a forward and backward step, at each length in a file of ``attn-zoo measure``.
 
     Raises:
         OSError: the file cannot be read.
@@ -55,8 +55,8 @@ def _value(found: Measurement, cell: Cell, quantity: str, factor: float) -> floa
 
 
 def _of(row: Row, costs: Mapping[Cell, float], heads: int) -> float | None:
-    """Cost of the layer that is built as the row's, where the row takes the implementation that a device offers by itself; a row
-    that names its heads has those of the layer."""
+    """Cost of the measured layer with the row's attention and options; None unless the row is measured as ``auto`` or ``eager``,
+    and with as many heads as the layer if the row names its heads."""
     if row.costs.block.measured_as not in ("auto", "eager") or row.heads not in (None, heads):
         return None
     return next((cost for cell, cost in costs.items() if cell.subject and _is_of(cell.subject, row)), None)

@@ -1,4 +1,4 @@
-"""``attn-zoo leaderboard``: tables of what is recorded."""
+"""``attn-zoo leaderboard``: tables of recorded runs."""
 
 from __future__ import annotations
 
@@ -33,30 +33,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_reference(parser)
     parser.add_argument("--task", help="only this task")
-    parser.add_argument("--attention", help="only this attention; its ranks and margins stay those among all")
+    parser.add_argument("--attention", help="only this attention; ranks and margins are still those among all attentions")
     parser.add_argument("--format", default="terminal", choices=(*FORMATS, "html", "svg"), help=_FORMAT)
-    parser.add_argument("--by", default="score", choices=ORDERS, help="what rows are ordered by (default: score)")
-    budget = "budget of a board: time=30s, flops=2e12 or memory=64MiB; may be repeated (default: what every contender has spent)"
+    parser.add_argument("--by", default="score", choices=ORDERS, help="order of rows (default: score)")
+    budget = (
+        "budget of a board: time=30s, flops=2e12 or memory=64MiB; may be repeated (default: what every contender has spent, and "
+        "the memory that softmax takes)"
+    )
     parser.add_argument("--equal", action="append", default=[], metavar="COST=BUDGET", help=budget)
-    after = "the best validation score after each of these times of training, such as 5min,15min,30min"
+    after = "training times at which to show the best validation score so far, such as 5min,15min,30min"
     parser.add_argument("--at", default=(), type=times, metavar="TIME,TIME", help=after)
-    parser.add_argument("--seeds", action="store_true", help="the test score of every seed as well")
-    scores = "scores by attention and task alone; in the terminal a heat map, shaded from the best control of each task"
+    parser.add_argument("--seeds", action="store_true", help="also show the test score of every seed")
+    scores = "only scores by attention and task; in the terminal a heat map, whose shades start at the best control of each task"
     parser.add_argument("--overview", action="store_true", help=scores)
     costs = (
-        "costs beside the heat map: what attn-zoo measure experiment=counted output=FILE counted, causal=true for the state; may "
-        "be repeated (default: FLOPs as recorded)"
+        "costs beside the heat map: a file of attn-zoo measure experiment=counted output=FILE, with causal=true for the size of "
+        "the state; may be repeated (default: recorded FLOPs)"
     )
     parser.add_argument("--costs", action="append", default=[], type=Path, metavar="FILE", help=costs)
-    published = "scores beside those that others have published, how their settings differ, and which of their orderings hold"
+    published = "scores beside published ones, differences between the settings, and which published orderings hold"
     parser.add_argument("--published", action="store_true", help=published)
-    separation = "which tasks separate: ROW (softmax, or what a card names) leads the best control, and tie groups stand apart"
+    separation = "which tasks separate: ROW (softmax, or as the card says) leads the best control, and tie groups stand apart"
     parser.add_argument("--separation", nargs="?", const="", metavar="ROW", help=separation)
     parser.add_argument("--wide", action="store_true", help=WIDE)
-    parser.add_argument("--legend", action="store_true", help="how to read every column")
+    parser.add_argument("--legend", action="store_true", help="explain every column")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to a file")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help=_PLOTS)
-    layers = "with --plots: curves against time and memory of a layer as well, which attn-zoo measure output=FILE measured"
+    layers = "with --plots: also draw curves against time and memory of a layer, from a file of attn-zoo measure output=FILE"
     parser.add_argument("--layers", type=Path, metavar="FILE", help=layers)
     parser.set_defaults(handler=_leaderboard)
 
@@ -78,7 +81,7 @@ def budgets(words: Iterable[str]) -> dict[str, float]:
             )
         name = _COSTS[cost.lower()]
         if name in found:
-            raise ValueError(f"--equal {cost} is given twice; one budget makes one board")
+            raise ValueError(f"--equal {cost} is given twice; give one budget for each cost")
         found[name] = value
     return found
 
@@ -91,7 +94,7 @@ def times(words: str) -> tuple[float, ...]:
     """
     found = [quantity("time", word) for word in words.split(",")]
     if None in found:
-        raise argparse.ArgumentTypeError(f"takes times above 0, in seconds (or 5min, 1h) with commas between; got {words!r}")
+        raise argparse.ArgumentTypeError(f"takes times above 0, in seconds (or 5min, 1h), separated by commas; got {words!r}")
     return tuple(sorted({time for time in found if time is not None}))
 
 
@@ -103,7 +106,7 @@ def _solved_by(task: str) -> str:
 
 
 def _of_distant(record: RunRecord) -> RunRecord:
-    """The record with the score of the distant part of the test as its test score, where the card of the task names such a part."""
+    """Record with its score on the distant part of the test as its test score, if the task's card names such a part."""
     from attn_zoo.registry import task_card, task_names
 
     part = task_card(record.spec.task).distant if record.spec.task in task_names() else None
@@ -121,7 +124,7 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
         drawn = draw(_tables(parsed, loaded(parsed.records)), parsed.plots, layers)
         print(f"{len(drawn)} files in {parsed.plots}", file=sys.stderr)
     if parsed.output:
-        print(f"writes {parsed.output} from the records in {parsed.records}", file=sys.stderr, flush=True)
+        print(f"writing {parsed.output} from the records in {parsed.records}", file=sys.stderr, flush=True)
     text = {"html": _page, "svg": _picture}.get(parsed.format, _text)(parsed)
     if parsed.output is None:
         print(text)
@@ -131,16 +134,16 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
 
 
 def _layers(file: Path) -> list[CostAxis]:
-    from attn_zoo.cli.layers import layer_axes  # a second of imports, which no other table needs
+    from attn_zoo.cli.layers import layer_axes  # takes a second to import, and no other table needs it
 
     return layer_axes(file)
 
 
 def _refuse(parsed: argparse.Namespace) -> None:
-    """Refuse, before anything is read, what could not be carried out.
+    """Refuse options that cannot be carried out, before anything is read.
 
     Raises:
-        ValueError: options that exclude each other, or no place for the output.
+        ValueError: options exclude each other, or the output has no folder.
     """
 
     def given(*names: str) -> list[str]:
@@ -148,22 +151,22 @@ def _refuse(parsed: argparse.Namespace) -> None:
 
     said, format = given("overview", "seeds", "published"), parsed.format
     if parsed.separation is not None and (others := [*said, *given("attention", "plots")]):
-        raise ValueError(f"--separation judges whole tasks and prints nothing else; leave out {', '.join(others)}")
+        raise ValueError(f"--separation prints a verdict for each task and nothing else; leave out {', '.join(others)}")
     if parsed.separation is not None and format == "html":
-        raise ValueError(f"--separation prints as {', '.join(FORMATS)}; got --format html")
+        raise ValueError(f"--separation takes --format {', '.join(FORMATS)}; got --format html")
     if format == "html" and said:
-        raise ValueError(f"the page of --format html shows all of that in any case; leave out {', '.join(said)}")
+        raise ValueError(f"--format html always shows these parts; leave out {', '.join(said)}")
     if format == "svg" and said:
-        raise ValueError(f"the picture of --format svg shows test scores by task and no more; leave out {', '.join(said)}")
+        raise ValueError(f"--format svg draws test scores by task only; leave out {', '.join(said)}")
     if parsed.costs and format not in ("terminal", "html", "svg"):
-        raise ValueError(f"--costs stands beside the heat map of --format terminal, html or svg; there is none in {format}")
+        raise ValueError(f"--costs adds columns to the heat map of --format terminal, html or svg; there is none in {format}")
     if (narrow := given("wide", "legend")) and format != "terminal":
-        raise ValueError(f"{narrow[0]} is of --format terminal; --format {format} shows all of it")
+        raise ValueError(f"{narrow[0]} applies to --format terminal only; --format {format} always shows everything")
     if parsed.layers and not parsed.plots:
-        raise ValueError("--layers adds curves to the pictures of --plots FOLDER; name a folder, or leave it out")
+        raise ValueError("--layers adds curves to the pictures of --plots FOLDER; add --plots FOLDER, or leave --layers out")
     alone = [*given("overview", "published"), *([f"--format {format}"] if format in ("csv", "svg") else [])]
     if parsed.at and alone:
-        raise ValueError(f"--at adds a table to those of each task, which {alone[0]} does not show; leave one of them out")
+        raise ValueError(f"--at adds a table for each task, which {alone[0]} does not show; leave one of them out")
     if parsed.output:
         check_output("--output", parsed.output)
 

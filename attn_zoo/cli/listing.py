@@ -1,4 +1,4 @@
-"""``attn-zoo list``: the cards as tables."""
+"""``attn-zoo list``: cards of attentions and tasks as tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CLAIMS = ("causal", "stepwise", "padding", "cross", "any length", "time", "memo
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    shown = "attention or task to show whole: paper, equation, claims, options, defaults by length; levels of a task"
+    shown = "attention or task to show in full: paper, equation, claims, options, defaults by length; levels of a task"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{shown} (default: tables of all)")
     parser.add_argument("--wide", action="store_true", help=WIDE)
     parser.set_defaults(handler=_list)
@@ -48,12 +48,12 @@ def describe(name: str) -> str:
 
 
 def listing(wide: bool = False) -> str:
-    """Attentions, tasks and failed plugins."""
+    """Tables of attentions, tasks and failed plugins."""
     failures = registry.load_plugins()
     parts = [_attentions(wide), _tasks(wide)]
     if failures:
         parts.append(fit([[name, "failed", reason] for name, reason in failures.items()], ["plugin", "state", "reason"], wide=wide))
-    return "\n\n".join([*parts, "attn-zoo list NAME shows one of them whole"])
+    return "\n\n".join([*parts, "attn-zoo list NAME shows one of them in full"])
 
 
 def _attention(card: AttentionCard) -> str:
@@ -66,7 +66,7 @@ def _attention(card: AttentionCard) -> str:
         [f.name, rules[f.name].words if f.name in rules else _plain(f.default), *(_plain(getattr(one, f.name)) for one in at)]
         for f in fields(card.options)
     ]
-    head = ["option", "unless given", *(f"at {n:,} tokens" for n in _LENGTHS)]
+    head = ["option", "default", *(f"at {n:,} tokens" for n in _LENGTHS)]
     tables = [fit(options, head)] if options else []
     return "\n\n".join([f"{card.name}: {card.title}", *_documentation(card), fit(facts), *tables])
 
@@ -81,7 +81,7 @@ def _task(card: TaskCard) -> str:
         [name, _pairs(level.options), _pairs(level.model), _pairs(level.budget), level.differs]
         for name, level in card.levels.items()
     ]
-    tables = [fit(options, ["option", "unless given"])] if options else []
+    tables = [fit(options, ["option", "default"])] if options else []
     tables += [fit(levels, ["level", "options", "network", "budget", "differs from the published set-up"])]
     return "\n\n".join([f"{card.name}: {card.title}", wrap(card.summary), *_documentation(card), fit(facts), *tables])
 
@@ -106,11 +106,11 @@ def task_table() -> str:
         [f"`{card.name}`", card.summary, card.build(card.options()).data_title, inputs_in_words(card), card.metric, card.licence]
         for card in map(registry.task_card, registry.task_names())
     ]
-    return tabulate(rows, ["task", "what is asked", "data", "inputs unless dialled", "metric", "licence"], tablefmt="github")
+    return tabulate(rows, ["task", "what is asked", "data", "default inputs", "metric", "licence"], tablefmt="github")
 
 
 def inputs_in_words(card: TaskCard) -> str:
-    """Form, length and labels under the default options."""
+    """Form, length and labels of a task's inputs under its default options."""
     spec = card.build(card.options()).spec
     if isinstance(spec.inputs, Patches):
         form = f"{spec.inputs.height} x {spec.inputs.width} x {spec.inputs.channels} in {spec.length} patches"
@@ -118,7 +118,7 @@ def inputs_in_words(card: TaskCard) -> str:
         form = f"{spec.length} frames of {spec.inputs.channels} channels"
     else:
         form = f"2 x {spec.length} tokens" if isinstance(spec.inputs, Pairs) else f"{spec.length} tokens"
-    asked = "by position" if spec.labels == "position" else "an example"
+    asked = "per position" if spec.labels == "position" else "per example"
     numbers = "1 number" if spec.classes == 1 else f"{spec.classes} numbers"
     kinds = {"multi_label": f"any of {spec.classes} classes", "regression": numbers}
     return f"{form}, {kinds.get(spec.problem, f'{spec.classes} classes')} {asked}"

@@ -1,4 +1,4 @@
-"""Commands and their arguments; each hands over to the part of the zoo that does the work."""
+"""Commands and their arguments; each command calls the part of the zoo that does the work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attn_zoo.terminal import wrap
 
 
 class Command(NamedTuple):
-    """Command: its help, and the module of this folder with its ``add_arguments`` and its handler."""
+    """Command: its help text, and the module of this folder that has its ``add_arguments`` and its handler."""
 
     help: str
     module: str
@@ -26,35 +26,33 @@ class Command(NamedTuple):
 
     @property
     def said(self) -> str:
-        """Help, with the extra where its package is missing."""
+        """Help text, with the extra to install where the command's package is missing."""
         package, extra = self.needs
         return self.help if not package or find_spec(package) else f"{self.help} (needs: pip install 'attn-zoo[{extra}]')"
 
 
 COMMANDS = {
-    "list": Command("the zoo: attentions, tasks and plugins as tables", "listing"),
-    "run": Command("train and test: attn-zoo run attention=NAME task=NAME key=value ... (-m sweeps)", "run"),
-    "compare": Command("my attention beside the quickstart's rows, which are not trained again: checks and rank", "compare"),
+    "list": Command("list attentions, tasks and plugins as tables", "listing"),
+    "run": Command("train and test: attn-zoo run attention=NAME task=NAME key=value ... (-m: sweep)", "run"),
+    "compare": Command("train your attention, check it and rank it among the recorded rows of the quickstart", "compare"),
     "tune": Command("search settings by validation, then train the best: attn-zoo tune attention=NAME,... task=NAME", "tune"),
-    "leaderboard": Command("tables of what is recorded: scores, ranks, costs, equal budgets", "leaderboard"),
-    "findings": Command("what the records say, in sentences: good at, bad at, cost; what to take for five needs", "findings"),
-    "show": Command("one row: status, score, seeds, data, code, machine, the command that does it again", "show"),
-    "diff": Command("compare two folders of records; fails where B is worse beyond noise", "diff"),
+    "leaderboard": Command("tables of recorded runs: scores, ranks, costs, equal budgets", "leaderboard"),
+    "findings": Command("strengths, weaknesses and costs in sentences from records; recommendations for five needs", "findings"),
+    "show": Command("one row: status, score, seeds, data, code, machine, and the command that reproduces it", "show"),
+    "diff": Command("compare two folders of records, and fail where B is worse beyond noise", "diff"),
     "new": Command("write an installable package with an attention, or a task, of your own", "new"),
-    "check": Command("the conformance kit on attentions and tasks", "check"),
-    "measure": Command("time and memory: growth with length, crossovers, the Linformer paper's Table 3, public peers", "measure"),
-    "data": Command("data sets: which there are, fetching them, checking them", "data"),
-    "records": Command("a folder of records: whether it can be believed, and whether runs come out the same again", "records"),
-    "recommend": Command("which attention to take for a length, device and needs, with evidence and doubt", "recommend"),
-    "analyze": Command(
-        "look inside: how low-rank attention is, how far mechanisms are from softmax, what matrix they form", "analyze"
-    ),
+    "check": Command("run the conformance kit on attentions and tasks", "check"),
+    "measure": Command("time and memory: growth with length, crossovers, the Linformer paper's Table 3, other packages", "measure"),
+    "data": Command("list, fetch and verify data sets", "data"),
+    "records": Command("verify a folder of records, or repeat some of its runs and compare scores", "records"),
+    "recommend": Command("recommend an attention for a length, device and needs, with evidence and doubts", "recommend"),
+    "analyze": Command("analyze attention: singular values, error against softmax, effective matrices, projections", "analyze"),
     "export": Command(
-        "a layer as ONNX or torch.export file, compared with eager; --all: what can be exported", "export", ("onnx", "export")
+        "export a layer to ONNX or torch.export, compared with eager; --all: what can be exported", "export", ("onnx", "export")
     ),
-    "gpu": Command("all that only a GPU can tell, in one call of ten minutes: kit, times, Linformer's kernels, Table 3", "gpu"),
+    "gpu": Command("checks and timings that need a GPU, in ten minutes: kit, times, Linformer's kernels, Table 3", "gpu"),
     "transplant": Command(
-        "another attention in a trained encoder: swap, distil, fine-tune, and what is kept",
+        "replace the attention of a trained encoder: swap, distil, fine-tune, and measure what is kept",
         "transplant",
         ("transformers", "minilm"),
     ),
@@ -65,7 +63,7 @@ _READ_BY_HYDRA = ("run", "tune")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``attn-zoo`` and return its exit status: 0 well, 1 a check or run failed, 2 bad input, 130 interrupted."""
+    """Run ``attn-zoo`` and return its exit status: 0 success, 1 a check or run failed, 2 bad input, 130 interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         refuse_other_form("".join(arguments[:1]), arguments[1:])
@@ -83,11 +81,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parsed = parser(arguments[0] if arguments else "").parse_args(arguments)
         _load(getattr(parsed, "plugin", None) or [])
         return int(parsed.handler(parsed))
-    except BrokenPipeError:  # the reader, head say, has seen enough; what Python would still flush at its end must go somewhere
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe; Python still flushes stdout when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, LookupError, OSError) as error:
-        if isinstance(error, KeyError | IndexError):  # our own mistake; an UnknownNameError is neither
+        if isinstance(error, KeyError | IndexError):  # a bug of the zoo; an UnknownNameError is neither
             raise
         if _comes_of_an_interrupt(error):
             return _say_interrupted(arguments)
@@ -108,14 +106,14 @@ def _load(paths: Sequence[str]) -> None:
 
 
 def _comes_of_an_interrupt(error: BaseException) -> bool:
-    """Tell whether an interrupt lies behind an error: libraries wrap what reaches them in the middle of their own work."""
+    """Tell whether an interrupt caused an error: libraries wrap an interrupt that reaches them during their own work."""
     behind = error.__cause__ or error.__context__
     return isinstance(error, KeyboardInterrupt) or (behind is not None and _comes_of_an_interrupt(behind))
 
 
 def _say_interrupted(arguments: Sequence[str], kept: str = "") -> int:
     if arguments[:1] in (["run"], ["tune"]):
-        kept = "what was recorded is kept"
+        kept = "recorded runs are kept"
     print(f"attn-zoo: interrupted{f'; {kept}, and the same command goes on from there' if kept else ''}", file=sys.stderr)
     return 130
 
@@ -124,9 +122,9 @@ def parser(asked: str | None = None) -> Parser:
     """Parser of a command line.
 
     Args:
-        asked: the command that it holds. The others are then only named, as their modules may take seconds to import.
+        asked: command to parse; the others are then only named, as their modules may take seconds to import. None parses all.
     """
-    made = Parser(prog="attn-zoo", description="Efficient attention, compared so that the table can be believed.")
+    made = Parser(prog="attn-zoo", description="A fair comparison of efficient attention.")
     made.add_argument("--version", action="version", version=f"attn-zoo {version('attn-zoo')}")
     commands = made.add_subparsers(required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():

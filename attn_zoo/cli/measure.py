@@ -31,10 +31,10 @@ from attn_zoo.terminal import show
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.description = "An experiment on time and memory of layers, as a Markdown table and, with output=FILE, as JSON."
+    parser.description = "Measure time and memory of layers; print a Markdown table and, with output=FILE, write JSON."
     parser.epilog = describe()
     parser.formatter_class = InLines
-    default = f"experiment={next(iter(EXPERIMENTS))} unless said"
+    default = f"default: experiment={next(iter(EXPERIMENTS))}"
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"experiment=NAME and its keys ({default})")
     parser.set_defaults(handler=lambda parsed: measure(parsed.overrides))
 
@@ -49,17 +49,17 @@ def describe() -> str:
 
 
 def measure(words: Sequence[str]) -> int:
-    """Measure what ``words`` ask for, print its table, and write its figures where asked.
+    """Run the experiment that ``words`` ask for, print its table, and write its figures to ``output`` if given.
 
-    Where ``output`` holds a measurement of the same that was cut short or had no time for all, it is finished.
+    A measurement of the same grid in ``output`` that was cut short, or lacked time for some cells, is resumed.
 
     Returns:
-        0; 1 when a process failed that nothing can be compared without, or what was found is not as it must be. What was written
-        until then stays.
+        Exit status: 0; 1 when a process failed without which nothing can be compared, or the figures are implausible
+        (``Grid.believed``). Figures that were written until then stay.
 
     Raises:
         UnknownNameError: no such experiment, key, attention or option.
-        ValueError: a value is wrong, or what the experiment needs is not here.
+        ValueError: a value is wrong, or something that the experiment needs is missing.
     """
     started = time.monotonic()
     name, given = compose(words)
@@ -92,9 +92,9 @@ def _run(grid: Grid, found: Measurement, output: Path | None, ends: float) -> in
             Session(grid, found, save=save, tell=lambda line: work.update(note=line), ends=ends).run()
     except KeyboardInterrupt:
         _kill_fork_server()
-        raise KeyboardInterrupt(f"what was found is in {output}" if output and found.cells else "") from None
+        raise KeyboardInterrupt(f"results so far are in {output}" if output and found.cells else "") from None
     except WorkerError as error:
-        print(f"attn-zoo: {error}; there is nothing to compare without it", file=sys.stderr)
+        print(f"attn-zoo: {error}; without it nothing can be compared", file=sys.stderr)
         return 1
     found.complete = True
     save(found)
@@ -110,7 +110,7 @@ def _kill_fork_server() -> None:
 
 
 def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Experiment that ``words`` name, and the values of the keys that they give.
+    """Name of the experiment that ``words`` ask for, and the values of the keys that they give.
 
     Raises:
         UnknownNameError: no such experiment or key.
@@ -130,7 +130,7 @@ def _limits(grid: Grid) -> dict[str, Any]:
 
 
 def _go_on(grid: Grid, found: Measurement, output: Path) -> None:
-    """Take over what ``output`` holds of the same grid, code and kind of machine, if that was not all."""
+    """Resume the measurement that ``output`` holds, if it is unfinished and of the same grid, code and kind of machine."""
     try:
         earlier = Measurement.from_dict(json.loads(output.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""``attn-zoo new``: a package of one's own that registers an attention or a task."""
+"""``attn-zoo new``: write a new package that registers an attention or a task."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from attn_zoo.scaffold import Kind, write_package
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = (
-        "Write an installable package that registers an attention (with --task: a task) that passes every check as it "
-        "is, with its tests; what it computes is yours to replace. Nothing that is there is overwritten."
+        "Write an installable package that registers an attention (with --task: a task), with tests. It passes every check as it "
+        "is; replace its computation by your own. Existing files are not overwritten."
     )
-    parser.add_argument("name", metavar="NAME", help="of the package and of what it registers: small letters, digits, underscores")
-    parser.add_argument("--task", action="store_true", help="a task instead of an attention")
+    parser.add_argument("name", metavar="NAME", help="name of package and attention or task: small letters, digits, underscores")
+    parser.add_argument("--task", action="store_true", help="write a task instead of an attention")
     parser.add_argument(
-        "--class", dest="class_name", metavar="CLASS", help="name of its class (default: from NAME, MyTask for my_task)"
+        "--class", dest="class_name", metavar="CLASS", help="name of the class (default: from NAME, MyTask for my_task)"
     )
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help="new or empty folder of the package (default: NAME, here)")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="new or empty folder for the package (default: ./NAME)")
     parser.set_defaults(handler=_new)
 
 
@@ -27,7 +27,7 @@ def _new(parsed: argparse.Namespace) -> int:
     """Write the package and say what to do next.
 
     Raises:
-        ValueError: a name is unfit or taken, or the folder holds something.
+        ValueError: a name is invalid or taken, or the folder is not empty.
         OSError: the folder cannot be written.
     """
     kind: Kind = "task" if parsed.task else "attention"

@@ -1,4 +1,4 @@
-"""Rows among the words that Hydra reads, whose grammar knows none: quoted for it, and then as overrides of a run."""
+"""Hydra overrides with rows as values: quoted, since Hydra's grammar has no rows, and then unfolded into overrides of a run."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _KEYS = ("attention", "attentions", "layer", "mechanisms")
 
 
 _SIGNS = ":[+*"
-"""Signs of rows that are more than a name."""
+"""Characters of rows that are more than a name."""
 
 _GROUPS = ("attention", "task", "experiment", "launch")
 """Keys whose values are names."""
 
 
 def parse(word: str) -> Override:
-    """Override that a word is.
+    """Parse a word as an override.
 
     Raises:
-        HydraException: it is none.
+        HydraException: the word is no override.
     """
     return OverridesParser.create().parse_override(word)
 
 
 def parse_overrides(words: Sequence[str], further: Sequence[str] = ()) -> list[Override]:
-    """Overrides of a run, rows among them quoted.
+    """Parse words as overrides of a run, with rows quoted.
 
     Args:
-        further: keys of the command beside those of a run.
+        further: keys of the command in addition to those of a run.
 
     Raises:
         UnknownNameError: a run has no such setting.
@@ -54,22 +54,22 @@ def _parsed(word: str, further: Sequence[str]) -> Override:
         override = parse(quote_rows(word))
     except HydraException as error:
         where = str(error).splitlines()[0].partition(" expecting ")[0]
-        raise ValueError(f"{word!a} cannot be read as KEY=VALUE ({where!a}); a value with other signs stands in quotes") from error
+        raise ValueError(f"{word!a} cannot be read as KEY=VALUE ({where!a}); put values with other characters in quotes") from error
     if override.is_delete():
-        raise ValueError(f"{word!a}: a setting cannot be taken away; give it another value")
+        raise ValueError(f"{word!a}: a setting cannot be removed; give it another value")
     top = str(override.key_or_group).replace("/", ".").partition(".")[0]
     known = [*(f.name for f in fields(RunConfig)), "experiment", "launch", "hydra", *further]
     if top not in known:
         raise UnknownNameError("setting of a run", top, known)
     if re.match(r"hydra[./](launcher|sweeper)", key):
-        raise ValueError(f"{word!a}: runs have no launcher or sweeper of Hydra; write launch=NAME, launcher.KEY= or tuning.KEY=")
+        raise ValueError(f"{word!a}: runs use no launcher or sweeper of Hydra; write launch=NAME, launcher.KEY= or tuning.KEY=")
     if key in _GROUPS and not _names_only(override):
-        raise ValueError(f"{key} takes a name, or with -m several with commas between; got {word!a}")
+        raise ValueError(f"{key} takes a name, or with -m several names separated by commas; got {word!a}")
     return override
 
 
 def _names_only(override: Override) -> bool:
-    """Return whether every value of an override is text; a glob is."""
+    """Tell whether every value of an override is text; a glob counts as text."""
     value = override.value()
     if isinstance(value, ChoiceSweep):
         return all(isinstance(choice, str | QuotedString) for choice in value.list)
@@ -77,7 +77,7 @@ def _names_only(override: Override) -> bool:
 
 
 def quote_rows(word: str) -> str:
-    """A word KEY=VALUE with each of its rows in quotes, and one row for each alternative; any other word as it is.
+    """Quote each row in a word KEY=VALUE, with one row for each alternative; return any other word unchanged.
 
     Raises:
         ValueError: a part of the value is no row.
@@ -97,7 +97,7 @@ def unfold_row(job: Sequence[str]) -> list[str]:
     """Overrides of one run, with its row as ``attention=NAME attention.OPTION=VALUE implementation=NAME``.
 
     Raises:
-        ValueError: what the row says is said by another override as well.
+        ValueError: another override gives an option or the implementation that the row gives as well.
     """
     found: list[str] = []
     for word in job:
@@ -111,7 +111,7 @@ def unfold_row(job: Sequence[str]) -> list[str]:
         said |= {} if row.implementation == "auto" else {"implementation": hydra_value(row.implementation)}
         keys = {other.partition("=")[0].lstrip("+") for other in job}
         if twice := [key for key in said if key in keys]:
-            raise ValueError(f"{twice[0]} is given twice, in the row {value} and beside it; leave one of them out")
+            raise ValueError(f"{twice[0]} is given twice, in the row {value} and as a key; leave one of them out")
         if row.is_hybrid:
             store_hybrid(row.attention)
         found += [f"attention={hydra_value(row.attention)}", *(f"{key}={text}" for key, text in said.items())]

@@ -13,26 +13,26 @@ from typing import Any, NoReturn
 from attn_zoo.terminal import wrap
 
 KEY_VALUE = ("run", "tune", "measure", "transplant")
-"""Commands whose words are KEY=VALUE; those of the others are options."""
+"""Commands whose words are KEY=VALUE; the other commands take options."""
 
 UNITS: Mapping[str, Mapping[str, float]] = {
     "time": {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0},
     "flops": {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15},
     "memory": {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9},
 }
-"""Units of quantities on the command line, each in the first."""
+"""Units of quantities on the command line, as multiples of the quantity's first unit."""
 
 
 class Parser(argparse.ArgumentParser):
     """``ArgumentParser`` whose errors are one line; parsers of subcommands are of the same class."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Namespace and no rest: an unknown option or a word too many is an error of the innermost parser."""
+        """Parse all arguments: an unknown option or an extra word is an error of the innermost parser."""
         parsed, rest = super().parse_known_args(args, namespace)
         if rest:
             word = str(rest[0]).partition("=")[0]
             if not word.startswith("-"):
-                self.error(f"takes no further word; got {word!r}")
+                self.error(f"takes no further argument; got {word!r}")
             self.error(_unknown("option", word, self._option_string_actions))
         return parsed, rest
 
@@ -58,7 +58,7 @@ def refuse_other_form(command: str, words: Sequence[str]) -> None:
     """Refuse ``--records`` and ``--plugin`` where words are KEY=VALUE, and ``records=`` and ``plugin=`` where they are options.
 
     Raises:
-        ValueError: saying how it is written.
+        ValueError: a word has the other form; the message gives the right one.
     """
     for word in words:
         name, equals, value = word.lstrip("-").partition("=")
@@ -77,10 +77,10 @@ def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def check_output(name: str, file: Path) -> None:
-    """Find out before the work whether its result can be written.
+    """Check, before the work starts, that its output file can be written.
 
     Raises:
-        ValueError: the path is a folder, or in none.
+        ValueError: the path is a folder, or its folder does not exist.
         OSError: the file cannot be written.
     """
     if file.is_dir() or not file.absolute().parent.is_dir():
@@ -93,7 +93,7 @@ def check_output(name: str, file: Path) -> None:
 
 
 def quantity(kind: str, text: str) -> float | None:
-    """Number with a unit of ``UNITS[kind]``, in the first of them; None unless it is one, above 0 and finite."""
+    """Parse a number with a unit of ``UNITS[kind]``, and convert it to the first unit; None unless it is positive and finite."""
     match = re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)((?:e[+-]?[0-9]+)?) ?([a-z]*)", text.strip().lower())
     if match is None or match[3] not in UNITS.get(kind, {}):
         return None
@@ -108,5 +108,5 @@ def add_plugin(parser: argparse.ArgumentParser) -> None:
         for part in action.choices.values():
             add_plugin(part)
     if not below:
-        words = "file or folder that registers attentions or tasks, with no package to install; may be repeated"
+        words = "file or folder that registers attentions or tasks, without installing a package; may be repeated"
         parser.add_argument("--plugin", action="append", metavar="PATH", help=words)

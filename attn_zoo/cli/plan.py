@@ -28,17 +28,17 @@ from attn_zoo.runner.processes import started_together
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Runs that a command asks for, and the settings that they are done with."""
+    """Runs that a command asks for, and the settings with which they are executed."""
 
     jobs: tuple[Job, ...]
     """Jobs of the runs; empty for a study, whose trials are drawn later."""
     settings: Settings
     study: Study | None = None
-    """Search that the runs are trials of."""
+    """Hyperparameter search whose trials are the runs; None without one."""
 
     @property
     def specs(self) -> tuple[RunSpec, ...]:
-        """Specs of the runs; for a study its base, at the first end of each range."""
+        """Specs of the runs; for a study its base spec, with the first end of each range."""
         return (self.study.base,) if self.study else tuple(job.spec for job in self.jobs)
 
     def left(self) -> list[Job]:
@@ -52,12 +52,12 @@ class Plan:
         return sum(job.run_id not in recorded for job in self.jobs)
 
     def read_data(self) -> None:
-        """Read the published data of every run that is left, once for each task, before the first is begun.
+        """Read the published data of every run that is left, once for each task and its options, before the first run starts.
 
         Raises:
-            MissingDataError: data are not there; the message says what to put where.
-            DamagedDataError: a file is not what it must be.
-            ValueError: the data cannot be divided as the options want it.
+            MissingDataError: data are missing; the message says which files to put where.
+            DamagedDataError: a file of the data is damaged.
+            ValueError: the data cannot be split as the options ask.
         """
         wanted = [Job(self.study.base, self.study.locations)] if self.study else self.left()
         seen: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = []
@@ -68,15 +68,15 @@ class Plan:
                 build_task(job.spec.task, **job.spec.task_options, **job.locations).examples("test")
 
     def announcement(self) -> str:
-        """Line that tells what will be done."""
+        """Line that announces the runs or trials to do, and the folder of their records."""
         to = f"records go to {self.settings.records!r}"
         if study := self.study:
             known = len(trials_of(Store(self.settings.records).load()[0], study.id))
             searched = ", ".join(f"{key}={text}" for key, text in study.space.items())
-            what = f"{study.trials} trials of {study.base.attention} on {study.base.task} over {searched}"
+            what = f"{study.trials} trial{'s' * (study.trials != 1)} of {study.base.attention} on {study.base.task} over {searched}"
             return f"study {study.id}: {what}; {known} of them recorded already; {to}"
         total, left = len(self.jobs), len(self.left())
-        return f"{total} runs, {total - left} of them recorded already, {left} to do; {to}"
+        return f"{total} run{'s' * (total != 1)}, {total - left} of them recorded already, {left} to do; {to}"
 
 
 def plan(words: Sequence[str]) -> Plan:
@@ -86,11 +86,11 @@ def plan(words: Sequence[str]) -> Plan:
         words: Hydra's overrides, with rows as values of ``attention``; ``-m`` where they sweep.
 
     Raises:
-        ValueError: one of the runs is wrong, or an end of a search is; so are HydraException and OmegaConfBaseException.
+        ValueError, HydraException, OmegaConfBaseException: one of the runs is wrong, or an end of a search's range.
     """
     several = any(word in ("-m", "--multirun") for word in words)
     if flags := [word for word in words if word.startswith("-") and word not in ("-m", "--multirun")]:
-        raise ValueError(f"runs are told by KEY=VALUE, with -m where they are several; got {flags[0]!r}")
+        raise ValueError(f"settings of runs are KEY=VALUE, and -m asks for several runs; got {flags[0]!r}")
     given = parse_overrides([word for word in words if not word.startswith("-")])
     swept = [str(override.input_line) for override in given if override.is_sweep_override()]
     fixed = unfold_row([str(override.input_line) for override in given if not override.is_sweep_override()])
@@ -106,13 +106,13 @@ def plan(words: Sequence[str]) -> Plan:
             params = [f"{key}={value}" for key, value in (base.hydra.sweeper.get("params") or {}).items()]
             configs = [config for part in settings.sweeps or [""] for config in _sweep([*params, *part.split()], given)]
         else:
-            configs = [hydra.compose("run", overrides=[*fixed, *swept])] if swept else [base]  # Hydra refuses the former
+            configs = [hydra.compose("run", overrides=[*fixed, *swept])] if swept else [base]  # Hydra refuses a sweep here
     jobs = [Job(spec_from(config), locations_from(config)) for config in configs]
     return Plan(tuple({job.run_id: job for job in jobs}.values()), settings)
 
 
 def _sweep(words: Sequence[str], typed: Sequence[Override]) -> list[DictConfig]:
-    """Composed configurations of all runs of a grid: an experiment's words, those of the same key replaced by what was typed."""
+    """Compose the configs of all runs of a grid: an experiment's overrides, replaced by typed overrides of the same key."""
     keys = {override.key_or_group for override in typed}
     written = [override for override in parse_overrides(words) if override.key_or_group not in keys]
     jobs = [job for batch in BasicSweeper.split_arguments([*written, *typed], max_batch_size=None) for job in batch]
@@ -121,7 +121,7 @@ def _sweep(words: Sequence[str], typed: Sequence[Override]) -> list[DictConfig]:
 
 
 def _composed(words: Sequence[str], made: dict[tuple[str, ...], DictConfig]) -> DictConfig:
-    """Configuration of one run of a grid. Seeds share what ``made`` holds for the other words, as Hydra takes long for each."""
+    """Compose the config of one run of a grid. Seeds share the config in ``made`` for the other words, as Hydra is slow."""
     seeds = [word for word in words if re.fullmatch("seed=(0|[1-9][0-9]*)", word)]
     others = tuple(word for word in words if word not in seeds)
     if others not in made:
@@ -133,7 +133,7 @@ def _composed(words: Sequence[str], made: dict[tuple[str, ...], DictConfig]) -> 
 
 
 def _refuse_shared_runs(settings: Settings) -> None:
-    """Refuse workers and searches where several processes do each run together.
+    """Refuse launchers and searches where several processes execute each run together.
 
     Raises:
         ValueError: a launcher or a search is asked for.
@@ -142,6 +142,6 @@ def _refuse_shared_runs(settings: Settings) -> None:
     chosen += ["a search (experiment=tune)"] if settings.tuning.space else []
     if started_together() > 1 and chosen:
         raise ValueError(
-            f"{started_together()} processes that do each run together cannot share runs out as well; leave {' and '.join(chosen)} "
+            f"{started_together()} processes do each run together, so they cannot do different runs; leave {' and '.join(chosen)} "
             "out, or start one process"
         )

@@ -17,12 +17,12 @@ from attn_zoo.terminal import COLUMNS
 EVERY = 30.0
 """Seconds between two lines where there is no terminal."""
 FIRST = 5.0
-"""Seconds until the first of them."""
+"""Seconds until the first line."""
 T = TypeVar("T")
 
 
 class Work:
-    """Context of long work, which reports to standard error.
+    """Context manager of long work, which reports progress to standard error.
 
     Args:
         label: name of the work.
@@ -55,7 +55,7 @@ class Work:
             self._bar.stop()
 
     def update(self, done: int | None = None, note: str = "") -> None:
-        """Report the number of parts that are done, one more unless said, and what is being done."""
+        """Report the number of finished parts (default: one more than before), and a note on the current work."""
         self._done, self._note = self._done + 1 if done is None else done, note
         if self._bar is not None:
             room = max(20, self._bar.console.width - 55)
@@ -70,7 +70,7 @@ class Work:
             print(line, file=sys.stderr, flush=True)
 
     def line(self) -> str:
-        """Progress in a line, with the time that is left by the parts that are done."""
+        """Progress in one line, with the remaining time estimated from the finished parts."""
         seconds = time.monotonic() - self._started
         parts = f"{self._done} of {self.total}" if self.total else str(self._done or "")
         left = seconds * (self.total - self._done) / self._done if self.total and 0 < self._done < self.total else None
@@ -97,7 +97,7 @@ class RunProgress:
     """Progress of a training run: its steps, last loss and last validation score.
 
     Args:
-        by_time: a time ends the run, so that its number of steps is unknown.
+        by_time: the budget is a time, so that the number of steps is unknown.
         bar: draw a bar on a terminal.
         metric: metric of the validation score.
     """

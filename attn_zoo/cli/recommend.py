@@ -1,4 +1,4 @@
-"""``attn-zoo recommend``: which attention to take for given requirements, by evidence; softmax where there is none."""
+"""``attn-zoo recommend``: recommend an attention for given requirements by evidence from records; softmax without evidence."""
 
 from __future__ import annotations
 
@@ -20,44 +20,45 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = (
-        "Take the cheapest attention that meets the requirements and that records show, with three seeds at every task that "
-        "decides, to be close to softmax and better than controls; softmax where none does, with the command that could change it."
+        "Recommend the cheapest attention that meets the requirements and that records show, with three seeds on every deciding "
+        "task, to be close to softmax and better than controls; if there is none, recommend softmax, with the command that could "
+        "change this."
     )
-    parser.add_argument("--length", type=int, required=True, help="tokens")
-    parser.add_argument("--width", type=int, default=256, help="of the layer (default: 256)")
-    parser.add_argument("--heads", type=int, default=4, help="(default: 4)")
-    parser.add_argument("--batch", type=int, default=1, help="sequences in a step (default: 1)")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="auto is cuda where there is one")
-    parser.add_argument("--direction", default="forward", choices=("forward", "training"), help="training: forward and backward")
-    parser.add_argument("--causal", action="store_true", help="positions see only those before them")
-    parser.add_argument("--padding", action="store_true", help="inputs of a batch have different lengths")
-    parser.add_argument("--cross", action="store_true", help="keys of other tokens than the queries")
+    parser.add_argument("--length", type=int, required=True, help="number of tokens")
+    parser.add_argument("--width", type=int, default=256, help="width of the layer (default: 256)")
+    parser.add_argument("--heads", type=int, default=4, help="number of heads (default: 4)")
+    parser.add_argument("--batch", type=int, default=1, help="number of sequences in a step (default: 1)")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="device; auto is cuda where there is one")
+    parser.add_argument("--direction", default="forward", choices=("forward", "training"), help="training adds the backward pass")
+    parser.add_argument("--causal", action="store_true", help="causal attention: position i sees positions up to i")
+    parser.add_argument("--padding", action="store_true", help="honour padding, as inputs of a batch have different lengths")
+    parser.add_argument("--cross", action="store_true", help="cross-attention: keys come from other tokens than the queries")
     parser.add_argument("--decode", action="store_true", help="generate token by token from a state smaller than keys and values")
-    parser.add_argument("--trained", action="store_true", help="put it into a model trained with softmax, judged by transplants")
-    limit = "limit, such as 4GiB, of what training saves for the backward pass, or with --decode of the state"
+    parser.add_argument("--trained", action="store_true", help="replace softmax in a trained model, judged by transplant records")
+    limit = "memory limit, such as 4GiB, for tensors that training saves for the backward pass, or with --decode for the state"
     parser.add_argument("--memory", metavar="SIZE", type=memory_bytes, help=limit)
     names = ", ".join(need.name for need in NEEDS)
-    needs = f"need whose tasks decide: {names} (default: every recorded task of the direction)"
+    needs = f"need whose tasks decide: {names} (default: every recorded task, causal or not as asked)"
     parser.add_argument("--for", dest="use", metavar="NEED", help=needs)
-    parser.add_argument("--task", metavar="NAME", help="task that decides alone")
-    accept = f"what may be lost to softmax (default: {ACCEPT:g} of 100)"
+    parser.add_argument("--task", metavar="NAME", help="the only task that decides")
+    accept = f"largest acceptable loss of score against softmax, in points of 100 (default: {ACCEPT:g})"
     parser.add_argument("--accept", type=float, default=ACCEPT, metavar="POINTS", help=accept)
-    row = "choose among these alone: NAME, NAME:IMPLEMENTATION, NAME[OPTION=VALUE,...] (default: the zoo, sizes by length)"
+    row = "choose only among these: NAME, NAME:IMPLEMENTATION, NAME[OPTION=VALUE,...] (default: the zoo, sizes by length)"
     parser.add_argument("--attention", nargs="+", action="extend", default=[], metavar="ROW", help=row)
-    add_records(parser, default="those that came with the package")
-    encoder = "with --trained, what attn-zoo transplant output=FILE wrote (default: what came with the package)"
+    add_records(parser, default="records that came with the package")
+    encoder = "with --trained: file of attn-zoo transplant output=FILE (default: the one that came with the package)"
     parser.add_argument("--transplant", type=Path, metavar="FILE", help=encoder)
-    parser.add_argument("--measure", action="store_true", help="time softmax and those that qualify here; take the fastest")
-    parser.add_argument("--all", action="store_true", help="also every task, candidate, refusal and doubt")
+    parser.add_argument("--measure", action="store_true", help="time softmax and qualifying attentions here; take the fastest")
+    parser.add_argument("--all", action="store_true", help="also print every task, candidate, refusal and doubt")
     parser.add_argument("--format", default="terminal", choices=("terminal", "json"))
     parser.set_defaults(handler=_recommend)
 
 
 def memory_bytes(words: str) -> int:
-    """``4GiB`` as bytes.
+    """Parse a size such as ``4GiB`` into bytes.
 
     Raises:
-        ArgumentTypeError: no number of bytes.
+        ArgumentTypeError: the text is no size.
     """
     found = quantity("memory", words)
     if found is None or found < 1:
@@ -94,11 +95,11 @@ def _recommend(parsed: argparse.Namespace) -> int:
 
     required = required_of(parsed)
     if parsed.transplant and not parsed.trained:
-        raise ValueError("--transplant is evidence of trained models; add --trained")
+        raise ValueError("--transplant is evidence for --trained; add --trained, or leave it out")
     if parsed.measure:
         resolve_device(required.device)
         if parsed.decode:
-            raise ValueError("--measure times whole sequences, and --decode is generation token by token; leave out one of the two")
+            raise ValueError("--measure times whole sequences, but --decode generates token by token; leave out one of the two")
     rows = rows_of(parsed.attention) if parsed.attention else []
     if controls := [str(row) for row in rows if card(row.attention).control]:
         raise ValueError(f"controls are never recommended; leave {', '.join(controls)} out of --attention")

@@ -1,4 +1,4 @@
-"""``attn-zoo records``: verify a folder of records, or do some of its runs anew and compare scores bit for bit."""
+"""``attn-zoo records``: verify a folder of records, or repeat some of its runs and compare scores bit for bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attn_zoo.records.verify import Finding, verify
 from attn_zoo.terminal import wrap
 
 _CELLS = 10
-_DECIDE = ("cpu", "gpu", "threads", "torch", "numpy")
+_DECIDE = ("cpu", "gpu", "threads", "denormals_flushed", "torch", "numpy")
 """Parts of an environment on which the last bits of a score depend."""
 
 
@@ -28,23 +28,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     checking = actions.add_parser(
         "verify",
-        help="find damaged, doubled, edited and foreign files",
-        description="Read every record and name what is damaged, doubled, edited by hand, of other data or another protocol, or "
-        "left by an interrupted write. Nothing is changed. Ends with 0 where all is well, 1 where something is not. Folders are "
+        help="find damaged, duplicate, edited and foreign files",
+        description="Read every record, and name files that are damaged, duplicate, edited by hand, of other data or another "
+        "protocol, or left by an interrupted write. Nothing is changed. Exit status: 0 if nothing is wrong, else 1. Folders are "
         "merged by copying their files together.",
     )
     add_records(checking, or_packed="")
     checking.set_defaults(handler=_verify)
     again = actions.add_parser(
         "rerun",
-        help="do some of the runs anew and compare scores bit for bit",
-        description="Draw runs from a folder of records, do each anew by the command that attn-zoo show prints, and compare all "
-        "scores bit for bit. Ends with 0 where all are equal, 1 where one is not or a run fails. Equal bits need the same "
-        "processor, versions and number of threads; the last is set as it was. Data are found as attn-zoo run finds them.",
+        help="repeat some of the runs and compare scores bit for bit",
+        description="Draw runs from a folder of records, repeat each by the command that attn-zoo show prints, and compare all "
+        "scores bit for bit. Exit status: 0 if all are equal, 1 if one differs or a run fails. Equal bits need the same processor, "
+        "versions and number of threads; the number of threads is set as recorded. Data are found as attn-zoo run finds them.",
     )
     add_records(again)
-    again.add_argument("--cells", type=int, default=_CELLS, metavar="N", help=f"runs to draw (default: {_CELLS})")
-    again.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
+    again.add_argument("--cells", type=int, default=_CELLS, metavar="N", help=f"number of runs to draw (default: {_CELLS})")
+    again.add_argument("--seed", type=int, default=0, help="seed of the draw (default: 0)")
     again.add_argument("--into", type=Path, required=True, metavar="FOLDER", help="new or empty folder for the new records")
     again.set_defaults(handler=_rerun)
 
@@ -54,7 +54,8 @@ def _verify(parsed: argparse.Namespace) -> int:
     verdict = verify(root)
     wrong = sum(not finding.harmless for finding in verdict.findings)
     said = "nothing is wrong" if verdict.clean else f"{wrong} finding{'' if wrong == 1 else 's'}"
-    print(wrap(f"{root}: {verdict.records} records of {verdict.runs} runs; {said}"))
+    counts = f"{verdict.records} record{'s' * (verdict.records != 1)} of {verdict.runs} run{'s' * (verdict.runs != 1)}"
+    print(wrap(f"{root}: {counts}; {said}"))
     for finding in verdict.findings:
         print(wrap(terminal_lines(_told(finding))))
     return 0 if verdict.clean else 1
@@ -70,27 +71,29 @@ def _told(finding: Finding) -> str:
 
 def _rerun(parsed: argparse.Namespace) -> int:
     if parsed.into.exists() and (not parsed.into.is_dir() or any(parsed.into.iterdir())):
-        raise ValueError(f"--into takes a new or empty folder, as every run is done anew; {str(parsed.into)!r} is not empty")
+        raise ValueError(f"--into takes a new or empty folder, as every run is repeated; {str(parsed.into)!r} is not empty")
     records, damaged = records_of(records_root(parsed))
     name_left_out(damaged)
     drawn = draw(records, parsed.cells, parsed.seed)
     equal = 0
-    for record in drawn:
+    for at, record in enumerate(drawn, 1):
+        label = f"{record.spec.attention} on {record.spec.task}, seed {record.spec.seed}, run {record.run_id}"
+        print(wrap(terminal_lines(f"repeating run {at} of {len(drawn)}: {label}")), file=sys.stderr, flush=True)
         said = " ".join(do_anew(record, parsed.into))
         equal += not said
-        label = f"{record.spec.attention} on {record.spec.task}, seed {record.spec.seed}, run {record.run_id}"
         print(wrap(terminal_lines(f"{label}: {said or 'scores equal, test ' + repr(record.scores['test'])}")), flush=True)
     print(f"{equal} of {len(drawn)} runs have equal scores")
     return 0 if equal == len(drawn) else 1
 
 
 def draw(records: Sequence[RunRecord], cells: int, seed: int) -> list[RunRecord]:
-    """Different runs, ``cells`` of them or all there are, the same for the same records and seed.
+    """Draw ``cells`` different runs, or all if there are fewer; equal records and seed give equal runs.
 
-    Trials are none, as their settings were chosen from; nor are runs of another protocol, of several processes, or without a score.
+    Trials are excluded, as settings were chosen by them, and so are runs of another protocol, of several processes or without a
+    score.
 
     Raises:
-        ValueError: there is none, or ``cells`` is not above 0.
+        ValueError: there is no such run, or ``cells`` is not above 0.
     """
     if cells < 1:
         raise ValueError(f"--cells counts runs to draw, so it is at least 1; got {cells}")
@@ -102,15 +105,15 @@ def draw(records: Sequence[RunRecord], cells: int, seed: int) -> list[RunRecord]
     }
     if not known:
         raise ValueError(
-            f"no record can be done again: of {len(records)} none is of a run that is done, of protocol {PROTOCOL}, of one process "
-            "and no trial"
+            f"no run can be repeated: none of {len(records)} record{'s' * (len(records) != 1)} has status done and protocol "
+            f"{PROTOCOL}, used one process and is not a trial"
         )
     pool = [known[run_id] for run_id in sorted(known)]
     return random.Random(seed).sample(pool, min(cells, len(pool)))
 
 
 def do_anew(record: RunRecord, into: Path) -> Iterator[str]:
-    """Do a run by its command in a process of its own, which records into ``into``; yield the differences of its scores, if any."""
+    """Repeat a run by its command in a subprocess that records into ``into``; yield the differences of its scores, if any."""
     words = [*shlex.split(command(record.spec))[2:], f"records={hydra_value(str(into))}"]
     threads = str(record.environment.get("threads") or "")
     environment = {**os.environ, **({"OMP_NUM_THREADS": threads} if threads else {})}
@@ -120,7 +123,7 @@ def do_anew(record: RunRecord, into: Path) -> Iterator[str]:
     again = next((found for found in Store(into).load()[0] if found.run_id == record.run_id), None)
     if again is None:
         told = done.stderr.strip().rpartition("\n")[2]
-        yield f"NOT DONE: {told if done.returncode else 'its command is another run by now, as its task or an option has changed'}"
+        yield f"NOT DONE: {told if done.returncode else 'its command means another run now, as its task or an option has changed'}"
         return
     if again.status != "done":
         yield f"NOT DONE: {again.status}: {again.reason}"
@@ -133,4 +136,4 @@ def do_anew(record: RunRecord, into: Path) -> Iterator[str]:
         pairs = {"implementation": (record.implementation, again.implementation)}
         pairs |= {name: (then.get(name), now.get(name)) for name in (*_DECIDE, "commit")}
         changed = [f"{name} {one} → {other}" for name, (one, other) in pairs.items() if one != other]
-        yield f"({', '.join(changed) or 'by the same code on the same processor, threads and versions'})"
+        yield f"({', '.join(changed) or 'with the same code, processor, threads and versions'})"

@@ -1,4 +1,4 @@
-"""Records by the path that a person types."""
+"""Records by a path on the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attn_zoo.records import Damaged, RecordError, RunRecord, Store, read_record
 from attn_zoo.records.packed import is_packed
 
 FOLDER = "runs"
-"""Folder of records where none is named."""
+"""Default folder of records."""
 
 
 def add_records(parser: argparse.ArgumentParser, *, default: str = FOLDER, or_packed: str = ", or a packed file of them") -> None:
@@ -24,26 +24,26 @@ def add_records(parser: argparse.ArgumentParser, *, default: str = FOLDER, or_pa
 def add_reference(parser: argparse.ArgumentParser) -> None:
     """Add ``--records`` and ``--reference``, which ``records_root`` reads."""
     add_records(parser)
-    shipped = f"records that came with the package in their place: {' or '.join(reference.SETS)} (default: the first there is)"
+    shipped = f"use records that came with the package: {' or '.join(reference.SETS)} (default: the first that is installed)"
     parser.add_argument("--reference", nargs="?", const="", metavar="NAME", help=shipped)
 
 
 def records_root(parsed: argparse.Namespace) -> Path:
-    """Folder or packed file of records that a command line names; the usual folder, which need not exist, where it names none.
+    """Folder or packed file of records that a command line names; by default ``FOLDER``, which need not exist.
 
     Raises:
         FileNotFoundError: the folder that is named does not exist.
-        ValueError: records of one's own and of the package are asked for at once, or those of the package are not there.
+        ValueError: both ``--records`` and ``--reference`` are given, or the package does not have the reference records.
     """
     name = getattr(parsed, "reference", None)
     if name is None:
         root = Path(FOLDER if parsed.records is None else parsed.records)
         if parsed.records is not None and not root.exists():
-            raise FileNotFoundError(f"--records takes a folder of records, or a packed file of them; there is no {str(root)!r}")
+            raise FileNotFoundError(f"--records takes a folder or a packed file of records; there is no {str(root)!r}")
         return root
     if parsed.records is not None:
         raise ValueError(
-            "--records FOLDER shows records of yours, --reference those that came with the package; give one of the two"
+            "--records FOLDER shows your records, --reference the records that came with the package; give one of the two"
         )
     there = reference.shipped()
     name = name or next(iter(there), "")
@@ -71,7 +71,7 @@ def name_left_out(damaged: Iterable[Damaged]) -> None:
 
 def left_out(item: Damaged, mark: str = "- ") -> str:
     """Line that names a file which tables leave out, with the reason."""
-    return mark + terminal(f"left out, as it is no whole record: {item.path}: {item.reason}")
+    return mark + terminal(f"left out, as it is not a complete record: {item.path}: {item.reason}")
 
 
 def records_of(path: Path) -> tuple[list[RunRecord], list[Damaged]]:
@@ -79,12 +79,12 @@ def records_of(path: Path) -> tuple[list[RunRecord], list[Damaged]]:
 
     Raises:
         FileNotFoundError: nothing is there.
-        RecordError: the file is no whole record.
+        RecordError: the file is not a complete record.
     """
     if path.is_dir() or is_packed(path):
         return Store(path).load()
     if not path.exists():
-        raise FileNotFoundError(f"{str(path)!r} does not exist; name a folder of records, or the file of one")
+        raise FileNotFoundError(f"{str(path)!r} does not exist; name a folder of records, or the file of one record")
     try:
         return [read_record(path)], []
     except RecordError as error:

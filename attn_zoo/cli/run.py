@@ -1,4 +1,4 @@
-"""``attn-zoo run``: runs are planned once, handed to a launcher as specs, recorded, and shown as a leaderboard."""
+"""``attn-zoo run``: plan all runs once, pass their specs to a launcher, record them, and print the leaderboard."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from attn_zoo.plugin_files import handed_on
 from attn_zoo.records import RunRecord, Store, Tuning
 from attn_zoo.registry import attentions, task_names
 from attn_zoo.rows import FORM
+from attn_zoo.runner.denormals import flushed_denormals
 from attn_zoo.runner.processes import speaks
 from attn_zoo.terminal import columns, show, wrap
 
@@ -35,12 +36,13 @@ _OWN = ("seed", "implementation", "device", "precision")
 """Keys of a spec without a group."""
 
 
+@flushed_denormals()  # before PyTorch starts its threads, which inherit it
 def run_command(words: Sequence[str]) -> int:
-    """Check every run that ``words`` ask for, do them, and print the leaderboard.
+    """Check every run that ``words`` ask for, execute all, and print the leaderboard.
 
     Returns:
-        Exit status: 0; 1 where a run ended without a score (refused beside other runs excepted), or workers died more often than
-        they are started again.
+        Exit status: 0; 1 where a run ended without a score (a refusal counts only where it is the only run), or workers died more
+        often than ``restarts``.
 
     Raises:
         ValueError: a key, value or name in the words is wrong; the message lists the right ones.
@@ -63,14 +65,13 @@ def plugin_words() -> list[str]:
 
 
 def carry_out(planned: Plan, command: Sequence[str]) -> int:
-    """Do what is planned, start what is missing again where a worker died, and print the leaderboard unless trials were done.
+    """Execute a plan, restart missing runs where a worker died, and print the leaderboard unless the runs are trials.
 
     Args:
-        command: what was typed, which records keep.
+        command: command as typed, which records store.
 
     Returns:
-        Exit status: 0; 1 where a run ended without a score (refused beside other runs excepted), or workers died more often than
-        they are started again.
+        Exit status as of ``run_command``.
 
     Raises:
         OSError: records cannot be written, or a launcher failed.
@@ -86,12 +87,13 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
     if settings.report and not planned.study:  # trials are no rows
         _report(settings)
     if missing := planned.missing():
-        show(f"{missing} runs are not recorded: another process is at them, or was; the same command will show")
+        runs = "1 run is" if missing == 1 else f"{missing} runs are"
+        show(f"{runs} not recorded: a process is still at work or has ended; run the same command again")
     return 1 if records is None else exit_status(records)
 
 
 def exit_status(records: Sequence[RunRecord | None]) -> int:
-    """Exit status of runs: 1 where one has no score, but for those that are refused beside others."""
+    """Exit status of runs: 1 where one has no score, else 0; a refusal counts only where it is the only run."""
     outcomes = [record.status for record in records if record is not None]
     return int(outcomes == ["refused"] or bool(set(outcomes) - {"done", "refused"}))
 
@@ -100,7 +102,7 @@ def run_help(words: Sequence[str] = ()) -> str:
     """Usage of ``attn-zoo run``: rows, groups, and every key with its default, for a run that ``words`` ask for.
 
     Raises:
-        ValueError: a word is wrong; so are HydraException and OmegaConfBaseException.
+        ValueError, HydraException, OmegaConfBaseException: a word is wrong.
     """
     planned = plan(words)
     spec, settings = planned.specs[0], planned.settings
@@ -118,9 +120,9 @@ def run_help(words: Sequence[str] = ()) -> str:
         "usage: attn-zoo run [-m] [attention=ROW] [task=NAME] [experiment=NAME] [launch=NAME] [KEY=VALUE ...]\n\n"
         + wrap(
             f"One training run, or with -m a sweep over the lists in values (a,b). A row is {FORM}; attention=NAME "
-            "attention.OPTION=VALUE says the same, and dials.NAME.OPTION=VALUE sets an option of NAME in a sweep. plugin=PATH "
-            "loads a file or folder that registers attentions or tasks, with no package to install. Exit status: 0; 1 where a run "
-            "failed, diverged, timed out or ran out of memory, or the only run asked for was refused; 2 for bad input."
+            "attention.OPTION=VALUE means the same, and dials.NAME.OPTION=VALUE sets an option of NAME in a sweep. plugin=PATH "
+            "loads a file or folder that registers attentions or tasks, without installing a package. Exit status: 0; 1 if a run "
+            "failed, diverged, timed out or ran out of memory, or if the only run was refused; 2 for bad input."
         )
         + f"\n\ngroups:\n{groups}\n\nkeys with their defaults (with task=NAME --help, those of another task):"
         f"\n{keys}"
@@ -135,7 +137,7 @@ _UNSET = (
 
 
 def _pairs(prefix: str, values: Mapping[str, Any]) -> list[str]:
-    """``key=value`` of everything that has a value, dictionaries within as keys with dots."""
+    """List ``key=value`` for every key that has a value; keys of nested dictionaries are joined by dots."""
     found = []
     for key, value in values.items():
         name = f"{prefix}.{key}" if prefix else key
@@ -157,15 +159,15 @@ def _configs(group: str) -> list[str]:
 
 
 def hush() -> None:
-    """Silence all but one of the processes that do each run together; each prints its own errors."""
+    """Silence all but one of the processes that execute each run together; each still prints its own errors."""
     if not speaks():
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
 
 
 def _until_done(planned: Plan, order: Order) -> Sequence[RunRecord | None] | None:
-    """Do the runs and return their records; an empty list for a study, whose trials may fail; None where workers died too often."""
+    """Execute the runs and return their records; [] for a study, whose trials may fail; None where workers died too often."""
     restarts = order.settings.restarts
-    if not (planned.study or planned.left()):  # nothing is worth the start of workers
+    if not (planned.study or planned.left()):  # no run is left that would need workers
         order = replace(order, settings=replace(order.settings, launcher=None))
     for again in range(restarts + 1):
         try:
@@ -178,17 +180,17 @@ def _until_done(planned: Plan, order: Order) -> Sequence[RunRecord | None] | Non
                 if is_of_a_launcher(error):
                     raise OSError(f"the launcher failed: {str(error).strip()}") from error
                 raise
-            then = "what is missing is started again" if again < restarts else "the same command does what is missing"
-            said = f"a worker ended before its run did ({in_short(error)}); what is recorded is kept, and {then}"
+            then = "missing runs are started again" if again < restarts else "the same command does the missing runs"
+            said = f"a worker process ended before its run was done ({in_short(error)}); recorded runs are kept, and {then}"
             print(f"attn-zoo: {said}", file=sys.stderr)
     return None
 
 
 def _search(study: Study, order: Order) -> None:
-    """Do the trials of a study, batch by batch; recorded ones are not done again."""
+    """Execute the trials of a study, batch by batch; recorded trials are not repeated."""
     drawing, number = draws(study), 0
     scores: Any = None
-    with suppress(StopIteration):  # where all are drawn
+    with suppress(StopIteration):  # raised once all trials are drawn
         while True:
             trials = enumerate(drawing.send(scores), number)
             jobs = [Job(study.spec(values), study.locations, Tuning(study.id, study.space, trial=at)) for at, values in trials]

@@ -1,4 +1,4 @@
-"""Search of hyperparameters: its space, refusals at the ends of the space, and the draws of its trials."""
+"""Hyperparameter search: its space, refusals at the ends of the space, and the draws of its trials."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ SAMPLERS = ("grid", "tpe")
 
 
 class RefusedSearchError(ValueError):
-    """Refusal of a task by a mechanism with settings that a search reaches."""
+    """Error of a search that reaches settings with which the mechanism refuses the task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A search of settings, of one mechanism on one task."""
+    """Hyperparameter search for one mechanism on one task."""
 
     id: str
     space: Mapping[str, str]
     """Sweeps by key, as Hydra writes them."""
     base: RunSpec
-    """Spec that all trials share, with some value for each key of the space."""
+    """Spec that all trials share, with an arbitrary value for each key of the space."""
     locations: Mapping[str, Any]
     order: tuple[str, ...]
     """Keys of the space in the order in which a sampler draws them."""
@@ -63,10 +63,10 @@ class Study:
 def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Override]) -> Study:
     """Study that a command asks for.
 
-    What the command line says of a setting goes before the configuration: a sweep is the range, a value takes it out.
+    The command line takes precedence over the config: a sweep is the range of a setting, a single value removes it from the search.
 
     Args:
-        base: composed of the overrides that sweep nothing.
+        base: spec composed of the overrides that are no sweeps.
         given: all overrides of the command line.
 
     Raises:
@@ -94,14 +94,14 @@ def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, 
 
 
 def draws(study: Study) -> Generator[list[dict[str, Any]], list[float], None]:
-    """Yield batches of values by key and take their scores; the same study draws the same values."""
+    """Yield batches of trials as values by key, and receive their scores by ``send``; the same study draws the same values."""
     if study.tuning.sampler == "grid":
         grid = product(*([(key, value) for value in _choices(key, study.space[key])] for key in study.order))
         yield [dict(values) for values in islice(grid, study.trials)]
         return
     import optuna
 
-    optuna.logging.set_verbosity(logging.WARNING)  # its own studies live no longer than the command
+    optuna.logging.set_verbosity(logging.WARNING)  # its studies exist in memory only, for this command
     sampler = optuna.samplers.TPESampler(seed=study.tuning.seed, n_startup_trials=study.tuning.startup)
     higher = measure_named(task_card(study.base.task).metric).higher_is_better
     made = optuna.create_study(sampler=sampler, direction="maximize" if higher else "minimize")
@@ -118,12 +118,12 @@ def objective(record: RunRecord | None) -> float:
     """Validation score of a trial; the worst possible for a trial without one.
 
     Raises:
-        BlockingIOError: another process is at the trial.
+        BlockingIOError: another process is executing the trial.
     """
     if record is None:
         raise BlockingIOError(
-            "another process is at a trial of this study, and the search needs its score to go on; give the command again when "
-            "that one is done"
+            "another process is doing a trial of this study, whose score the search needs; run the command again when that trial "
+            "is done"
         )
     if record.status == "done":
         return float(record.scores["valid"])
@@ -131,7 +131,7 @@ def objective(record: RunRecord | None) -> float:
 
 
 def _space(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Override]) -> dict[str, str]:
-    """Sweeps by key: those that were typed, then those of the configuration."""
+    """Sweeps by key: sweeps that were typed, then sweeps of the config."""
     named = {str(override.get_key_element()).lstrip("+~"): override for override in given}
     typed = {key: str(override.input_line).partition("=")[2] for key, override in named.items() if override.is_sweep_override()}
     usual = {**tuning.space, **_candidates(base, locations, tuning)}
@@ -140,11 +140,11 @@ def _space(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, gi
         _refuse_unsearchable(key, base.attention)
     if not space:
         raise ValueError("nothing is left to search; give a range, such as 'budget.learning_rate=tag(log,interval(0.0001,0.01))'")
-    return {key: "".join(text.split()) for key, text in space.items()}  # the same sweep however it was spaced
+    return {key: "".join(text.split()) for key, text in space.items()}  # equal sweeps have equal text, however spaced
 
 
 def _candidates(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig) -> dict[str, str]:
-    """Sweeps over the candidates that the mechanism neither refuses nor warns of; a single one is no sweep."""
+    """Sweeps over the candidate values that the mechanism accepts without a warning; a single candidate is no sweep."""
     if not any(tuning.dials.get(part.attention) for part in row_of(base).parts()):
         return {}
     geometry = _geometry(base, locations)
@@ -191,16 +191,16 @@ def _refuse_unsearchable(key: str, attention: str) -> None:
         return
     known = [*(f"attention.{option}" for option in options), *(f"budget.{name}" for name in TUNABLE)]
     if key in ("attention", "task", "seed"):
-        why = f"a study is of one mechanism on one task with one seed, so {key} is one value; attn-zoo tune takes several"
+        why = f"a study searches one mechanism on one task with one seed, so {key} takes one value; attn-zoo tune takes several"
     elif group == "budget" and name in {f.name for f in fields(Budget)}:
         why = f"{key} is the same for every row of a table, so it cannot be searched"
     else:
         why = f"{key} cannot be searched"
-    raise ValueError(f"{why}. Searched can be: {', '.join(known)}")
+    raise ValueError(f"{why}. These keys can be searched: {', '.join(known)}")
 
 
 def _ends_of(space: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Values that try each end of each range, and each choice, with the others at their first."""
+    """Settings that try each end of each range, and each choice, with all other keys at their first value."""
     ends = {key: _ends(key, text) for key, text in space.items()}
     first = {key: values[0] for key, values in ends.items()}
     return [{**first, varied: end} for varied, values in ends.items() for end in values]
@@ -219,12 +219,12 @@ def _choices(key: str, text: str) -> list[Any]:
     """Values of a sweep; a range includes its stop.
 
     Raises:
-        ValueError: an interval has no end of values.
+        ValueError: the sweep is an interval, whose values cannot be listed.
     """
     override = _parsed(key, text)
     value = override.value()
     if isinstance(value, IntervalSweep):
-        raise ValueError(f"{key}={text} has no end of values, and a grid needs choice(...) or range(...); or tuning.sampler=tpe")
+        raise ValueError(f"{key}={text} has infinitely many values; a grid needs choice(...) or range(...); or tuning.sampler=tpe")
     if isinstance(value, RangeSweep):
         assert value.start is not None and value.stop is not None
         steps = int((value.stop - value.start) // value.step)
@@ -247,5 +247,5 @@ def _suggest(trial: Any, key: str, text: str) -> Any:
 def _parsed(key: str, text: str) -> Override:
     override = OverridesParser.create().parse_override(f"{key}={text}")
     if not override.is_sweep_override():
-        raise ValueError(f"{key}={text} is one value, where a search needs a range: choice(...), interval(...) or range(...)")
+        raise ValueError(f"{key}={text} is one value, but a search needs a range: choice(...), interval(...) or range(...)")
     return override

@@ -1,4 +1,4 @@
-"""``attn-zoo show``: all about one row of the leaderboard."""
+"""``attn-zoo show``: details of one row of the leaderboard, or of one run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.description = "One row of the leaderboard, or one run, as a reviewer checks it; --all for everything that is recorded."
-    row = "NAME or NAME[OPTION=VALUE,...], perhaps @TASK; a run id (six digits do); or the path of a record"
+    parser.description = "Print what a reviewer checks in a row of the leaderboard or in a run; --all prints everything recorded."
+    row = "NAME or NAME[OPTION=VALUE,...], optionally with @TASK; a run id (its first six digits suffice); or the path of a record"
     parser.add_argument("row", metavar="ROW", help=row)
     add_records(parser)
     checked = "also run the conformance kit on the attention; takes seconds to minutes"
     parser.add_argument("--check", action="store_true", help=checked)
-    parser.add_argument("--all", action="store_true", help="also setting, data, curve, cost, literature and environment")
+    parser.add_argument("--all", action="store_true", help="also print settings, data, curves, costs, literature and environment")
     parser.set_defaults(handler=_show)
 
 
@@ -49,4 +49,4 @@ def _said(shown: Shown, reports: Mapping[str, Report]) -> str:
     name = shown.row.attention
     if reports:
         return "\n\n".join(str(reports[part]) for part in dict.fromkeys(RowName(name).turn))
-    return f"not run here, and no part of a record; attn-zoo check {name} proves every claim of its card, or add --check"
+    return f"not run, as records hold no checks; attn-zoo check {name} proves every claim of its card, or add --check"

@@ -1,4 +1,4 @@
-"""``attn-zoo transplant``: give a trained encoder another attention, and see what of it is kept at each stage."""
+"""``attn-zoo transplant``: replace the attention of a trained encoder, and measure how well its quality is kept at each stage."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Keys(Setting):
     """Keys of the command: those of the setting, rows, data and results. Rows, ``init`` and ``seed`` are swept."""
 
     attention: str = option("", "ROW,ROW: NAME or NAME[OPTION=VALUE,...]; OPTION=A|B makes a curve")
-    init: str = option("stretches", "of E and F: stretches, spectrum, pooling or random; several with commas")
-    seed: str = option("1", "of what mechanisms draw and of the order of passages; several with commas")
-    train: list[str] = option([], "text to learn from, files or folders, as many passages of each")
-    test: list[str] = option([], "text to test on ([]: Python's language reference, as for train)")
-    pairs: str | None = option(None, "pairs to test on: JSON lines with sentence1, sentence2, perhaps label")
+    init: str = option("stretches", "initialisation of E and F: stretches, spectrum, pooling, random; several separated by commas")
+    seed: str = option("1", "seed of random mechanisms and of the order of passages; several separated by commas")
+    train: list[str] = option([], "files or folders of training text, with equally many passages from each")
+    test: list[str] = option([], "files or folders of test text ([]: Python's language reference, as for train)")
+    pairs: str | None = option(None, "pairs to test on: JSON lines with sentence1, sentence2 and optionally label")
     classify: str = option("", "TASK,TASK to fine-tune each student on: sst2, mrpc, imdb, qnli; NAME or NAME[OPTION=VALUE,...]")
     format: str = option("terminal", "terminal or github")
-    output: str | None = option(None, "JSON file for the record, to which the same setting adds")
+    output: str | None = option(None, "JSON file of the record; a command with the same settings adds to it")
     plot: str | None = option(None, "also draw the curves, into a file .svg or .png")
-    read: list[str] = option([], "only show these records, together")
+    read: list[str] = option([], "record files to show together, without doing anything else")
 
 
 _TEXTS = ("attention", "init", "seed", "classify")
@@ -56,19 +56,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = "\n".join(["keys:", *describe_keys(Keys)])
     parser.formatter_class = InLines
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="keys; attention, init and seed take several: a,b")
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="keys; attention, init and seed take several values: a,b")
     parser.set_defaults(handler=lambda parsed: transplant_command(parsed.words))
 
 
 def transplant_command(words: Sequence[str]) -> int:
-    """Do what the words ask for; print the table.
+    """Transplant attentions, or read records, as the words ask; print the table.
 
     Returns:
-        0; 1 where a student failed. What was done until an interrupt is in the output.
+        Exit status: 0; 1 where a student failed. Trials that finished before an interrupt are in ``output``.
 
     Raises:
         UnknownNameError: no such key, attention, option or start.
-        ValueError, OSError: bad input, said before the work.
+        ValueError, OSError: bad input, refused before the work starts.
     """
     names = [word.partition("=")[0] for word in words]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -77,18 +77,18 @@ def transplant_command(words: Sequence[str]) -> int:
     keys = Keys(**typed_options("transplant", Keys, given))
     starts, seeds = list(map(_start, keys.init.split(","))), list(map(_seed, keys.seed.split(",")))
     if len(set(starts)) < len(starts) or len(set(seeds)) < len(seeds):
-        raise ValueError("init and seed take different values with commas between them")
-    rows = rows_of(keys.attention, plain="a student's mechanisms take auto", hybrids=True) if keys.attention else []
+        raise ValueError("init and seed take different values, separated by commas")
+    rows = rows_of(keys.attention, plain="students run the implementation auto", hybrids=True) if keys.attention else []
     if keys.format not in _STYLES:
         raise UnknownNameError("format", keys.format, _STYLES)
     if keys.plot is not None:
         check_plot(Path(keys.plot))
     if keys.read:
         if rows or keys.output is not None:
-            raise ValueError("read shows records as they are; leave attention and output away")
+            raise ValueError("read shows records as they are; leave attention and output out")
         return _show(joined([read_record(Path(file)) for file in keys.read]), keys)
     if not rows:
-        raise ValueError("attention=NAME says which mechanism is transplanted; attn-zoo list shows them")
+        raise ValueError("attention=NAME is missing, which names the mechanism to transplant; attn-zoo list shows them")
     return _work(keys, rows, starts, seeds)
 
 
@@ -100,7 +100,7 @@ def _start(text: str) -> Start:
 
 def _seed(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"seed is whole numbers from 0, commas between them; got {text!r}")
+        raise ValueError(f"seed takes whole numbers from 0, separated by commas; got {text!r}")
     return int(text)
 
 
@@ -142,7 +142,7 @@ def _work(keys: Keys, rows: Sequence[RowName], starts: Sequence[Start], seeds: S
         try:
             _do(found, output, setting, teacher, material, left)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"what was done is in {output}" if output and found["points"] else "") from None
+            raise KeyboardInterrupt(f"results so far are in {output}" if output and found["points"] else "") from None
     return _show(found, keys)
 
 
@@ -156,14 +156,14 @@ def _tasks(text: str) -> list[tuple[str, Any]]:
         if not hasattr(tasks[-1][1], "rows"):
             raise ValueError(f"classify takes tasks of labelled texts, such as sst2, mrpc, imdb and qnli; got {row.attention}")
     if len({name for name, _ in tasks}) < len(tasks):
-        raise ValueError("classify takes different tasks")
+        raise ValueError("classify takes each task once")
     return tasks
 
 
 def _do(
     found: dict[str, Any], output: Path | None, setting: Setting, teacher: Teacher, material: Material, left: Sequence[Trial]
 ) -> None:
-    """Add a point a trial to what was found, and write it after each."""
+    """Execute the trials that are left; add a point for each to ``found``, and write it to ``output`` after each."""
     found["complete"] = False
     before = len(found["points"])
     with Work("transplant", len(left)) as work:
@@ -177,8 +177,8 @@ def _do(
 
 
 def _show(found: Mapping[str, Any], keys: Keys) -> int:
-    """Draw and print a record; 1 where a student of it failed and was not only read."""
-    if keys.plot is not None:  # first, as a reader of the table, head say, may have seen enough
+    """Plot and print a record; return 1 where one of its students failed, unless it was only read."""
+    if keys.plot is not None:  # first, as a reader of the table, such as head, may close the pipe
         plot_transplant(found, Path(keys.plot))
     table = transplant_table(found, _STYLES[keys.format])
     if "tasks" in found["data"]:

@@ -1,4 +1,4 @@
-"""``attn-zoo tune``: as many trials for each mechanism, then its best settings with seeds that no trial had."""
+"""``attn-zoo tune``: equal numbers of trials for each mechanism, then runs of its best settings with seeds that no trial had."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.records import Store
 from attn_zoo.records.tuning import best_of, ledger, trials_of
 from attn_zoo.rows import RowName, read_rows, split
+from attn_zoo.runner.denormals import flushed_denormals
 from attn_zoo.terminal import show, wrap
 
 _OWN = ("trials", "seeds")
 USAGE = """usage: attn-zoo tune attention=ROW,... task=NAME,... [experiment=NAME] [trials=N] [seeds=1,2,3] [KEY=VALUE ...]
 
-Search learning rate and own dial of each mechanism on each task by validation score, with as many trials for each;
-then train the best settings with seeds that no trial had, and print the leaderboard. Trials and runs are recorded, and
-the same command goes on from there.
+Search the learning rate and the hyperparameter of each mechanism on each task by validation score, with equally many
+trials for each; then train the best settings with seeds that no trial used, and print the leaderboard. Trials and runs
+are recorded, and the same command goes on from there.
 
-  experiment=   a search that is written down, such as profile_encoder, with its attentions, tasks, sizes and ranges
-  trials=N      trials of each mechanism on each task (unless said, those of the experiment)
-  seeds=1,2,3   of the runs with the best settings
+  experiment=   a predefined search, such as profile_encoder, with its attentions, tasks, sizes and ranges
+  trials=N      number of trials of each mechanism on each task (default: that of the experiment)
+  seeds=1,2,3   seeds of the runs with the best settings
   KEY=VALUE     as for attn-zoo run: budget.steps=1000, level=cpu, launch=joblib, records=FOLDER ...
-  ROW           NAME or NAME[OPTION=VALUE,...], whose option is then not searched; OPTION=A|B is a row with each value
-  KEY=RANGE     searched in place of the usual: 'budget.learning_rate=tag(log,interval(0.001,0.01))',
+  ROW           NAME or NAME[OPTION=VALUE,...], whose option is then not searched; OPTION=A|B is a row for each value
+  KEY=RANGE     range to search instead of the default: 'budget.learning_rate=tag(log,interval(0.001,0.01))',
                 'attention.projected_length=choice(8,16)'; a single value takes the setting out of the search"""
 
 
@@ -54,11 +55,12 @@ class Request:
     """True for rows that were typed, False for those of the experiment."""
 
 
+@flushed_denormals()  # before PyTorch starts its threads, which inherit it
 def tune(words: Sequence[str]) -> int:
-    """Do what was typed after ``attn-zoo tune``.
+    """Run ``attn-zoo tune`` with the words after it.
 
     Returns:
-        Exit status: 0, or 1 where a run with the best settings failed, or workers died more often than they are started again.
+        Exit status: 0, or 1 where a run with the best settings failed, or workers died more often than ``restarts``.
 
     Raises:
         ValueError: a word is wrong, or no trial of a study has a score.
@@ -82,7 +84,7 @@ def tune(words: Sequence[str]) -> int:
 
 
 def read_request(words: Sequence[str]) -> Request:
-    """Take the words apart.
+    """Parse the words of ``attn-zoo tune``.
 
     Raises:
         ValueError: a word is wrong or missing.
@@ -92,7 +94,7 @@ def read_request(words: Sequence[str]) -> Request:
     for key in ("attention", "task"):
         if f"tuning.{key}" in by_key:
             advice = "on the command line write attention=ROW,... task=NAME,..."
-            raise ValueError(f"tuning.{key} is what an experiment writes down; {advice}")
+            raise ValueError(f"tuning.{key} is a key of experiment files; {advice}")
     own = {key: _values(by_key.pop(key)) for key in ("experiment", "attention", "task", *_OWN) if key in by_key}
     (experiment,) = own.pop("experiment", ["tune"])
     tuning = _written_down(experiment)
@@ -100,7 +102,7 @@ def read_request(words: Sequence[str]) -> Request:
     rows = _rows(own.get("attention", []), tuning, fixed=any(key.startswith("attention.") for key in by_key))
     for key, values in (("attention", rows), ("task", tasks)):
         if not values:
-            raise ValueError(f"{key}= is missing; attn-zoo tune attention=linformer,softmax task=digits")
+            raise ValueError(f"{key}= is missing; for example: attn-zoo tune attention=linformer,softmax task=digits")
     rest = [str(override.input_line) for override in by_key.values()]
     if "trials" in own:
         rest.append(f"tuning.trials={_count('trials', ','.join(own['trials']))}")
@@ -125,7 +127,7 @@ def plan_searches(asked: Request) -> list[Plan]:
             continue
         assert planned.study is not None, "the experiment is a search"
         if (taken := planned.study.base.seed) in asked.seeds:
-            raise ValueError(f"seed {taken} is that of the trials, by which settings are chosen; runs with the best have others")
+            raise ValueError(f"seed {taken} is that of the trials; the runs with the best settings need other seeds; change seeds=")
         found.append(planned)
     if not found:
         raise ValueError(refused[0])
@@ -135,7 +137,7 @@ def plan_searches(asked: Request) -> list[Plan]:
 
 
 def _rows(texts: Sequence[str], tuning: TuningConfig, fixed: bool) -> list[RowName]:
-    """Rows to search: those that were typed, else the experiment's; of a bare name the experiment's rows of that mechanism.
+    """Rows to search: typed rows, else the experiment's; a bare name means the experiment's rows of that mechanism, if any.
 
     Args:
         fixed: whether options of the mechanism were typed beside the rows, which then take the place of the experiment's rows.
@@ -149,7 +151,7 @@ def _rows(texts: Sequence[str], tuning: TuningConfig, fixed: bool) -> list[RowNa
 
 
 def _written_down(experiment: str) -> TuningConfig:
-    """Settings of the search that an experiment writes down.
+    """Search settings in an experiment's config.
 
     Raises:
         ValueError: the experiment is no search.
@@ -157,7 +159,7 @@ def _written_down(experiment: str) -> TuningConfig:
     with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
         tuning = settings_from(hydra.compose("run", overrides=[f"experiment={experiment}"])).tuning
     if not tuning.space:
-        raise ValueError(f"experiment={experiment} searches nothing; attn-zoo run -m experiment={experiment} does its runs")
+        raise ValueError(f"experiment={experiment} searches nothing; do its runs with attn-zoo run -m experiment={experiment}")
     return tuning
 
 
@@ -184,7 +186,7 @@ def _best(searched: Plan, seeds: Sequence[int]) -> Plan:
     assert best is not None, "there is no ledger without one"
     failed = f" ({drawn.failed} without a score)" if drawn.failed else ""
     show(
-        f"study {study.id}: best of {drawn.trials} trials{failed} is trial {drawn.best_trial} with "
+        f"study {study.id}: best of {drawn.trials} trial{'s' * (drawn.trials != 1)}{failed} is trial {drawn.best_trial} with "
         f"{searched_values(best.spec, drawn)}: valid {best.task_card['metric']} {drawn.best_valid:.4g}"
     )
     jobs = tuple(Job(replace(best.spec, seed=seed), study.locations, drawn) for seed in seeds)

@@ -1,4 +1,4 @@
-"""Checks against references: softmax attention, the definition, ``eager``, and the other order of products."""
+"""Checks against references: softmax attention, the definition, ``eager``, and projecting before compressing."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from attn_zoo.contract import Attention, CompressingAttention, Geometry, hide_ro
 TWICE = 2.0
 """Largest error of a kernel, as a multiple of eager's at the same precision, both against float64."""
 ULPS, MANY_ULPS = 8, 16
-"""Roundings of the largest number that are allowed besides, at the length of the check and at the drawn sizes, which are many."""
+"""Roundings of the largest number allowed in addition, at the length of the check and at the drawn sizes, which are many."""
+
+NEARBY = 8
+"""Number of inputs, moved by a rounding, of which the worst error of eager is taken where the first is exceeded."""
 
 
 @attention_check("implementation")
 def limit_is_softmax(subject: Subject) -> str | None:
-    """An exact attention equals softmax attention at every drawn size, with and without padding, also where inputs are 100 times as
-    large; another equals it in the limit its card documents."""
+    """An exact attention equals softmax attention at every drawn size, with and without padding, also for inputs 100 times as
+    large; any other attention equals softmax attention in the limit that its card documents."""
     card = subject.card
     if card.can.exact:
         for geometry in (*subject.plain_and_causal(), *subject.sized()):
@@ -39,7 +42,7 @@ def limit_is_softmax(subject: Subject) -> str | None:
     if card.softmax_limit is None:
         raise NotApplicable("not exact, and the card documents no softmax limit")
     if (subject.variant, subject.implementation) != ("default", "eager"):
-        raise NotApplicable("the limit is one setting, proved once")
+        raise NotApplicable("the softmax limit is checked once, in eager with the default options")
     for geometry in (*subject.plain_and_causal(), *subject.sized(longest=max(BORDERS), shortest=min(BORDERS))):
         _require_softmax(subject, card.softmax_limit(geometry).to(subject.device, subject.dtype).eval(), padded=False)
     return None
@@ -71,8 +74,8 @@ def _softmax_attention(request: Request, allowed: Tensor) -> Tensor:
 
 @attention_check("variant")
 def eager_agrees_with_the_definition(subject: Subject) -> str:
-    """Outputs and all gradients of ``eager`` equal those of the naive equation in float64, at drawn sizes, with and without
-    padding; beyond 129 positions and without gradients its outputs do."""
+    """At drawn sizes, with and without padding, outputs and all gradients of ``eager`` equal those of the naive equation, both in
+    float64; beyond 129 positions and under no_grad, only the outputs are compared."""
     if subject.card.build.definition is None:
         raise NotApplicable("the class has no method definition")
     longest = subject.sizes.blocks if subject.variant == "default" else max(BORDERS)
@@ -103,22 +106,22 @@ def _require_equal(subject: Subject, got: dict[str, Tensor], want: dict[str, Ten
     for name, found in got.items():
         require(found.isfinite().all(), f"{where}: {name}: NaN or infinite")
         gap = (found - want[name]).abs().max().item() / largest
-        require(gap <= subject.tolerance, f"{where}: {name}: {gap:.3g} of the largest number from the definition")
+        require(gap <= subject.tolerance, f"{where}: {name} differs from the definition by {gap:.3g} of the largest number")
         worst = max(worst, gap)
     return worst
 
 
 def _masks(subject: Subject, geometry: Geometry) -> list[Tensor | None]:
-    """No mask and, where padding is claimed, five."""
+    """None for no mask and, where padding is claimed, a tensor of five masks, one for each example."""
     padded = subject.card.can.key_padding and geometry.keys > 5
     return [None, key_masks(geometry.keys, subject.device)[:5]] if padded else [None]
 
 
 @attention_check("twin")
 def implementation_agrees_with_eager(subject: Subject) -> str:
-    """Outputs and all gradients in float32 err at most twice as much as eager's do, both against eager in float64; kernels that
-    multiply in 16 bits alone err at most twice as much as eager's in float64 do when inputs are moved by a rounding to 16 bits.
-    """
+    """Compared with eager in float64, outputs and all gradients in float32 have at most twice the error of eager in float32, at
+    these inputs or at the worst of eight inputs moved by a rounding; kernels that multiply only in 16 bits have at most twice the
+    error of eager in float64 with inputs moved by a rounding to 16 bits."""
     worst = 0.0
     few = _geometries(subject)
     for geometry in (*few, *subject.sized()):
@@ -136,12 +139,23 @@ def implementation_agrees_with_eager(subject: Subject) -> str:
                 mine = answers(perturbed(padded.cast(torch.float64), subject.single), exact)
             rounding = (ULPS if geometry in few else MANY_ULPS) * torch.finfo(subject.single).eps
             largest = {name: answer.abs().max().item() for name, answer in want.items()}
+            nearby: dict[str, float] = {}
             for name in want:
                 where = f"{geometry}, padded={mask is not None}: {name}"
+                require(got[name].isfinite().all(), f"{where}: NaN or infinite")
                 # A gradient may cancel to zero, so roundings are relative to the largest number of the backward pass.
                 floor = rounding * (largest[name] if name == "output" else max(largest.values()))
-                worst = max(worst, _require_within(got[name], mine[name], want[name], floor, where))
-    return f"errs at most {worst:.2f} times what eager and {ULPS} roundings err"
+                error, eager = _error(got[name], want[name]), _error(mine[name], want[name])
+                if error > TWICE * eager + floor and subject.single is torch.float32:
+                    nearby = nearby or _worst_errors(padded, own, exact)
+                    eager = max(eager, nearby[name])
+                allowed = TWICE * eager + floor
+                require(
+                    error <= allowed,
+                    f"{where}: the error is {error:.3g}, that of eager {eager:.3g}; at most {allowed:.3g} is allowed",
+                )
+                worst = max(worst, error / (eager + floor))
+    return f"the error is at most {worst:.2f} times that of eager plus {ULPS} roundings"
 
 
 def _geometries(subject: Subject) -> list[Geometry]:
@@ -153,9 +167,9 @@ def _geometries(subject: Subject) -> list[Geometry]:
     return found
 
 
-def perturbed(request: Request, dtype: torch.dtype) -> Request:
+def perturbed(request: Request, dtype: torch.dtype, seed: int = 3) -> Request:
     """Perturb every number at random by plus or minus one rounding of ``dtype``."""
-    generator, eps = torch.Generator().manual_seed(3), torch.finfo(dtype).eps
+    generator, eps = torch.Generator().manual_seed(seed), torch.finfo(dtype).eps
 
     def perturb(_: str, tensor: Tensor) -> Tensor:
         up = torch.rand(tensor.shape, generator=generator).to(tensor.device) < 0.5
@@ -164,17 +178,27 @@ def perturbed(request: Request, dtype: torch.dtype) -> Request:
     return request.changed(perturb)
 
 
-def _require_within(got: Tensor, eager: Tensor, want: Tensor, floor: float, where: str) -> float:
-    require(got.isfinite().all(), f"{where}: NaN or infinite")
-    error, own = (got.double() - want).abs().max().item(), (eager.double() - want).abs().max().item()
-    allowed = TWICE * own + floor
-    require(error <= allowed, f"{where}: errs by {error:.3g}, eager by {own:.3g}; allowed is {allowed:.3g}")
-    return error / (own + floor)
+def _worst_errors(request: Request, own: Attention, exact: Attention) -> dict[str, float]:
+    """Largest error of each answer of eager in float32, over inputs that differ by roundings.
+
+    Where a gradient is the small difference of large ones, the error at one input may be many times smaller than at the next.
+    """
+    worst: dict[str, float] = {}
+    for seed in range(NEARBY):
+        near = perturbed(request, torch.float32, seed)
+        want, got = answers(near.cast(torch.float64), exact), answers(near, own)
+        worst = {name: max(worst.get(name, 0.0), _error(got[name], want[name])) for name in want}
+    return worst
+
+
+def _error(found: Tensor, want: Tensor) -> float:
+    return (found.double() - want).abs().max().item()
 
 
 @attention_check("variant")
 def compressing_first_agrees(subject: Subject) -> None:
-    """Compressing tokens before projecting them gives what projecting first gives, at the FLOPs it states."""
+    """Compressing the tokens before projecting them gives the same output as projecting first, and takes the FLOPs that
+    ``compression_flops`` states."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         if not isinstance(module, CompressingAttention):
@@ -201,16 +225,16 @@ def _compress(subject: Subject, module: CompressingAttention, length: int) -> No
         short = module.compress(seen, mask)
         again, masses = module.compress_and_weigh(seen, mask)
         for mass, compressed in zip(masses, module.compress(real_tokens(seen, mask), mask), strict=True):
-            subject.equal(mass.expand_as(compressed), compressed, f"masses against ones compressed, padded={mask is not None}")
+            subject.equal(mass.expand_as(compressed), compressed, f"masses against the compressed mask, padded={mask is not None}")
         for weighed, alone in zip(again, short, strict=True):
-            subject.equal(weighed, alone, f"compressed and weighed against compressed, padded={mask is not None}")
+            subject.equal(weighed, alone, f"tokens of compress_and_weigh against those of compress, padded={mask is not None}")
         require(all(part.shape == (6, length, width) for part in short), f"compress gave {[tuple(part.shape) for part in short]}")
         key, value = (_split(part @ matrix, geometry) for part, matrix in zip(short, project, strict=True))
         late_key, late_value = (_split(seen @ matrix, geometry) for matrix in project)
         late = replace(request, key=late_key, value=late_value).padded(mask)(module)
         assert request.query is not None
         first = hide_rows_without_keys(module.attend_compressed(request.query, key, value, module.compressed_valid(mask)), mask)
-        subject.equal(first, late, f"compress first, padded={mask is not None}")
+        subject.equal(first, late, f"compressing first against projecting first, padded={mask is not None}")
 
 
 def _split(tokens: Tensor, geometry: Geometry) -> Tensor:

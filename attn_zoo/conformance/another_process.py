@@ -1,6 +1,6 @@
-"""A process with other hashes, and so another order of sets, in which the kit makes the examples of tasks again.
+"""Subprocess with another hash seed, and so another order of sets, in which the kit makes the examples of tasks again.
 
-It is started once and forks for each task, which spares the seconds of its imports; where there is no fork, it ends after one.
+It is started once and forks for each task, which saves seconds of imports; where there is no fork, it ends after one task.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ print("digests", *(kind(options).examples(split).digest() for split in splits))
 
 
 def digests_elsewhere(sent: bytes) -> tuple[int, list[str], str]:
-    """Digests of the splits that another process computes.
+    """Compute the digests of the splits of a task in the subprocess.
 
     Args:
         sent: the pickled class of a task and its options.
 
     Returns:
-        Its status, the digests where that is 0, and the last line of its errors.
+        The exit status, the digests where the status is 0, and the last line of the error output.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
     with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +74,7 @@ def digests_elsewhere(sent: bytes) -> tuple[int, list[str], str]:
 
 @lru_cache(maxsize=1)
 def _process(owner: int) -> subprocess.Popen[bytes]:
-    """The process, one for each of those that ask; it ends when the owner does."""
+    """Start the subprocess of the process ``owner``, once; it ends when the owner ends."""
     salt = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     environment = {**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", _PROGRAM]

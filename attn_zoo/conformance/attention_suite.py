@@ -1,4 +1,4 @@
-"""The kit for attentions: selection of checks for each setting of a card."""
+"""Conformance kit for attentions: selection of checks for each setting of a card."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def resolve(target: str) -> AttentionCard | TaskCard:
     found = getattr(module, class_name)
     card = getattr(found, "card", None)
     if not isinstance(found, type) or not isinstance(card, (AttentionCard, TaskCard)):
-        raise ValueError(f"{target!r}: {class_name!r} in {module_name!r} is no class with a card; register it by a decorator")
+        raise ValueError(f"{target!r}: {class_name!r} in {module_name!r} is no class with a card; register it with a decorator")
     if card.build is not found:
         raise ValueError(
             f"{target!r}: the card of {class_name!r} in {module_name!r} belongs to {card.origin}; give the class its own"
@@ -83,7 +83,7 @@ def attention_checks(attention: str | AttentionCard, device: torch.device | None
     """Iterate over every check of every setting of an attention, as callable cases.
 
     Settings are the defaults and each of ``card.variants``, each in every implementation that this
-    machine can run; an implementation that it cannot run is one case with the reason.
+    machine can run; an implementation that it cannot run gives one case, skipped with the reason.
 
     Args:
         device: device of every implementation; None takes the CPU for those that run on it.
@@ -111,7 +111,7 @@ def attention_checks(attention: str | AttentionCard, device: torch.device | None
                 continue
             subject = Subject(card, variant, options, implementation, home)
             if subject.interpreted and variant != DEFAULT:
-                continue  # takes minutes each, for the same kernels
+                continue  # each takes minutes, and the kernels are the same
             for check in sorted(ATTENTION_CHECKS.values(), key=_place):
                 if _concerns(check.scope, variant, implementation):
                     yield Case(card.name, check.name, check.contract, partial(check.prove, subject), variant, implementation)
@@ -154,4 +154,4 @@ def _concerns(scope: Scope, variant: str, implementation: str) -> bool:
 
 
 def _never() -> None:
-    """Placeholder in cases that this machine cannot run; calling such a case reports the reason."""
+    """Placeholder for cases that this machine cannot run; calling such a case reports the reason."""

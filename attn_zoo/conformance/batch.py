@@ -14,7 +14,7 @@ from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 
 REPEATS = 350
-"""Copies of the examples, thousands in all, so that temporaries processed in blocks of some MiB need several blocks."""
+"""Number of copies of the examples, so that temporaries processed in blocks of some MiB need several blocks."""
 
 
 def _requests(subject: Subject, module: Attention) -> list[Request]:
@@ -27,12 +27,12 @@ def _requests(subject: Subject, module: Attention) -> list[Request]:
 
 @attention_check("implementation")
 def batch_mates_have_no_influence(subject: Subject) -> None:
-    """An example alone gives what it gives in a batch, also beside examples 30 times as large or wholly padded."""
+    """An example gives the same output alone as in a batch, also beside examples that are 30 times as large or wholly padded."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         for request in _requests(subject, module):
             alone = torch.cat([request.rows(slice(row, row + 1))(module) for row in range(6)])
-            where = f"an example alone against in a batch, causal={geometry.causal}, padded={request.key_valid is not None}"
+            where = f"an example in a batch against it alone, causal={geometry.causal}, padded={request.key_valid is not None}"
             subject.equal(request(module), alone, where)
             loud = request.changed(lambda _, tensor: torch.cat([tensor[:3], 30 * tensor[3:]]))
             loud_alone = torch.cat([loud.rows(slice(row, row + 1))(module) for row in range(3, 6)])
@@ -58,7 +58,7 @@ def batch_order_has_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def batch_size_has_no_influence(subject: Subject) -> None:
-    """Examples repeated until they no longer fit into one block of temporaries give what they give once."""
+    """Examples repeated until they no longer fit into one block of temporaries give the same outputs as without repetition."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = _requests(subject, module)[-1]
@@ -71,11 +71,11 @@ def batch_size_has_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def memory_layout_has_no_influence(subject: Subject) -> None:
-    """Transposed, strided and expanded inputs give what their contiguous copies give, gradients included."""
+    """Transposed, strided and expanded inputs give the same outputs and gradients as their contiguous copies."""
     layouts: dict[str, Callable[[Tensor], Tensor]] = {
-        "(batch, length, heads, head_dim) underneath": lambda tensor: tensor.transpose(1, 2).contiguous().transpose(1, 2),
-        "every second number of a larger tensor": lambda tensor: tensor.repeat_interleave(2, dim=-1)[..., ::2],
-        "one example expanded over the batch": lambda tensor: tensor[:1].expand_as(tensor),
+        "inputs stored as (batch, length, heads, head_dim)": lambda tensor: tensor.transpose(1, 2).contiguous().transpose(1, 2),
+        "inputs that are every second number of a larger tensor": lambda tensor: tensor.repeat_interleave(2, dim=-1)[..., ::2],
+        "inputs that are one example expanded over the batch": lambda tensor: tensor[:1].expand_as(tensor),
     }
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
@@ -93,7 +93,8 @@ def _laid_out(request: Request, layout: Callable[[Tensor], Tensor]) -> Request:
 
 @attention_check("implementation")
 def inputs_are_left_alone(subject: Subject) -> None:
-    """Neither the call nor writing into its output changes the caller's tensors; a mask without any key neither."""
+    """Neither the call nor writing into its output changes the caller's tensors, even where a mask leaves an example without
+    keys."""
     ones = [subject.geometry(1, causal=geometry.causal) for geometry in subject.plain_and_causal()]
     for geometry in (*subject.plain_and_causal(), *ones):
         if (module := subject.build_if_allowed(geometry)) is None:

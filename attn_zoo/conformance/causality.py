@@ -19,20 +19,20 @@ ROWS = 2**21
 """Largest number of query-key pairs of a head in one call; more cuts take several calls."""
 
 PREFIXED, PREFIXES = 127, (126, 120, 113, 112, 97, 96, 81, 80, 72, 65)
-"""Length of a sequence and of its prefixes, which end in blocks and at their borders. No power of two lies between, at which
-numbers that follow the length in steps, such as that of buckets, may change."""
+"""Length of a sequence and of its prefixes, which end inside blocks and at their borders. No power of two lies between them,
+because numbers that follow the length in steps, such as the number of buckets, may change at one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Size of the past, and a change of the future."""
+    """Test input: the scale of its past positions, and a change of its future positions."""
 
     future: str
     change: Callable[[Tensor], Tensor]
     past: float = 1.0
     told: str = ""
     opposed: bool = False
-    """Keys are queries of the other sign, so that no score of the past is above zero."""
+    """Keys are the negated queries, so that the score of a position with itself is not above zero."""
 
     def __str__(self) -> str:
         return f"the future holds {self.future}{self.told}"
@@ -42,8 +42,8 @@ def _other(tensor: Tensor) -> Tensor:
     return tensor.flip(-1) + 1
 
 
-# A maximum or a sum over the whole length shows only where the future exceeds the past; a large past and a small future underflow
-# features that shrink with large inputs; a large finite fill in place of minus infinity shows only where scores are below it.
+# A maximum or sum over the whole length is detected only if the future exceeds the past; a large past and a small future underflow
+# features that shrink with large inputs; a large finite fill in place of minus infinity is detected only if scores are below it.
 FUTURES = (
     Scene("other numbers", _other),
     Scene("numbers 30 times as large", lambda tensor: 30 * _other(tensor)),
@@ -55,13 +55,14 @@ LOUD_AND_QUIET = (
     Scene("numbers 100 times as large", lambda tensor: 100 * _other(tensor), 100.0, " and the past is 100 times as large"),
     Scene("numbers 100 times as small", lambda tensor: 0.01 * _other(tensor), 100.0, " and the past is 100 times as large"),
     Scene("numbers 100 times as large", lambda tensor: 100 * _other(tensor), 0.01, " and the past is 100 times as small"),
-    Scene("numbers 100 times as large", lambda tensor: 100 * _other(tensor), 100.0, " and the past is as large and opposed", True),
+    Scene("numbers 100 times as large", lambda tensor: 100 * _other(tensor), 100.0, " and the past is as large and negated", True),
 )
 
 
 @attention_check("implementation")
 def causal_output_ignores_the_future(subject: Subject) -> None:
-    """In a causal geometry no change of later positions, however large, changes an output; where not claimed, it is refused."""
+    """In a causal geometry no change of later positions, however large, changes an output; where causality is not claimed, a causal
+    geometry is refused."""
     if not subject.causal:
         must_refuse("causal", lambda: subject.build(subject.geometry(causal=True)))
         return
@@ -71,7 +72,8 @@ def causal_output_ignores_the_future(subject: Subject) -> None:
 
 @attention_check("implementation")
 def no_future_leaks_at_any_border(subject: Subject) -> None:
-    """At every drawn length the future has no influence, wherever it begins in up to 129 positions, and at each border beyond."""
+    """At every drawn length no output depends on later positions: up to 129 positions, the future begins at each of them; beyond,
+    at each border of a block."""
     _causal(subject)
     for geometry in subject.sized(shortest=2):
         if geometry.causal:
@@ -85,7 +87,7 @@ def no_future_leaks_at_any_border(subject: Subject) -> None:
 def require_no_future(
     subject: Subject, module: Attention, where: Sequence[int], scenes: Sequence[Scene], call: Callable[..., Tensor] | None = None
 ) -> None:
-    """Change what follows each cut, one example for each, and require that no output before it changes.
+    """Change the positions from each cut on, in one example per cut, and require that no output before the cut changes.
 
     Args:
         call: called in place of ``module``.
@@ -127,7 +129,7 @@ def _portions(where: Sequence[int], length: int) -> Iterator[Sequence[int]]:
 
 
 def _with_futures(past: Request, request: Request, where: Sequence[int], change: Callable[[Tensor], Tensor]) -> Request:
-    """One example for each cut, whose positions from the cut on hold ``change`` of the request."""
+    """Make one example for each cut; its positions from the cut on hold ``change`` of the request."""
     changed = request.changed(lambda _, tensor: change(tensor))
     cut = torch.tensor(where, device=request.value.device)[:, None, None, None]
 
@@ -140,7 +142,7 @@ def _with_futures(past: Request, request: Request, where: Sequence[int], change:
 
 @attention_check("implementation")
 def padding_in_the_future_has_no_influence(subject: Subject) -> None:
-    """Whether later positions are padding changes no earlier output."""
+    """In a causal geometry, padding at later positions changes no earlier output."""
     _causal(subject)
     if not subject.card.can.key_padding:
         raise NotApplicable("key_padding is not claimed")
@@ -162,7 +164,8 @@ def padding_in_the_future_has_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def a_prefix_answers_as_the_whole(subject: Subject) -> None:
-    """Causally, the first positions alone give the outputs that they give before others, wherever they end."""
+    """In a causal geometry, a prefix of a sequence gives the same outputs alone as within the whole sequence, wherever the prefix
+    ends."""
     whole = _causal(subject)
     if not subject.card.can.any_length:
         raise NotApplicable("any_length is not claimed")
@@ -171,12 +174,12 @@ def a_prefix_answers_as_the_whole(subject: Subject) -> None:
         outputs = request(whole)
         for end in PREFIXES:
             found = request.first(end)(whole)
-            subject.equal(found, outputs[:, :, :end], f"a prefix of {end} of {PREFIXED} positions alone against in the whole")
+            subject.equal(found, outputs[:, :, :end], f"a prefix of {end} positions alone against the first outputs of {PREFIXED}")
 
 
 @attention_check("implementation")
 def causal_output_sees_the_past(subject: Subject) -> None:
-    """The first causal output depends on the first value and, where contents are compared, later outputs on earlier values."""
+    """The first causal output depends on the first value and, where queries are read, later outputs depend on earlier values."""
     module = _causal(subject)
     request = subject.draw(module).leaves()
     out = request(module)
@@ -197,7 +200,7 @@ def _causal(subject: Subject) -> Attention:
 
 
 def _influence(out: Tensor, request: Request, position: int, module: Attention) -> Tensor:
-    """Absolute gradient of one output by each position's value, or by a stream that replaces it."""
+    """Absolute gradient of one output with respect to each position's value, and to streams that replace it."""
     values = [request.value]
     values += [request.streams[s.name] for s in module.card.streams(module.geometry, module.options) if s.starts_as == "value"]
     grads = torch.autograd.grad(out[:, :, position].sum(), values, retain_graph=True, allow_unused=True)

@@ -35,10 +35,10 @@ def card_is_complete(subject: Subject) -> None:
     require(card.build.card is card, f"{card.origin}.card is another card, named {card.build.card.name!r}")
     require(card.implementations[:1] == ("eager",), f"implementations are {card.implementations}; eager comes first")
     unknown = set(card.reads) - set(INPUTS)
-    require(not unknown and "value" in card.reads, f"reads is {card.reads}; it names value and nothing but {', '.join(INPUTS)}")
+    require(not unknown and "value" in card.reads, f"reads is {card.reads}; it must name value, and only {', '.join(INPUTS)}")
     _check_options(subject)
-    require(card.can.causal or not card.can.stepwise, "the card claims stepwise, which is causal, and no causal form")
-    require(subject.causal == card.can.causal, "the card claims a causal form, which the default options refuse")
+    require(card.can.causal or not card.can.stepwise, "the card claims stepwise without causal; steps are causal, so claim both")
+    require(subject.causal == card.can.causal, "the card claims causal, but the default options refuse a causal geometry")
     for geometry in subject.plain_and_causal():
         streams = card.streams(geometry, subject.options)
         require(all(isinstance(stream, Stream) for stream in streams), f"streams returned {streams!r}, not a tuple of Stream")
@@ -52,14 +52,14 @@ def _check_options(subject: Subject) -> None:
     hints = get_type_hints(kind)
     for option in fields(kind):
         bare = option.default is MISSING and option.default_factory is MISSING and option.name not in length_rules(kind)
-        require(not bare, f"option {option.name} has no default; give it one, or by_length")
+        require(not bare, f"option {option.name} has no default; give it one, or a rule by by_length")
         hint = hints[option.name]
         plain = isclass(hint) and (hint in (int, float, bool, str) or issubclass(hint, Enum))
         require(
             plain, f"option {option.name} is of type {hint}; only int, float, bool, str and enums can be set from a command line"
         )
     for variant, options in card.variants.items():
-        require(variant and variant != "default", f"a variant is called {variant!r}")
+        require(variant and variant != "default", f"a variant is called {variant!r}; choose another name")
         given = attention_options(card, DEFAULTS_AT, options)
         require(given != attention_options(card, DEFAULTS_AT, {}), f"variant {variant!r} equals the defaults")
 
@@ -75,7 +75,8 @@ def building_leaves_its_options_alone(subject: Subject) -> None:
 
 @attention_check("card")
 def defaults_suit_every_length(subject: Subject) -> str:
-    """Defaults that follow the length build at every length from 2, and the mechanism warns of none of them from 64 tokens on."""
+    """Defaults that depend on the length can be built at every length from 2 on, and from 64 tokens on the method ``warnings``
+    returns nothing for them."""
     if not length_rules(subject.card.options):
         raise NotApplicable("no default follows the length")
     card, sizes = subject.card, ((n, d) for n in LENGTHS_OF_DEFAULTS for d in (8, 64))
@@ -89,7 +90,7 @@ def defaults_suit_every_length(subject: Subject) -> str:
             except (UnsupportedError, ValueError) as error:
                 raise Violation(f"the defaults are refused at {geometry}: {error}") from error
             warnings = card.build.warnings(geometry, options) if n >= 64 else ()
-            require(not warnings, f"the defaults are doubted at {geometry}: {'; '.join(warnings)}")
+            require(not warnings, f"the method warnings doubts the defaults at {geometry}: {'; '.join(warnings)}")
     return "; ".join(f"{name} = {rule.words}" for name, rule in length_rules(card.options).items())
 
 
@@ -106,7 +107,7 @@ def request_checking_is_inherited(subject: Subject) -> None:
 
 @attention_check("implementation")
 def output_is_like_the_queries(subject: Subject) -> None:
-    """One finite number for each number of the queries, in the dtype and on the device of the inputs."""
+    """The output has the shape of the queries, the dtype and device of the inputs, and only finite numbers."""
     narrow = (torch.bfloat16, torch.float16) if subject.single is torch.float32 else ()
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
@@ -130,7 +131,8 @@ def _check_output(request: Request, out: Tensor, where: str) -> None:
 
 @attention_check("implementation")
 def cross_lengths_run_or_are_refused(subject: Subject) -> None:
-    """Queries and keys of different number run where claimed, and are refused when building and when calling where not."""
+    """Unequal numbers of queries and keys run where ``cross`` is claimed; elsewhere both building for them and calling with them
+    are refused."""
     if subject.always_causal:
         raise NotApplicable(f"{subject.implementation} is causal here, with as many queries as keys")
     square = subject.geometry()
@@ -150,7 +152,8 @@ def cross_lengths_run_or_are_refused(subject: Subject) -> None:
 
 @attention_check("implementation")
 def other_lengths_run_or_are_refused(subject: Subject) -> None:
-    """Lengths other than the one built for run where claimed, are refused where not, and can all be built for."""
+    """A call at another length than the module was built for runs where that is claimed and is refused where not; a module built
+    for the other length runs at it."""
     can = subject.card.can
     for causal in {geometry.causal for geometry in subject.plain_and_causal()}:
         module = subject.build(subject.geometry(causal=causal))
@@ -168,7 +171,8 @@ def other_lengths_run_or_are_refused(subject: Subject) -> None:
 
 @attention_check("variant")
 def resizing_leads_to_the_new_length(subject: Subject) -> None:
-    """After ``resize_length`` a module has the new length, and with the state of one built for it, its output; or it refuses."""
+    """``resize_length`` gives a module the new length and, once it has loaded the state dict of a module built for that length, the
+    same output as that module; or it refuses with UnsupportedError."""
     for geometry in subject.plain_and_causal():
         for length in (2 * geometry.keys + 1, geometry.keys - 2):
             built = subject.build_if_allowed(replace(geometry, queries=length, keys=length))
@@ -185,7 +189,7 @@ def resizing_leads_to_the_new_length(subject: Subject) -> None:
             if built is None:
                 raise Violation(f"resize_length({length}) ran, but a module for {length} keys is refused")
             module.load_state_dict(built.state_dict(), strict=True)
-            where = f"resized to {length} with the state of one built for it"
+            where = f"resized to {length} with the state dict of a module built for {length}"
             subject.equal(request(module), request(built), where, subject.exactness)
 
 
@@ -199,14 +203,14 @@ def unread_inputs_have_no_influence(subject: Subject) -> None:
     expected = subject.draw(module)(module)
     if subject.card.can.shares_query_key and "key" not in subject.card.reads:
         alone = replace(subject.draw(module), key=None)
-        subject.equal(alone(module), expected, "key=None against the query passed twice", 0.0)
+        subject.equal(alone(module), expected, "output for key=None against the query also passed as key", 0.0)
     if not unread and subject.card.can.shares_query_key:
         return
     if not unread:
         raise NotApplicable("the card reads every input")
     nan = subject.draw(module, unread=True).changed(lambda name, tensor: tensor * torch.nan if name in unread else tensor).leaves()
     out = nan(module)
-    subject.equal(out.detach(), expected, f"NaN instead of None as {' and '.join(unread)}", 0.0)
+    subject.equal(out.detach(), expected, f"output for NaN instead of None as {' and '.join(unread)}", 0.0)
     if not out.requires_grad:
         raise Violation("no gradient reaches any input")
     out.sum().backward()
@@ -216,7 +220,8 @@ def unread_inputs_have_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def unfit_requests_are_refused(subject: Subject) -> None:
-    """A shape, dtype, mask or stream that does not fit raises ValueError; so does a separate key where it is shared."""
+    """A shape, dtype, mask or stream that does not fit raises ValueError; where keys are the queries, a separate key tensor raises
+    UnsupportedError."""
     module = subject.build()
     good = subject.draw(module)
     mask = torch.ones(good.value.shape[0], good.value.shape[2], dtype=torch.bool, device=subject.device)
@@ -225,7 +230,7 @@ def unfit_requests_are_refused(subject: Subject) -> None:
         "value with a head too many": replace(good, value=torch.cat([good.value, good.value[:, :1]], dim=1)),
         "integer key_valid": good.padded(mask.long()),
         "key_valid of the shape (keys, batch)": good.padded(mask.mT.contiguous()),
-        "stream nobody asked for": replace(good, streams={**good.streams, "surprise": good.value}),
+        "a stream that the card does not name": replace(good, streams={**good.streams, "surprise": good.value}),
     }
     if "query" in subject.card.reads:
         bad["None as the query"] = replace(good, query=None)
@@ -244,7 +249,7 @@ def must_raise_value_error(what: str, call: Callable[[], object]) -> None:
     """Check that a call with arguments that do not fit raises ``ValueError``.
 
     Raises:
-        Violation: it ran, or failed in another way than by ``ValueError``.
+        Violation: the call ran, or raised another exception.
     """
     try:
         call()
@@ -257,7 +262,8 @@ def must_raise_value_error(what: str, call: Callable[[], object]) -> None:
 
 @attention_check("variant")
 def building_draws_what_is_claimed(subject: Subject) -> None:
-    """With equal parameters, modules built under different seeds agree, unless the card says that building draws something."""
+    """With equal parameters, modules built under different seeds give the same output, unless the card claims
+    ``random_at_build``."""
     first, second = subject.build(seed=1), subject.build(seed=2)
     with torch.no_grad():
         for mine, other in zip(first.parameters(), second.parameters(), strict=True):
@@ -265,8 +271,8 @@ def building_draws_what_is_claimed(subject: Subject) -> None:
     request = subject.draw(first)
     gap = (request(first) - request(second)).abs().max().item()
     if not subject.card.can.random_at_build:
-        require(gap == 0, f"random_at_build is not claimed, but two seeds differ by {gap:.3g} with equal parameters")
+        require(gap == 0, f"random_at_build is not claimed, but outputs of two seeds differ by {gap:.3g} with equal parameters")
     elif subject.variant == "default" and gap == 0:
         drawn = [attention_options(subject.card, DEFAULTS_AT, options) for options in subject.card.variants.values()]
         buffers = [{name for name, _ in subject.build(options=options).named_buffers()} for options in drawn]
-        require(any(buffers), "the card claims random_at_build, but two seeds built the same map, and no variant holds buffers")
+        require(any(buffers), "the card claims random_at_build, but outputs under two seeds are equal, and no variant has buffers")

@@ -1,4 +1,4 @@
-"""Checks that the cost on the card is that of the code."""
+"""Checks that the cost on the card equals the cost of the code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SLACK, LOG_SLACK = 0.15, 0.15
 """Tolerance of a fitted exponent, and the addition to it for a factor log n."""
 
 READ, LATER = 5, 17
-"""Numbers of past and of later tokens in the check of the state; few, with enough later ones to depend on all of the past."""
+"""Numbers of past and of later tokens in the check of the state: few, but enough later ones to depend on the whole past."""
 
 MANY = 2**16
 """Number of tokens after which a state that does not grow is smaller than the tokens read."""
@@ -35,8 +35,8 @@ FLOAT_BYTES = 4
 
 @attention_check("variant")
 def cost_formula_is_exact(subject: Subject) -> str | None:
-    """The card's FLOPs, of the backward pass too if it states them, and its parameters equal what PyTorch counts; two examples take
-    no more than twice as many."""
+    """The card's FLOPs, also of the backward pass if stated, equal what PyTorch counts, and its number of parameters equals the
+    module's; two examples take at most twice the FLOPs of one."""
     proved, unstated, subject = 0, False, subject.as_counted()
     for geometry in _geometries(subject):
         module = subject.build_if_allowed(geometry)
@@ -53,18 +53,19 @@ def cost_formula_is_exact(subject: Subject) -> str | None:
         require(stated.parameters == held, f"{geometry}: the card says {stated.parameters} parameters, the module holds {held}")
         if geometry.keys == subject.length:
             twice = count(subject, module, batch=2).flops
-            require(twice <= 2 * stated.flops, f"{geometry}: two examples take {twice} FLOPs, one {stated.flops}")
+            require(twice <= 2 * stated.flops, f"{geometry}: two examples take {twice} FLOPs, more than 2 x {stated.flops}")
         proved += 1
-    require(proved > 0, "the options allow none of the shapes")
+    require(proved > 0, "the options refuse every shape of this check")
     return "the card does not state backward_flops" if unstated else None
 
 
 @attention_check("variant")
 def state_bytes_are_needed_and_enough(subject: Subject) -> str:
-    """The state holds no fewer numbers than later outputs depend on independently, and no more than all past inputs they use."""
+    """The stated ``state_bytes`` hold at least as many numbers as later outputs depend on independently, and at most all past
+    inputs that later outputs use."""
     cost, options = subject.card.cost, subject.options
     without = cost(subject.geometry(), options).state_bytes
-    require(without is None, f"the card states {without} bytes of state without causality")
+    require(without is None, f"the card states {without} bytes of state without causality; state None there")
     if not subject.causal:
         return "no causal form, no state"
     few = subject.geometry(READ, heads=1, head_dim=4, causal=True)
@@ -75,22 +76,22 @@ def state_bytes_are_needed_and_enough(subject: Subject) -> str:
     needed, names = past_in_the_future(subject, read)
     require(
         stated >= FLOAT_BYTES * needed,
-        f"after {read} tokens the card says {stated} bytes of state; answers after {READ} tokens depend on {needed} independent "
-        f"numbers of the past, {FLOAT_BYTES * needed} bytes",
+        f"the card states {stated} bytes of state after {read} tokens, but outputs after {READ} tokens depend on {needed} "
+        f"independent numbers of the past, which take {FLOAT_BYTES * needed} bytes",
     )
     far = _long(subject.geometry(causal=True), MANY)
     most = FLOAT_BYTES * MANY * far.inner_dim * len(names)
     held = cost(far, options).state_bytes
     require(
         held is not None and held <= most,
-        f"after {MANY} tokens the card says {held} bytes of state; all of {', '.join(sorted(names)) or 'nothing'}, which later "
-        f"answers depend on, is {most}",
+        f"the card states {held} bytes of state after {MANY} tokens; all of {', '.join(sorted(names)) or 'nothing'}, which later "
+        f"outputs depend on, takes {most} bytes",
     )
     return f"{stated} bytes stated for {read} tokens, at least {FLOAT_BYTES * needed} needed"
 
 
 def past_in_the_future(subject: Subject, built_for: int) -> tuple[int, set[str]]:
-    """Rank of the Jacobian of later outputs by the first tokens, and names of the tensors with a non-zero part in it.
+    """Rank of the Jacobian of later outputs with respect to the first tokens, and names of the tensors with a non-zero block.
 
     A state carried from token to token holds at least as many numbers as the rank.
 
@@ -120,14 +121,14 @@ def shapes_flow_without_numbers(subject: Subject) -> None:
             with torch.device("meta"):
                 out = request(subject.card.build(geometry, copy.deepcopy(subject.options), "eager").to(subject.dtype).eval())
         except (NotImplementedError, RuntimeError) as error:
-            raise Violation(f"{geometry}: it asks shapes for numbers: {error}") from error
-        require(out.shape == request.value.shape, f"{geometry}: shapes alone give {tuple(out.shape)}")
+            raise Violation(f"{geometry}: it does not run on the meta device, where tensors have no values: {error}") from error
+        require(out.shape == request.value.shape, f"{geometry}: on the meta device the output has shape {tuple(out.shape)}")
 
 
 def _geometries(subject: Subject) -> Iterator[Geometry]:
     shapes = ((1, 4, 1), (2, 8, subject.length), (3, 8, 64), (2, 16, 100), (1, 4, 1000))
     for causal in {geometry.causal for geometry in subject.plain_and_causal()}:
-        for heads, head_dim, length in shapes[subject.brief :]:  # a product over one position may be counted as none
+        for heads, head_dim, length in shapes[subject.brief :]:  # a matrix product over one position may be counted as none
             yield subject.geometry(length, heads=heads, head_dim=head_dim, causal=causal)
     if subject.card.can.cross:
         yield replace(subject.geometry(), queries=9)
@@ -146,7 +147,8 @@ def _there_anyway(request: Request, module: Attention) -> list[Tensor]:
 
 @attention_check("variant")
 def time_grows_as_printed(subject: Subject) -> str:
-    """FLOPs grow with the length as the card's big-O, numbers written no faster; both of ``eager`` beside ``tiled`` no faster."""
+    """FLOPs grow with the length as the card's big-O of time, and numbers written to memory grow no faster; for an attention with
+    ``tiled``, neither grows faster in ``eager``."""
     claim, eager, subject = subject.card.time, subject, subject.as_counted()
     slack = SLACK + (LOG_SLACK if claim.has_log else 0)
     remarks = []
@@ -182,9 +184,9 @@ def _require_no_faster(subject: Subject, geometry: Geometry, claim: Growth) -> N
 
 @attention_check("variant")
 def memory_grows_as_printed(subject: Subject) -> str:
-    """The largest tensor, forward and backward, grows no faster than the card's big-O of memory.
+    """The largest tensor of the forward and backward pass grows no faster than the card's big-O of memory.
 
-    That of ``eager`` beside ``tiled`` grows no faster than the big-O of time.
+    For an attention with ``tiled``, the largest tensor of ``eager`` grows no faster than the big-O of time.
     """
     forms = [(subject.as_counted(), subject.card.memory)]
     if forms[0][0].implementation != "eager":
@@ -234,7 +236,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def trace(subject: Subject, causal: bool, length: int) -> Trace:
-    """Run one head over one example of ``length`` in float32 and record; each length once for a subject."""
+    """Record the cost of one head over one example of ``length`` in float32; cached, so that a subject runs each length once."""
     key = (subject.implementation, causal, length)
     if key not in subject.traces:
         module = subject.build(subject.geometry(length, heads=1, causal=causal), dtype=torch.float32)

@@ -20,18 +20,18 @@ from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry, UnsupportedError
 
 OWN = 0.5
-"""Least share of the outputs that depend on their own query; one alone in its bucket or window does not."""
+"""Least share of the outputs that depend on their own query; a query alone in its bucket or window has no influence."""
 DRAWS = 16
-"""Largest number of draws, in one of which each position is to count."""
+"""Largest number of random draws; each position must have a gradient in at least one."""
 STEPS = (1e-6, 1e-7, 1e-8)
-"""Distances of the points between which a slope is taken, in a direction each."""
+"""Step sizes of the finite differences, each with its own random direction."""
 SLOPE, ROUNDING = 1e-4, 1e-8
-"""Tolerances of a slope: relative to that of independent numbers, and to the sum of the outputs, whose rounding a step divides."""
+"""Tolerances of a slope: relative to the norm of its summands, and to the sum of the outputs, whose rounding a step divides."""
 
 
 @attention_check("implementation")
 def every_position_gets_a_gradient(subject: Subject) -> None:
-    """Each valid position of each input and stream influences the output, itself or through a stream that replaces it."""
+    """Each valid position of each input and stream gets a gradient, directly or through a stream that replaces the input."""
     module = subject.build()
     masks: list[Tensor | None] = [None]
     if subject.card.can.key_padding:
@@ -71,9 +71,11 @@ def _reached(request: Request, module: Attention) -> dict[str, Tensor]:
 
 @attention_check("implementation")
 def every_position_counts_at_every_size(subject: Subject) -> None:
-    """At every drawn length from 63 on, each position of each input and stream counts in one of some draws at least.
+    """At every drawn length from 63 on, each position of each input and stream gets a gradient in at least one of several random
+    draws.
 
-    Causally the values up to three quarters do: a query may have one key alone, and late keys few queries.
+    In a causal geometry only values need one, up to three quarters of the length: a query may see a single key, and late keys are
+    seen by few queries.
     """
     for geometry in subject.sized(shortest=min(BORDERS)):
         module = subject.build(geometry)
@@ -92,7 +94,7 @@ def every_position_counts_at_every_size(subject: Subject) -> None:
 
 
 def _alone(subject: Subject, module: Attention, place: int) -> bool:
-    """True for a position that sees one value alone, as in a block of one, so that its query and key count for nothing."""
+    """True for a position that sees only one value, as in a block of one, so that its query and key have no influence."""
     request = subject.draw(module, batch=1).leaves()
     grad = torch.autograd.grad(request(module)[:, :, place].sum(), request.value)[0]
     return int((grad != 0).any(dim=3).flatten(0, 1).any(dim=0).sum()) <= 1
@@ -100,10 +102,10 @@ def _alone(subject: Subject, module: Attention, place: int) -> bool:
 
 @attention_check("variant")
 def gradients_follow_outputs_at_every_size(subject: Subject) -> None:
-    """At every drawn size, with padding and with other numbers of queries, each gradient of ``eager`` is the slope of the outputs;
-    those of other implementations agree with it."""
+    """At every drawn size, with padding and with other numbers of queries, each gradient of ``eager`` equals the slope of the
+    outputs, a finite difference; gradients of other implementations agree with those of ``eager``."""
     if subject.dtype is not torch.float64:
-        raise NotApplicable("slopes are taken in float64")
+        raise NotApplicable("slopes are checked in float64 only")
     cross = subject.card.can.cross and not subject.always_causal
     wide = [replace(subject.geometry(), queries=queries) for queries in ACROSS] if cross else []
     for geometry in (*wide, *subject.sized()):
@@ -115,21 +117,21 @@ def gradients_follow_outputs_at_every_size(subject: Subject) -> None:
 
 
 def _require_slopes(module: Attention, request: Request, where: str) -> None:
-    """Compare each gradient along a random direction with the difference of the outputs at two points of it."""
+    """Compare each gradient along a random direction with a finite difference of the outputs."""
     found = answers(request, module)
     for name, tensor in {**request.tensors, **trained_parameters(module)}.items():
-        for seed, step in enumerate(STEPS):  # between the points may lie a kink, or a border of a bucket; not so each time
+        for seed, step in enumerate(STEPS):  # one step may cross a kink or the border of a bucket, but hardly all
             told, slope, allowed = _slopes(module, request, name, tensor, found[f"gradient of {name}"], seed, step)
             if abs(told - slope) <= allowed:
                 break
         else:
-            raise Violation(f"{where}: the gradient of {name} gives a slope of {told:.6g}, outputs rise by {slope:.6g}")
+            raise Violation(f"{where}: the gradient of {name} gives a slope of {told:.6g}, finite differences give {slope:.6g}")
 
 
 def _slopes(
     module: Attention, request: Request, name: str, tensor: Tensor, grad: Tensor, seed: int, step: float
 ) -> tuple[float, float, float]:
-    """Slope by the gradient, slope of the outputs, and the difference that rounding allows."""
+    """Slope by the gradient, slope by the finite difference of the outputs, and the difference that rounding allows."""
     generator = torch.Generator().manual_seed(seed)
     way = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
     ahead, behind = (_weighed(module, request, name, way * shift) for shift in (step, -step))
@@ -139,7 +141,7 @@ def _slopes(
 
 @torch.no_grad()
 def _weighed(module: Attention, request: Request, name: str, shift: Tensor) -> Tensor:
-    """Weighted sum of the outputs, with the weights of ``answers``, where one tensor or parameter is shifted."""
+    """Weighted sum of the outputs, with the weights of ``answers``, after a shift of one tensor or parameter."""
     if name in request.tensors:
         moved = request.changed(lambda other, tensor: tensor + shift if other == name else tensor)
         out = moved(module)
@@ -158,9 +160,9 @@ def every_parameter_gets_a_gradient(subject: Subject) -> None:
     module = subject.build()
     parameters = trained_parameters(module)
     if not parameters:
-        raise NotApplicable("there are no parameters that train")
+        raise NotApplicable("the module has no trainable parameters")
     with torch.no_grad():
-        for parameter in parameters.values():  # away from zero, where the gradients of others vanish
+        for parameter in parameters.values():  # away from zero, where gradients of other parameters vanish
             parameter.add_(0.01 * torch.randn_like(parameter))
     request = subject.draw(module)
     found = answers(request, module)
@@ -202,7 +204,7 @@ def outputs_follow_their_own_queries(subject: Subject) -> str:
         module = subject.build(geometry)
         places = torch.arange(geometry.keys, device=subject.device)
         leaves = subject.draw(module, batch=1).rows(torch.zeros_like(places)).leaves()
-        own = leaves(module)[places, :, places].sum()  # example i for output i
+        own = leaves(module)[places, :, places].sum()  # output i of example i
         grad = torch.autograd.grad(own, leaves.tensors["query"], allow_unused=True)[0]
         reached = torch.zeros(geometry.keys) if grad is None else grad[places, :, places].abs().amax(dim=(1, 2))
         shares.append((reached != 0).double().mean().item())
@@ -215,8 +217,8 @@ def outputs_follow_their_own_queries(subject: Subject) -> str:
 
 @attention_check("implementation")
 def gradients_follow_dropout(subject: Subject) -> None:
-    """In training with dropout each gradient is the slope of the outputs under the same seed: what the backward pass recomputes is
-    dropped alike."""
+    """In training with dropout, each gradient equals the slope of the outputs under the same seed, so a backward pass that
+    recomputes weights must drop the same ones."""
     names = [option.name for option in fields(subject.options) if option.name == "dropout" or option.name.endswith("_dropout")]
     if not names or subject.dtype is not torch.float64:
         raise NotApplicable("there is no dropout option, or slopes are not taken in float64")
@@ -255,7 +257,7 @@ def _require_dropped_slope(module: Attention, request: Request, name: str, grad:
         size = 0.0 if grad is None else (grad * way).square().sum().sqrt().item()
         if abs(told - slope) <= SLOPE * max(size, abs(slope)) + ROUNDING * abs(ahead.item()):
             return
-    raise Violation(f"{where}: the gradient of {name} gives a slope of {told:.6g}, outputs rise by {slope:.6g}")
+    raise Violation(f"{where}: the gradient of {name} gives a slope of {told:.6g}, finite differences give {slope:.6g}")
 
 
 @attention_check("variant")

@@ -115,7 +115,7 @@ class Report:
         return tuple(result for result in self.results if result.status == "failed")
 
     def raise_on_failure(self) -> None:
-        """Raise an exception where there are failures.
+        """Raise an exception where something failed or nothing passed.
 
         Raises:
             Violation: with the report as its message.
@@ -124,7 +124,7 @@ class Report:
             raise Violation(str(self))
 
     def __str__(self) -> str:
-        """Format a summary line, then failures and waivers, then the reasons of skips, each message once, and the note."""
+        """Format a summary line, failures and waivers, the reasons of skips, each message once, and the note."""
         count = Counter(result.status for result in self.results)
         seconds = sum(result.seconds for result in self.results)
         parts = [f"{count[status]} {status}" for status in ("passed", "failed", "waived", "skipped") if count[status]]
@@ -179,7 +179,7 @@ def run_cases(
         case = next(case for case in cases if name in (case.check, case.setting))
         found = {result.status for result in results if name in (result.case.check, result.case.setting)}
         ending = "was skipped" if found == {"skipped"} else "holds"
-        detail = f"expected to fail ({waivers[name]}), but {name} {ending}; drop the expectation"
+        detail = f"expected to fail ({waivers[name]}), but {name} {ending}; remove it from expected_failures"
         results.append(Result(case, "failed", detail, 0.0))
     return Report(subject, tuple(results), note)
 
@@ -199,7 +199,7 @@ def _run(case: Case) -> Result:
 
 
 def _place_of(error: Exception) -> str:
-    """File and line of an error: the last outside torch, which is the entry's own where the entry called torch wrongly."""
+    """File and line of an error: the last frame outside torch, which is the entry's own where it called torch wrongly."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if not Path(frame.filename).is_relative_to(TORCH)]
     frame = (outside or frames)[-1]

@@ -1,4 +1,4 @@
-"""Checks of modes: training, recorded and unrecorded gradients, other types and devices, copies in use."""
+"""Checks of modes: training mode, calls with and without gradients, other dtypes and devices, copies of used modules."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from attn_zoo.contract import Attention
 
 @attention_check("implementation")
 def training_keeps_the_promises(subject: Subject) -> None:
-    """In training mode without dropout, no future, padding or other example has an influence, and outputs are those of eval mode
-    unless training draws or changes what the module holds."""
+    """In training mode without dropout, future positions and padding have no influence; unless a training call draws random numbers
+    or changes the module's state, other examples have none either, and outputs equal those of eval mode."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry, options=without_dropout(subject.options))
         where = f"in training, causal={geometry.causal}"
@@ -64,7 +64,7 @@ def _needs(asked: Sequence[str], name: str, tensor: Tensor) -> Tensor:
 
 
 def _trained(module: Attention, query: Any, key: Any, value: Tensor, **given: Any) -> Tensor:
-    """Call a copy of the module in training mode, from one seed, with inputs that need gradients."""
+    """Call a copy of the module in training mode, under a fixed seed, with inputs that require gradients."""
     fresh = copy.deepcopy(module).train()
     torch.manual_seed(5)
     leaves = {id(x): x.detach().requires_grad_() for x in (query, key, value) if x is not None}
@@ -83,9 +83,8 @@ def _draws(module: Attention, request: Request) -> bool:
 
 @attention_check("implementation")
 def recording_gradients_changes_nothing(subject: Subject) -> None:
-    """Outputs are the same with gradients, under no_grad and in inference mode; each gradient is the same whichever others are
-    asked for, those of the inputs or of the parameters alone, and for a gradient of the output that is expanded or not
-    contiguous."""
+    """Outputs are the same with gradients, under no_grad and in inference mode; each gradient is the same whichever other gradients
+    are requested, also of inputs or parameters alone, and for an expanded or non-contiguous gradient of the output."""
     for geometry in subject.short_and_long():
         module = subject.build(geometry)
         request = subject.draw(module, batch=6 if geometry.keys == subject.length else 2)
@@ -99,7 +98,7 @@ def recording_gradients_changes_nothing(subject: Subject) -> None:
                 subject.equal(quiet.clone(), want["output"], f"output under {type(mode).__name__}, {where}")
         if geometry.keys == subject.length:
             _require_each_gradient(subject, module, request, want, where)
-        _require_any_output_gradient(subject, module, request.padded(None), where)  # a mask copies the gradient on its way
+        _require_any_output_gradient(subject, module, request.padded(None), where)  # a mask would copy the gradient first
 
 
 def _require_each_gradient(subject: Subject, module: Attention, request: Request, want: dict[str, Tensor], where: str) -> None:
@@ -114,7 +113,7 @@ def _require_each_gradient(subject: Subject, module: Attention, request: Request
             what = f"gradient of {name} where {left_out} needs none, {where}"
             subject.equal(found, want[f"gradient of {name}"], what)
     if parameters := trained_parameters(module):
-        message = f"where no input needs a gradient, {where}, none reaches the parameters"
+        message = f"no gradient reaches the parameters where no input needs one, {where}"
         out = weighed(without_padded_queries(request, request(module)))
         require(out.requires_grad, message)
         for name, grad in zip(parameters, torch.autograd.grad(out, list(parameters.values()), allow_unused=True), strict=True):
@@ -142,18 +141,18 @@ def _require_any_output_gradient(subject: Subject, module: Attention, request: R
 
 
 def _wide(out: Tensor) -> Tensor:
-    """Gradient of the output that differs by channel alone, expanded over the rest."""
+    """Gradient of the output that differs by channel only, expanded over the other dimensions."""
     return torch.linspace(-1, 1, out.shape[-1], dtype=out.dtype, device=out.device).expand_as(out)
 
 
 @attention_check("implementation")
 def conversions_reach_everything(subject: Subject) -> None:
-    """After calls, ``.to()`` another type and back gives the outputs of a module built for that type, also where 16 bits came
-    first."""
+    """A module that was called and then converted by ``.to()`` to another dtype and back gives the outputs of an unused module
+    converted in the same way, also where the calls were in bfloat16."""
     types = (torch.float32, torch.float64) if subject.dtype is torch.float64 else (subject.dtype,)
     for geometry in subject.plain_and_causal():
         for first in (subject.dtype, *([torch.bfloat16] if subject.single is torch.float32 else [])):
-            module, fresh = subject.build(geometry).to(first), subject.build(geometry).to(first)  # one is called
+            module, fresh = subject.build(geometry).to(first), subject.build(geometry).to(first)  # fresh is not called
             request = subject.draw(module)
             request.cast(first)(module)
             answers(request.cast(first), module)
@@ -169,8 +168,8 @@ def conversions_reach_everything(subject: Subject) -> None:
 
 @attention_check("variant")
 def shapes_flow_outside_a_device_context(subject: Subject) -> None:
-    """A module moved to the meta device runs there, with and without a mask, outside a device context: what it makes follows its
-    inputs."""
+    """A module moved to the meta device runs there outside a device context, with and without a mask: it creates tensors on the
+    device of its inputs."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module, batch=6)
@@ -182,13 +181,13 @@ def shapes_flow_outside_a_device_context(subject: Subject) -> None:
             except (NotImplementedError, RuntimeError) as error:
                 raise Violation(f"{geometry}, padded={mask is not None}: {type(error).__name__}: {error}") from error
             require(out.device.type == "meta", f"{geometry}: the output is on {out.device}")
-            require(out.shape == moved.value.shape, f"{geometry}: shapes alone give {tuple(out.shape)}")
+            require(out.shape == moved.value.shape, f"{geometry}: on the meta device the output has shape {tuple(out.shape)}")
 
 
 @attention_check("implementation")
 def modules_in_use_can_be_copied(subject: Subject) -> None:
-    """After training calls and, where claimed, steps, a module can be copied, and its copy gives the same output; it can also be
-    pickled, as processes that share work need."""
+    """After training calls and, where claimed, steps, a module can be copied, and the copy gives the same output; the module can
+    also be pickled, which sending it to another process requires."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module)
@@ -202,13 +201,13 @@ def modules_in_use_can_be_copied(subject: Subject) -> None:
         out = leaves(module)
         try:
             twin = copy.deepcopy(module)
-        except Exception as error:  # a tensor with a history, a lock, a generator
+        except Exception as error:  # because of a tensor with history, a lock or a generator
             raise Violation(f"a module in use cannot be copied: {type(error).__name__}: {error}") from error
         with torch.no_grad():
             request(twin)
         try:
             _Pickler(BytesIO()).dump(twin)
-        except Exception as error:  # a function without a name, a handle
+        except Exception as error:  # because of a function without a name or a handle
             raise Violation(f"a module in use cannot be pickled: {type(error).__name__}: {error}") from error
         subject.equal(request(twin), out.detach(), f"output of a copy made in use, causal={geometry.causal}", subject.exactness)
         out.sum().backward()
@@ -223,7 +222,7 @@ class _Pickler(pickle.Pickler):
 
 @attention_check("card")
 def compiled_agrees(subject: Subject) -> None:
-    """torch.compile gives the outputs and gradients of plain calls, with padding and without."""
+    """torch.compile gives the outputs and gradients of uncompiled calls, with padding and without."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module, batch=6)

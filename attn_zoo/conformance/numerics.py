@@ -34,7 +34,7 @@ EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
     "every third token of zeros": lambda tensor: tensor * (torch.arange(tensor.shape[2], device=tensor.device) % 3 > 0)[:, None],
     "tokens all alike": lambda tensor: tensor[:, :, :1].expand_as(tensor),
 }
-"""Inputs at which roots, logarithms and divisions end, by their description."""
+"""Changes to inputs at which roots, logarithms and divisions break down, by description."""
 DEVIATIONS = 6.0
 
 
@@ -45,9 +45,9 @@ def _request(subject: Subject, module: Attention, batch: int = 6) -> Request:
 
 @attention_check("implementation")
 def single_precision_is_close(subject: Subject) -> str:
-    """float32 outputs and gradients stay close to float64's."""
+    """Outputs and gradients in float32 stay close to those in float64."""
     if subject.dtype is not torch.float64:
-        raise NotApplicable("held against eager in float64 by implementation_agrees_with_eager")
+        raise NotApplicable("implementation_agrees_with_eager compares this implementation with eager in float64")
     largest = 0.0
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
@@ -62,7 +62,7 @@ def single_precision_is_close(subject: Subject) -> str:
 @attention_check("implementation")
 def large_inputs_stay_finite(subject: Subject) -> None:
     """Inputs 30 times as large as usual, zeros, some tokens of zeros, and tokens all alike give finite outputs and gradients, in
-    float32 or the only type of the kernels."""
+    float32 or in the only dtype of the kernels."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry, dtype=subject.single)
         request = _request(subject, module).cast(subject.single)
@@ -79,8 +79,8 @@ def _extreme(change: Callable[[Tensor], Tensor], name: str, tensor: Tensor) -> T
 
 @attention_check("implementation")
 def every_size_runs_in_every_type(subject: Subject) -> str | None:
-    """At every drawn size, float32 is close to float64, and 16-bit types give finite outputs and gradients near them, off by no
-    more than a few times what rounding the inputs does in float64."""
+    """At every drawn size, float32 is close to float64; 16-bit dtypes give finite outputs and gradients, and the error of their
+    outputs is at most a few times the error of float64 with inputs rounded to 16 bits."""
     largest = 0.0
     for geometry in subject.sized(longest=min(BORDERS) if subject.interpreted else None):
         module = subject.build(geometry)
@@ -110,17 +110,19 @@ def every_size_runs_in_every_type(subject: Subject) -> str | None:
 
 
 def _types(subject: Subject) -> list[torch.dtype]:
-    """Types narrower than the check's own that the implementation multiplies in; float32 is held to more beside ``eager``."""
+    """Dtypes, narrower than the check's, in which the implementation multiplies; float32 has a stricter check except for eager."""
     own = [torch.float32, torch.bfloat16, torch.float16] if subject.single is torch.float32 else []
     return own if subject.dtype is torch.float64 and subject.implementation == "eager" else own[1:]
 
 
 def _require_near(got: dict[str, Tensor], want: dict[str, Tensor], where: str) -> float:
-    """Compare float32 with float64, relative to the largest number of all, since a gradient may cancel to zero."""
+    """Compare float32 with float64, relative to the largest number of all answers, since a gradient may cancel to zero."""
     scale = max(answer.abs().max().item() for answer in want.values()) or 1.0
     gaps = {name: (got[name].double() - want[name]).abs().max().item() / scale for name in want}
     for name, gap in gaps.items():
-        require(gap <= SINGLE, f"{where}: {name} is {gap:.2g} of the largest number from float64; rounding allows {SINGLE:.0e}")
+        require(
+            gap <= SINGLE, f"{where}: {name} differs from float64 by {gap:.2g} of the largest number; rounding allows {SINGLE:.0e}"
+        )
     return max(gaps.values())
 
 
@@ -140,7 +142,7 @@ def bfloat16_is_close(subject: Subject) -> str:
 def float16_is_close(subject: Subject) -> str:
     """Under float16 autocast and with float16 inputs, outputs and gradients are finite and outputs near eager's in float64."""
     if subject.single is not torch.float32:
-        raise NotApplicable(f"the kernels multiply in {subject.single} alone")
+        raise NotApplicable(f"the kernels multiply only in {subject.single}")
     return _half_is_close(subject, torch.float16)
 
 
@@ -155,7 +157,7 @@ def _half_is_close(subject: Subject, narrow: torch.dtype) -> str:
         settings = {
             "autocast of float32": (single, torch.float32, True),
             f"autocast of {short}": (single, narrow, True),
-            f"{short} outright": (half, narrow, False),
+            f"module and inputs in {short}": (half, narrow, False),
         }
         for what, (cast, dtype, enabled) in settings.items():
             with torch.autocast(subject.device.type, dtype=narrow, enabled=enabled):
@@ -173,13 +175,13 @@ def _near(got: Tensor, want: Tensor, where: str, most: float = HALF_MEDIAN, in_m
     bad = int((~got.isfinite()).sum())
     require(bad == 0, f"{where}: {bad} of {got.numel()} outputs are NaN or infinite")
     scale = want.square().mean().sqrt()
-    if scale == 0:  # as that of one pooled token
+    if scale == 0:  # as for one pooled token
         require(not got.any(), f"{where}: outputs are up to {got.abs().max().item():.2g} where float64 gives zeros")
         return 0.0
     gap = (got - want).abs()
     median, mean = (gap[want != 0].median() / scale).item(), (gap.square().mean().sqrt() / scale).item()
     require(median <= most, f"{where}: half of the outputs are off by more than {median:.2g} of their root mean square")
-    require(mean <= in_mean, f"{where}: outputs are off by {mean:.2g} of their root mean square")
+    require(mean <= in_mean, f"{where}: the root mean square error of the outputs is {mean:.2g} of their root mean square")
     return median
 
 
@@ -221,5 +223,5 @@ def _mean_holds(request: Request, module: Attention, want: Tensor, name: str, co
     # The second term allows for rounding where nothing varies.
     deviations = (gap / (error + 1e-4 * want.abs().max())).max().item()
     message = f"with {name}=0.5 the mean of {copies} training outputs is {deviations:.1f} standard errors from the eval output"
-    require(deviations <= DEVIATIONS, f"{message}; survivors must be scaled up")
+    require(deviations <= DEVIATIONS, f"{message}; scale what is not dropped by 1 / (1 - rate)")
     return deviations

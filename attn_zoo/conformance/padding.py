@@ -15,7 +15,7 @@ from attn_zoo.contract import Attention, Geometry
 
 NOISE = 1e3
 AVERAGE = 1e-3
-"""Outputs this close to a constant value, relative to it, count as averages of the values."""
+"""Largest relative distance from a constant value at which outputs count as averages of the values."""
 
 
 @attention_check("implementation")
@@ -39,7 +39,8 @@ def padding_has_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def padding_gets_no_weight(subject: Subject) -> str | None:
-    """Where outputs are averages of the values, padding has no weight in them: neither the caller's nor a block's."""
+    """Where outputs are averages of the values, padding has no weight in them: neither the padded keys of the caller nor positions
+    that fill up a block."""
     remarks = []
     geometries = subject.short_and_long()
     for geometry in geometries:
@@ -48,16 +49,16 @@ def padding_gets_no_weight(subject: Subject) -> str | None:
         module = subject.build(geometry)
         off = [_distance(*_with_equal_values(subject.draw(built), built)) for built in (whole, module) if built is not None]
         if min(off) > AVERAGE:
-            remarks.append(f"{where}: outputs are no averages of the values, {min(off):.2g} off")
+            remarks.append(f"{where}: outputs are not averages of the values: equal values give outputs {min(off):.2g} off")
             continue
-        filled = f"{where}: equal values give that value at a length of 64, but are {off[-1]:.2g} of it off here"
-        require(off[-1] <= AVERAGE, f"{filled}; what fills up the last block seems to take part")
+        filled = f"{where}: equal values give that value at a length of 64, but here outputs differ from it by {off[-1]:.2g} of it"
+        require(off[-1] <= AVERAGE, f"{filled}; positions that fill up the last block seem to take part")
         if subject.card.can.key_padding:
             found = _distance(*_with_equal_values(_masked(subject, module), module))
-            message = f"{where}: equal values give that value, but are {found:.2g} of it off with padding"
+            message = f"{where}: equal values give that value, but with padding outputs differ from it by {found:.2g} of it"
             require(found <= AVERAGE, f"{message}; padded keys seem to stay in the normaliser")
     if len(remarks) == len(geometries):
-        raise NotApplicable("outputs are no averages of the values")
+        raise NotApplicable("outputs are not averages of the values")
     return "; ".join(remarks) or None
 
 
@@ -70,7 +71,7 @@ def _with_equal_values(request: Request, module: Attention) -> tuple[Request, At
 
 
 def _distance(request: Request, module: Attention) -> float:
-    """Largest distance of an output from the first value, relative to it; with a mask at valid positions, which see themselves."""
+    """Largest relative distance of an output from the first value; with a mask, only at valid positions, which see themselves."""
     want = request.value[:1, :, :1]
     gap = (request(module) - want).abs().amax(dim=(1, 3)) / want.abs().max()
     return (gap if request.key_valid is None else gap[request.key_valid]).max().item()
@@ -88,12 +89,12 @@ def padded_queries_have_no_influence(subject: Subject) -> None:
         valid = _mask_of(request)[:, None, :, None]
         expected = request(module).masked_fill(~valid, 0)
         got = request.filled_at_padding(_noise, side="queries")(module).masked_fill(~valid, 0)
-        subject.equal(got, expected, f"valid positions when padded queries hold noise of size 1000, causal={geometry.causal}")
+        subject.equal(got, expected, f"valid outputs when padded queries hold noise of size 1000, causal={geometry.causal}")
 
 
 @attention_check("implementation")
 def padding_amounts_to_shorter_inputs(subject: Subject) -> str:
-    """Where shorter inputs run, a little padding on the right gives the outputs of the inputs without it."""
+    """Where shorter inputs run, inputs with a little padding on the right give the same outputs as those inputs without it."""
     _require_padding(subject)
     can = subject.card.can
     if not (can.any_length or can.shorter):
@@ -114,7 +115,7 @@ def padding_amounts_to_shorter_inputs(subject: Subject) -> str:
                 much <= subject.tolerance,
                 f"31 positions padded to 95 and the 31 alone differ by {much:.2g}, causal={geometry.causal}",
             )
-        remarks.append(f"31 positions padded to 95 are {much:.1g} off, causal={geometry.causal}")
+        remarks.append(f"31 positions padded to 95 and the 31 alone differ by {much:.1g}, causal={geometry.causal}")
     return "; ".join(remarks)
 
 

@@ -1,4 +1,4 @@
-"""Check of padding between real tokens, which amounts to its absence where no place enters the map."""
+"""Check that padding between real tokens amounts to its absence, where the mechanism does not depend on positions."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry
 
 SCALES = (1.0, 100.0)
-"""Sizes of the inputs; a large finite fill in place of minus infinity shows only where scores are below it."""
+"""Scales of the inputs; a large finite fill in place of minus infinity is detected only if scores are below it."""
 
 SATURATING = (0.0, 50.0, -50.0)
-"""Numbers of a key or a stream: none, and those at which a gate is open or shut up to rounding."""
+"""Fill values of a key or a stream: zero, and numbers at which a gate is open or shut up to rounding."""
 
 
 @attention_check("implementation")
 def padding_anywhere_amounts_to_its_absence(subject: Subject) -> str:
-    """Real tokens, padding and real tokens again give what the real tokens alone give, where the map does not depend on places:
-    permuting the tokens permutes the outputs, a token exists that changes no other output wherever it stands, or a state of fixed
-    size is carried, whose gates alone let it decay."""
+    """Padding before, between or after real tokens leaves their outputs as they are without padding, in a mechanism that does not
+    depend on positions: permuting the tokens permutes the outputs, or some token changes no other output at any position, or the
+    carried state has a fixed size and only its gates let it decay."""
     can = subject.card.can
     if not can.key_padding:
         raise NotApplicable("key_padding is not claimed")
     if not can.any_length:
-        raise NotApplicable("any_length is not claimed: weights are stored by place")
+        raise NotApplicable("any_length is not claimed: weights belong to positions")
     proved, told = 0, []
     for geometry in _lengths(subject):
         if reason := _place_enters(subject, geometry):
@@ -40,8 +40,8 @@ def padding_anywhere_amounts_to_its_absence(subject: Subject) -> str:
             _require_absence(subject, subject.build(geometry), scale)
         proved += 1
     if not proved:
-        raise NotApplicable(f"places enter the map; {told[0]}")
-    return f"{proved} lengths and forms" + (f"; places enter at {'; '.join(told)}" if told else "")
+        raise NotApplicable(f"outputs depend on positions: {told[0]}")
+    return f"holds at {proved} lengths and forms" + (f"; outputs depend on positions at {'; '.join(told)}" if told else "")
 
 
 def _lengths(subject: Subject) -> list[Geometry]:
@@ -59,7 +59,7 @@ def _require_absence(subject: Subject, module: Attention, scale: float) -> None:
         padded = own.padded(valid[None])(module)[:, :, valid]
         alone = _taken(own, valid)(module)
         where = f"{geometry}, {what}" + (f", inputs {scale:.0f} times as large" if scale > 1 else "")
-        subject.equal(padded, alone, f"the real tokens beside padding against alone: {where}")
+        subject.equal(padded, alone, f"the real tokens beside padding against the same tokens alone: {where}")
 
 
 def _patterns(length: int) -> dict[str, Tensor]:
@@ -87,11 +87,11 @@ def _taken(request: Request, valid: Tensor) -> Request:
 
 
 def _place_enters(subject: Subject, geometry: Geometry) -> str | None:
-    """Reason why the map without padding depends on places, by ``eager``; None where it does not."""
+    """Reason why the outputs of ``eager`` without padding depend on positions; None where they do not."""
     eager = subject.as_eager()
     module = eager.build(replace(geometry, causal=False))
     if any(stream.first is not None for stream in subject.card.streams(geometry, subject.options)):
-        return "the first places have inputs of their own"
+        return "the first positions have inputs of their own"
     request = eager.draw(module, batch=2)
     with torch.no_grad():
         before = request(module)
@@ -100,11 +100,11 @@ def _place_enters(subject: Subject, geometry: Geometry) -> str | None:
         return None
     if geometry.causal and subject.card.can.stepwise:
         return _decays_by_place(eager)
-    return f"permuting the tokens moves the outputs by {gap:.2g} of the largest"
+    return f"permuting the tokens changes the outputs by {gap:.2g} of the largest output"
 
 
 def _gap_when_permuted(module: Attention, request: Request, before: Tensor, seed: int) -> float:
-    """Largest change of an output by a random permutation of the tokens, relative to the largest; ``before`` is as they were."""
+    """Largest change of an output by a random permutation of the tokens, relative to the largest output ``before``."""
     device = request.value.device
     order = torch.randperm(request.positions, generator=torch.Generator().manual_seed(seed)).to(device)
     after = request.changed(lambda _, tensor: tensor[:, :, order])(module)
@@ -113,9 +113,9 @@ def _gap_when_permuted(module: Attention, request: Request, before: Tensor, seed
 
 @torch.no_grad()
 def _has_neutral_token(subject: Subject, geometry: Geometry) -> bool:
-    """True where a token exists that changes no other output wherever it stands, so that no place enters the map.
+    """True where some token changes no other output at any position, so that outputs do not depend on positions.
 
-    Its value is zero, and its key and streams are zero or saturate what they gate, as a gate of 1 keeps a state.
+    Its value is zero, and its key and streams are zero or saturate their gates: a gate of 1 keeps a state.
     """
     module = subject.build(geometry)
     request = subject.draw(module, batch=1)
@@ -128,7 +128,7 @@ def _has_neutral_token(subject: Subject, geometry: Geometry) -> bool:
 
 
 def _is_neutral(subject: Subject, module: Attention, request: Request, fills: Mapping[str, float], valid: Tensor) -> bool:
-    """True where tokens of these numbers in the holes of a mask leave the outputs of the other tokens as they are without them."""
+    """True where tokens that hold ``fills``, at the padded positions of a mask, do not change the outputs of the other tokens."""
     valid = valid.to(request.value.device)
     want = _taken(request, valid)(module)
 
@@ -140,24 +140,24 @@ def _is_neutral(subject: Subject, module: Attention, request: Request, fills: Ma
 
 
 def _decays_by_place(subject: Subject) -> str | None:
-    """Reason why a carried state depends on places; None where it has a fixed size and decays by the content of tokens alone."""
+    """Reason why a carried state depends on positions; None where its size is fixed and only the content of tokens decays it."""
     cost, plain = subject.card.cost, subject.geometry(causal=True)
     bytes_held = [cost(replace(plain, queries=n, keys=n), subject.options).state_bytes for n in (1024, 4096)]
     if bytes_held[0] is None or bytes_held[0] != bytes_held[1]:
-        return "the state grows with the tokens read"
+        return "the state grows with the number of tokens"
     n = subject.sizes.blocks
     reach = _influences(subject, subject.geometry(n, heads=1, causal=True), seed=1)
     if reach[0] == 0:
-        return f"the first of {n} tokens is forgotten whole, as in a window"
-    # The ratio of the influences of two tokens on a later one changes with what lies between only if that gates the first.
+        return f"the first of {n} tokens has no influence on the last, as in a window"
+    # The ratio of the influences of two tokens on a later one changes with the token between only if that token gates the first.
     ratios = [found[0] / found[2] for found in (_influences(subject, subject.geometry(4, heads=1, causal=True), s) for s in (1, 2))]
     if abs(ratios[0] - ratios[1]) <= 1e-6 * abs(ratios[0]):
-        return "the state decays by places, whatever the tokens between"
+        return "the state decays with the distance, whatever the tokens between"
     return None
 
 
 def _influences(subject: Subject, geometry: Geometry, seed: int) -> list[float]:
-    """Sizes of the last output's gradient by each value; ``seed`` draws the second token anew, and all else stays."""
+    """Norms of the last output's gradient with respect to each value; ``seed`` changes only the second token."""
     module = subject.build(geometry)
     request, other = subject.draw(module, batch=1), subject.draw(module, batch=1, seed=10 + seed)
     second = torch.arange(geometry.keys, device=subject.device)[:, None] == 1

@@ -1,4 +1,4 @@
-"""Checks of promises that no number shows: arguments, heads, the process, errors, and what a resized module keeps."""
+"""Checks of side conditions: served settings, heads, state of the process, errors, resizing, and empty inputs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def some_setting_is_served(subject: Subject) -> None:
 
 @attention_check("implementation")
 def heads_keep_to_themselves(subject: Subject) -> None:
-    """No head influences another, unless the card claims ``mixes_heads``, which shows."""
+    """No head influences another, unless the card claims ``mixes_heads``; then some head must influence another."""
     largest = 0.0
     for geometry in subject.plain_and_causal():
         module = subject.build(replace(geometry, heads=3))
@@ -68,8 +68,8 @@ def _with_head(head: int, factor: float, name: str, tensor: Tensor) -> Tensor:
 
 @attention_check("implementation")
 def the_process_is_left_as_it_was(subject: Subject) -> None:
-    """Building, calls and training leave random states, threads and other settings of the process; torch's generator may advance
-    where something is drawn, and is never seeded."""
+    """Building, calls and training do not change random states, the number of threads or other settings of the process; torch's
+    generator may advance where something is drawn, and is never seeded."""
     draws = subject.card.can.random_at_build
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry, options=without_dropout(subject.options))
@@ -88,12 +88,13 @@ def the_process_is_left_as_it_was(subject: Subject) -> None:
 
 
 OF_LIBRARIES = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ImportWarning)
-"""Warnings that come with a version of a library."""
+"""Warnings that depend on the version of a library; they are ignored."""
 
 
 @attention_check("implementation")
 def calls_are_silent(subject: Subject) -> None:
-    """Building, calls and training print nothing and warn of nothing; doubts about options are what ``warnings`` returns."""
+    """Building, calls and training print nothing and issue no warnings; doubts about options belong in the result of the method
+    ``warnings``."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module)
@@ -131,12 +132,12 @@ SWITCHES: tuple[Switch, ...] = (
     (lambda: torch.backends.cudnn.benchmark, partial(setattr, torch.backends.cudnn, "benchmark"), (False, True)),
     (lambda: torch.backends.cudnn.allow_tf32, partial(setattr, torch.backends.cudnn, "allow_tf32"), (True, False)),
 )
-"""Settings that are moved to their other value first, since a module built before may have set them already. The number of threads
-is moved for building alone: calls on more threads than idle cores are slow."""
+"""Settings that are first set to their other value, since a module built before may have set them already. The number of threads
+is set for building only: calls on more threads than idle cores are slow."""
 
 
 class _Unchanged:
-    """Context at whose end the settings of the process are as they were: others than before it, which it restores."""
+    """Context that changes settings of the process, requires at its end that they are as it set them, and restores them."""
 
     def __init__(self, what: str, *switches: Switch) -> None:
         self.what, self.switches = what, switches
@@ -146,7 +147,7 @@ class _Unchanged:
         for (move, now), (_, _, (usual, other)) in zip(self.kept, self.switches, strict=True):
             move(other if now == usual else usual)
         self.random, self.filters = random.getstate(), warnings.catch_warnings()
-        random.random()  # as a generator that was seeded alike would stay as it is
+        random.random()  # so that seeding once more with the same seed is a change
         with suppress(ImportError):
             import numpy
 
@@ -163,12 +164,12 @@ class _Unchanged:
             move(value)
         if error is None:
             changed = [name for name, found in after.items() if found != self.before[name]]
-            if len(sys.modules) != self.modules and _FILTERS in changed:  # of a library imported on first use
+            if len(sys.modules) != self.modules and _FILTERS in changed:  # by a library imported on first use
                 changed.remove(_FILTERS)
             require(not changed, f"{self.what} changed {', '.join(changed)}")
 
 
-_FILTERS = "filters of warnings"
+_FILTERS = "the filters of warnings"
 
 
 def _settings() -> dict[str, Any]:
@@ -176,10 +177,10 @@ def _settings() -> dict[str, Any]:
         "the state of random": hash(random.getstate()),
         "the number of threads": torch.get_num_threads(),
         "the default dtype": torch.get_default_dtype(),
-        "whether gradients are recorded": torch.is_grad_enabled(),
-        "the search for anomalies": torch.is_anomaly_enabled(),
+        "the recording of gradients": torch.is_grad_enabled(),
+        "anomaly detection": torch.is_anomaly_enabled(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "the precision of float32 products": torch.get_float32_matmul_precision(),
+        "the precision of float32 matrix products": torch.get_float32_matmul_precision(),
         "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cpu")),
         _FILTERS: len(warnings.filters),
         "flushing of denormal numbers": (torch.tensor(2.0**-140) * 0.5).item() > 0,
@@ -197,7 +198,7 @@ def _settings() -> dict[str, Any]:
 
 
 def _require_generator(run: Callable[[], object], what: str, may_draw: bool) -> None:
-    """Require that torch's generator is not seeded, and does not advance where nothing is to be drawn."""
+    """Require that a run does not seed torch's global generator, nor advance it where nothing is to be drawn."""
     ends = []
     for seed in (11, 12):
         torch.manual_seed(seed)
@@ -231,8 +232,8 @@ def _set_environment(variables: dict[str, str]) -> None:
 
 @attention_check("variant")
 def resizing_keeps_what_was_trained(subject: Subject) -> None:
-    """``resize_length`` carries trained weights over: those of the same shape bit by bit, and of others each old weight counts; a
-    resize to the present length changes no output."""
+    """``resize_length`` keeps trained weights: tensors of the same shape bit by bit, and for parameters of another shape as many
+    numbers as fit follow the old weights; resizing to the present length changes no output."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module)
@@ -258,24 +259,24 @@ def _require_kept(subject: Subject, module: Attention, length: int) -> None:
             torch.manual_seed(8)
             each.resize_length(length)
     except UnsupportedError:
-        return  # that any_length is not refused is the check of the new length's
+        return  # resizing_leads_to_the_new_length checks that claimed lengths are not refused
     dtypes = {parameter.dtype for parameter in module.parameters()}
-    require(dtypes <= {subject.dtype} and not module.training, f"resize_length({length}) changed the dtype or the mode to {dtypes}")
+    require(dtypes <= {subject.dtype} and not module.training, f"resize_length({length}) changed the dtype to {dtypes} or the mode")
     for name, new in module.state_dict().items():
         if name in old and new.shape == old[name].shape:
             require(torch.equal(new, old[name]), f"resize_length({length}) changed {name}, whose shape is the same")
         elif name in trained:
             kept = int((other.state_dict()[name] != new).sum())
             least = min(new.numel(), old[name].numel()) if name in old else 0
-            message = f"resize_length({length}): {kept} of {new.numel()} numbers of {name} follow what was trained"
-            require(kept >= least, f"{message}, and {old[name].numel()} were")
+            message = f"resize_length({length}): {kept} of {new.numel()} numbers of {name} depend on the trained weights"
+            require(kept >= least, f"{message}, which were {old[name].numel()}")
     moved = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
     require(not moved, f"resize_length({length}) froze {', '.join(moved)}")
 
 
 @attention_check("implementation")
 def calls_recover_from_errors(subject: Subject) -> None:
-    """After a request that is refused, and after an error inside a call, the next call gives what it gave before."""
+    """After a request that is refused, and after an error inside a call, the next call gives the same output as before."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module)
@@ -296,7 +297,7 @@ def calls_recover_from_errors(subject: Subject) -> None:
 
 
 class _FailsAt(TorchDispatchMode):
-    """Dispatch mode in which one operation fails, as for want of memory."""
+    """Dispatch mode in which one operation fails, as if memory had run out."""
 
     def __init__(self, place: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
@@ -305,13 +306,14 @@ class _FailsAt(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.seen += 1
         if self.seen == self.place:
-            raise RuntimeError("the operation fails, as for want of memory")
+            raise RuntimeError("this operation fails, as if memory had run out")
         return func(*args, **(kwargs or {}))
 
 
 @attention_check("implementation")
 def empty_inputs_are_answered_or_refused(subject: Subject) -> None:
-    """No examples, or no positions, give an empty output with empty gradients, or are refused by ValueError or UnsupportedError."""
+    """Inputs without examples, or without positions, give an empty output with empty gradients, or are refused with ValueError or
+    UnsupportedError."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module)

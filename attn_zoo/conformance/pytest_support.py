@@ -1,4 +1,4 @@
-"""The kit as pytest tests in a test file; pytest is imported on use. ``pytest --attn-zoo`` needs no file."""
+"""Conformance kit as pytest tests in a test file; pytest is imported on use. ``pytest --attn-zoo`` needs no file."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def parametrize_with_checks(
 
 
 def told(case: Case, fault: Violation) -> str:
-    """Message of a violation, with the sentence of the contract that it breaks."""
+    """Message of a violation, with the sentence of the contract that is violated."""
     return f"{fault}\n{case.check}: {case.contract}"
 
 
@@ -72,7 +72,7 @@ def _run(case: Case) -> None:
         case()
     except NotApplicable as why:
         pytest.skip(str(why))
-    except Violation as fault:  # the traceback within the kit is of no use
+    except Violation as fault:  # the traceback inside the kit does not help
         raise Violation(told(case, fault)) from None
 
 
@@ -83,9 +83,9 @@ def _run_waived(case: Case, reason: str) -> None:
     try:
         case()
     except NotApplicable:
-        ending = "has nothing to prove"
+        ending = "has nothing to check"
     except Exception as fault:  # the entry may raise anything
         pytest.xfail(f"{reason} (found: {fault})")
     else:
         ending = "holds"
-    pytest.fail(f"expected to fail ({reason}), but {case.setting} {ending}; drop the expectation", pytrace=False)
+    pytest.fail(f"expected to fail ({reason}), but {case.setting} {ending}; remove it from expected_failures", pytrace=False)

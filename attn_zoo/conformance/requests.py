@@ -1,4 +1,4 @@
-"""Random inputs as an attention's card requires them, and their modifications."""
+"""Random inputs that fit an attention's card, and modifications of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Change = Callable[[str, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Request:
-    """Arguments of one call. Streams are named ``stream NAME`` among the tensors."""
+    """Arguments of one call. Among the ``tensors``, a stream has the name ``stream NAME``."""
 
     query: Tensor | None
     key: Tensor | None
@@ -25,7 +25,7 @@ class Request:
     key_valid: Tensor | None = None
     streams: Mapping[str, Tensor] = field(default_factory=dict)
     sides: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Origin of each tensor by its name: ``queries``, ``keys`` or, where shared, both."""
+    """Origin of each tensor, by name: the tokens of ``queries``, of ``keys`` or, where shared, of both."""
 
     @property
     def shared(self) -> bool:
@@ -70,7 +70,7 @@ class Request:
         return self.changed(lambda _, tensor: tensor[:, :, :length]).padded(None)
 
     def between(self, start: int, stop: int | None) -> Request:
-        """Select some positions of every tensor, without a mask; streams that end earlier have none."""
+        """Select some positions of every tensor, without a mask; a stream that ends earlier becomes empty."""
         return self.changed(lambda _, tensor: tensor[:, :, start:stop]).padded(None)
 
     def leaves(self) -> Request:
@@ -145,10 +145,11 @@ def without_padded_queries(request: Request, out: Tensor) -> Tensor:
 
 
 def weighed(out: Tensor) -> Tensor:
-    """Sum of the outputs with fixed weights up to 1, curved so that no difference of neighbours cancels; ``answers`` takes its
-    gradients."""
-    line = torch.linspace(-1, 1, out.numel(), dtype=out.dtype, device=out.device).reshape(out.shape)
-    return (out * (line + line.square()) / 2).sum()
+    """Weighted sum of the outputs, of which ``answers`` takes the gradients. The weights, fixed and up to 1, are quadratic in the
+    position, so that no difference of neighbours cancels."""
+    # Rounded last: 16 bits hold no x near -1 but -1 itself, whose weight is zero.
+    line = torch.linspace(-1, 1, out.numel(), dtype=torch.float64, device=out.device).reshape(out.shape)
+    return (out * ((line + line.square()) / 2).to(out.dtype)).sum()
 
 
 def trained_parameters(module: Attention) -> dict[str, Tensor]:
@@ -157,7 +158,7 @@ def trained_parameters(module: Attention) -> dict[str, Tensor]:
 
 
 def answers(request: Request, module: Attention, call: Callable[..., Any] | None = None) -> dict[str, Tensor]:
-    """Output, and gradients of every input, stream and parameter that trains, zeros where there is none.
+    """Output, and gradients with respect to every input, stream and trainable parameter, zeros where there is none.
 
     Args:
         call: called in place of ``module``.

@@ -1,4 +1,4 @@
-"""Sizes that the checks meet: lengths, heads and widths of heads, drawn once for each entry and version of the zoo."""
+"""Sizes of the checks: lengths, numbers of heads and head widths, drawn once for each entry and version of the zoo."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from functools import lru_cache
 from importlib.metadata import version
 
 BORDERS = (63, 64, 65, 127, 128, 129)
-"""Lengths around the usual sizes of blocks, which every entry meets."""
+"""Lengths around the usual block sizes, at which every entry is checked."""
 
 CUTS = (1, *BORDERS, 255, 256, 257, 511, 512, 513, 1023, 1024)
 """Positions at which a block could end."""
 
 ACROSS = (9, 65)
-"""Numbers of queries beside another number of keys."""
+"""Numbers of queries in checks of cross-attention, where the number of keys differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +38,23 @@ class Sizes:
 
     @property
     def blocks(self) -> int:
-        """Length of several blocks, a multiple of none: odd, from 291 to 319."""
+        """Length that spans several blocks and is a multiple of no block size: odd, from 291 to 319."""
         return self.all[-3].length
 
     @property
     def long(self) -> int:
-        """Length beyond 512 steps, around 700."""
+        """Length beyond 512 tokens, from 680 to 719."""
         return self.all[-2].length
 
     @property
     def longest(self) -> int:
-        """Length of 1,025 to 1,090."""
+        """Length from 1,025 to 1,090."""
         return self.all[-1].length
 
     def __str__(self) -> str:
         lengths = ", ".join(str(size.length) for size in self.all)
         widths = ", ".join(str(width) for width in sorted({size.head_dim for size in self.all}))
-        return f"sizes drawn from {self.entry!r} and version {self.version}: lengths {lengths}; heads as wide as {widths}"
+        return f"sizes drawn from {self.entry!r} and version {self.version}: lengths {lengths}; head widths {widths}"
 
 
 @lru_cache

@@ -1,4 +1,4 @@
-"""Checks of a module's randomness, its state and its independence of other modules."""
+"""Checks of a module's randomness, its state, and its independence of other modules and earlier calls."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ def building_follows_the_seed(subject: Subject) -> None:
     torch.randn(7)
     second = subject.build(seed=3)
     mine, other = first.state_dict(), second.state_dict()
-    require(mine.keys() == other.keys(), f"state of two builds: {sorted(mine.keys() ^ other.keys())} is only in one")
+    require(mine.keys() == other.keys(), f"state dicts of two modules: {sorted(mine.keys() ^ other.keys())} is in only one of them")
     for name in mine:
-        _require_same_bits(mine[name], other[name], f"{name} of two builds under one seed")
+        _require_same_bits(mine[name], other[name], f"{name} of two modules built under one seed")
     request = subject.draw(first)
-    _require_same_bits(request(first), request(second), "outputs of two builds under one seed")
+    _require_same_bits(request(first), request(second), "outputs of two modules built under one seed")
 
 
 @attention_check("implementation")
 def state_dict_restores_the_output(subject: Subject) -> None:
-    """The state dict of one module, loaded strictly into one of another seed, restores its output: all draws are in it."""
+    """The state dict of one module, loaded strictly into a module built under another seed, restores the output: everything drawn
+    at build is in it."""
     module, other = subject.build(seed=1), subject.build(seed=2)
     _disturb(module)
     other.load_state_dict(module.state_dict(), strict=True)
@@ -81,8 +82,8 @@ def instances_share_nothing(subject: Subject) -> None:
 
 @attention_check("implementation")
 def earlier_calls_leave_no_trace(subject: Subject) -> None:
-    """Earlier calls, at any length, scale or inference mode, change no output and block no gradient; nor do calls with the same
-    tensors before their content was replaced, and no call writes into the output of an earlier one."""
+    """Earlier calls, at any length or scale or in inference mode, change no output and block no gradient, even if the later call
+    uses the same tensors with new content; no call writes into the output of an earlier one."""
     for geometry in subject.plain_and_causal():
         fresh, used = subject.build(geometry), subject.build(geometry)
         request = subject.draw(fresh)
@@ -102,12 +103,12 @@ def earlier_calls_leave_no_trace(subject: Subject) -> None:
 
 @torch.no_grad()
 def _require_fresh_content(subject: Subject, module: Attention, where: str) -> None:
-    """Call with tensors whose content is then replaced in place, as buffers of a serving loop are, and compare with new tensors."""
+    """Replace the content of an earlier call's tensors in place, as a serving loop does, and compare with a call on new tensors."""
     first, second = (subject.draw(module, batch=6, seed=seed) for seed in (7, 8))
     if subject.card.can.key_padding:
         mask = key_masks(module.geometry.keys, subject.device)
         first, second = first.padded(mask), second.padded(mask.roll(1, dims=0))
-    out = first.padded(None)(module)  # a mask copies outputs on their way
+    out = first.padded(None)(module)  # with a mask, the outputs are a copy
     kept = out.clone()
     second.padded(None)(module)
     first(module)
@@ -123,7 +124,8 @@ def _require_fresh_content(subject: Subject, module: Attention, where: str) -> N
 
 @attention_check("implementation")
 def calls_keep_no_tensors(subject: Subject) -> None:
-    """In eval mode a call leaves nothing in the module that follows its inputs: neither weights nor a last output."""
+    """In eval mode a call leaves no tensor in the module that depends on its inputs, such as attention weights or the last
+    output."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         held = []
@@ -134,7 +136,7 @@ def calls_keep_no_tensors(subject: Subject) -> None:
             request(module)
             held.append({name: tensor.detach().clone() for name, tensor in _tensors_of(module)})
         kept = [name for name in held[1] if name not in held[0] or not _same(held[0][name], held[1][name])]
-        require(not kept, f"a call in eval mode keeps {', '.join(f'{name} {tuple(held[1][name].shape)}' for name in kept[:8])}")
+        require(not kept, f"a call in eval mode stores {', '.join(f'{name} {tuple(held[1][name].shape)}' for name in kept[:8])}")
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -185,7 +187,7 @@ def _class_tensors(kind: type) -> Iterator[str]:
 def _require_same_bits(got: Tensor, want: Tensor, what: str) -> None:
     require(
         got.shape == want.shape and got.dtype == want.dtype,
-        f"{what}: {tuple(got.shape)} {got.dtype}, {tuple(want.shape)} {want.dtype}",
+        f"{what}: shape and dtype are {tuple(got.shape)} {got.dtype} and {tuple(want.shape)} {want.dtype}",
     )
     changed = int((got != want).sum())
     if changed:

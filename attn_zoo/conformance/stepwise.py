@@ -21,7 +21,8 @@ from attn_zoo.contract import Attention, CarriedState, Geometry, UnsupportedErro
 
 @attention_check("variant")
 def steps_answer_as_one_call(subject: Subject) -> None:
-    """Token by token and in pieces of any length, outputs and gradients are those of one call; unclaimed, steps are refused."""
+    """Steps token by token and in pieces of any length give the outputs and gradients of one call; where stepwise is not claimed,
+    steps are refused."""
     if not subject.card.can.stepwise:
         module = subject.build(subject.plain_and_causal()[-1])
         must_refuse("stepwise (initial_state)", partial(module.initial_state, 3))
@@ -57,7 +58,7 @@ def _require_steps_beyond(subject: Subject, module: Attention) -> None:
 
 @attention_check("variant")
 def steps_hold_on_for_long(subject: Subject) -> None:
-    """Beyond 512 tokens too, outputs token by token, and in pieces cut at each border of a block, are those of one call."""
+    """Beyond 512 tokens too, steps token by token, and in pieces cut at each border of a block, give the outputs of one call."""
     _stepping(subject)
     length = subject.sizes.long if subject.card.can.any_length or subject.build_if_allowed(_far(subject)) else subject.length
     module = subject.build(subject.geometry(length, heads=1, causal=True))
@@ -100,7 +101,7 @@ def steps_leave_their_state_alone(subject: Subject) -> None:
 
 @attention_check("variant")
 def carried_states_stay_as_small_as_stated(subject: Subject) -> None:
-    """However many tokens were read, a state in float32 is no larger than the card's ``state_bytes`` for that many."""
+    """After any number of tokens, a state in float32 is no larger than the card's ``state_bytes`` for that number."""
     module = _stepping(subject).float()
     tokens, piece = subject.length * (5 if subject.card.can.any_length else 1), subject.length // 3
     for batch in (1, 3):
@@ -109,7 +110,7 @@ def carried_states_stay_as_small_as_stated(subject: Subject) -> None:
         for start in range(0, tokens, piece):
             with torch.no_grad():
                 out, state = _step(module, request.between(start, start + piece), state)
-            require(out.dtype == torch.float32, f"a step answers float32 inputs in {out.dtype}")
+            require(out.dtype == torch.float32, f"a step with float32 inputs returns {out.dtype}")
             held, read = sum(tensor.nbytes for tensor in _numbers(state).values()), min(start + piece, tokens)
             require(held == state.nbytes, f"the state says that it has {state.nbytes} bytes, its tensors have {held}")
             stated = _state_bytes(module, max(read, subject.length))
@@ -125,20 +126,21 @@ def _state_bytes(module: Attention, tokens: int) -> int:
 
 @attention_check("variant")
 def steps_keep_examples_apart(subject: Subject) -> None:
-    """In steps, an example alone gives what it gives in a batch, also beside examples 30 times as large."""
+    """In steps, an example gives the same outputs alone as in a batch, also beside examples 30 times as large."""
     module = _stepping(subject)
     request = subject.draw(module)
     sizes = [subject.length // 2, 1, subject.length - subject.length // 2 - 1]
     in_steps = partial(_in_steps, module, sizes)
     alone = torch.cat([request.rows(slice(row, row + 1))(in_steps) for row in range(3)])
-    subject.equal(request(in_steps), alone, "an example alone against in a batch, in steps")
+    subject.equal(request(in_steps), alone, "an example in a batch against it alone, in steps")
     loud = request.changed(lambda _, tensor: torch.cat([tensor[:1], 30 * tensor[1:]]))
-    subject.equal(loud(in_steps)[:1], alone[:1], "an example in steps beside others 30 times as large against alone")
+    subject.equal(loud(in_steps)[:1], alone[:1], "an example beside others 30 times as large against it alone, in steps")
 
 
 @attention_check("variant")
 def unfit_steps_are_refused(subject: Subject) -> None:
-    """An object that is no state, a state of another batch, no tokens, or unequal numbers of queries and keys raise ValueError."""
+    """An object that is no state, a state for another batch size, no tokens, or unequal numbers of queries and keys raise
+    ValueError."""
     module = _stepping(subject)
     request = subject.draw(module)
     state = module.initial_state(3, dtype=subject.dtype, device=subject.device)
@@ -157,8 +159,8 @@ def unfit_steps_are_refused(subject: Subject) -> None:
 
 @attention_check("variant")
 def empty_batches_step_or_are_refused(subject: Subject) -> None:
-    """A state of no examples steps: outputs are empty, gradients reach the inputs and tokens are counted; or ValueError or
-    UnsupportedError refuses it."""
+    """Steps of a batch without examples give empty outputs, pass gradients to the inputs and count the tokens; or they are refused
+    with ValueError or UnsupportedError."""
     module, half = _stepping(subject), subject.length // 2
     request, outs = subject.draw(module).rows(slice(0, 0)), list[Tensor]()
     try:
@@ -205,7 +207,7 @@ def _ways(length: int) -> dict[str, Sequence[int]]:
 def _in_steps(
     module: Attention, sizes: Sequence[int], query: Any, key: Any, value: Tensor, *, key_valid: Tensor | None, streams: Any
 ) -> Tensor:
-    """Concatenated outputs of the module, piece after piece, in place of one call."""
+    """Compute outputs piece by piece, in place of one call, and concatenate them."""
     whole = Request(query, key, value, None, streams or {})
     state: CarriedState = module.initial_state(value.shape[0], dtype=value.dtype, device=value.device)
     out = []
@@ -222,7 +224,7 @@ def _step(module: Attention, request: Request, state: Any) -> tuple[Tensor, Carr
 def _numbers(state: CarriedState) -> dict[str, Tensor]:
     """Copies of the tensors that a state holds, by the names of their fields."""
     if not is_dataclass(state) or isinstance(state, type):
-        raise Violation(f"a state is a frozen dataclass, got {type(state).__name__}")
+        raise Violation(f"a state must be a frozen dataclass; got {type(state).__name__}")
     try:
         setattr(state, fields(state)[0].name, None)
         raise Violation(f"{type(state).__name__}, the class of the state, is not frozen")

@@ -18,13 +18,13 @@ from attn_zoo.contract import FLA_DTYPE, Attention, AttentionCard, Geometry, Uns
 from attn_zoo.registry import attention_options
 
 Scope = Literal["card", "variant", "implementation", "twin"]
-"""Scope of a check: once, for each option set, for each option set and implementation, or for each but eager."""
+"""Scope of a check: once per card, per option set, per implementation in each option set, or per implementation but eager."""
 
 LENGTHS = (33, 65, 129, 257, 513, 1025)
-"""Odd lengths, which blocks do not divide; the first that the options allow is the length of the check."""
+"""Odd lengths, which blocks do not divide; a check runs at the first one that the options allow."""
 
 DEFAULTS_AT = Geometry(2, 8, 72, 72)
-"""Geometry whose defaults every check uses at all lengths; blocks of a quarter of it do not divide ``LENGTHS``."""
+"""Geometry from which every check, at all lengths, takes defaults; blocks of a quarter of its length do not divide ``LENGTHS``."""
 
 HALF = 0.03
 """Tolerance of 16-bit types: about eight roundings of the largest number."""
@@ -40,20 +40,20 @@ class Subject:
     implementation: str
     device: torch.device
     brief: bool = False
-    """Leaves the drawn sizes out; for options that the kit varies."""
+    """True to leave out the drawn sizes, for options that the kit varies."""
     moved: float = 0.0
-    """Distance of parameters from their first values, relative to their size; see ``move_parameters``."""
+    """Distance of parameters from their initial values, relative to their size; see ``move_parameters``."""
     traces: dict[tuple[str, bool, int], Any] = field(default_factory=dict, compare=False, repr=False)
     """Cache of the cost checks, so that they run each length once."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the inputs: float64, where rounding is far below mistakes, or the widest type of device-specific kernels."""
+        """Dtype of the inputs: float64, whose rounding is far below mistakes, or the widest dtype of device-specific kernels."""
         return torch.float64 if self.device.type == "cpu" and self.single is torch.float32 else self.single
 
     @property
     def single(self) -> torch.dtype:
-        """Single precision of this implementation: float32, or the only type in which it multiplies."""
+        """Single precision of this implementation: float32, or the only dtype in which it multiplies."""
         return FLA_DTYPE if self.implementation == "fla" else torch.float32
 
     @property
@@ -90,7 +90,7 @@ class Subject:
     def geometry(
         self, length: int | None = None, *, heads: int = 2, head_dim: int | None = None, causal: bool | None = None
     ) -> Geometry:
-        """Small geometry with equally many queries and keys; causal by default only where the implementation is always so."""
+        """Small geometry with as many queries as keys; causal by default only where the implementation is always causal."""
         return self._sized(length or self.length, heads, head_dim, self.always_causal if causal is None else causal)
 
     def build(
@@ -129,7 +129,7 @@ class Subject:
 
     @cached_property
     def always_causal(self) -> bool:
-        """True for an implementation with the causal form alone."""
+        """True for an implementation that has only the causal form."""
         plain, causal = (self._refused(self._sized(LENGTHS[0], causal=causal)) for causal in (False, True))
         return self.card.can.causal and plain is not None and causal is None
 
@@ -154,14 +154,14 @@ class Subject:
         return drawn_sizes(self.card.name)
 
     def short_and_long(self) -> tuple[Geometry, ...]:
-        """Claimed geometries at the length of the check and at one of several blocks, two of them in an interpreter."""
+        """Claimed geometries at the length of the check and at a length of several blocks (of two in an interpreter)."""
         plain, n = self.plain_and_causal(), max(BORDERS) if self.interpreted else self.sizes.blocks
         return plain + tuple(replace(geometry, queries=n, keys=n) for geometry in plain if geometry.keys < n)
 
     def sized(self, longest: int | None = None, shortest: int = 1) -> Iterator[Geometry]:
         """Claimed geometries of every drawn size, without those that the options or the implementation refuse.
 
-        Variants meet lengths up to that of several blocks; kernels in an interpreter, one head of each up to the borders of blocks.
+        Variants get lengths up to ``sizes.blocks``; kernels in an interpreter get one head and lengths up to those of ``BORDERS``.
 
         Args:
             longest, shortest: limits of the length.
@@ -181,7 +181,7 @@ class Subject:
         return drawn if self.variant == "default" else tuple(size for size in drawn if size.length <= self.sizes.blocks)
 
     def as_eager(self) -> Subject:
-        """Subject with ``eager``, the reference of other implementations."""
+        """Subject with ``eager``, the reference for other implementations."""
         return replace(self, implementation="eager", traces={})
 
     def as_counted(self) -> Subject:
@@ -211,7 +211,7 @@ class Subject:
 
 @torch.no_grad()
 def move_parameters(module: Attention, distance: float) -> Attention:
-    """Move parameters that train up and down by turns, some ``distance`` times their size, or times 0.5 where they are smaller."""
+    """Shift trainable parameters alternately up and down, by about ``distance`` times their root mean square, or 0.5 if larger."""
     generator = torch.Generator().manual_seed(7)
     for parameter in module.parameters():
         if parameter.requires_grad and parameter.numel():
@@ -224,7 +224,7 @@ def move_parameters(module: Attention, distance: float) -> Attention:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCheck:
-    """Named contract of every attention, and the function that checks it."""
+    """One sentence of the contract of every attention, with its name and the function that checks it."""
 
     name: str
     contract: str
@@ -239,7 +239,7 @@ Prove = Callable[[Subject], str | None]
 
 
 def attention_check(scope: Scope) -> Callable[[Prove], Prove]:
-    """Register a function as a check; its name is the check's and its docstring is the contract.
+    """Register a function as a check, under the name of the function; its docstring is the contract.
 
     Raises:
         ValueError: the name is taken or the contract is missing.
@@ -251,7 +251,7 @@ def attention_check(scope: Scope) -> Callable[[Prove], Prove]:
         if not contract:
             raise ValueError(f"check {name!r} has no docstring; say in one sentence what it proves")
         if name in ATTENTION_CHECKS:
-            raise ValueError(f"check {name!r} is enlisted twice; choose another name")
+            raise ValueError(f"check {name!r} is registered twice; choose another name")
         ATTENTION_CHECKS[name] = AttentionCheck(name, contract, scope, prove)
         return prove
 
@@ -262,7 +262,7 @@ def must_refuse(what: str, request: Callable[[], object]) -> None:
     """Check that a request outside the card is refused with ``UnsupportedError``.
 
     Raises:
-        Violation: it ran, or failed in another way than by ``UnsupportedError``.
+        Violation: the request ran, or raised another exception.
     """
     try:
         request()

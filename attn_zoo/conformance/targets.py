@@ -19,11 +19,11 @@ Card = AttentionCard | TaskCard
 
 
 def entries(targets: Iterable[str | Card]) -> list[Card]:
-    """Return the cards of the targets, each once, in the order of the targets; of a hybrid those of its mechanisms.
+    """Return the cards of the targets, each once, in the order of the targets; for a hybrid, those of its mechanisms.
 
     Raises:
         UnknownNameError: nothing has this name.
-        ValueError: a module or file cannot be imported or holds no class with a card, or a plugin that might cannot be loaded.
+        ValueError: a module or file cannot be imported or holds no class with a card, or the name is unknown and plugins failed.
         FileNotFoundError: there is no such file.
     """
     found = [card for target in targets for card in ([target] if isinstance(target, Card) else _named(target))]
@@ -36,7 +36,7 @@ def cases_of(card: Card, device: torch.device | None = None) -> Iterator[Case]:
 
 
 def note_of(card: Card) -> str:
-    """Sizes drawn for an attention; empty for a task."""
+    """Sentence on the sizes drawn for an attention; empty for a task."""
     return "" if isinstance(card, TaskCard) else str(drawn_sizes(card.name))
 
 

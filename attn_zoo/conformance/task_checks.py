@@ -1,4 +1,4 @@
-"""The kit for tasks: checks of their data, split by split."""
+"""Conformance kit for tasks: checks of their data, split by split."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def task_checks(task: str | TaskCard) -> Iterator[Case]:
 
 
 def check_task(task: str | TaskCard, *, expected_failures: Mapping[str, str] | None = None) -> Report:
-    """Run the kit on a task; see ``run_cases`` for the waivers.
+    """Run the kit on a task; see ``run_cases`` for ``expected_failures``.
 
     Raises:
         UnknownNameError: no task or check has this name.
@@ -78,16 +78,16 @@ def _prove(check: TaskCheck, task: Task) -> str | None:
 
 @task_check
 def card_is_complete(task: Task) -> None:
-    """Every fact on the card is there, and every option has a default."""
+    """No fact is missing from the card, and every option has a default."""
     for name in ("name", "title", "version", "summary", "source", "licence", "metric"):
         require(getattr(task.card, name), f"the card says nothing under {name!r}")
     fit = METRICS[task.spec.problem]
-    require(task.card.metric in fit, f"the metric {task.card.metric!r} is none of {task.spec.problem}: {', '.join(fit)}")
+    require(task.card.metric in fit, f"the metric {task.card.metric!r} does not fit {task.spec.problem}; choose {', '.join(fit)}")
     type(task.options)()
-    require(task.card.levels, "the card proposes no level, so a run would not know how long to train")
+    require(task.card.levels, "the card has no level; a run needs one, which says how long to train")
     for name, level in task.card.levels.items():
         _require_options(task.card, level.options, f"level {name}")
-    require(task.data_title, "data_title is empty; tables say which data a figure is of")
+    require(task.data_title, "data_title is empty; tables print it to name the data of a score")
 
 
 def _require_options(card: TaskCard, given: Mapping[str, Any], what: str) -> None:
@@ -104,44 +104,45 @@ def splits_are_disjoint(task: Task) -> str:
     seen: dict[str, set[bytes]] = {split: set(_contents(task.examples(split))) for split in SPLITS}
     for one, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
         shared = len(seen[one] & seen[other])
-        require(not shared, f"{shared} inputs stand in both {one} and {other}")
+        require(not shared, f"{shared} inputs are in both {one} and {other}")
     return ", ".join(f"{len(task.examples(split))} {split}" for split in SPLITS)
 
 
 @task_check
 def labels_fit_the_spec(task: Task) -> str:
-    """Every example has labels of the stated kind and shape, at least one of them scored, and training shows every class."""
+    """Every example has labels of the stated kind and shape, at least one of them scored, and the training split has every
+    class."""
     spec = task.spec
     for split in SPLITS:
         examples = task.examples(split)
         labels = examples.labels()
         require(
             len(examples) == len(labels) > 0,
-            f"{split} has {len(examples)} examples and {len(labels)} labels, not equal and above 0",
+            f"{split} has {len(examples)} examples and {len(labels)} labels; the numbers must be equal and above 0",
         )
         _require_labels(split, labels, spec)
         asked = scored(labels)
         if spec.labels == "position":
-            require(bool(asked.any(dim=1).all()), f"{split} has an example that asks nothing")
-        require(bool(asked.any()), f"{split} has no label that is a number")
+            require(bool(asked.any(dim=1).all()), f"{split} has an example without a scored position")
+        require(bool(asked.any()), f"{split} has no scored label")
         _require_values(split, labels[asked], spec)
     trained = task.examples("train").labels()
     return _spread(trained[scored(trained)], task)
 
 
 def _require_labels(split: str, labels: Labels, spec: TaskSpec) -> None:
-    """Require the dtype and the axes of a split's labels."""
+    """Require that a split's labels have the dtype and the axes of the spec."""
     axes, several = 1 + (spec.labels == "position"), spec.problem != "classification"
-    kind = "numbers of floating point" if several else "integers"
+    kind = "floating-point numbers" if several else "integers"
     fits = labels.is_floating_point() if several else labels.dtype == torch.long
     require(
         fits and labels.dim() == axes + several,
         f"{split} labels are {labels.dtype} of shape {tuple(labels.shape)}, not {kind} with {axes + several} axes",
     )
     if several:
-        require(labels.shape[-1] == spec.classes, f"{split} has {labels.shape[-1]} numbers a label, the spec says {spec.classes}")
+        require(labels.shape[-1] == spec.classes, f"{split} has {labels.shape[-1]} numbers per label, the spec says {spec.classes}")
     if spec.labels == "example":
-        require(not several or not bool(labels.isnan().any()), f"{split} has labels that are NaN, which only positions may have")
+        require(not several or not bool(labels.isnan().any()), f"{split} has labels that are NaN; only labels of positions may be")
 
 
 def _require_values(split: str, asked: Labels, spec: TaskSpec) -> None:
@@ -150,21 +151,21 @@ def _require_values(split: str, asked: Labels, spec: TaskSpec) -> None:
     if spec.problem == "regression":
         require(bool(asked.isfinite().all()), f"{split} has labels that are not finite")
     elif spec.problem == "multi_label":
-        require(bool(((asked == 0) | (asked == 1)).all()), f"{split} labels run from {low:g} to {high:g}; each is 0 or 1")
+        require(bool(((asked == 0) | (asked == 1)).all()), f"{split} labels run from {low:g} to {high:g}; each must be 0 or 1")
     else:
         require(low >= 0 and high < classes, f"{split} labels run from {low:g} to {high:g}, outside 0 to {classes - 1}")
 
 
 def _spread(trained: Labels, task: Task) -> str:
-    """Require that training shows every class, or several values of every number; the finding in words."""
+    """Require that training labels hold every class, or several values of every number; return the finding in words."""
     if task.spec.problem == "regression":
         alike = (trained == trained[0]).all(dim=0)
-        require(not bool(alike.any()), f"numbers that are the same in all of train: {alike.nonzero()[:, 0].tolist()}")
+        require(not bool(alike.any()), f"numbers of the label that are the same in all of train: {alike.nonzero()[:, 0].tolist()}")
         return f"the variance in train is {', '.join(f'{float(v):.4g}' for v in trained.double().var(dim=0))}"
     if task.spec.problem == "multi_label":
         shares = trained.double().mean(dim=0)
         constant = ((shares == 0) | (shares == 1)).nonzero()[:, 0].tolist()
-        require(not constant, f"classes that no training label holds, or all of them: {constant}")
+        require(not constant, f"classes that are in no training label, or in all of them: {constant}")
         return f"a class is in {100 * float(shares.min()):.1f} to {100 * float(shares.max()):.1f} % of train"
     counts = torch.bincount(trained, minlength=task.spec.classes)
     if task.card.metric != "perplexity":  # rare words of a vocabulary may be in no training example
@@ -200,7 +201,7 @@ def _require_images(split: str, batch: Batch, kind: Patches) -> None:
     require(batch.inputs.shape[1:] == shape, f"{split} images have shape {tuple(batch.inputs.shape[1:])}, not {shape}")
     require(batch.inputs.is_floating_point(), f"{split} images are {batch.inputs.dtype}, not floating point")
     require(batch.inputs.isfinite().all(), f"{split} holds values that are not finite")
-    require(batch.valid is None, f"{split} says that patches are padded; images never are, so valid is None")
+    require(batch.valid is None, f"{split} has a padding mask; images are never padded, so valid must be None")
 
 
 def _require_frames(split: str, batch: Batch, spec: TaskSpec) -> None:
@@ -209,22 +210,22 @@ def _require_frames(split: str, batch: Batch, spec: TaskSpec) -> None:
     require(frames.is_floating_point(), f"{split} frames are {frames.dtype}, not floating point")
     require(
         frames.dim() == 3 and frames.shape[1] <= spec.length and frames.shape[2] == channels,
-        f"{split} frames have shape {tuple(frames.shape)}, not up to {spec.length} of {channels} channels",
+        f"{split} frames have shape {tuple(frames.shape)}, not up to {spec.length} frames of {channels} channels",
     )
     require(frames.isfinite().all(), f"{split} holds values that are not finite")
     real = torch.ones(frames.shape[:2], dtype=torch.bool) if batch.valid is None else batch.valid
     _require_padding(split, batch, real)
-    require(not bool(frames[~real].any()), f"{split}: a frame of padding is 0 in every channel")
+    require(not bool(frames[~real].any()), f"{split}: a frame of padding must be 0 in every channel")
 
 
 def _require_padding(split: str, batch: Batch, real: Tensor) -> None:
-    """Require padding at the end only, and no answer asked for at padding."""
-    require(not (real[..., 1:] & ~real[..., :-1]).any(), f"{split} has padding before what is real")
+    """Require that padding is at the end only, and that no label at padding is scored."""
+    require(not (real[..., 1:] & ~real[..., :-1]).any(), f"{split} has padding before a real position")
     require(real.any(dim=-1).all(), f"{split} has an example of padding only")
     asked = scored(batch.labels)
     if asked.dim() == 2:
         require(asked.shape == real.shape, f"{split} labels have shape {tuple(batch.labels.shape)}, positions {tuple(real.shape)}")
-        require(bool(real[asked].all()), f"{split} asks for an answer at padding")
+        require(bool(real[asked].all()), f"{split} has a scored label at padding")
 
 
 def _require_tokens(split: str, batch: Batch, spec: TaskSpec) -> None:
@@ -239,13 +240,13 @@ def _require_tokens(split: str, batch: Batch, spec: TaskSpec) -> None:
     low, high, vocabulary = int(ids.min()), int(ids.max()), spec.inputs.vocabulary
     require(low >= 0 and high < vocabulary, f"{split} tokens run from {low} to {high}, outside the vocabulary of {vocabulary}")
     real = torch.ones_like(ids, dtype=torch.bool) if batch.valid is None else batch.valid
-    require(bool((ids != 0).eq(real).all()), f"{split}: token 0 is padding and nothing else, and valid must say so")
+    require(bool((ids != 0).eq(real).all()), f"{split}: token 0 must stand for padding only, and valid must be False exactly there")
     _require_padding(split, batch, real)
 
 
 @task_check
 def batches_keep_the_order(task: Task) -> None:
-    """A batch holds the requested examples in the requested order, each equal to itself alone."""
+    """A batch holds the requested examples in the requested order, each equal to the same example requested alone."""
     for split in SPLITS:
         examples = task.examples(split)
         requested = [len(examples) - 1, 0, len(examples) // 2, 0]
@@ -256,15 +257,16 @@ def batches_keep_the_order(task: Task) -> None:
             require(torch.equal(alone.inputs[0], batch.inputs[row]), f"{split}: example {index} differs in a batch and alone")
             require((alone.valid is None) == (batch.valid is None), f"{split}: valid is None for some batches and not for others")
             if alone.valid is not None and batch.valid is not None:
-                require(torch.equal(alone.valid[0], batch.valid[row]), f"{split}: example {index} is padded otherwise in a batch")
+                require(torch.equal(alone.valid[0], batch.valid[row]), f"{split}: example {index} is padded differently in a batch")
 
 
 @task_check
 def order_tells_nothing(task: Task) -> str:
-    """Labels of neighbours are no more alike than those of any two examples, so that the first are a fair sample of a split."""
+    """Labels of neighbouring examples are no more alike than those of any two examples, so that the first examples of a split are a
+    fair sample of it."""
     worst = 0.0
     if task.spec.labels == "position":
-        raise NotApplicable("labels are of positions, not of examples")
+        raise NotApplicable("the labels are per position, not per example")
     for split in SPLITS:
         labels = task.examples(split).labels()
         if len(labels) < 2:
@@ -287,7 +289,7 @@ def order_tells_nothing(task: Task) -> str:
 
 
 def _require_uncorrelated(split: str, labels: Tensor) -> float:
-    """Largest correlation of a label's numbers with those of the next example, required to be no more than chance."""
+    """Return the largest correlation of labels with those of the next example, and require that it is no more than chance."""
     centred = (labels - labels.mean(dim=0)).double()
     found = float(((centred[1:] * centred[:-1]).sum(dim=0) / centred.square().sum(dim=0).clamp_min(1e-30)).max())
     require(
@@ -299,7 +301,8 @@ def _require_uncorrelated(split: str, labels: Tensor) -> float:
 
 @task_check
 def examples_are_reproducible(task: Task) -> str:
-    """Built again without caches, the task has the same content and digests, and splits of other content have other digests."""
+    """A task built again without caches has the same content and digests, and splits with different content have different
+    digests."""
     digests, made = [], {split: task.examples(split) for split in SPLITS}
     _forget(task)
     anew = type(task)(task.options)
@@ -318,9 +321,9 @@ def examples_are_reproducible(task: Task) -> str:
 
 @task_check
 def another_process_agrees(task: Task) -> None:
-    """A new process, with other hashes and another order of sets, computes the same digests."""
+    """A new process, with another hash seed and so another order of sets, computes the same digests."""
     if task.options != type(task.options)():
-        raise NotApplicable("shown on the defaults, as it takes seconds")
+        raise NotApplicable("checked with the default options only, because it takes seconds")
     try:
         sent = pickle.dumps((type(task), task.options))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -331,7 +334,7 @@ def another_process_agrees(task: Task) -> None:
     require(status == 0, f"another process fails to make the examples: {message}")
     ours = [task.examples(split).digest() for split in SPLITS]
     differing = [split for split, one, other in zip(SPLITS, ours, theirs, strict=True) if one != other]
-    require(not differing, f"another process finds other content in {', '.join(differing)}; draw from a seeded generator alone")
+    require(not differing, f"another process finds other content in {', '.join(differing)}; draw only from a seeded generator")
 
 
 @task_check
@@ -348,7 +351,7 @@ def augmentation_is_reproducible(task: Task) -> None:
 
 
 def _same(one: Labels, other: Labels) -> bool:
-    """Whether labels are equal; NaN equals NaN."""
+    """True where labels are equal; NaN equals NaN."""
     return one.dtype == other.dtype and torch.equal(one.nan_to_num(torch.inf), other.nan_to_num(torch.inf))
 
 
@@ -362,28 +365,26 @@ def data_seed_changes_the_data(task: Task) -> None:
     if "data_seed" not in {f.name for f in fields(type(task.options))}:
         raise NotApplicable("the data have no seed")
     other = type(task)(replace(task.options, data_seed=task.options.data_seed + 1))
-    require(
-        other.examples("test").digest() != task.examples("test").digest(), "data_seed reaches nothing: the test split is the same"
-    )
+    require(other.examples("test").digest() != task.examples("test").digest(), "another data_seed gives the same test split")
 
 
 @task_check
 def slices_fit_their_split(task: Task) -> str:
-    """A subset with a score of its own marks examples, or scored positions."""
+    """A part of a split that is scored separately is a mask of examples, or of scored positions."""
     if not (names := list(task.slices("test"))):
         require(task.card.distant is None, f"distant is {task.card.distant!r}, and slices() names no part")
-        raise NotApplicable("no part is scored apart")
-    require(task.card.distant in (None, *names), f"distant is one of {', '.join(names)}; got {task.card.distant!r}")
+        raise NotApplicable("no part of a split is scored separately")
+    require(task.card.distant in (None, *names), f"distant must be one of {', '.join(names)}; got {task.card.distant!r}")
     for split in SPLITS:
         asked = scored(task.examples(split).labels())
         for name, members in task.slices(split).items():
             require(
                 members.dtype == torch.bool and members.shape in (asked.shape[:1], asked.shape),
-                f"{split}: part {name!r} is {members.dtype} of shape {tuple(members.shape)}; it is boolean, one an example or "
-                f"one a label of {tuple(asked.shape)}",
+                f"{split}: part {name!r} is {members.dtype} of shape {tuple(members.shape)}; it must be boolean, with one number "
+                f"per example, or one per label of {tuple(asked.shape)}",
             )
             unasked = members & ~asked if members.dim() == 2 else torch.zeros(1)
-            require(not unasked.any(), f"{split}: part {name!r} marks {int(unasked.sum())} positions that are not asked")
+            require(not unasked.any(), f"{split}: part {name!r} marks {int(unasked.sum())} positions that are not scored")
     return ", ".join(names)
 
 

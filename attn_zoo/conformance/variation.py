@@ -1,4 +1,4 @@
-"""Checks away from the start: trained parameters, and options in no variant, with values drawn from their types and rules."""
+"""Checks beyond initial parameters and variants: trained parameters, and options in no variant, at values of their types."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ PROVED = (
     "gradients_match_finite_differences",
     "cost_formula_is_exact",
 )
-"""Checks of ``eager`` for each value."""
+"""Checks that run on ``eager`` for each value of an option."""
 
 UNKNOWN = "unheard-of"
-"""Text that no rule allows."""
+"""Text that no rule of an option allows."""
 
 
 TRAINED = (
@@ -43,21 +43,21 @@ TRAINED = (
     "steps_answer_as_one_call",
     "resizing_keeps_what_was_trained",
 )
-"""Checks of modules whose parameters have moved."""
+"""Checks that run on modules whose parameters have moved."""
 
 
 @attention_check("variant")
 def promises_hold_once_trained(subject: Subject) -> None:
-    """With parameters away from their first values, at which some are zero or all equal, the promises hold as well."""
+    """The promises also hold once parameters have moved away from their initial values, at which some are zero or all equal."""
     if not trained_parameters(subject.build()):
-        raise NotApplicable("there are no parameters that train")
+        raise NotApplicable("the module has no trainable parameters")
     far, near = (replace(subject, moved=distance, brief=True, traces={}) for distance in (2.0, 0.5))
-    _prove([*((name, far) for name in TRAINED), *_against_eager(near)], "parameters moved")  # near: rounding at usual scores
+    _prove([*((name, far) for name in TRAINED), *_against_eager(near)], "parameters moved")  # near: rounding at usual score sizes
 
 
 @attention_check("card")
 def options_hold_beyond_the_variants(subject: Subject) -> str:
-    """Each option in no variant, set to other values of its type that its rules allow, keeps the promises of the card."""
+    """Each option that no variant sets, set to other values that its type and its rules allow, keeps the promises of the card."""
     covered = {name for given in subject.card.variants.values() for name in given}
     names = [option.name for option in fields(subject.options) if option.name not in covered and "dropout" not in option.name]
     if not names:
@@ -74,13 +74,13 @@ def options_hold_beyond_the_variants(subject: Subject) -> str:
 
 
 def _values(subject: Subject, name: str) -> Iterable[Any]:
-    """Values of an option other than the present one, by its type."""
+    """Values to try for an option, by its type, without the present one."""
     now = getattr(subject.options, name)
     return iter(texts(subject, name)) if type(now) is str else values(now)
 
 
 def values(now: Any) -> Iterator[Any]:
-    """Values of an option's type other than the present one; none for text, whose type does not tell."""
+    """Values of an option's type other than the present one; none for text, whose type does not tell the allowed ones."""
     if isinstance(now, bool):
         yield not now
     elif isinstance(now, Enum):
@@ -92,20 +92,20 @@ def values(now: Any) -> Iterator[Any]:
 
 
 def texts(subject: Subject, name: str) -> list[str]:
-    """Texts to try as an option: the words by which an unknown text is refused, since a rule names what it allows; or the unknown
-    text, where nothing refuses it."""
+    """Texts to try as an option: the words of the error that refuses an unknown text, since a rule names the allowed ones; or the
+    unknown text, where it is accepted."""
     try:
         _with(subject, name, UNKNOWN)
     except (ValueError, UnsupportedError) as refusal:
         words = (word.strip(".") for word in re.findall(r"[\w.+/-]+", str(refusal)))
         return [word for word in dict.fromkeys(words) if word and word not in (UNKNOWN, getattr(subject.options, name))]
-    except Exception:  # to be told by ``_varied``, which meets it again
+    except Exception:  # ``_varied`` raises the same error again and reports it
         return [UNKNOWN]
     return [UNKNOWN]
 
 
 def _with(subject: Subject, name: str, given: Any) -> Subject:
-    """Subject with another value of one option, which builds."""
+    """Subject with another value of one option; raises where it cannot be built."""
     options = attention_options(subject.card, DEFAULTS_AT, {name: given})
     varied = replace(subject, options=options, brief=True, traces={})
     varied.build()
@@ -124,7 +124,7 @@ def _varied(subject: Subject, name: str, value: Any, told: str) -> Subject | Non
 
 
 def _against_eager(subject: Subject) -> list[tuple[str, Subject]]:
-    """Comparison of each other implementation that runs here with ``eager``."""
+    """Cases that compare ``eager`` with each other implementation that runs here."""
     twins = [name for name in subject.card.implementations[1:] if home_of(name, subject.device)[0] is not None]
     return [("implementation_agrees_with_eager", replace(subject, implementation=name, traces={})) for name in twins]
 

@@ -1,4 +1,4 @@
-"""Interfaces of attentions, tasks and their cards. Imports nothing else of the zoo but ``precision`` and ``shapes``."""
+"""Interfaces of attentions, tasks and their cards. Imports only ``checks``, ``precision`` and ``shapes`` of the rest of the zoo."""
 
 from attn_zoo.contract.attention import (
     Attention,

@@ -3,7 +3,7 @@
 Glossary, one meaning each: *queries*, *keys* are counts of positions; ``key_valid`` is True for a
 real token and False for padding; a *window* is the number of keys seen, the position itself
 included; a *mechanism* maps (query, key, value) to one output per query and owns no q/k/v
-projection, which belong to the *layer* around it.
+projections, which belong to the *layer* around it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class AttentionCard:
     options: type
     """Plain dataclass of int, float, bool, str or enum fields, each with a default or ``by_length``.
 
-    Rules raise in ``__post_init__``."""
+    ``__post_init__`` raises where a value breaks a rule."""
     build: type[Attention]
     implementations: tuple[str, ...] = ("eager",)
     softmax_limit: Callable[[Geometry], Attention] | None = None
@@ -61,7 +61,7 @@ class AttentionCard:
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Option sets besides the defaults that the conformance kit also checks."""
     control: bool = False
-    """True for a control, which shows the score of a task without attention and is no contender."""
+    """True for a control: it shows the score of a task without attention, and is not ranked among the contenders."""
 
     @property
     def counted_implementation(self) -> str:
@@ -75,10 +75,10 @@ class AttentionCard:
 
 
 def check_floating(owner: str, name: str, tensor: object) -> None:
-    """Refuse what is no tensor of floating-point numbers.
+    """Refuse a value that is not a tensor of floating-point numbers.
 
     Raises:
-        ValueError: naming the owner, the argument and what came.
+        ValueError: the message names the owner, the argument, and the dtype and shape, or the type, of the value.
     """
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
         raise ValueError(f"{owner}: {name} is a tensor of floating-point numbers; got {_kind(tensor)}")
@@ -92,13 +92,13 @@ def _kind(value: object) -> str:
 
 
 class Attention(nn.Module, Generic[OptionsT]):
-    """A map (query, key, value) -> output after projection and head split.
+    """Base class of mechanisms: a map (query, key, value) -> output, called after q/k/v projection and head split.
 
-    Requests are checked here once; a mechanism writes ``attend`` and, for every further
-    implementation ``x`` on its card, ``attend_x`` with the same signature. Both may rely on this:
-    shapes fit the geometry, padded keys and values hold zeros, and a row of the batch without any
-    valid key is set to zero afterwards. Outputs of padded *queries* are left to the caller. A mechanism
-    that claims ``stepwise`` also writes ``initial_state`` and ``advance``.
+    Every call is checked here, once; a mechanism implements ``attend`` and, for every further
+    implementation ``x`` on its card, ``attend_x`` with the same signature. Both may assume that
+    shapes fit the geometry and that padded keys and values hold zeros. Outputs of an example without
+    any valid key are set to zero afterwards. Outputs at padded *queries* are left to the caller. A
+    mechanism that claims ``stepwise`` also implements ``initial_state`` and ``advance``.
 
     ``definition``, with the signature of ``attend``, is the equation in a few naive lines, without dropout: the n × n weights, or
     a loop over positions. It is the reference for readers and tests; the conformance kit compares ``attend`` with it.
@@ -106,7 +106,7 @@ class Attention(nn.Module, Generic[OptionsT]):
     Args:
         geometry: sizes that the surrounding model fixes.
         options: an instance of ``card.options``.
-        implementation: a name on the card, or ``definition`` where it is written.
+        implementation: a name on the card, or ``definition`` where the class defines it.
 
     Raises:
         UnsupportedError: the geometry or implementation needs what the card does not claim.
@@ -116,9 +116,9 @@ class Attention(nn.Module, Generic[OptionsT]):
     attend: Callable[..., Tensor]
     definition: Callable[..., Tensor] | None = None
     chosen_for: str | None = None
-    """Type of the device for which ``auto`` chose the implementation; None where it was named."""
+    """Device type for which ``auto`` chose the implementation; None where the caller named the implementation."""
     saturates: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """Options that defeat the mechanism from n, the number of keys, on, with the words of the warning after ``option=value``."""
+    """Options that defeat the mechanism at values of at least n keys, each with the words of its warning after ``option=value``."""
     options: OptionsT
 
     def __init__(self, geometry: Geometry, options: OptionsT, implementation: str = "eager") -> None:
@@ -147,7 +147,7 @@ class Attention(nn.Module, Generic[OptionsT]):
             raise UnsupportedError(reason)
         self.implementation = implementation
         for part in self.modules():
-            if "implementation" in vars(part):  # length maps have one, too
+            if "implementation" in vars(part):  # length maps have the attribute, too
                 vars(part)["implementation"] = implementation
 
     @property
@@ -173,7 +173,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         )
 
     def check_stack(self, stack: Sequence[Attention]) -> None:
-        """Refuse a stack that this layer cannot join; ``join_layers`` calls it on every layer first. Overridden with ``join``.
+        """Refuse a stack that this layer cannot join; ``join_layers`` first calls it on every layer. Overridden with ``join``.
 
         Raises:
             ValueError, UnsupportedError: the options of this layer, or the weights it shares, do not fit the stack.
@@ -186,7 +186,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         """
 
     def resize_length(self, length: int) -> None:
-        """Change the number of keys in place, and that of queries with it where both were equal.
+        """Change the number of keys in place, and also the number of queries where both were equal.
 
         Overridden where weights are stored by position. Such parameters are replaced: create the optimiser
         afterwards.
@@ -197,11 +197,11 @@ class Attention(nn.Module, Generic[OptionsT]):
         """
         resized = self.geometry_at(length)
         if not self.card.can.any_length:
-            raise UnsupportedError(f"{self.card.name} cannot be carried over to {length} keys; build it for them")
+            raise UnsupportedError(f"{self.card.name} cannot be resized to {length} keys; build it anew for that length")
         self.geometry = resized
 
     def geometry_at(self, length: int) -> Geometry:
-        """Geometry with another number of keys, and as many queries where both were equal."""
+        """Geometry with ``length`` keys, and with ``length`` queries where both numbers were equal."""
         g = self.geometry
         return replace(g, keys=length, queries=length if g.queries == g.keys else g.queries)
 
@@ -221,10 +221,10 @@ class Attention(nn.Module, Generic[OptionsT]):
                 ``card.reads`` does not name may be None. A mechanism with shared queries and keys
                 takes one tensor for both (or None as key).
             key_valid: True for a real token. Padded keys and values may hold anything, NaN included.
-            streams: the further projections that ``card.streams`` names.
+            streams: the additional projections that ``card.streams`` names.
 
         Returns:
-            The outputs; without examples, queries or keys, zeros in the shape of the queries.
+            Outputs in the shape of the queries; zeros where there are no examples, queries or keys.
 
         Raises:
             ValueError: a shape, dtype or stream does not fit.
@@ -252,10 +252,10 @@ class Attention(nn.Module, Generic[OptionsT]):
     def initial_state(
         self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
     ) -> CarriedState:
-        """The state before the first token, for inputs of ``dtype`` on ``device``. Overridden where the card claims ``stepwise``.
+        """Return the state before the first token, for inputs of ``dtype`` on ``device``. Overridden where ``stepwise`` is claimed.
 
         Raises:
-            UnsupportedError: the card does not claim it.
+            UnsupportedError: the card does not claim ``stepwise``.
         """
         raise UnsupportedError(_no_steps(self.card))
 
@@ -270,10 +270,10 @@ class Attention(nn.Module, Generic[OptionsT]):
         """Compute the outputs of the next tokens, one or many, as one call over the whole sequence would. Never overridden.
 
         Args:
-            query, key, value: as in a call, without padding.
-            state: the ``CarriedState`` from ``initial_state`` or the step before; left as it is.
+            query, key, value: as in ``forward``, without padding.
+            state: the ``CarriedState`` from ``initial_state`` or the previous step; not modified.
                 Gradients flow through it.
-            streams: the further projections that ``card.streams`` names.
+            streams: the additional projections that ``card.streams`` names.
 
         Returns:
             The outputs, and the state after these tokens.
@@ -281,7 +281,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         Raises:
             ValueError: a shape, dtype, stream or state does not fit.
             UnsupportedError: the card does not claim ``stepwise``, the mechanism was built without
-                causality, or it has read as many tokens as it was built for.
+                causality, or the step ends beyond the length it was built for.
         """
         card, g = self.card, self.geometry
         self.check_steps()
@@ -290,7 +290,8 @@ class Attention(nn.Module, Generic[OptionsT]):
         queries = self._check_tensors(query, key, value, streams, start=state.position)
         if queries != value.shape[2] or queries == 0:
             raise ValueError(
-                f"{card.name}: a step takes a token or more, as many queries as keys; got {queries} and {value.shape[2]}"
+                f"{card.name}: a step takes a token or more, and as many queries as keys; got {queries} queries and "
+                f"{value.shape[2]} keys"
             )
         end = state.position + queries
         if end > g.keys and not card.can.any_length:
@@ -315,12 +316,12 @@ class Attention(nn.Module, Generic[OptionsT]):
     def advance(
         self, query: Any, key: Any, value: Float[Tensor, "batch heads n head_dim"], state: Any, **streams: Tensor
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], Any]:
-        """Compute ``step`` for a request that is checked already. Overridden where the card claims ``stepwise``.
+        """Compute ``step`` for a request that has already been checked. Overridden where the card claims ``stepwise``.
 
         The mechanism defines the class of its state and checks that a state fits the inputs.
 
         Raises:
-            UnsupportedError: the card does not claim it.
+            UnsupportedError: the card does not claim ``stepwise``.
         """
         raise UnsupportedError(_no_steps(self.card))
 
@@ -368,7 +369,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         for name, tensor in given.items():
             if tensor is None:
                 if name in card.reads:
-                    raise ValueError(f"{card.name} reads the {name}, got None")
+                    raise ValueError(f"{card.name} needs the {name}; got None")
                 continue
             check_floating(card.name, name, tensor)
             if tensor.dim() != 4 or tensor.shape[1] != g.heads or tensor.shape[3] != g.head_dim:
@@ -422,10 +423,10 @@ class Attention(nn.Module, Generic[OptionsT]):
 def choose_implementation(
     card: AttentionCard, geometry: Geometry, options: Any, device: torch.device, dtype: torch.dtype | None = None
 ) -> str:
-    """Return what ``auto`` takes: the first of ``auto_order`` that the card offers, the options allow and ``device`` can run.
+    """Implementation for ``auto``: the first of ``auto_order`` that the card offers, the options allow and ``device`` can run.
 
     Args:
-        dtype: type of the products; None is torch's default.
+        dtype: dtype of the matrix products; None is torch's default.
 
     Raises:
         UnknownNameError: the card offers none that runs there.

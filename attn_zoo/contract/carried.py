@@ -12,7 +12,7 @@ from torch import Tensor
 class CarriedState(Protocol):
     """State of a mechanism after the tokens read so far: a frozen dataclass of tensors that suffice for all later outputs.
 
-    No call writes into it, so that several continuations can start from it.
+    No call modifies it, so that several continuations can start from it.
     """
 
     @property
@@ -21,7 +21,7 @@ class CarriedState(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the carried numbers, for the whole batch."""
+        """Bytes of the carried tensors, for the whole batch."""
 
 
 def check_state(owner: str, state: Any, held: str, shape: tuple[int, ...], dtype: torch.dtype, value: Tensor) -> None:
@@ -31,7 +31,7 @@ def check_state(owner: str, state: Any, held: str, shape: tuple[int, ...], dtype
         value: values of the step, whose device the state must share.
 
     Raises:
-        ValueError: naming the mechanism, the required state, the given one, and the call that makes a first state.
+        ValueError: the message names the mechanism, the required state, the given one, and the call that makes a first state.
     """
     tensor = getattr(state, held, None)
     wanted = f"{tuple(shape)} {dtype} on {value.device}"

@@ -71,9 +71,9 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Counts for one example (batch of one) in evaluation, without padding. None means not stated.
+    """Cost of one example (batch of one) in evaluation mode, without padding. None means not stated.
 
-    FLOPs are those of the form that a CPU takes, ``tiled`` where the card has it and else ``eager``: two per multiply-add of
+    FLOPs are those of the implementation for a CPU, ``tiled`` where the card has it and else ``eager``: two per multiply-add of
     every matrix product and nothing else, as PyTorch's ``FlopCounterMode`` counts. Bytes are those of float32.
     """
 
@@ -83,7 +83,7 @@ class Cost:
     backward_flops: int | None = None
     """FLOPs of the backward pass: gradients of all inputs and of the parameters that train."""
     state_bytes: int | None = None
-    """Largest state while ``keys`` arbitrary tokens are read one by one with causal outputs, the token being read included.
+    """Bytes of the largest state (or cache) while ``keys`` arbitrary tokens are read one by one causally, the last one included.
     Positions and sizes, which are whole numbers, are not counted. None without causality."""
 
 
@@ -92,8 +92,8 @@ class Stream:
     """Extra projection of the tokens, which the layer makes for a mechanism.
 
     ``of`` states whose tokens are projected, ``first`` how many of them (None: all), and
-    ``starts_as`` the projection of the layer that it is initialised as a copy of.
-    It arrives in ``attend`` as the keyword ``name``, (batch, heads, length or first, head_dim).
+    ``starts_as`` which projection of the layer it is initialised as a copy of.
+    It is passed to ``attend`` as the keyword ``name``, (batch, heads, length or first, head_dim).
     """
 
     name: str

@@ -16,7 +16,7 @@ class CompressingAttention(Attention[OptionsT]):
     """
 
     def compressed_length(self) -> int | None:
-        """Number of compressed keys r, or None where heads compress differently and tokens cannot be compressed once for all."""
+        """Number of compressed keys r; None where heads compress differently, so that no compression of tokens serves all heads."""
         raise NotImplementedError
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int:
@@ -35,7 +35,7 @@ class CompressingAttention(Attention[OptionsT]):
         tuple[Float[Tensor, "batch r dim"], Float[Tensor, "batch r dim"]],
         tuple[Float[Tensor, "*batch r 1"], Float[Tensor, "*batch r 1"]],
     ]:
-        """Compress tokens, and also ones at the real tokens: the weight of a bias in each compressed key."""
+        """Compress tokens, and also the mask of real tokens, which gives the weight of a bias in each compressed key."""
         return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
 
     def compressed_valid(self, key_valid: Bool[Tensor, "batch keys"] | None) -> Bool[Tensor, "batch r"] | None:
@@ -56,5 +56,5 @@ class CompressingAttention(Attention[OptionsT]):
 def real_tokens(
     tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
 ) -> Float[Tensor, "batch keys 1"]:
-    """Ones at real tokens, zeros at padding."""
+    """Mask of real tokens as numbers: 1 at a real token, 0 at padding."""
     return tokens.new_ones(*tokens.shape[:2], 1) if key_valid is None else key_valid[..., None].to(tokens.dtype)

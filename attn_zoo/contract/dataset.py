@@ -1,4 +1,4 @@
-"""Published data that tasks read: accepted names of its files in the data folder, readers and downloads."""
+"""Published data sets that tasks read: accepted file names in the data folder, readers and downloads."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class DataSet(Generic[Content]):
 
         Raises:
             MissingDataError: no layout is complete; the message says what to put where.
-            DamagedDataError: a file is not what it must be.
+            DamagedDataError: a file cannot be read, or does not hold the expected content.
         """
         layout = self.layout(root)
         if layout is None:
@@ -81,6 +81,4 @@ class DataSet(Generic[Content]):
             )
             what = f"no data found below {root}; put there {forms}"
         how = f"'attn-zoo data prepare {self.name}' fetches it" if self.download else self.obtain or f"it comes from {self.source}"
-        return (
-            f"{self.title}: {what}. {how}. Another folder is named with data.root=FOLDER or the environment variable ATTN_ZOO_DATA"
-        )
+        return f"{self.title}: {what}. {how}. To use another folder, set data.root=FOLDER or the environment variable ATTN_ZOO_DATA"

@@ -1,4 +1,4 @@
-"""The zoo's own error classes, so that a caller can tell a refusal from a mistake."""
+"""Error classes of the zoo, with which a caller can tell a refusal from a mistake."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class MissingDataError(FileNotFoundError):
 
 
 class DamagedDataError(ValueError):
-    """A file of data cannot be read, is cut short, or holds something else than its name says; the message names it."""
+    """A file of data cannot be read, is cut short, or holds something other than its name says; the message names it."""
 
 
 class UnknownNameError(LookupError):

@@ -9,12 +9,12 @@ import torch
 
 IMPLEMENTATIONS = ("eager", "tiled", "sdpa", "flex", "xformers", "triton", "fla")
 """``eager`` is plain, vectorised PyTorch, to be read and trusted; the others must agree with it. ``tiled`` computes in tiles that
-fit the caches of a CPU, ``fla`` by the kernels of flash-linear-attention. Beside these, ``definition`` is the naive equation, which
-no ``auto`` takes."""
+fit the caches of a CPU, ``fla`` calls the kernels of flash-linear-attention. In addition, ``definition`` is the naive equation,
+which ``auto`` never takes."""
 
 FLA_DTYPE = torch.bfloat16
-"""Type of the factors in ``fla``, whose sums are float32: its kernels round float32 to tf32 or refuse it, and sums over
-many keys leave the range of float16."""
+"""Dtype of the factors of matrix products in ``fla``, whose sums are float32. Its kernels round float32 to tf32 or refuse it, and
+sums over many keys leave the range of float16."""
 
 _AUTO_ORDERS = {"cpu": ("sdpa", "tiled", "eager"), "cuda": ("triton", "fla", "flex", "sdpa", "xformers", "eager")}
 
@@ -25,7 +25,7 @@ _PACKAGES = {"fla": "'fla-core' (extra gpu)"}
 
 
 def auto_order(device: torch.device) -> tuple[str, ...]:
-    """Order of ``auto``, which takes the first that the card offers, the options allow and the device runs; none is interpreted."""
+    """Order of ``auto``, which takes the first that card and options allow and the device runs, never in Triton's interpreter."""
     return _AUTO_ORDERS.get(device.type, ("sdpa", "eager"))
 
 
@@ -33,9 +33,9 @@ def unavailable(implementation: str, device: torch.device, dtype: torch.dtype | 
     """Reason why this machine cannot run ``implementation`` on tensors of ``device``, or None if it can.
 
     Args:
-        dtype: type of the products, which autocast may set apart from that of the tensors; None checks the device alone.
+        dtype: dtype of the matrix products, which under autocast may differ from that of the tensors; None checks the device alone.
 
-    Under ``TRITON_INTERPRET=1`` Triton's kernels run on a CPU, slowly and exactly, to be tested.
+    Under ``TRITON_INTERPRET=1`` Triton's kernels run on a CPU, slowly and exactly, for tests.
     """
     if implementation in ("auto", "definition", "eager", "sdpa"):
         return None
@@ -56,7 +56,7 @@ def auto_may_take(implementation: str, device: torch.device, dtype: torch.dtype 
     """True where ``auto`` may choose ``implementation`` for tensors of ``device``: it is in ``auto_order``, and runs there.
 
     Args:
-        dtype: type of the products; None is torch's default.
+        dtype: dtype of the matrix products; None is torch's default.
     """
     dtype = torch.get_default_dtype() if dtype is None else dtype
     return implementation in auto_order(device) and unavailable(implementation, device, dtype) is None

@@ -44,10 +44,10 @@ class LengthMap(nn.Module):
 
         Overridden together with ``compression_flops``, where a map is linear and the same for all channels and heads.
         """
-        raise UnsupportedError(f"{type(self).__name__} maps keys and values alone; project tokens first")
+        raise UnsupportedError(f"{type(self).__name__} maps keys and values only, not tokens; project the tokens first")
 
     def compress_and_weigh(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> tuple[Pair, Pair]:
-        """Compress tokens, and also ones at the real tokens."""
+        """Compress tokens, and also the mask of real tokens (1 at a real token, 0 at padding)."""
         return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
@@ -55,12 +55,12 @@ class LengthMap(nn.Module):
         return None
 
     def valid(self, key_valid: KeyValid) -> CompressedValid:
-        """Mask of results that hold at least one real token; None where all do."""
+        """Mask of the r compressed positions that hold at least one real token; None where all do."""
         return None
 
     @torch.no_grad()
     def resize(self, length: int) -> None:
-        """Interpolate ``weight``, which has a column for each position, to another length. Overridden by maps of another kind."""
+        """Interpolate ``weight``, which has a column for each position, to another length. Overridden by other kinds of maps."""
         weight: Tensor = self.get_buffer("weight") if "weight" in self._buffers else self.get_parameter("weight")
         resampled, self.length = resample(weight, length), length
         self.weight = nn.Parameter(resampled, weight.requires_grad) if isinstance(weight, nn.Parameter) else resampled
@@ -69,7 +69,7 @@ class LengthMap(nn.Module):
 class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[OptionsT]):
     """Attention to keys and values compressed along the length, by one map for each group of heads.
 
-    A mechanism writes ``make_maps`` and ``attend_compressed``; one whose queries also see other keys overrides ``attend`` as well.
+    Subclasses implement ``make_maps`` and ``attend_compressed``; one whose queries also see other keys overrides ``attend``, too.
     """
 
     def __init__(self, geometry: Geometry, options: OptionsT, implementation: str = "eager") -> None:
@@ -78,10 +78,10 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         self.own_maps = self.make_maps(geometry, options, implementation)
 
     def check_keys(self, keys: int) -> None:
-        """Refuse a number of keys, when built or resized. Overridden where there is a limit.
+        """Refuse a number of keys when a mechanism is built or resized. Overridden where there is a limit.
 
         Raises:
-            UnsupportedError: naming the limit, and what to do.
+            UnsupportedError: the message names the limit and a remedy.
         """
 
     @property
@@ -129,12 +129,12 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         return self.maps[0].compress(tokens, key_valid)
 
     def compress_and_weigh(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> tuple[Pair, Pair]:
-        """Compress tokens, and ones at the real tokens, by the map."""
+        """Compress tokens, and the mask of real tokens, by the map."""
         self.check_joined()
         return self.maps[0].compress_and_weigh(tokens, key_valid)
 
     def compressed_valid(self, key_valid: KeyValid) -> CompressedValid:
-        """Mask of the results of the map that hold a real token."""
+        """Mask of the compressed positions that hold a real token."""
         return self.maps[0].valid(key_valid)
 
     def resize_length(self, length: int) -> None:
@@ -148,7 +148,7 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
 
 
 def mapped_cost(maps: nn.ModuleList, head_dim: int, compare: Callable[[int, int], tuple[int, int]]) -> Cost:
-    """Cost of the maps and of attention to their results: ``compare(heads, r)`` gives its FLOPs, forward and backward."""
+    """Cost of the maps and of attention to their results; ``compare(heads, r)`` gives the latter's forward and backward FLOPs."""
     flops = backward = parameters = 0
     for map_ in maps:
         assert isinstance(map_, LengthMap)
@@ -179,6 +179,6 @@ Mapped = TypeVar("Mapped", bound=LengthMappedAttention)
 
 
 def with_identity(built: Mapped) -> Mapped:
-    """Set the matrices of a map with as many results as keys to the identity, which turns Linformer into softmax attention."""
+    """Set a map with as many results as keys to the identity matrix, which turns Linformer into softmax attention."""
     built.maps[0].get_parameter("weight").data.copy_(torch.eye(built.geometry.keys))
     return built

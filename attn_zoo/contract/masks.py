@@ -1,4 +1,4 @@
-"""Masked softmax and mean: padding, and causally the future, are left out."""
+"""Masked softmax and mean, without padded keys and, in causal attention, without future keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def softmax_over_valid(scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, 
 def allowed_pairs(
     query: Float[Tensor, "batch heads queries _"], key: Float[Tensor, "batch heads keys _"], key_valid: KeyValid, *, causal: bool
 ) -> Bool[Tensor, "#batch 1 _ keys"] | None:
-    """Mask of the keys that each query may see: valid ones, and causally those up to its own position. None means all."""
+    """Mask of the keys that each query may see: valid keys, if ``causal`` only up to its own position. None means all keys."""
     allowed = None if key_valid is None else key_valid[:, None, None, :]
     if causal:
         past = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()[None, None]
@@ -35,9 +35,9 @@ def allowed_pairs(
 def weighted_mean(sums: Float[Tensor, "..."], weights: Float[Tensor, "... 1"] | None = None) -> Float[Tensor, "..."]:
     """Weighted sums divided by the sums of weights; zeros where no key has any weight, because then both are zeros.
 
-    None as ``weights`` takes the last column of ``sums``. The floor of the divisor is the root of the smallest number, so that the
-    gradient, which divides by its square, stays finite. Only causal rows of inputs far from unit scale can come near it: those
-    whose largest feature differs from that of every past key.
+    None as ``weights`` takes the last column of ``sums``. The floor of the divisor is the square root of the smallest normal
+    number, so that the gradient, which divides by its square, stays finite. The divisor comes near the floor only in causal rows of
+    inputs far from unit scale: those whose largest feature differs from that of every past key.
     """
     if weights is None:
         sums, weights = sums[..., :-1], sums[..., -1:]

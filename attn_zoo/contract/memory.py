@@ -18,7 +18,7 @@ from attn_zoo.shapes import Keys, Queries
 
 @dataclass(frozen=True, slots=True)
 class MemoryState:
-    """State after some tokens; its size does not depend on their number."""
+    """Recurrent state after some tokens; its size does not depend on their number."""
 
     summed: Float[Tensor, "batch heads m d"]
     """S: Σ φ(k) vᵀ, or the mechanism's own recurrence; where outputs are averages, its last column is z = Σ φ(k)."""
@@ -38,15 +38,15 @@ class MemoryState:
 class MemoryAttention(Attention[OptionsT]):
     """A mechanism that reads tokens into a ``MemoryState``, in float32 at least and outside autocast, since long sums need it.
 
-    A mechanism writes ``read``, and ``state_shape`` where S is not head_dim × head_dim.
+    A mechanism implements ``read``, and ``state_shape`` where S is not head_dim × head_dim.
     """
 
     read: Callable[..., tuple[Tensor, MemoryState]]
-    """Recurrence (state, query, key, value, key_valid, **streams) → the output of each position, from the state and the positions
-    up to it, and the state after them. All tensors are float32 or float64."""
+    """Recurrence (state, query, key, value, key_valid, **streams) → (output, state after): each output depends on the state and the
+    positions up to its own. All tensors are float32 or float64."""
 
     def finish(self, out: Queries) -> Queries:
-        """Apply the last step, which is separate for each position."""
+        """Apply the last operation, which acts on each position separately."""
         return out
 
     def state_shape(self) -> tuple[int, int]:
@@ -61,7 +61,7 @@ class MemoryAttention(Attention[OptionsT]):
         return MemoryState(torch.zeros(batch, self.geometry.heads, *self.state_shape(), dtype=wide, device=device))
 
     def start(self, value: Keys) -> MemoryState:
-        """Initial state for inputs of the type and device of ``value``."""
+        """Initial state for inputs of the dtype and device of ``value``."""
         return self.initial_state(len(value), dtype=value.dtype, device=value.device)
 
     def advance(self, query: Queries, key: Keys, value: Keys, state: Any, **streams: Keys) -> tuple[Queries, MemoryState]:

@@ -17,13 +17,13 @@ _RULE = "by_length"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Values that an option may take; others are refused where a mechanism is named or built."""
+    """Allowed values of an option; others are refused when a mechanism is named or built."""
 
     holds: Callable[[Any], bool]
     words: str
     """The rule as the error states it after the name of the option: ``counts blocks, so it is at least 0``."""
     advice: Callable[[Any], str] = lambda value: ""
-    """Last part of the error, from the refused value: what to write instead."""
+    """Function from the refused value to the last part of the error: what to write instead."""
 
 
 def at_least(least: int, counted: str = "something", advice: str = "") -> Bound:
@@ -32,12 +32,12 @@ def at_least(least: int, counted: str = "something", advice: str = "") -> Bound:
 
 
 def above_zero(role: str) -> Bound:
-    """Bound of a finite positive number with this role."""
+    """Bound of an option that is a finite positive number; ``role`` begins the rule in the error."""
     return Bound(lambda number: 0 < number < math.inf, f"{role}, so it is above 0")
 
 
 def odd(counted: str, least: int = 1, advice: str = "") -> Bound:
-    """Bound of a width that reaches equally far on both sides."""
+    """Bound of an odd width, which reaches equally far on both sides."""
     words = f"counts {counted}, so it is odd and at least {least}"
     return Bound(lambda width: width >= least and width % 2 == 1, words, lambda width: f"write {max(least, width + 1)}{advice}")
 
@@ -62,7 +62,7 @@ def check_bounds(owner: str, options: Any) -> None:
     """Refuse options outside their bounds.
 
     Raises:
-        ValueError: naming the mechanism, the option, the rule, the value, and what to do where a bound says so.
+        ValueError: the message names the mechanism, the option, the rule, the value and, if any, the bound's advice.
     """
     for option in fields(options):
         bound, value = option.metadata.get(_BOUND), getattr(options, option.name)
@@ -73,7 +73,7 @@ def check_bounds(owner: str, options: Any) -> None:
 
 @dataclass
 class NoOptions:
-    """Options of a mechanism without any."""
+    """Empty options dataclass of a mechanism without options."""
 
 
 @dataclass
@@ -101,14 +101,14 @@ def by_length(words: str, number: Callable[[Geometry], int], bound: Bound = COUN
 
     Args:
         words: the rule as tables print it.
-        number: the rule.
-        bound: values that may be given instead.
+        number: function that computes the default.
+        bound: values that are allowed where the option is given.
     """
     return field(kw_only=True, metadata={_RULE: LengthRule(words, number), _BOUND: bound})
 
 
 def length_rules(options: type) -> Mapping[str, LengthRule]:
-    """Rules of those fields of an options dataclass whose default follows the length."""
+    """Rules of the fields of an options dataclass whose default follows the length, by field name."""
     return {option.name: option.metadata[_RULE] for option in fields(options) if _RULE in option.metadata}
 
 
@@ -121,7 +121,7 @@ def added_later(default: Any) -> Any:
 
 
 def left_out(option: Field[Any], value: object) -> bool:
-    """True where a spec leaves out an option of this value."""
+    """True where a spec leaves the option out at this value."""
     return bool(option.metadata.get(_LATER)) and value == option.default
 
 

@@ -29,7 +29,7 @@ class RedrawnAttention(Attention[OptionsT]):
         self.get_buffer(self.drawn).copy_(self.draw())
 
     def redraw_in_training(self) -> None:
-        """Count a training call, and redraw every ``options.redraw`` of them."""
+        """Count a training call; redraw at the first, and again every ``options.redraw`` calls."""
         if self.training and self.options.redraw:
             if self._training_calls % self.options.redraw == 0:
                 self.redraw()

@@ -15,9 +15,9 @@ from attn_zoo.contract.errors import UnsupportedError
 
 
 class StackedAttention(Attention[OptionsT]):
-    """A mechanism whose options may differ by layer, or whose layers may share the maps of the first; ``join`` sets its place.
+    """Mechanism whose options may differ by layer, or whose layers may share the first layer's maps; ``join`` sets its layer.
 
-    Subclasses write ``make_maps``, and ``by_layer`` and ``shares_maps`` where their options allow it.
+    Subclasses implement ``make_maps``, and ``by_layer`` and ``shares_maps`` where their options allow it.
     """
 
     own_maps: nn.ModuleList
@@ -26,10 +26,10 @@ class StackedAttention(Attention[OptionsT]):
     @staticmethod
     def make_maps(geometry: Geometry, options: Any, implementation: str) -> nn.ModuleList:
         """Create the maps of a layer that shares none. Overridden by each mechanism."""
-        raise NotImplementedError("a StackedAttention without make_maps")
+        raise NotImplementedError("a StackedAttention needs a method make_maps")
 
     def by_layer(self) -> Sequence[Any]:
-        """Options of each layer, in order, where options name layers; else the options alone."""
+        """Options of each layer, in order, where the options are given by layer; else a list of the options alone."""
         return [self.options]
 
     @property
@@ -43,28 +43,28 @@ class StackedAttention(Attention[OptionsT]):
         return self._owner[0] if self._owner else self
 
     def check_joined(self) -> None:
-        """Refuse to attend before ``join`` where options name layers, or with shared maps resized by another layer alone.
+        """Refuse to attend before ``join`` where options are given by layer, or where only another layer resized the shared maps.
 
         Raises:
-            UnsupportedError: naming which of the two it is, and what to call.
+            UnsupportedError: the message names the case and the function to call.
         """
         if len(self.by_layer()) > 1:
             raise UnsupportedError(
-                f"{self.card.name}: {self.options} names layers, and this one does not know which it is; "
+                f"{self.card.name}: {self.options} has one value for each layer, and this layer does not know its number; "
                 "call attn_zoo.join_layers(model) after building the model"
             )
         if (held := self.owner.geometry.keys) != self.geometry.keys:
             raise UnsupportedError(
-                f"{self.card.name}: the maps that layers share are for {held} keys by now, this layer for {self.geometry.keys}; "
+                f"{self.card.name}: the maps that the layers share are now for {held} keys, this layer for {self.geometry.keys}; "
                 "call resize_length on every layer"
             )
 
     def check_stack(self, stack: Sequence[Attention]) -> None:
-        """Refuse a stack in which sharing, or options by layer, make no sense.
+        """Refuse a stack whose layers cannot share maps, or do not fit options that are given by layer.
 
         Raises:
-            ValueError: options name another number of layers.
-            UnsupportedError: layers that share differ in options or shape, or share with others already.
+            ValueError: the options are given for another number of layers.
+            UnsupportedError: layers of the stack are built differently, or share maps with another stack already.
         """
         name, named = self.card.name, len(self.by_layer())
         if named == 1 and not self.shares_maps:
@@ -72,12 +72,15 @@ class StackedAttention(Attention[OptionsT]):
         for at, other in enumerate(stack):
             if other.options != self.options or (self.shares_maps and other.geometry != self.geometry):
                 raise UnsupportedError(
-                    f"{name}: layers that share maps, or are named by options, are built alike; layer {at} is {other.options}, "
-                    f"{other.geometry}, another {self.options}, {self.geometry}; call join_layers for each stack of its own"
+                    f"{name}: layers that share maps, or whose options have one value for each layer, must be built alike; layer "
+                    f"{at} has "
+                    f"{other.options}, {other.geometry}, another layer {self.options}, {self.geometry}; call join_layers once for "
+                    "each stack"
                 )
         if named not in (1, len(stack)):
             raise ValueError(
-                f"{name}: {self.options} names {named} layers, the model has {len(stack)}; name each, or give one for all"
+                f"{name}: {self.options} has values for {named} layers, the model has {len(stack)}; give one value for each layer, "
+                "or one for all"
             )
         if self._owner and (self is stack[0] or self.owner is not stack[0]):
             raise UnsupportedError(
@@ -108,7 +111,7 @@ def read_by_layer(name: str, given: object) -> list[list[int]]:
     """Parse whole numbers by layer and head, such as 8+4/4+2: layers separated by ``/``, heads by ``+``.
 
     Raises:
-        ValueError: the text is of another form; ``name`` is the option's.
+        ValueError: the text has another form; the message names the option ``name``.
     """
     layers = [layer.split("+") for layer in str(given).split("/")]
     if not all(number.isascii() and number.strip().isdigit() and int(number) > 0 for layer in layers for number in layer):

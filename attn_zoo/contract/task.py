@@ -18,7 +18,7 @@ Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 UNASKED = -100
-"""Class of a position that is not scored; PyTorch's losses ignore it. Labels of floating point are NaN there."""
+"""Label of a position that is not scored; PyTorch's losses ignore it. Floating-point labels are NaN at such a position."""
 
 Problem = Literal["classification", "multi_label", "regression"]
 PROBLEMS: tuple[Problem, ...] = ("classification", "multi_label", "regression")
@@ -81,20 +81,20 @@ class TaskSpec:
     ``length`` counts tokens, frames or patches; the class token that a model puts before them is not counted.
 
     Raises:
-        ValueError: a field has the wrong type, a count is below 1, labels by position are of anything but one sequence, or a causal
-            task has none.
+        ValueError: a field has the wrong type, a count is below 1, labels are by position but inputs are pairs or patches, or a
+            causal task has labels by example.
     """
 
     inputs: Tokens | Pairs | Frames | Patches
     length: int
     classes: int
-    """Number of classes; in regression, of numbers to be predicted."""
+    """Number of classes; in regression, number of values to predict."""
     labels: Literal["example", "position"] = "example"
     """One label per example, predicted from a class token; or one per position, ``UNASKED`` or NaN where it is not scored."""
     causal: bool = False
     """Position i may see positions up to i only."""
     problem: Problem = "classification"
-    """One class (``classification``), any number of classes at once (``multi_label``) or numbers (``regression``) a label."""
+    """Content of a label: one class (``classification``), any number of classes (``multi_label``) or numbers (``regression``)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.inputs, Tokens | Pairs | Frames | Patches):
@@ -105,9 +105,13 @@ class TaskSpec:
         check_flag("causal of a task", self.causal)
         check_text("problem of a task", self.problem, PROBLEMS)
         if self.labels == "position" and not isinstance(self.inputs, Tokens | Frames):
-            raise ValueError(f"labels by position are of one sequence of tokens or frames; got inputs {type(self.inputs).__name__}")
+            raise ValueError(
+                f"labels by position need inputs of one sequence of tokens or frames; got {type(self.inputs).__name__}"
+            )
         if self.causal and self.labels == "example":
-            raise ValueError("a causal task labels positions: its first token, where a class is read, would see nothing")
+            raise ValueError(
+                "a causal task must label positions: a class is read at the first token, which would see no other token"
+            )
 
     @property
     def positions(self) -> int:
@@ -124,7 +128,7 @@ Inputs = (
 Labels = (
     Int[Tensor, " batch"] | Int[Tensor, "batch length"] | Float[Tensor, "batch classes"] | Float[Tensor, "batch length classes"]
 )
-"""Labels of examples or positions: a class each; of ``multi_label``, 0 or 1 for each class; of ``regression``, numbers."""
+"""Labels of examples or positions: one class each; for ``multi_label``, 0 or 1 for each class; for ``regression``, numbers."""
 
 
 class Batch(NamedTuple):
@@ -141,7 +145,7 @@ def scored(labels: Labels) -> Bool[Tensor, " batch"] | Bool[Tensor, "batch lengt
 
 
 class Examples(ABC):
-    """An indexed collection handed out in batches, so that a loop never collates example by example.
+    """Indexed collection of examples, read in batches, so that a loop never collates single examples.
 
     The order carries no information about the labels, so that the first examples are a fair sample.
     """
@@ -164,7 +168,7 @@ class Examples(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A size of experiment that a task proposes: options of the task, fields of the model and of the training budget.
+    """Experiment size that a task proposes: options of the task, and fields of the model and of the training budget.
 
     The zoo's own tasks offer ``smoke`` (seconds: does it run), ``quick`` (minutes for a whole table), ``cpu`` (an hour for a
     table of five on two cores) and ``lra`` (model sizes and steps as published, for a GPU).
@@ -194,19 +198,19 @@ class TaskCard:
     levels: Mapping[str, Level] = field(default_factory=dict)
     """Proposed sizes by name, the default first; fields that a level leaves out keep their defaults."""
     locations: tuple[str, ...] = ()
-    """Options that locate data on disk without changing them; they are no part of a result's identity."""
+    """Options that locate data on disk without changing them; they are not part of a result's identity."""
     metric: str = "accuracy"
-    """Of ``classification``: ``accuracy`` (of examples, or of the scored positions), ``f1`` (of class 1, of two) or ``perplexity``
-    (lower is better). Of ``multi_label``: ``f1_micro`` (of all classes together) or ``f1_macro`` (mean of the classes). Of
-    ``regression``: ``r2`` (share of the variance that is explained) or ``mse`` (mean squared error; lower is better)."""
+    """Metric of the score. ``classification``: ``accuracy`` (of examples, or of the scored positions), ``f1`` (of class 1 of two)
+    or ``perplexity`` (lower is better). ``multi_label``: ``f1_micro`` (all classes together) or ``f1_macro`` (mean over classes).
+    ``regression``: ``r2`` (share of the variance explained) or ``mse`` (mean squared error; lower is better)."""
     datasets: tuple[DataSet[Any], ...] = ()
     """Published data that the task can read."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Option sets besides the defaults that the conformance kit also checks."""
     solved_by: str = "softmax"
-    """Attention that solves the task by theory; a profile keeps the task where its row leads the best control."""
+    """Attention that solves the task in theory; a profile keeps the task only where its row leads the best control."""
     distant: str | None = None
-    """Part of the test, of ``slices``, that only distant tokens answer; a profile judges the task by its score."""
+    """Subset of the test split, named in ``slices``, that needs distant tokens; a profile judges the task by the score on it."""
 
     @property
     def origin(self) -> str:
@@ -215,7 +219,7 @@ class TaskCard:
 
 
 def _with_known_split(method: Callable[[Any, Split], Any]) -> Callable[[Any, Split], Any]:
-    """Method of a task that refuses an unknown split."""
+    """Wrap a method of a task so that it refuses an unknown split."""
 
     @wraps(method)
     def checked(self: Any, split: Split) -> Any:
@@ -226,7 +230,7 @@ def _with_known_split(method: Callable[[Any, Split], Any]) -> Callable[[Any, Spl
 
 
 class Task(ABC):
-    """A problem of classification or regression. Same options, same bytes, on every run and machine.
+    """Classification or regression problem. Equal options give equal bytes on every run and machine.
 
     The constructor reads no data, so that ``spec`` is available where data are missing.
     """
@@ -259,7 +263,7 @@ class Task(ABC):
 
     @property
     def data_title(self) -> str:
-        """Title in tables of the data that these options select; ``generated`` unless the card names data sets."""
+        """Title, for tables, of the data that these options select; ``generated`` unless the card names data sets."""
         return " and ".join(dataset.title for dataset in self.card.datasets) or "generated"
 
     def slices(self, split: Split) -> Mapping[str, Bool[Tensor, " examples"] | Bool[Tensor, "examples length"]]:
@@ -274,6 +278,6 @@ class Task(ABC):
         """Augment a training batch; unchanged by default.
 
         Args:
-            generator: the only source of randomness, seeded by the run, so that every attention sees the same batches.
+            generator: the only source of randomness, seeded by the run, so that every attention is trained on the same batches.
         """
         return batch

@@ -1,4 +1,4 @@
-"""Report of the A/A test: verdicts of repeated comparisons, as often right as claimed or not."""
+"""Report of the A/A test: share of repeated comparisons with the right verdict, against the share that is claimed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from attn_zoo.cost.timing import quartiles
 
 PASSES = 10
 WANTED = {"same": ("the same layer twice", "tie"), "slower": (f"one pass in {PASSES} more", "A faster")}
-"""Words for a comparison, and its right verdict."""
+"""Description and right verdict of each comparison, by name."""
 
 CLAIMED = 0.95
-"""Least share of right verdicts."""
+"""Minimum share of right verdicts, below which the test fails."""
 
 
 def aa_report(found: Measurement) -> str:

@@ -1,4 +1,4 @@
-"""Time, memory and energy of one module on one device, in a worker's process."""
+"""Time, memory and energy of one module on one device, in a worker process."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Subject:
     options: Mapping[str, Any]
     implementation: str = "auto"
     backend: str | None = None
-    """A key of ``BACKENDS`` to hold PyTorch's fused attention to; None leaves the choice to PyTorch."""
+    """Back end that PyTorch's fused attention must use, a key of ``BACKENDS``; None leaves the choice to PyTorch."""
     causal: bool = False
 
 
 def build_layer(subject: Subject, dim: int, heads: int, length: int) -> MultiHeadAttention:
-    """A layer of the zoo with its projections, (batch, length, dim) -> same."""
+    """Build an attention layer of the zoo with its projections, (batch, length, dim) -> same."""
     options = {"implementation": subject.implementation, "causal": subject.causal, **subject.options}
     return MultiHeadAttention(dim, heads, subject.attention, length=length, **options)
 
 
 def random_tokens(dim: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Normal noise, (batch, length, dim), on the default device."""
+    """Draw normal tokens, (batch, length, dim), on the default device."""
     return (torch.randn(batch, length, dim, dtype=dtype),)
 
 
@@ -52,15 +52,15 @@ def random_tokens(dim: int, batch: int, length: int, dtype: torch.dtype) -> tupl
 class Bench:
     """Time, memory and energy of one module.
 
-    ``kind`` is ``forward`` (evaluation, inference mode) or ``training`` (forward with its graph, then from a gradient of the
-    output those of the inputs and all parameters, then the optimiser's step where there is one).
+    In every method ``kind`` is ``forward`` (evaluation, inference mode) or ``training`` (forward pass with its graph, backward
+    pass from a gradient of the output to the inputs and all parameters, and the optimiser's step if there is one).
 
     Args:
         build: makes the module for a length; picklable.
-        inputs: makes arguments of the module on the default device, by batch, length and dtype; picklable. Those of floating
-            point have a gradient in training.
-        optimiser: training ends with a step of AdamW, its gradient clipped as in the runner's. Its learning rate is 0, so that
-            every step does the same work on the same weights.
+        inputs: makes the module's arguments on the default device, from batch, length and dtype; picklable. Floating-point
+            arguments require a gradient in training.
+        optimiser: end training with a step of AdamW, with the gradient clipped as in the runner. The learning rate is 0, so
+            that every step does the same work on the same weights.
         protocol: protocol of timings and energy; for CUDA ``TimingProtocol.on("cuda")``.
     """
 
@@ -73,20 +73,20 @@ class Bench:
     protocol: TimingProtocol = field(default_factory=TimingProtocol)
     _length: int = field(default=0, init=False)
     _workloads: dict[str, Workload] = field(default_factory=dict, init=False)
-    """Workloads of the last length by kind: a module stays, as in use, but one that was used for inference is not trained."""
+    """Workloads of the last length by kind. A module is reused for all steps of its kind; training has a module of its own."""
 
     def parts(self, kind: str, batch: int, length: int) -> tuple[float, ...]:
-        """Seconds of the forward pass; in training of forward, backward and, where there is one, the optimiser's step."""
+        """Seconds of the forward pass; in training also of the backward pass and, if there is one, of the optimiser's step."""
         protocol, parts = self.protocol, self._parts(kind, batch, length, self.protocol)
         how = (self.device, protocol.seconds, protocol.warmup, protocol.most_repeats)
         with self._kernels():
             return seconds_of_parts(parts, *how) if kind == "training" else (seconds_of(step_of(parts), *how),)
 
     def joules(self, kind: str, batch: int, length: int) -> float:
-        """Energy of one step by the protocol.
+        """Energy of one step in joules, measured by the protocol.
 
         Raises:
-            ValueError: this machine has no meter, or the window was too long for it.
+            ValueError: this machine has no energy meter, or the window was too long for it.
         """
         meter = energy_meter(self.device)
         if isinstance(meter, NotMeasured):
@@ -96,22 +96,22 @@ class Bench:
             return joules_of(step_of(parts), self.device, meter, self.protocol.energy_seconds, self.protocol.warmup)
 
     def peak(self, kind: str, batch: int, length: int) -> int:
-        """Largest number of bytes held at once during a step, above what was held before it (see ``peak_bytes``)."""
+        """Peak memory of a step: most bytes allocated at once, above those allocated before it (see ``peak_bytes``)."""
         with self._kernels():
             step = self._step(kind, batch, length)
             step()
             return peak_bytes(step, self.device)
 
     def held(self, kind: str, batch: int, length: int) -> int:
-        """Bytes before a step: parameters, buffers, inputs; in training the output's gradient and the optimiser's state."""
+        """Bytes held before a step: parameters, buffers, inputs; in training also the output's gradient and optimiser state."""
         workload, inputs = self._workload(kind, length), self._inputs(batch, length)
         with torch.no_grad(), self._kernels():
             gradient = [workload.module(*inputs)] if kind == "training" else []
         return bytes_of([*workload.module.parameters(), *workload.module.buffers(), *workload.state(), *inputs, *gradient])
 
     def largest_batch(self, kind: str, length: int, budget: int) -> int:
-        """Largest batch whose step fits into ``budget`` bytes of PyTorch's CUDA memory, by trying: exact."""
-        self._workloads = {}  # that of another kind would take part of the budget
+        """Largest batch whose step fits into ``budget`` bytes of PyTorch's CUDA memory; exact, as batches are tried."""
+        self._workloads = {}  # a workload of another kind would take part of the budget
         total = torch.cuda.get_device_properties(self.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), self.device)
         try:
@@ -121,7 +121,7 @@ class Bench:
             torch.cuda.set_per_process_memory_fraction(1.0, self.device)
 
     def _fits(self, kind: str, batch: int, length: int) -> bool:
-        torch.cuda.empty_cache()  # what the batch before left, failed or not
+        torch.cuda.empty_cache()  # memory that the previous batch left in the cache, whether it failed or not
         try:
             self._step(kind, batch, length)()
             torch.cuda.synchronize(self.device)
@@ -158,15 +158,17 @@ class Bench:
         return nullcontext() if self.backend is None else sdpa_kernel(BACKENDS[self.backend])
 
 
+@dataclass
 class MatrixProducts:
-    """Matrix products that give the rate of the device, in a worker's process."""
+    """Matrix products that measure the rate of a device (FLOP/s), in a worker process."""
 
+    device: torch.device
     size: ClassVar[int] = 2048
     """Rows and columns of both factors."""
     flops: ClassVar[int] = 2 * size**3
 
     def parts(self, kind: str, batch: int, length: int) -> tuple[float]:
-        """Seconds of one fp32 product, into a result that is there already."""
-        left, right, out = (torch.randn(self.size, self.size) for _ in range(3))
+        """Seconds of one fp32 matrix product, written into a preallocated result."""
+        left, right, out = (torch.randn(self.size, self.size, device=self.device) for _ in range(3))
         with torch.inference_mode():
-            return (seconds_of(lambda: torch.mm(left, right, out=out), torch.device("cpu"), 0.2),)
+            return (seconds_of(lambda: torch.mm(left, right, out=out), self.device, 0.2),)

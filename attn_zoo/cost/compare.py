@@ -1,11 +1,11 @@
-"""Comparison of two things that were timed in turn: which is faster, or a tie.
+"""Comparison of two subjects timed in interleaved rounds: which one is faster, or a tie.
 
-Each round times both, in an order that a coin decides (``TimingProtocol.order = "shuffled"``), and gives one quotient of
-seconds. What slows a whole round down cancels in it. What hits only one of the two (another program, a change of clock rate, the
+Each round times both, in random order (``TimingProtocol.order = "shuffled"``), and gives one quotient of seconds. A disturbance
+of the whole round cancels in the quotient. A disturbance of only one of the two (another program, a change of clock rate, the
 place in the round) was as likely to hit the other, whatever the noise looks like and however long it lasts. So if B costs q times
 A, each round's quotient lies above q with probability 1/2, independently of all other rounds, and the number of rounds above q is
-binomial. The interval of the median that follows from it (that of the sign test) needs no assumption about the noise, and up to
-half of the rounds may be spoilt before it moves far.
+binomial. The confidence interval of the median that follows from it (the interval of the sign test) needs no assumption about the
+noise, and up to half of the rounds may be disturbed before it moves far.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from scipy import stats
 from attn_zoo.cost.timing import quotients
 
 SMALLEST = 0.02
-"""Smallest difference of interest: a quotient between 1 / 1.02 and 1.02 is a tie. Addresses of a process may cost 1 %."""
+"""Smallest difference of interest: a quotient between 1 / 1.02 and 1.02 is a tie. Memory addresses of a process may cost 1 %."""
 
 CONFIDENCE = 0.95
 
 ROUNDS = 150
-"""Rounds that find a tenth more where timings scatter by 10 % and every other round is disturbed."""
+"""Number of rounds that detects a difference of 10 % where timings scatter by 10 % and every other round is disturbed."""
 
 METHOD = "median of the quotients within a round, with the distribution-free interval of the sign test"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """B against A. ``quotient`` is the median over the rounds of the seconds of B in those of A, above 1 where A is faster."""
+    """Result of comparing B with A. ``quotient`` is the median over rounds of seconds of B / seconds of A; above 1, A is faster."""
 
     rounds: int
     quotient: float
@@ -63,7 +63,7 @@ class Comparison:
 
 
 def fewest_rounds(confidence: float = CONFIDENCE) -> int:
-    """Rounds without which not even the smallest and the largest quotient make an interval: 2 · (1/2)ⁿ < 1 - confidence.
+    """Minimum number of rounds n for an interval, from the smallest to the largest quotient: 2 · (1/2)ⁿ < 1 - confidence.
 
     Raises:
         ValueError: ``confidence`` is no probability between 0 and 1.
@@ -76,10 +76,10 @@ def fewest_rounds(confidence: float = CONFIDENCE) -> int:
 def compare(
     first: Sequence[float], second: Sequence[float], *, smallest: float = SMALLEST, confidence: float = CONFIDENCE
 ) -> Comparison:
-    """Compare seconds of A (``first``) and B (``second``), one value a round each; rounds that only one finished are left out.
+    """Compare seconds of A (``first``) and B (``second``), one value a round each; rounds without both values are left out.
 
     Args:
-        smallest: smallest difference of interest as a share; 0 calls every difference that the interval excludes.
+        smallest: smallest difference of interest as a share; with 0, any interval that excludes 1 is a difference.
 
     Raises:
         ValueError: fewer rounds than ``fewest_rounds``, a time that is no positive number, or a bad share or confidence.

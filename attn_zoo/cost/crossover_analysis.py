@@ -1,9 +1,9 @@
 """Length from which a mechanism costs less than softmax attention, with an interval: pure functions of the figures.
 
 At each length the quotient of mechanism and baseline has a median over the rounds and a distribution-free interval (see
-``attn_zoo.cost.compare``). Between lengths the logarithm of the quotient is taken as linear in that of the length. The crossover
-is where the median falls through 1 for the last time; its interval reaches from where the lower bounds do to where the upper
-bounds do. Memory has no rounds: PyTorch asks for the same bytes in each step, so its crossover has no interval.
+``attn_zoo.cost.compare``). Between lengths the quotient is interpolated linearly in log-log. The crossover is the length at which
+the median falls below 1 for the last time; its interval reaches from the length at which the lower bounds do so to the length at
+which the upper bounds do. Memory has no rounds: PyTorch asks for the same bytes in each step, so its crossover has no interval.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from attn_zoo.cost.measurement import Figures
 from attn_zoo.cost.timing import fit_exponent
 
 QUANTITIES: Mapping[str, str] = {"time": "seconds", "memory": "peak_bytes", "energy": "joules"}
-"""Quantities that can cross, and the names of their figures."""
+"""Quantities with a crossover, and the names of their figures."""
 
 BASELINES: Mapping[str, str] = {"materialised": "materialised softmax", "sdpa": "SDPA"}
 """Roles of baselines, in words."""
@@ -41,8 +41,8 @@ class Quotient:
 class Crossover:
     """Length from which a mechanism costs less than a baseline, at all greater lengths that were compared.
 
-    ``at`` and the bounds are lengths; 0 is below ``shortest`` (less from the shortest length on), infinity above ``longest``
-    (never in range).
+    ``at`` and the bounds are lengths; 0 means below ``shortest`` (it costs less from the shortest length on), infinity above
+    ``longest`` (never in range).
     """
 
     at: float
@@ -52,10 +52,10 @@ class Crossover:
     longest: int
     """Longest length that was compared."""
     exact: bool
-    """Exactness of the figures: counted ones have no noise, hence no interval."""
+    """Whether the figures are exact: counted figures have no noise, hence no interval."""
 
     def describe(self) -> str:
-        """Words for a table, with rounded lengths."""
+        """Text of a table cell, with rounded lengths."""
         if self.low == math.inf:
             return f"never up to {self.longest:,}"
         if self.high == 0:
@@ -76,7 +76,7 @@ def round_length(length: float) -> int:
 
 
 def value(point: Figures, quantity: str) -> float | None:
-    """Median over the rounds; memory is the bytes before a step plus its peak. None where it was not measured."""
+    """Median of a quantity over the rounds; memory is the bytes held before a step plus its peak. None if it was not measured."""
     if quantity == "memory":
         held = [point.one(name) for name in ("held_bytes", "peak_bytes")]
         return None if None in held else sum(map(float, filter(None, held)))
@@ -95,7 +95,7 @@ def labels(points: Sequence[Figures], role: str) -> list[str]:
 
 
 def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> list[Figures]:
-    """Baseline by length: the back end of least cost, or one that failed where all did."""
+    """Figures of a baseline by length: those of the cheapest back end, or of a failed one where all failed."""
     here = [p for p in points if (p.cell.role, p.cell.kind) == (role, kind)]
 
     def cost(point: Figures) -> float:
@@ -106,13 +106,13 @@ def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> 
 
 
 def exponent(points: Sequence[Figures], quantity: str) -> float | None:
-    """Exponent over the longest ``FITTED_LENGTHS`` measured lengths; None where fewer than three were."""
+    """Exponent of growth, fitted to the longest ``FITTED_LENGTHS`` measured lengths; None if fewer than three were measured."""
     known = [(p.cell.length, found) for p in points if (found := value(p, quantity)) is not None][-FITTED_LENGTHS:]
     return fit_exponent(*zip(*known, strict=True)) if len(known) >= 3 else None
 
 
 def quotients_by_length(points: Sequence[Figures], label: str, role: str, kind: str, quantity: str) -> list[Quotient]:
-    """Mechanism over baseline at each length where both were measured, or where one ran out of memory and the other did not."""
+    """Quotient of mechanism and baseline at each length where both were measured, or where only one of them ran out of memory."""
     against = {p.cell.length: p for p in baseline(points, role, kind, quantity)}
     pairs = [(p, against[p.cell.length]) for p in select(points, label, kind) if p.cell.length in against]
     return [q for ours, theirs in pairs if (q := _quotient(ours, theirs, quantity)) is not None]
@@ -130,7 +130,7 @@ def crossover(points: Sequence[Figures], label: str, role: str, kind: str, quant
 
 def last_fall(lengths: Sequence[int], logs: Sequence[float]) -> float:
     """Length at which a curve through ``logs`` falls below 0 for the last time; 0 if it is below throughout, infinity if it ends
-    above. Beside an infinite value it falls at the next measured length."""
+    above. Next to an infinite value, which cannot be interpolated, it is the next measured length."""
     above = [at for at, log in enumerate(logs) if log >= 0]
     if not above:
         return 0.0

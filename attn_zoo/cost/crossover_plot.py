@@ -24,11 +24,11 @@ UNITS: Mapping[str, tuple[str, float]] = {
     "memory": ("MiB a step", 2.0**-20),
     "energy": ("J a step", 1.0),
 }
-"""Unit of an axis by quantity, and the factor from the figures to it."""
+"""Axis unit of each quantity, and the factor that converts figures to it."""
 
 
 def plot_crossover(found: Measurement, path: Path) -> None:
-    """Draw the figures of one ``experiment=crossover`` into a file; the same figures are the same SVG, byte for byte.
+    """Draw the figures of one ``experiment=crossover`` into a file; equal figures give the same SVG, byte for byte.
 
     Raises:
         ValueError: see ``check_plot``; or there is nothing to draw.
@@ -66,7 +66,7 @@ def _title(found: Measurement) -> str:
 
 
 def _curves(axes: Any, points: Sequence[Figures], mechanisms: Sequence[str], quantity: str, kind: str) -> None:
-    """Medians with their interquartile range over lengths, with a legend of their exponents."""
+    """Draw medians with their interquartile range over lengths, with a legend of their exponents."""
     for role, style in BASELINE_STYLES.items():
         _curve(axes, analysis.baseline(points, role, kind, quantity), quantity, BASELINES[role], style)
     for at, label in enumerate(mechanisms):
@@ -97,7 +97,7 @@ def _curve(axes: Any, own: Sequence[Figures], quantity: str, name: str, style: M
 
 
 def _crossovers(axes: Any, points: Sequence[Figures], mechanisms: Sequence[str], quantity: str, kind: str, *, named: bool) -> None:
-    """Crossovers of each mechanism with both baselines and their intervals, a line a mechanism."""
+    """Draw the crossovers of each mechanism with both baselines and their intervals, one line for each mechanism."""
     for at, label in enumerate(mechanisms):
         for role, offset in zip(BASELINES, (-0.18, 0.18), strict=True):
             if (found := analysis.crossover(points, label, role, kind, quantity)) is not None:
@@ -112,7 +112,7 @@ def _crossovers(axes: Any, points: Sequence[Figures], mechanisms: Sequence[str],
 
 
 def _interval(axes: Any, found: Crossover, height: float, colour: str, *, filled: bool) -> None:
-    """A dot with its interval; an arrowhead at the edge of the range where the crossover lies beyond it."""
+    """Draw a dot with its interval; an arrowhead at the edge of the range where the crossover lies beyond it."""
     clip = [min(max(length, found.shortest), found.longest) for length in (found.low, found.at, found.high)]
     axes.plot([clip[0], clip[2]], [height, height], color=colour, linewidth=1.6, solid_capstyle="butt")
     marker = {0.0: "<", math.inf: ">"}.get(found.at, "o")
@@ -149,5 +149,5 @@ def _length_axis(grid: Any, lengths: Sequence[int]) -> None:
 
 
 def _name(label: str) -> str:
-    """Name of a row's mechanism, without the options that the table has."""
+    """Name of a row's mechanism, without its options, which the table shows."""
     return label.partition("[")[0]

@@ -1,4 +1,4 @@
-"""Energy by counters of the hardware: NVML's of a GPU, RAPL's of processors; where there is none, the reason."""
+"""Energy from hardware counters: NVML for a GPU, RAPL for processors; or the reason why there is no counter."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ POWERCAP = Path("/sys/class/powercap")
 """Folder of RAPL's counters on Linux (kernel documentation, power/powercap/powercap)."""
 
 MOST_WATTS = 1000.0
-"""Power that no zone of RAPL exceeds; the range of a counter over it is the longest window in which it wraps once at most."""
+"""Upper bound of a RAPL zone's power; a counter's range over it is the longest window in which the counter wraps at most once."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotMeasured:
-    """Absence of a figure."""
+    """Result in place of a figure that cannot be measured."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class EnergyMeter:
-    """Counters of energy that grow, and at most start again at 0.
+    """Energy counters, which only grow, except that they may wrap around to 0.
 
-    They count all that the device draws, at rest too, and for every process.
+    They count all energy that the device draws, including idle power and the work of other processes.
     """
 
     what: str
-    """The counters in words."""
+    """Description of the counters."""
     counters: Callable[[], tuple[int, ...]]
     unit: float
     """Joules of one count."""
     ranges: tuple[int, ...] = ()
-    """Value of each counter at which it starts again; empty where none does."""
+    """Value at which each counter wraps around to 0; empty where none does."""
 
     def joules(self, before: Sequence[int], after: Sequence[int], seconds: float) -> float:
         """Energy between two readings of the counters, ``seconds`` apart.
 
         Raises:
-            ValueError: a counter may have started again more than once.
+            ValueError: a counter may have wrapped more than once.
         """
         changes = [late - early for early, late in zip(before, after, strict=True)]
         if self.ranges:
             longest = min(self.ranges) * self.unit / MOST_WATTS
             if seconds > longest:
                 raise ValueError(
-                    f"an energy window must be shorter than {longest:.0f} s, in which RAPL's counters may go round; "
+                    f"an energy window must be shorter than {longest:.0f} s, or RAPL's counters may wrap around more than once; "
                     f"this one took {seconds:.0f} s"
                 )
             changes = [change % most for change, most in zip(changes, self.ranges, strict=True)]
@@ -61,7 +61,7 @@ class EnergyMeter:
 
 
 def energy_meter(device: torch.device, powercap: Path = POWERCAP) -> EnergyMeter | NotMeasured:
-    """Meter of a device, read once to see that it can be, or the reason for its absence.
+    """Energy meter of a device, read once to check that it can be read, or the reason why there is none.
 
     Args:
         powercap: folder of RAPL's zones.
@@ -70,7 +70,7 @@ def energy_meter(device: torch.device, powercap: Path = POWERCAP) -> EnergyMeter
 
 
 def joules_of(step: Callable[[], object], device: torch.device, meter: EnergyMeter, at_least: float, warmup: int) -> float:
-    """Joules of one ``step``, of as many as cover ``at_least`` seconds, after ``warmup`` that are not counted.
+    """Joules of one ``step``, averaged over steps that cover ``at_least`` seconds, after ``warmup`` steps that are not counted.
 
     Raises:
         ValueError: the window was too long for the counters.
@@ -84,7 +84,7 @@ def joules_of(step: Callable[[], object], device: torch.device, meter: EnergyMet
 
 
 def _rapl(powercap: Path) -> EnergyMeter | NotMeasured:
-    """Meter of zones ``intel-rapl:N``, AMD's too, and the memory's below them; ``intel-rapl-mmio`` counts the same again."""
+    """Meter of RAPL zones ``intel-rapl:N`` (AMD's too) and their memory, without ``intel-rapl-mmio``, which counts the same."""
     zones: dict[str, Path] = {}
     try:
         for folder in sorted(powercap.glob("intel-rapl:*")):
@@ -118,7 +118,7 @@ def _nvml(device: torch.device) -> EnergyMeter | NotMeasured:
         return NotMeasured("a GPU's energy is read by the package nvidia-ml-py, which is not installed; install the extra energy")
     try:
         nvml.nvmlInit()
-        # By its own number: CUDA_VISIBLE_DEVICES may have given it another one here than NVML has for it.
+        # By UUID, because CUDA_VISIBLE_DEVICES may have changed PyTorch's index of the GPU, but not NVML's.
         handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
         meter = EnergyMeter("NVML: the whole GPU", lambda: (int(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)),), 1e-3)
         meter.counters()

@@ -21,11 +21,11 @@ ABOVE_ZERO = ("seconds", "time_limit", "memory_gib", "batch_seconds", "mlp_ratio
 NOT_BELOW_ZERO = ("repeat_seconds", "energy_seconds")
 LISTS = ("lengths", "projected_lengths", "batches")
 LIMITS = ("output", "read", "plot", "seconds", "time_limit")
-"""Keys that may differ where a measurement goes on."""
+"""Keys that may differ when an unfinished measurement is resumed."""
 
 
 def option(default: Any, words: str) -> Any:
-    """Key of the command line with its default and its help."""
+    """Declare a key of the command line with its default and its help text."""
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: copy.copy(default), metadata={"help": words})
     return field(default=default, metadata={"help": words})
@@ -66,7 +66,7 @@ class Grid:
     slow_seconds: ClassVar[float] = math.inf
     """Seconds of a step above which it is timed in three rounds only."""
     whole_groups: ClassVar[bool] = False
-    """Whether a cell that fails ends the measurement, which is saved group by group."""
+    """Whether a failed cell ends the measurement; figures are then saved only after whole groups."""
 
     def __post_init__(self) -> None:
         if (device := getattr(self, "device", None)) is not None:
@@ -103,11 +103,11 @@ class Grid:
                 raise ValueError(f"{name} are {many}different whole numbers of at least {least}; got {list(values)}")
 
     def identity(self) -> dict[str, Any]:
-        """Values that a measurement shares with an earlier one from which it goes on."""
+        """Values of keys that must be equal for an earlier measurement to be resumed."""
         return {name: value for name, value in asdict(self).items() if name not in LIMITS}
 
     def facts(self) -> dict[str, Any]:
-        """Facts about this machine beside its environment."""
+        """Facts about this machine in addition to its environment."""
         return {}
 
     @property
@@ -120,15 +120,15 @@ class Grid:
         raise NotImplementedError
 
     def once(self, cell: Cell) -> Sequence[Probe]:
-        """Probes of a cell before the rounds."""
+        """Probes that a cell takes once, before the rounds."""
         return ()
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
-        """Cells of a group's rounds, given the figures before them."""
+        """Cells that the rounds of a group visit, given the figures from before the rounds."""
         return [cell for cell in cells if not found.of(cell).failures]
 
     def each(self, cell: Cell) -> Sequence[Probe]:
-        """Probes of a cell in each round."""
+        """Probes that a cell takes in each round."""
         return ()
 
     def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
@@ -139,11 +139,11 @@ class Grid:
         """Replace the figures of a finished group by a summary."""
 
     def maker(self, cell: Cell) -> tuple[Any, ...]:
-        """Class of the object that the cell's process holds, and its arguments."""
+        """Class of the object that the cell's worker process holds, and its arguments."""
         raise NotImplementedError
 
     def process(self, cell: Cell) -> str:
-        """Name of a cell's process, which ends after the last group that has it."""
+        """Name of a cell's worker process, which ends after a group unless the next group uses it."""
         return f"{cell.label} {cell.length} {cell.group}"
 
     def refusal(self, cell: Cell) -> str | None:
@@ -152,7 +152,7 @@ class Grid:
 
     @staticmethod
     def report(found: Measurement) -> str:
-        """Figures as Markdown."""
+        """Report of the figures, as Markdown."""
         raise NotImplementedError
 
     def draw(self, found: Measurement) -> None:

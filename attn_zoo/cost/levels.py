@@ -28,7 +28,7 @@ LEVELS = ("mechanism", "layer", "block", "model")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of the network around a mechanism; a level reads those that it has."""
+    """Sizes of the network around a mechanism; a level reads only the sizes that it has."""
 
     dim: int
     heads: int
@@ -43,7 +43,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """A subject at a level, as a bench runs it."""
+    """Module, inputs and optimiser of a subject at a level, as ``Bench`` takes them."""
 
     build: Callable[[int], nn.Module]
     """Picklable function from a length to the module."""
@@ -53,10 +53,10 @@ class Rig:
 
 
 def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = None) -> Rig:
-    """The subject at level ``name``, one of ``LEVELS``.
+    """Return the rig of a subject at level ``name``, one of ``LEVELS``.
 
     Args:
-        task: task of a ``model``, of sequences; its length is replaced.
+        task: task with sequences as inputs, for level ``model``; its length is replaced.
     """
     if name == "mechanism":
         return Rig(partial(build_mechanism, subject, sizes), partial(random_heads, subject, sizes), False)
@@ -69,7 +69,7 @@ def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = N
 
 
 class Alone(nn.Module):
-    """A mechanism on the tensors that it reads, then its extra projections, all positional."""
+    """Mechanism without a layer; positional arguments are the tensors that it reads, then its extra projections."""
 
     def __init__(self, mechanism: Attention) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Alone(nn.Module):
         self.streams = [stream.name for stream in mechanism.card.streams(mechanism.geometry, mechanism.options)]
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """(batch, heads, length, head_dim) each, and so is the result."""
+        """Apply the mechanism; each tensor and the result are (batch, heads, length, head_dim)."""
         given = dict(zip((*self.mechanism.card.reads, *self.streams), tensors, strict=True))
         streams = {name: given[name] for name in self.streams}
         out: Tensor = self.mechanism(given.get("query"), given.get("key"), given["value"], streams=streams)
@@ -96,7 +96,7 @@ def mechanism_inputs(
 
 
 def random_heads(subject: Subject, sizes: Sizes, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Queries, keys, values and extra projections, in this order, of those that a mechanism reads."""
+    """Random queries, keys, values and extra projections, in this order, without those that the mechanism does not read."""
     entry, geometry = card(subject.attention), sizes.geometry(length, subject.causal)
     return mechanism_inputs(entry, geometry, attention_options(entry, geometry, subject.options), batch, dtype)
 
@@ -117,7 +117,7 @@ class Whole(nn.Module):
 
 
 def labelled_inputs(task: TaskSpec, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Random ids or frames without padding, and random labels; where positions are labelled, all are asked."""
+    """Random ids or frames without padding, and random labels; where positions are labelled, every one is."""
     inputs = task.inputs
     assert not isinstance(inputs, Patches)
     if isinstance(inputs, Frames):
@@ -131,20 +131,20 @@ def labelled_inputs(task: TaskSpec, batch: int, length: int, dtype: torch.dtype)
 
 
 def build_mechanism(subject: Subject, sizes: Sizes, length: int) -> Alone:
-    """The mechanism alone, on the default device."""
+    """Build the mechanism alone, on the default device."""
     options = {"implementation": subject.implementation, "device": torch.get_default_device(), **subject.options}
     return Alone(build_attention(subject.attention, sizes.geometry(length, subject.causal), **options))
 
 
 def build_block(subject: Subject, sizes: Sizes, length: int) -> Block:
-    """A block of the zoo's encoder."""
+    """Build a block of the zoo's encoder."""
     block = Block(sizes.dim, sizes.mlp_ratio, sizes.dropout, build_layer(subject, sizes.dim, sizes.heads, length))
     join_layers(block)
     return block
 
 
 def build_whole(subject: Subject, sizes: Sizes, task: TaskSpec, length: int) -> Whole:
-    """The network of a task, for sequences of ``length``."""
+    """Build the network of a task, for sequences of ``length``."""
     shape: dict[str, Any] = {"dim": sizes.dim, "heads": sizes.heads, "depth": sizes.depth}
     shape |= {"mlp_ratio": sizes.mlp_ratio, "dropout": sizes.dropout}
     entry: dict[str, Any] = {"attention": subject.attention, "options": subject.options, "implementation": subject.implementation}
@@ -152,7 +152,7 @@ def build_whole(subject: Subject, sizes: Sizes, task: TaskSpec, length: int) -> 
 
 
 def task_model(task: str, level: str | None) -> tuple[TaskSpec, dict[str, Any]]:
-    """Specification of a task of sequences at one of its levels, and the sizes that this level proposes; None is the first.
+    """Specification of a task of sequences at one of its levels, and the sizes that the level proposes; None means the first level.
 
     Raises:
         UnknownNameError: no such task or level.
@@ -165,5 +165,7 @@ def task_model(task: str, level: str | None) -> tuple[TaskSpec, dict[str, Any]]:
     chosen = entry.levels[name] if name is not None else None
     spec = build_task(entry.name, **({} if chosen is None else chosen.options)).spec
     if isinstance(spec.inputs, Patches):
-        raise ValueError(f"level=model is measured over lengths, and images, which {entry.name} reads, have one; take another")
+        raise ValueError(
+            f"level=model is measured over several lengths, and the images of {entry.name} have only one; choose another task"
+        )
     return spec, {} if chosen is None else dict(chosen.model)

@@ -65,14 +65,14 @@ def _table(found: Measurement, quantity: str, kind: str, title: str) -> str:
 
 
 def _layers(found: Measurement, quantity: str, kind: str, length: int) -> list[Figures]:
-    """Figures of each layer at a length, at the batch that has the quantity; a failure where none has."""
+    """Figures of each layer at a length, at the batch where the quantity was measured, or of a failure where there is none."""
     here = [each for cell, each in found.cells.items() if (cell.kind, cell.length) == (kind, length)]
     here.sort(key=lambda each: quantity in each.values)
     return list({each.cell.label: each for each in here}.values())
 
 
 def _costs(found: Figures, quantity: str) -> list[float]:
-    """Seconds a sequence by round, or the inverse of the largest batch: infinite where not one sequence fits."""
+    """Costs by round: seconds per sequence, or the inverse of the largest batch, infinite where not one sequence fits."""
     if quantity == "largest_batch":
         return [1 / most if most else math.inf for most in found.all(quantity)]
     return [seconds / found.cell.batch for seconds in found.all(quantity)]
@@ -93,7 +93,7 @@ def _absolute(found: Figures, quantity: str) -> str:
 
 
 def _quotient(base: Figures, ours: Figures, quantity: str, at: tuple[int, int], protocol: TimingProtocol | None) -> str:
-    """Baseline over Linformer, with the paper's figure of the forward pass."""
+    """Quotient of baseline over Linformer, with the paper's figure for the forward pass."""
     printed = TIME_SAVED if quantity == "seconds" else MEMORY_SAVED
     paper = f" (paper {printed[at]})" if ours.cell.kind == "forward" and at in printed else ""
     for each, words in ((ours, ""), (base, "baseline ")):

@@ -19,12 +19,12 @@ NO_TIME = "no time left"
 class Cell:
     """Unit of measurement: a layer, the direction of its step, a length and a batch.
 
-    ``group`` tells cells apart that agree in all else, such as repeats; ``role`` is the layer's place in the report.
+    ``group`` distinguishes cells that are otherwise equal, such as repeats; ``role`` is the layer's place in the report.
     """
 
     label: str
     kind: str
-    """``forward`` or ``training``, or another word of the experiment."""
+    """``forward``, ``training``, or another value that the experiment defines."""
     length: int
     batch: int = 1
     group: str = ""
@@ -33,7 +33,7 @@ class Cell:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Cell:
-        """Return the cell of which ``asdict`` made plain data."""
+        """Return the cell from plain data that ``asdict`` made of it."""
         subject = data.get("subject")
         return cls(**{**data, "subject": None if subject is None else Subject(**subject)})
 
@@ -44,7 +44,7 @@ class Figures:
 
     cell: Cell
     values: dict[str, list[float | None]] = field(default_factory=dict)
-    """Values by quantity, one a round from the first on; None where there is no figure."""
+    """Values by quantity, one for each round from the first on; None where there is no figure."""
     failures: dict[str, str] = field(default_factory=dict)
     """Reasons by quantity: ``OOM``, ``time limit``, ``refused``, ``failed`` or ``no time left``, and a message."""
 
@@ -96,7 +96,7 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
-        """Return the measurement of which ``to_dict`` made plain data.
+        """Return the measurement from plain data that ``to_dict`` made of it.
 
         Raises:
             KeyError, TypeError: the data is no whole measurement.
@@ -118,11 +118,11 @@ class Measurement:
         """Return the measurement of ``experiment`` that a file holds.
 
         Args:
-            key: word of the command line that names the file, for errors.
+            key: key of the command line that names the file, for error messages.
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: it holds none, one of another experiment, or a part of one.
+            ValueError: it holds no measurement, one of another experiment, or an incomplete one.
         """
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
@@ -134,7 +134,7 @@ class Measurement:
         try:
             return cls.from_dict(data)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"{file} is not a whole measurement: {type(error).__name__}: {error}; measure it again") from error
+            raise ValueError(f"{file} is not a complete measurement: {type(error).__name__}: {error}; measure it again") from error
 
     def write(self, file: Path) -> None:
         """Write the file atomically, a line for each cell and each row."""
@@ -148,11 +148,11 @@ class Measurement:
 
     @property
     def finished(self) -> bool:
-        """Completeness: every cell was measured."""
+        """Whether the measurement is complete and no cell was left out for lack of time."""
         return self.complete and not any(why.startswith(NO_TIME) for f in self.cells.values() for why in f.failures.values())
 
     def take_over(self, earlier: Measurement) -> None:
-        """Take the figures of an earlier measurement of the same grid; cells that were left out for lack of time are open again."""
+        """Take over the figures of an earlier measurement of the same grid; cells that lacked time are to be measured again."""
         self.cells = earlier.cells
         for found in self.cells.values():
             found.failures = {what: why for what, why in found.failures.items() if not why.startswith(NO_TIME)}

@@ -11,11 +11,11 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
-    """Largest number of bytes PyTorch's allocator held at once during ``step``, above what it held before.
+    """Peak memory: most bytes that PyTorch's allocator held at once during ``step``, above what it held before.
 
     On CUDA that is the caching allocator's own figure. On a CPU it is the running sum of every
     allocation and release that the profiler saw, temporaries inside operators included; the
-    profiler slows the step down, so time another one.
+    profiler slows the step down, so time another step.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,4 +1,4 @@
-"""Probes: requests to a cell's process, and the quantities that they give."""
+"""Probes: requests to a cell's worker process, and the quantities that they measure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attn_zoo.cost.measurement import Cell, Figures
 from attn_zoo.cost.memory import by_line
 
 Ask = Callable[..., Any]
-"""Function that calls a method of the object in the process, by name, with arguments."""
+"""Function that calls a method of the object in the worker process, given its name and arguments."""
 
 Answer = Mapping[str, float | list[float] | None]
 """Values by quantity; several where several steps were tried."""
@@ -22,10 +22,10 @@ class Probe:
     """A quantity and the request for it."""
 
     quantity: str
-    """Quantity under which a failure is noted; the answer may hold others beside it."""
+    """Quantity under which a failure is noted; the answer may hold further quantities."""
     take: Callable[[Ask, Figures], Answer]
     needed: bool = True
-    """Need of an answer: without it the whole cell has failed."""
+    """Whether the whole cell fails if this probe fails."""
     most_rounds: int | None = None
 
 
@@ -57,11 +57,11 @@ MEMORY = Probe("peak_bytes", _memory)
 
 
 def largest_batch(budget: int, *, cuda: bool, small: Callable[[int], int], least: Callable[[Cell], int]) -> Probe:
-    """The largest batch within ``budget`` bytes: on CUDA by trying, else by the line through two batches.
+    """Probe of the largest batch within ``budget`` bytes: by trying on CUDA, else by a line through the memory of two batches.
 
     Args:
-        small: the smaller of the two batches by the length.
-        least: lower bound of a cell's bytes; above the budget nothing is tried.
+        small: function from a length to the smaller of the two batches.
+        least: function from a cell to a lower bound of its bytes; nothing is tried if the bound exceeds the budget.
     """
 
     def take(ask: Ask, found: Figures) -> Answer:

@@ -21,7 +21,7 @@ ORDERS: Mapping[str, str] = {
     "there and back": "in an order that turns round each round (A B, B A)",
     "shuffled": "in a new order each round, shuffled",
 }
-"""Orders of the rounds, in words. Rounds are always interleaved: no subject has all its timings behind each other."""
+"""Orders of the subjects within rounds, in words. Rounds are interleaved: each times every subject before the next begins."""
 
 _KEEP = str(2**35)  # bytes; more than any tensor here
 
@@ -29,11 +29,11 @@ ALLOCATORS: Mapping[str, Mapping[str, str]] = {
     "default": {},
     "keep": {"MALLOC_MMAP_THRESHOLD_": _KEEP, "MALLOC_TRIM_THRESHOLD_": _KEEP, "MALLOC_TOP_PAD_": str(64 * 2**20)},
 }
-"""Settings of glibc's allocator, as the processes' environment. ``default`` gives requests from 32 MiB on back to the system
-when they are freed, so that they are page-faulted anew each time; ``keep`` keeps them."""
+"""Settings of glibc's allocator, as environment variables of the worker processes. ``default`` returns freed blocks of 32 MiB or
+more to the system, so that each new block causes page faults; ``keep`` keeps freed blocks."""
 
 MOST_COPIES = 4096
-"""Copies of the inputs at most; more small tensors would take longer to make than to visit."""
+"""Maximum number of copies of the inputs; more small tensors would take longer to make than to visit."""
 
 CLOCKS: Mapping[str, tuple[str, str]] = {
     "cpu": ("time.perf_counter", "none needed: a step is done when its call returns"),
@@ -44,7 +44,7 @@ CLOCKS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TimingProtocol:
-    """All choices behind a timing, beside the machine and the thing that is timed.
+    """All settings of a timing except the machine and the subject that is timed.
 
     Raises:
         ValueError: a value breaks its rule.
@@ -63,14 +63,14 @@ class TimingProtocol:
     seconds: float = 0.2
     """Seconds that a timing covers by repeating its step, at least once."""
     most_repeats: int = MOST_REPEATS
-    """Limit of these repetitions."""
+    """Maximum number of these repetitions."""
     statistic: str = "median and quartiles"
     """Statistic over the rounds; there is no other."""
     unstable: float = UNSTABLE
     """Share of the median above which an interquartile range marks a figure as unstable."""
     rotate_bytes: int = 0
-    """Bytes that copies of the inputs exceed together; they are visited in turn, so that none is in a cache of that size when it
-    is read again. 0 is one copy, with caches as the step before left them."""
+    """Bytes that all copies of the inputs exceed together. Steps read the copies in turn, so that a cache of this size does not
+    hold a copy when it is read again. 0 means one copy, with caches as the step before left them."""
     threads: int | None = None
     """PyTorch's threads on the CPU; None where unknown."""
     allocator: str = "default"
@@ -95,8 +95,8 @@ class TimingProtocol:
 
     @classmethod
     def on(cls, device: str, **changes: Any) -> TimingProtocol:
-        """Return the protocol of a device: on CUDA with a second step to warm up, since the first may compile, and inputs that
-        exceed the second-level cache; on a CPU with this process' number of threads.
+        """Return the protocol of a device: on CUDA with two warm-up steps, since the first may compile, and inputs that exceed
+        the L2 cache; on a CPU with the number of threads of this process.
 
         Args:
             device: ``cpu``, or ``cuda`` where there is one.
@@ -121,7 +121,7 @@ class TimingProtocol:
         return {**asdict(self), "clock": clock, "synchronisation": synchronisation, "digest": self.digest()}
 
     def digest(self) -> str:
-        """Twelve hexadecimal digits that differ wherever a field does."""
+        """Hash of all fields, in twelve hexadecimal digits."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
 
     def environment(self) -> Mapping[str, str]:
@@ -141,7 +141,7 @@ class TimingProtocol:
         return min(MOST_COPIES, 1 + math.ceil(self.rotate_bytes / bytes_of_inputs))
 
     def describe(self) -> str:
-        """One sentence for beneath a table."""
+        """Description of the protocol in one sentence, for beneath a table."""
         clock, synchronisation = CLOCKS[self.device]
         said = [
             f"median ± half the interquartile range of {self.rounds} interleaved rounds, {ORDERS[self.order]}"

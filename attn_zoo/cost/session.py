@@ -1,7 +1,7 @@
-"""Run of a measurement: cells in worker processes, in interleaved rounds, within a limit of time, row by row.
+"""Run of a measurement: cells in worker processes, in interleaved rounds, within a time limit, saved after each round.
 
-Probes that are taken once come first, for each cell of a group; then rounds visit all of its cells in turn. Figures that are there
-already are not measured again. Under a limit of time, cells that could not finish their rounds are left out before they start, the
+Each group of cells first takes the probes that are taken once; then rounds visit all of its cells in turn. Figures that exist
+already are not measured again. Under a time limit, cells that could not finish their rounds are left out before they start, the
 slowest first, with that reason.
 """
 
@@ -28,7 +28,7 @@ class Session:
     Args:
         save: callback with ``found`` after each round, and after each cell's first probes.
         tell: callback with lines of progress.
-        ends: moment of ``time.monotonic`` at which the time is over.
+        ends: value of ``time.monotonic()`` at which the time limit is reached.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class Session:
         try:
             for at, cells in enumerate(groups):
                 if not (self.grid.whole_groups and all(cell in self.found.cells for cell in cells)):
-                    self._group(cells, weights[at] / sum(weights[at:]))  # longer ones need more, but these must not starve
+                    self._group(cells, weights[at] / sum(weights[at:]))  # longer lengths get more time, but not all of it
                 following = groups[at + 1] if at + 1 < len(groups) else []
                 self._end({self.grid.process(cell) for cell in following})
         finally:
             self._end(set())
 
     def left(self) -> float:
-        """Seconds that are left."""
+        """Seconds left until the time limit."""
         return self._ends - time.monotonic()
 
     def _left_or_stop(self) -> float:
@@ -83,7 +83,7 @@ class Session:
         self._save(self.found)
 
     def _prepare(self, cell: Cell) -> bool:
-        """Take the probes that are taken once; whether any was missing."""
+        """Take the missing probes of those that are taken once; tell whether any was missing."""
         figures, probes = self.found.of(cell), self.grid.once(cell)
         missing = [probe for probe in probes if probe.quantity not in figures.values and probe.quantity not in figures.failures]
         if missing or not (figures.values or figures.failures):
@@ -94,12 +94,12 @@ class Session:
             if probe.quantity not in figures.failures:
                 started = time.monotonic()
                 self._take(cell, probe)
-                if cell not in self._steps:  # a step to warm up and one to weigh
+                if cell not in self._steps:  # estimate: one step to warm up, one to measure
                     self._steps[cell] = (time.monotonic() - started) / 2
         return bool(missing)
 
     def _rounds(self, cells: Sequence[Cell], share: float) -> None:
-        """Visit the cells in the rounds that are needed, then in more for as long as ``share`` seconds last."""
+        """Visit the cells in the minimum number of rounds, then in further rounds while ``share`` seconds last."""
         protocol, started, taken = self.grid.protocol, time.monotonic(), 0
         if protocol is None:
             return
@@ -111,11 +111,11 @@ class Session:
             if self.left() <= 0 or (turn >= self.grid.fewest_rounds and now + now / max(1, taken) > share):
                 break
             for cell, _ in open_:
-                self._worker(cell)  # all are there before the first is timed
+                self._worker(cell)  # all workers run before the first is timed
             self._tell(f"length {max(cell.length for cell in cells)}: round {turn + 1} of {protocol.rounds}")
             for cell in self.grid.visits(cells, turn):
                 for probe in self.grid.each(cell):
-                    if self.left() > 0 and self._is_open(cell, probe, turn):  # who misses the last round has one figure less
+                    if self.left() > 0 and self._is_open(cell, probe, turn):  # a cell that misses the last round lacks a figure
                         self._take(cell, probe)
             taken += 1
             if not self.grid.whole_groups:
@@ -154,7 +154,7 @@ class Session:
                 self._steps[cell] = figures.all(quantity)[-1]
 
     def _fail(self, cell: Cell, probe: Probe, why: str) -> None:
-        """Note a failure; one of a needed probe is a failure of all missing figures."""
+        """Note a failure; if the probe is needed, note it for all missing quantities of the cell."""
         figures = self.found.of(cell)
         once = [each for each in self.grid.once(cell) if each.quantity not in figures.values]
         for each in (probe, *once, *self.grid.each(cell)) if probe.needed else (probe,):
@@ -163,7 +163,7 @@ class Session:
     # Time
 
     def _round_seconds(self, step: float) -> float:
-        """Approximate seconds of a visit."""
+        """Approximate seconds of one visit to a cell."""
         protocol = self.grid.protocol
         return step if protocol is None else max(protocol.seconds, step) + protocol.warmup * step
 
@@ -203,7 +203,7 @@ class Session:
 
 
 def expected_seconds(steps: dict[Cell, float], cell: Cell) -> float:
-    """Seconds of a step, extrapolated in log-log from the last two shorter lengths with an exponent of 1 to 2; 0 without any."""
+    """Expected seconds of a step, extrapolated in log-log from the next two shorter lengths, with exponent 1 to 2; else 0."""
     alike = {c.length: seconds for c, seconds in steps.items() if (c.label, c.kind) == (cell.label, cell.kind)}
     below = sorted((length, seconds) for length, seconds in alike.items() if length < cell.length)[-2:]
     if not below:

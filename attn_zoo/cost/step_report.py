@@ -23,7 +23,7 @@ class Steps:
         self._by = {(cell.label, cell.length, cell.kind, cell.batch): figures for cell, figures in found.cells.items()}
 
     def one(self, label: str, length: int, kind: str) -> Figures:
-        """Figures at a batch of one, with all that is measured once."""
+        """Figures at batch size 1, which include the quantities that are measured once."""
         return self._by[label, length, kind, 1]
 
     def best(self, label: str, length: int, kind: str) -> tuple[Figures, int | None]:

@@ -44,7 +44,7 @@ def spread(
 
 
 def figure(values: Sequence[float], protocol: TimingProtocol | None) -> str:
-    """Median to three digits or to the unit ± half the interquartile range to as many decimals; ~ marks an unstable figure."""
+    """Median with three digits or more (see ``decimals``) ± half the interquartile range; ~ marks an unstable figure."""
     return spread(values, decimals(quartiles(values)[1]), protocol, before="~", after="")
 
 
@@ -55,7 +55,7 @@ def figure_or_reason(found: Figures, protocol: TimingProtocol | None, quantity: 
 
 
 def decimals(value: float) -> int:
-    """Decimals that show three digits, or all of a whole number."""
+    """Number of decimals that shows three significant digits; 0 from 100 on."""
     return max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
 
 

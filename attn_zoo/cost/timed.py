@@ -26,14 +26,14 @@ KINDS: Mapping[str, str] = {"forward": "forward", "training": "forward + backwar
 """Directions of a step, in words."""
 
 HELD_MATRICES = {"forward": 2, "training": 3}
-"""Lower bound of the length × length matrices a head of materialised softmax: scores and weights; in the backward pass the
-weights, their gradient and that of the scores."""
+"""Minimum number of length × length matrices that materialised softmax holds at once for a head: scores and weights; in the
+backward pass the weights, their gradient and the gradient of the scores."""
 
 MATERIALISED = Cell("softmax:eager", "", 0, role="materialised", subject=Subject("softmax", {}, "eager"))
 
 
 def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
-    """Layers that rows of the command line name, by their rows in tables; options whose default follows the length are left out.
+    """Subjects of rows of the command line, by their label in tables; options whose default follows the length are left out.
 
     Raises:
         UnknownNameError: no such attention, implementation or option.
@@ -59,7 +59,7 @@ def softmax_layers(device: str) -> list[Cell]:
 
 @dataclass
 class AttentionRows:
-    """Key that names layers of the zoo."""
+    """Key ``attentions``, which names layers of the zoo."""
 
     attentions: list[str] = option(
         ["softmax", "linformer", "performer", "longformer", "reformer"],
@@ -95,7 +95,7 @@ class Timed(Grid):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.protocol.describe()  # which checks values of its own
+        self.protocol.describe()  # making the protocol checks its values
         for cell in {cell.label: cell for group in self.groups() for cell in group}.values():
             self._check_subject(cell.subject)
 
@@ -136,7 +136,7 @@ class Timed(Grid):
         return rig_for(self.module_level, cell.subject, Sizes(self.dim, self.heads))
 
     def chosen(self, attention: str, options: Mapping[str, Any], length: int) -> str:
-        """Implementation that ``auto`` takes of an attention at a length on the device; ``auto`` where it refuses the length."""
+        """Implementation that ``auto`` chooses at a length on the device; ``auto`` itself if the attention refuses the length."""
         entry, geometry = card(attention), Sizes(self.dim, self.heads).geometry(length)
         try:
             made = attention_options(entry, geometry, options)
@@ -159,12 +159,12 @@ class Timed(Grid):
         return None if (why := self.excess(cell)) is None else f"OOM: {why}"
 
     def excess(self, cell: Cell) -> str | None:
-        """Bytes that a step lacks by arithmetic, in words; None where it may fit."""
+        """Reason why a step cannot fit into memory, by arithmetic; None where it may fit."""
         least, memory = self.least_bytes(cell), device_memory(self.device)
         return f"by arithmetic at least {least} bytes, of {memory}" if least > memory else None
 
     def least_bytes(self, cell: Cell) -> int:
-        """Lower bound of a step's bytes: ``HELD_MATRICES`` · batch · heads · length² numbers of materialised softmax; else 0."""
+        """Lower bound of a step's bytes: ``HELD_MATRICES`` · batch · heads · length² numbers for materialised softmax, else 0."""
         subject = cell.subject
         if subject is None or (subject.attention, subject.implementation) != ("softmax", "eager"):
             return 0

@@ -50,7 +50,7 @@ def fit_exponent(lengths: Sequence[float], values: Sequence[float]) -> float:
 def seconds_of(
     step: Callable[[], object], device: torch.device, at_least: float, warmup: int | None = None, most_repeats: int = MOST_REPEATS
 ) -> float:
-    """Seconds of one ``step``, after ``warmup`` that are not timed; repeated until ``at_least`` seconds are covered.
+    """Seconds of one ``step``, repeated to cover about ``at_least`` seconds, after ``warmup`` untimed steps.
 
     On CUDA the time is taken by events on the stream around all repetitions, without waiting in between.
     """
@@ -108,7 +108,7 @@ def seconds_of_parts(
 
 
 def warm_up(step: Callable[[], object], device: torch.device, steps: int | None = None) -> float:
-    """Take ``steps`` and return seconds of the last; None is one step, on CUDA two, since the first may compile."""
+    """Take ``steps`` warm-up steps and return seconds of the last; None means one, or two on CUDA, where the first may compile."""
     seconds = 0.0
     for _ in range(steps or (2 if device.type == "cuda" else 1)):
         wait(device)
@@ -120,7 +120,7 @@ def warm_up(step: Callable[[], object], device: torch.device, steps: int | None 
 
 
 def wait(device: torch.device) -> None:
-    """Wait until the device is done; a CPU always is."""
+    """Wait until the device has finished its work; on a CPU return at once."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

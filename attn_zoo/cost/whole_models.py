@@ -1,4 +1,4 @@
-"""Whole models of other libraries before and after an attention of the zoo is put in, and their inputs."""
+"""Whole models of other libraries before and after their attention is replaced by one of the zoo, and their inputs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from attn_zoo.rows import RowName
 
 GPT2 = {"n_layer": 2, "n_embd": 256, "n_head": 4, "attn_pdrop": 0.0, "vocab_size": 1000, "bos_token_id": None, "eos_token_id": None}
-"""Configuration of the decoder, beside its number of positions."""
+"""Config of the decoder, except its number of positions."""
 PROMPT = 16
-"""Number of given tokens."""
+"""Number of tokens in the prompt."""
 
 
 def random_images(size: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
@@ -40,7 +40,7 @@ class Generating(nn.Module):
 
 
 def build_model(name: str, role: str, row: RowName, depth: int, size: int, length: int) -> nn.Module:
-    """Build a model ``before`` or ``after`` its softmax is replaced by ``row``; generation has the row in both roles."""
+    """Build a model ``before`` or ``after`` its softmax is replaced by ``row``; generation uses the row in both roles."""
     options = {"implementation": row.implementation, **row.options}
     if name == "vit":
         from timm import create_model

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 
-if TYPE_CHECKING:  # one of them is not there on Windows
+if TYPE_CHECKING:  # ForkServerContext does not exist on Windows
     from multiprocessing.context import ForkServerContext, SpawnContext
 
 MEMORY_SHARE = 0.75
@@ -24,7 +24,7 @@ MEMORY_SHARE = 0.75
 KINDS = ("OOM", "time limit", "failed")
 
 PRELOADED = ["attn_zoo.cost.bench", "attn_zoo.attention"]
-"""Modules that the process from which workers are forked has imported; it computes nothing."""
+"""Modules that the fork server, from which workers are forked, imports; it computes nothing."""
 
 
 class WorkerError(Exception):
@@ -45,14 +45,14 @@ class Worker:
 
     Args:
         make: builds the object in the process; picklable, as are its arguments.
-        environment: variables of the process beside those of this one.
+        environment: environment variables of the process, added to those of this one.
         bounded: limit the process to ``MEMORY_SHARE`` of the machine's memory. Not for CUDA, which reserves far more
             addresses than it uses.
 
-    A process that died, failed or was stopped is started anew at the next request. Processes are forked from one that has
-    imported their modules, so code and libraries have the same addresses in all of them. In processes that are spawned the
-    addresses differ, which makes one of them slower than another by up to 5 %, as long as both live. Only a worker with an
-    ``environment`` of its own is spawned, since libraries read theirs once.
+    A process that died, failed or was stopped is started anew at the next request. Workers are forked from one process that has
+    imported their modules, so code and libraries have the same addresses in all of them. In spawned processes the addresses
+    differ, which makes one process slower than another by up to 5 % for as long as both live. Only a worker with an
+    ``environment`` is spawned, since libraries read environment variables once, and every worker where no fork server exists.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class Worker:
             if code == -9:
                 raise WorkerError("OOM", f"{reason}, as it does when the system takes its memory") from None
             raise WorkerError("failed", reason) from None
-        if kind == "failed":  # an error of the device leaves the process unfit for more
+        if kind == "failed":  # after a device error the process cannot be used again
             self.stop()
         if kind != "done":
             raise WorkerError(kind, answer)
         return answer
 
     def stop(self) -> None:
-        """End the process, and what it started: a compiler outlives it, since it ignores interrupts as the process does."""
+        """Kill the process and its child processes: a compiler would outlive it, since both ignore interrupts."""
         for child in _descendants(self._process.pid):
             with suppress(psutil.Error):
                 child.kill()
@@ -119,7 +119,7 @@ class Worker:
 
 @contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Block Ctrl-C here, and for good in processes that start meanwhile, which would print where in their imports it came."""
+    """Block Ctrl-C here, and for good in processes that start meanwhile, which would print a traceback of their imports."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -128,7 +128,7 @@ def _no_interrupts() -> Iterator[None]:
 
 
 def _descendants(pid: int | None) -> list[psutil.Process]:
-    """Processes that a process started, directly or not; none where it is gone."""
+    """Child processes of a process, direct and indirect; empty if it has ended."""
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.Error:
@@ -153,7 +153,7 @@ def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
 
 
 def _serve(pipe: Connection, make: Callable[..., object], arguments: tuple[Any, ...], bounded: bool, threads: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt reaches the whole group; the asker ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt reaches the whole process group; the asker ends its workers
     torch.set_num_threads(threads)
     if bounded:
         limit = int(MEMORY_SHARE * psutil.virtual_memory().total)
@@ -171,5 +171,5 @@ def _serve(pipe: Connection, make: Callable[..., object], arguments: tuple[Any, 
             first_line = (str(error).splitlines() or [""])[0]
             answer = ("OOM", first_line) if out_of_memory(error) else ("failed", f"{type(error).__name__}: {first_line}")
         if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()  # other workers share the device; before the answer, which is the signal for their turn
+            torch.cuda.empty_cache()  # memory for other workers on the device, freed before the answer lets them go on
         pipe.send(answer)

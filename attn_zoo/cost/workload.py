@@ -1,4 +1,4 @@
-"""A module and its optimiser, as steps of inference and of training."""
+"""Steps of inference and of training of a module and its optimiser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Parts = tuple[Callable[[Any], Any], ...]
 
 
 class Workload:
-    """A module and, where asked, AdamW over its parameters, with its state from the start and a learning rate of 0."""
+    """Module and, where asked for, AdamW over its parameters, with its state allocated at once and a learning rate of 0."""
 
     def __init__(self, module: nn.Module, optimiser: bool) -> None:
         self.module = module
@@ -37,7 +37,7 @@ class Workload:
         return [value for entry in state.values() for value in entry.values() if isinstance(value, Tensor)]
 
     def forward(self, copies: Sequence[Inputs]) -> Parts:
-        """Step of inference on the copies of the inputs in turn."""
+        """Inference step, which reads the copies of the inputs in turn."""
         turns = itertools.cycle(copies)
 
         def forward(_: object) -> None:
@@ -47,9 +47,10 @@ class Workload:
         return (forward,)
 
     def training(self, copies: Sequence[Inputs]) -> Parts:
-        """Forward, backward from noise in place of a loss's gradient, made in the first step, and the optimiser's step.
+        """Training step: forward pass, backward pass and, where there is an optimiser, its step.
 
-        The copies of the inputs are taken in turn; no gradient is left.
+        The backward pass starts from noise, drawn in the first step, in place of a loss's gradient. The copies of the inputs are
+        read in turn; no gradient is left.
         """
         for tensor in itertools.chain.from_iterable(copies):
             tensor.requires_grad_(tensor.is_floating_point())
@@ -80,7 +81,7 @@ class Workload:
 
 
 def step_of(parts: Parts) -> Callable[[], None]:
-    """The parts as one call."""
+    """Combine the parts into one call."""
 
     def step() -> None:
         result = None
@@ -91,5 +92,5 @@ def step_of(parts: Parts) -> Callable[[], None]:
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Bytes that tensors hold together."""
+    """Total number of bytes of all tensors' elements."""
     return sum(t.numel() * t.element_size() for t in tensors)

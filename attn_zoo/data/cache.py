@@ -1,4 +1,4 @@
-"""Cache of arrays computed from data, keyed by a digest of all that they depend on."""
+"""Cache of arrays computed from data; the key is a digest of all that the arrays depend on."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def cache_folder() -> Path | None:
 
 
 def cached(name: str, recipe: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
-    """Return the arrays of ``make``, from the cache if they are in it.
+    """Return the arrays of ``make``, from the cache if it holds them.
 
-    Each file contains a digest of its content, so that a damaged file is not used but replaced. If the folder cannot be written,
+    Each file contains a digest of its content, so that a damaged file is detected and replaced. If the folder cannot be written,
     the arrays are computed each time.
 
     Args:

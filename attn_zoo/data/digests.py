@@ -11,7 +11,7 @@ from attn_zoo.data.files import sha256
 
 
 def dataset_digests(dataset: DataSet[Any], root: Path) -> list[str]:
-    """Title of the layout that would be read, and a digest of each of its files or folders, for the key of a cache.
+    """Title of the data set's layout on disk, and a digest of each of its files or folders, for the key of a cache.
 
     Raises:
         MissingDataError: no layout is complete.

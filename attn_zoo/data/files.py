@@ -17,10 +17,10 @@ from attn_zoo.contract import DamagedDataError
 
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
-    """Context whose errors name the file ``path`` and its expected content ``what``.
+    """Context that converts read errors to ``DamagedDataError`` naming the file ``path`` and its expected content ``what``.
 
     Raises:
-        DamagedDataError: in place of every error of decompression, decoding or parsing.
+        DamagedDataError: decompression, decoding or parsing failed.
     """
     try:
         yield
@@ -30,7 +30,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
         if isinstance(error, FileNotFoundError | PermissionError):
             raise
         text = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
-        raise DamagedDataError(f"{path} is not {what}, or not all of it ({text})") from error
+        raise DamagedDataError(f"{path} is not {what}, or only part of it ({text})") from error
 
 
 def read_bytes(path: Path) -> bytes:
@@ -45,7 +45,7 @@ def read_bytes(path: Path) -> bytes:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 text file, decompressed if its name ends in .gz or .xz; only \\n ends a line.
+    """Open a UTF-8 text file, decompressed if its name ends in .gz or .xz; only \\n counts as a line break.
 
     Raises:
         DamagedDataError: the file cannot be decompressed, is truncated, or is not UTF-8.

@@ -1,4 +1,4 @@
-"""Downloads of data sets from the Hugging Face hub, saved as JSON lines or text, so that reading them needs no library."""
+"""Downloads of data sets from the Hugging Face hub, saved as JSON lines or text, so that only downloading needs its library."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def fetch_rows(
 
     Args:
         name: name on the hub, such as ``stanfordnlp/imdb``.
-        files: path for each split.
-        fields: columns to read, and the field name of each.
-        config: part of a collection, such as ``sst2``.
-        rows: required number of rows of each split.
+        files: path of the file to write, by split.
+        fields: field name to write, by column to read.
+        config: name of a data set within a collection, such as ``sst2``.
+        rows: required number of rows, by split.
 
     Raises:
         ImportError: the library is not installed; the message names the extra.

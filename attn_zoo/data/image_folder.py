@@ -1,4 +1,4 @@
-"""Image folders: a folder for each split, with a folder of images for each class."""
+"""Image folders: one folder for each split, each with one folder of images per class."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attn_zoo.data.cache import Arrays, cached
 from attn_zoo.data.images import unpacking
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-"""Suffixes of image files; others are ignored."""
+"""Suffixes of image files; files with other suffixes are ignored."""
 
 PARTS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
 """Possible folder names of each split."""
@@ -32,7 +32,7 @@ class ImageFiles:
 
 
 def find_image_folder(folder: Path) -> dict[str, Path]:
-    """Folders of the splits. Without ``test``, the published validation split is the test split.
+    """Find the folders of the splits. Without a folder ``test``, the published validation split is the test split.
 
     Raises:
         MissingDataError: there is no such folder, or it lacks a split.
@@ -44,15 +44,15 @@ def find_image_folder(folder: Path) -> dict[str, Path]:
         there = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) if folder.is_dir() else "no such folder"
         raise MissingDataError(
             f"image folder {folder}: there must be folders train and test (or val), each with a folder of images for every class; "
-            f"found: {there or 'nothing'}. Another folder is named with task.path=FOLDER"
+            f"found: {there or 'nothing'}. To use another folder, set task.path=FOLDER"
         )
     return found
 
 
 def read_image_folder(folder: Path, classes: int) -> dict[str, ImageFiles]:
-    """Files of each split; classes are numbered in the order of their folders' names.
+    """List the files of each split with labels and digests; classes are numbered in the order of their folders' names.
 
-    Every file is read once, for its digest and to check that it is complete. The result is cached while names, sizes and
+    Every file is read once, to compute its digest and check that it is complete. The result is cached while names, sizes and
     modification times stay the same.
 
     Args:
@@ -80,7 +80,7 @@ def _list(part: Path) -> dict[str, list[Path]]:
         if inside.is_dir() and not inside.name.startswith("."):
             found[inside.name] = sorted(path for path in inside.iterdir() if path.suffix.lower() in SUFFIXES)
             if not found[inside.name]:
-                raise DamagedDataError(f"{inside} holds no image; its files end in none of {', '.join(SUFFIXES)}")
+                raise DamagedDataError(f"{inside} holds no image: no file in it ends in one of {', '.join(SUFFIXES)}")
     return found
 
 

@@ -60,15 +60,15 @@ class Expected:
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Array of an idx file, compressed with gzip or not, of the required shape.
+    """Read the array of an idx file, compressed with gzip or not, and check its shape.
 
     Raises:
-        DamagedDataError: the file is truncated, or is no idx file of this shape.
+        DamagedDataError: the file is truncated, or is not an idx file of this shape.
     """
     raw = read_bytes(path)
     head = bytes([0, 0, 8, len(shape)]) + b"".join(size.to_bytes(4, "big") for size in shape)
     if raw[: len(head)] != head:
-        raise DamagedDataError(f"{path} does not begin as {path.name} must (unsigned bytes of shape {shape})")
+        raise DamagedDataError(f"{path} does not begin with the header of {path.name} (unsigned bytes of shape {shape})")
     body = np.frombuffer(raw, dtype=np.uint8, offset=len(head))
     if len(body) != prod(shape):
         raise DamagedDataError(f"{path} holds {len(body)} values where {prod(shape)} belong; it is truncated or too long")
@@ -76,13 +76,13 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 def read_idx_files(paths: Sequence[Path], expected: Expected) -> ImageSplits:
-    """Images of one channel and labels, from idx files.
+    """Read images of one channel and their labels from idx files.
 
     Args:
         paths: training images, training labels, test images, test labels.
 
     Raises:
-        DamagedDataError: a file is truncated, is no idx file of the required shape, or holds a label that is no class.
+        DamagedDataError: a file is truncated, is not an idx file of the required shape, or holds a label out of range.
     """
     parts = []
     for at, count in ((0, expected.train), (2, expected.test)):
@@ -92,7 +92,7 @@ def read_idx_files(paths: Sequence[Path], expected: Expected) -> ImageSplits:
 
 
 def read_npz(path: Path, expected: Expected) -> ImageSplits:
-    """Images and labels from the arrays ``train_images``, ``train_labels``, ``test_images`` and ``test_labels`` of an .npz.
+    """Read images and labels from the arrays ``train_images``, ``train_labels``, ``test_images``, ``test_labels`` of an .npz.
 
     Images are bytes of shape (images, height, width, channels), or (images, height, width) for one channel; labels are integers.
     Other arrays are ignored.
@@ -119,7 +119,7 @@ def read_npz(path: Path, expected: Expected) -> ImageSplits:
 
 
 def read_strips(paths: Sequence[Path], expected: Expected) -> ImageSplits:
-    """Images and labels from two zips, of train and test, with lossless strips of images below one another and ``labels.npy``.
+    """Read images and labels from two zip files, train and test; each holds ``labels.npy`` and lossless strips of stacked images.
 
     Raises:
         DamagedDataError: a zip or a strip is damaged, or has a wrong size.
@@ -129,14 +129,14 @@ def read_strips(paths: Sequence[Path], expected: Expected) -> ImageSplits:
 
 
 def read_cifar_binary(train: Sequence[Path], test: Path, expected: Expected, label_bytes: int) -> ImageSplits:
-    """Images and labels from CIFAR's binary version: for each image its labels, one byte each, then its pixels by channel.
+    """Read images and labels from CIFAR's binary version: for each image its labels, one byte each, then its pixels by channel.
 
     Args:
-        train: files of the training split, in order, of equally many images.
-        label_bytes: number of label bytes, of which the last is the class (CIFAR-100's first is the superclass).
+        train: files of the training split, in order, with equal numbers of images.
+        label_bytes: number of label bytes; the last is the class (in CIFAR-100 the first is the superclass).
 
     Raises:
-        DamagedDataError: a file has a wrong size, or holds a label that is no class.
+        DamagedDataError: a file has a wrong size, or holds a label out of range.
     """
     each = expected.train // len(train)
     parts = [_read_records(path, each, expected, label_bytes) for path in train]
@@ -157,7 +157,7 @@ def _read_records(path: Path, count: int, expected: Expected, label_bytes: int) 
 
 
 def _read_zip(path: Path, count: int, expected: Expected) -> Images:
-    what = f"a zip of lossless strips of {expected.width} pixels width and labels.npy"
+    what = f"a zip of lossless strips {expected.width} pixels wide, and labels.npy"
     with unpacking(path, what), zipfile.ZipFile(path) as archive:
         names = sorted(name for name in archive.namelist() if name.endswith((".webp", ".png")))
         if not names or "labels.npy" not in archive.namelist():
@@ -184,7 +184,7 @@ def _read_strip(packed: bytes, place: Path, expected: Expected) -> UInt8[np.ndar
 def _images(
     levels: NDArray[Any], labels: NDArray[Any], count: int, expected: Expected, of_levels: object, of_labels: object
 ) -> Images:
-    """Images from two arrays, after checks; ``of_levels`` and ``of_labels`` name the sources in errors."""
+    """Check two arrays and return them as images; ``of_levels`` and ``of_labels`` name their sources in errors."""
     if levels.dtype != np.uint8:
         raise DamagedDataError(f"{of_levels} is of type {levels.dtype}, not uint8: levels are 0 to 255")
     count = count or len(levels)
@@ -209,7 +209,7 @@ def unpacking(path: Path, what: str) -> Iterator[None]:
     """Context like ``reading`` that also converts the errors of zip files and images.
 
     Raises:
-        DamagedDataError: in place of every error of decompression or decoding.
+        DamagedDataError: decompression or decoding failed.
     """
     from PIL.Image import DecompressionBombError
 
@@ -217,4 +217,4 @@ def unpacking(path: Path, what: str) -> Iterator[None]:
         with reading(path, what):
             yield
     except (zipfile.BadZipFile, struct.error, NotImplementedError, RuntimeError, SyntaxError, DecompressionBombError) as error:
-        raise DamagedDataError(f"{path} is not {what}, or not all of it ({error})") from error
+        raise DamagedDataError(f"{path} is not {what}, or only part of it ({error})") from error

@@ -1,4 +1,4 @@
-"""JSON lines: files with one object on each line, compressed or not."""
+"""Reader of JSON lines: files with one object per line, compressed or not."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from attn_zoo.data.files import open_text
 
 
 def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Objects of a file, each with at least ``fields``.
+    """Read the objects of a file, each with at least ``fields``.
 
     Raises:
-        DamagedDataError: a line is no object, or lacks a field; the message names the line.
+        DamagedDataError: a line is not an object, or lacks a field; the message names the line.
     """
     with open_text(path) as lines:
         for number, line in enumerate(lines, 1):

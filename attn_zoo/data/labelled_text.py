@@ -29,7 +29,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def read_labelled_jsonl(
     path: Path, texts: Sequence[str], classes: Mapping[str, int], label: str = "label"
 ) -> Iterator[LabelledText]:
-    """Rows of JSON lines.
+    """Read rows from JSON lines.
 
     Args:
         texts: names of the text fields.
@@ -37,7 +37,7 @@ def read_labelled_jsonl(
         label: name of the label field.
 
     Raises:
-        DamagedDataError: a line is no object, lacks a field, or has an invalid value; the message names the line.
+        DamagedDataError: a line is not an object, lacks a field, or has an invalid value; the message names the line.
     """
     for number, row in enumerate(read_jsonl(path, [label, *texts]), 1):
         yield _row(f"{path}, line {number}", row[label], [row[name] for name in texts], classes)
@@ -53,14 +53,14 @@ def read_labelled_tsv(
     header: bool = True,
     skip_broken: bool = False,
 ) -> Iterator[LabelledText]:
-    """Rows of a table with tabs between cells; quotation marks have no special meaning, as in GLUE's files.
+    """Read rows from a tab-separated table; quotation marks have no special meaning, as in GLUE's files.
 
     Args:
         texts, label: indices of the columns, from 0.
         classes: class index of each label.
         columns: number of cells in a line.
         header: True if the first line names the columns.
-        skip_broken: True to skip lines with another number of cells, for files that were published with some.
+        skip_broken: True to skip lines with another number of cells, for files that were published with such lines.
 
     Raises:
         DamagedDataError: a line has another number of cells, or an unknown label.
@@ -80,14 +80,14 @@ def read_labelled_tsv(
 
 
 def read_text_folder(folder: Path, label: int) -> Iterator[LabelledText]:
-    """One row for each ``.txt`` file of a folder, in the order of their names.
+    """Read one row from each ``.txt`` file of a folder, in the order of their names.
 
     Raises:
         DamagedDataError: the folder has no such file, or one is not UTF-8.
     """
     paths = sorted(folder.glob("*.txt"))
     if not paths:
-        raise DamagedDataError(f"{folder} holds no .txt file; one text a file was expected")
+        raise DamagedDataError(f"{folder} holds no .txt file; expected one file for each text")
     for path in paths:
         with reading(path, "UTF-8 text"):
             yield LabelledText(label, (read_bytes(path).decode("utf-8"),))
@@ -100,7 +100,7 @@ def require_count(where: str, rows: Sequence[LabelledText], count: int) -> None:
         DamagedDataError: the number of rows differs from ``count``.
     """
     if len(rows) != count:
-        raise DamagedDataError(f"{where} holds {len(rows):,} rows where {count:,} were published; it is not whole")
+        raise DamagedDataError(f"{where} holds {len(rows):,} rows where {count:,} were published; it is incomplete")
 
 
 def _row(where: str, label: Any, texts: Sequence[Any], classes: Mapping[str, int]) -> LabelledText:
@@ -110,5 +110,5 @@ def _row(where: str, label: Any, texts: Sequence[Any], classes: Mapping[str, int
         if not isinstance(text, str):
             raise DamagedDataError(f"{where} has {type(text).__name__} where a text belongs")
         if _SURROGATE.search(text):
-            raise DamagedDataError(f"{where} holds half a surrogate pair, which is no text in UTF-8")
+            raise DamagedDataError(f"{where} holds half a surrogate pair, which is not valid UTF-8 text")
     return LabelledText(classes[str(label)], tuple(texts))

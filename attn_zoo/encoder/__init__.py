@@ -1,4 +1,4 @@
-"""Network around every attention, identical but for the mechanism."""
+"""Network around every attention, identical except for the mechanism."""
 
 from attn_zoo.encoder.build import build_model, build_paired_model, build_token_reader, share_initial_weights
 from attn_zoo.encoder.image import ImageClassifier, backbone_sizes

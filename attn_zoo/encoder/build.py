@@ -31,19 +31,19 @@ def build_model(
     short_convolution: int = 0,
     positions: str = "learned",
 ) -> nn.Module:
-    """Build the classifier for a task: our small encoder for tokens and frames, timm's VisionTransformer for patches.
+    """Build the classifier for a task: a small encoder for tokens and frames, timm's VisionTransformer for patches.
 
-    Where an example has one label, it is predicted from a class token in front.
+    If an example has one label, it is predicted from a class token before the sequence.
 
     Args:
-        backbone: timm's name of a VisionTransformer, for patches only; the sizes must be its own.
-        shared_weights: one block, applied ``depth`` times.
-        reuse_keys: keys and values of the first application serve all; for tokens and frames only.
+        backbone: timm's name of a VisionTransformer, for patches only; the sizes must be those of this model.
+        shared_weights: use one block, applied ``depth`` times.
+        reuse_keys: use keys and values of the first application in all applications; for tokens and frames only.
         short_convolution: argument of ``MultiHeadAttention``, in every block.
         positions: ``learned`` or, for tokens and frames only, ``none``.
 
     Raises:
-        UnsupportedError: the attention does not claim what the task needs, timm has no such VisionTransformer, keys cannot be
+        UnsupportedError: the attention lacks a capability that the task needs, timm has no such VisionTransformer, keys cannot be
             reused, or positions cannot be left out.
         ValueError: an option or size breaks its rule.
     """
@@ -52,13 +52,13 @@ def build_model(
     if isinstance(task.inputs, Patches):
         if reuse_keys:
             raise UnsupportedError(
-                "model.reuse_keys is for tasks on tokens: a block of timm's VisionTransformer makes its keys anew each time; "
-                "take model.shared_weights alone"
+                "model.reuse_keys is for tasks on tokens: a block of timm's VisionTransformer computes its keys anew each time; "
+                "set only model.shared_weights"
             )
         if positions != "learned":
             raise UnsupportedError(
                 f"model.positions={positions} is for tasks on tokens: timm's VisionTransformer learns its positions; "
-                "take model.positions=learned"
+                "set model.positions=learned"
             )
         sizes: dict[str, Any] = {"pos_drop_rate": dropout, "proj_drop_rate": dropout}
         if not backbone:
@@ -66,7 +66,7 @@ def build_model(
         shape: dict[str, Any] = {"classes": task.classes, "backbone": backbone, "shared_weights": shared_weights}
         return ImageClassifier(task.inputs, **shape, **entry, **sizes)
     if backbone:
-        raise ValueError(f"model.backbone names a VisionTransformer, and the inputs of this task are a sequence; got {backbone!r}")
+        raise ValueError(f"model.backbone names a VisionTransformer, but the inputs of this task are a sequence; got {backbone!r}")
     kind: type[nn.Module] = TokenClassifier
     if isinstance(task.inputs, Pairs):
         kind = PairClassifier
@@ -81,7 +81,7 @@ def build_model(
 def build_paired_model(task: TaskSpec, *, seed: int, attention: str, options: Mapping[str, Any], **rest: Any) -> nn.Module:
     """Call ``build_model`` under a seed and copy shared weights from the softmax model of the same seed.
 
-    So all rows of a table start from the same weights, except for those that only their mechanism has.
+    All rows of a table then start from the same weights, except for weights that only their mechanism has.
     """
     rest_of_reference = {**rest, "implementation": "eager"}
     torch.manual_seed(seed)
@@ -102,10 +102,10 @@ def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
     """
     if not isinstance(model, TokenClassifier | PairClassifier) or isinstance(task.inputs, Frames | Patches):
         kinds = {Frames: "frames", Patches: "patches"}
-        other = kinds.get(type(task.inputs), "labelled by position, which trains all of the encoder as it is")
+        other = kinds.get(type(task.inputs), "labelled by position, which trains the whole encoder without pre-training")
         raise UnsupportedError(
-            "budget.pretrain_steps trains an encoder of tokens for tasks with one label an example, and the inputs of this task "
-            f"are {other}; take budget.pretrain_steps=0"
+            "budget.pretrain_steps trains an encoder of tokens for tasks with one label per example, and the inputs of this task "
+            f"are {other}; set budget.pretrain_steps=0"
         )
     return PositionClassifier(classes=task.inputs.vocabulary, encoder=model.encoder)
 

@@ -1,4 +1,4 @@
-"""timm's VisionTransformer, by sizes or by timm's name of a model, with any attention."""
+"""timm's VisionTransformer with any attention, specified by its sizes or by timm's model name."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class ImageClassifier(nn.Module):
     Args:
         inputs: size of the images and of the patches.
         backbone: timm's name of a VisionTransformer, whose architecture is taken; empty for the plain one.
-        shared_weights: one block in place of all, applied as many times as there are blocks.
+        shared_weights: use one block in place of all, applied as many times as there are blocks.
         short_convolution: argument of ``MultiHeadAttention``, over the class token and the patches in their order.
         attention: name of a registered attention, or a hybrid, whose mechanisms the blocks take in turn; ``options`` and
             ``implementation`` are as in ``RowName``.
 
     Raises:
-        ValueError: there are fewer blocks, each with weights of its own, than in the turn of a hybrid.
-        UnsupportedError: ``backbone`` is no VisionTransformer of timm, or its attention is not to be replaced.
+        ValueError: a hybrid has more layers in its turn than there are blocks with separate weights.
+        UnsupportedError: ``backbone`` is no VisionTransformer of timm, or its attention cannot be replaced.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ImageClassifier(nn.Module):
         **sizes: Any,
     ) -> None:
         super().__init__()
-        # Xavier, like the token encoder; timm's default of N(0, 0.02) starts narrow models slowly.
+        # Xavier initialisation, like the token encoder; with timm's default of N(0, 0.02) narrow models start learning slowly.
         shared = {**sizes, **_shape(inputs), "num_classes": classes, "weight_init": "jax"}
         patches = (inputs.height // inputs.patch) * (inputs.width // inputs.patch)
         length = patches + (prefix_tokens(backbone) if backbone else 1)
@@ -56,7 +56,7 @@ class ImageClassifier(nn.Module):
         if backbone:
             self.transformer = _create(backbone, **shared)
         else:
-            # Imported here because importing timm takes seconds, which token tasks need not wait.
+            # Imported here because importing timm takes seconds, which token tasks can save.
             from timm.models.vision_transformer import VisionTransformer
 
             self.transformer = VisionTransformer(class_token=True, global_pool="token", qkv_bias=True, **shared)
@@ -83,7 +83,7 @@ class ImageClassifier(nn.Module):
 
 
 def backbone_sizes(backbone: str) -> dict[str, Any]:
-    """Width, depth, heads and MLP ratio of timm's VisionTransformer of this name, built without weights.
+    """Width, depth, number of heads and MLP ratio of timm's VisionTransformer of this name, built without weights.
 
     Raises:
         UnsupportedError: timm has no VisionTransformer of this name.
@@ -121,7 +121,7 @@ def _create(backbone: str, **rest: Any) -> Any:
     try:
         made = timm.create_model(backbone, pretrained=False, **rest)
     except TypeError as error:
-        raise UnsupportedError(f"timm's {backbone} does not take an attention of another kind ({error})") from error
+        raise UnsupportedError(f"timm's {backbone} does not accept another class of attention ({error})") from error
     if not isinstance(made, VisionTransformer):
         raise UnsupportedError(f"timm's {backbone} is a {type(made).__name__}, not a VisionTransformer; take a vit_ or deit_ model")
     return made

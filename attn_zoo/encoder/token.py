@@ -39,7 +39,7 @@ class Block(nn.Module):
         return tokens + self.mlp(self.mlp_norm(tokens))
 
     def remember(self, tokens: Float[Tensor, "batch length dim"], key_valid: Bool[Tensor, "batch length"] | None) -> Remembered:
-        """Cache keys and values of these tokens, for the block applied to others."""
+        """Cache keys and values of these tokens, for applications of the block to other tokens."""
         return self.attention.remember(self.attention_norm(tokens), key_valid=key_valid)
 
 
@@ -55,22 +55,22 @@ class TokenEncoder(nn.Module):
     application, and no embedding marks the applications.
 
     Args:
-        vocabulary: number of token ids, padding (0) included; of frames, 0.
-        channels: numbers of a frame, which are embedded by a linear map; of tokens, 0.
-        length: longest sequence, class token not counted.
+        vocabulary: number of token ids, padding (0) included; 0 for frames.
+        channels: number of channels of a frame, embedded by a linear map; 0 for tokens.
+        length: number of positions of the longest sequence, class token not counted.
         class_token: put a learned token in front.
         causal: position i sees positions up to i only.
-        shared_weights: one block, applied ``depth`` times; one layer for options that are set by layer.
-        reuse_keys: keys and values of the first application serve all; the others project queries only.
+        shared_weights: use one block, applied ``depth`` times; it is one layer for options that are set by layer.
+        reuse_keys: use keys and values of the first application in all applications; the others project queries only.
         short_convolution: argument of ``MultiHeadAttention``, in every block.
         positions: ``learned`` or ``none``.
         attention: name of a registered attention, or a hybrid such as ``3*linformer+softmax``, whose mechanisms the layers take in
             turn; ``options`` and ``implementation`` are as in ``RowName``.
 
     Raises:
-        ValueError: ``reuse_keys`` without ``shared_weights``, ``positions`` is neither, or there are fewer layers, each with
-            weights of its own, than in the turn of a hybrid.
-        UnsupportedError: ``reuse_keys`` with an attention that makes queries and keys by one projection.
+        ValueError: ``reuse_keys`` without ``shared_weights``, ``positions`` is neither, or a hybrid has more layers in its turn
+            than there are layers with separate weights.
+        UnsupportedError: ``reuse_keys`` with an attention that computes queries and keys by one projection.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class TokenEncoder(nn.Module):
         self.embedding = nn.Linear(channels, dim) if channels else nn.Embedding(vocabulary, dim)
         self.class_token = nn.Parameter(torch.zeros(dim)) if class_token else None
         self.positions = nn.Parameter(torch.zeros(seen, dim)) if positions == "learned" else None
-        # Position embeddings start smaller than token embeddings: of equal size they drown the token, and recall is learned many
-        # times later.
+        # Position embeddings start smaller than token embeddings: of equal size they drown the token, and the model takes many
+        # times as long to learn recall.
         nn.init.normal_(self.embedding.weight, std=channels**-0.5 if channels else 1.0)
         if self.class_token is not None:
             nn.init.normal_(self.class_token, std=1.0)
@@ -133,7 +133,7 @@ class TokenEncoder(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, tokens: Sequences, valid: Bool[Tensor, "batch length"] | None = None) -> Float[Tensor, "batch positions dim"]:
-        """Compute the vectors after the last block, not yet normalised; that of the class token is first where there is one.
+        """Compute the vectors after the last block, before the final layer norm; the class token's vector, if any, is first.
 
         Args:
             tokens: ids or frames, padded with 0 up to any length that the model was built for.
@@ -164,7 +164,7 @@ class TokenEncoder(nn.Module):
 class TokenClassifier(nn.Module):
     """Class scores of a sequence, or the numbers that regression predicts, from the class token alone.
 
-    So without attention between positions the scores cannot depend on the tokens.
+    Without attention between positions, the scores therefore cannot depend on the tokens.
     """
 
     def __init__(self, *, classes: int, **rest: Any) -> None:

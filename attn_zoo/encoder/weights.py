@@ -33,14 +33,14 @@ def save_weights(model: nn.Module, file: Path, facts: Mapping[str, Any]) -> None
 
 
 def read_weights(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors by name, and the facts that ``save_weights`` was given.
+    """Return the tensors by name, and the facts that ``save_weights`` was given.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file was not written by ``save_weights``.
     """
     if not file.is_file():
-        raise FileNotFoundError(f"there is no file of weights {str(file)!r}; attn-zoo run weights.after=[STEP] writes some")
+        raise FileNotFoundError(f"there is no weights file {str(file)!r}; attn-zoo run weights.after=[STEP] writes some")
     try:
         with safe_open(file, framework="pt") as opened:
             facts = json.loads((opened.metadata() or {})[_HEADER])

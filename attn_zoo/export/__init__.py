@@ -1,4 +1,4 @@
-"""Export of layers and models to ``torch.export`` and ONNX, with a comparison of each written file against eager."""
+"""Export of layers and models to ``torch.export`` and ONNX; each written file is run and compared with the eager module."""
 
 from __future__ import annotations
 

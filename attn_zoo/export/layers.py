@@ -1,4 +1,4 @@
-"""Export of a layer of the zoo as a program with tokens and, if the mechanism supports it, a padding mask as inputs."""
+"""Export of an attention layer as a program whose inputs are tokens and, if the mechanism supports it, a padding mask."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from attn_zoo.export.reasons import Reason
 from attn_zoo.layer import MultiHeadAttention
 
 SIZES = ("batch and length", "batch", "fixed")
-"""Choices of dynamic sizes, from the most useful to the least."""
+"""Choices of dynamic sizes, from the most to the least dynamic."""
 
 
 class Masked(nn.Module):
-    """Layer with the mask as a positional argument, as programs take their inputs."""
+    """Layer that takes the mask as a positional argument, as exported programs do."""
 
     def __init__(self, layer: MultiHeadAttention) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Masked(nn.Module):
     def forward(
         self, tokens: Float[Tensor, "batch length dim"], key_valid: Bool[Tensor, "batch length"]
     ) -> Float[Tensor, "batch length dim"]:
-        """Output of the layer, meaningless at padding."""
+        """Return the output of the layer; at padding it has no meaning."""
         return self.layer(tokens, key_valid=key_valid)
 
 
@@ -47,7 +47,7 @@ class Subject:
         return Masked(self.layer) if self.padded else self.layer
 
     def inputs(self, batch: int, length: int, seed: int = 0) -> Inputs:
-        """Normal tokens; with padding, row 1 lacks its last third, row 2 its first quarter, and row 3 is padding only."""
+        """Draw normal tokens; with a mask, padding is the last third of row 1, the first quarter of row 2, and all of row 3."""
         generator = torch.Generator().manual_seed(seed)
         tokens = torch.randn(batch, length, self.layer.dim, generator=generator)
         if not self.padded:
@@ -70,7 +70,7 @@ class Subject:
         if sizes == "batch and length":
             card = self.layer.mechanism.card
             if not (card.can.any_length or card.can.shorter):
-                raise UnsupportedError(f"{card.name} runs at the length it was built for only; leave the batch alone open")
+                raise UnsupportedError(f"{card.name} runs only at the length it was built for; leave only the batch open")
             axes[1] = "length" if card.can.any_length else f"length<={self.length}"
         return dict.fromkeys(("tokens", "key_valid") if self.padded else ("tokens",), axes)
 
@@ -80,7 +80,7 @@ class Subject:
         return self.layer.mechanism.geometry.keys
 
     def examples(self, sizes: str) -> list[Inputs]:
-        """Example inputs of several sizes for a program with these dynamic sizes; the first is used for tracing."""
+        """Draw example inputs of several sizes for a program with these dynamic sizes; the first is used for tracing."""
         shapes = [(4, self.length)]
         if sizes != "fixed":
             shapes += [(1, self.length), (7, self.length)]
@@ -107,7 +107,7 @@ def export_layer(
     Raises:
         UnknownNameError: no such format or sizes.
         UnsupportedError: the layer has a context, or the mechanism does not support a mask or other lengths.
-        ExportRefused: exporter or runtime fail, or the output of the program differs. No file is left behind.
+        ExportRefused: the exporter or the runtime fails, or the output of the program differs. No file is left behind.
         FileExistsError: ``output`` exists.
         FileNotFoundError: the folder of ``output`` does not exist.
     """
@@ -125,14 +125,14 @@ def export_layer(
 
 
 def subject_of(layer: MultiHeadAttention, padded: bool | None = None) -> Subject:
-    """Layer to export, with example inputs.
+    """Prepare a layer for export.
 
     Raises:
         UnsupportedError: the layer has a context, or the mechanism does not support a mask.
     """
     card = layer.mechanism.card
     if layer.crosses:
-        raise UnsupportedError(f"{card.name}: export is offered for self-attention; this layer was built with a context")
+        raise UnsupportedError(f"{card.name}: only self-attention can be exported; this layer was built with a context")
     if padded and not card.can.key_padding:
         raise UnsupportedError(f"{card.name} cannot leave keys out; export it without a mask")
     return Subject(layer, card.can.key_padding if padded is None else padded)
@@ -146,7 +146,7 @@ def offered_sizes(subject: Subject) -> tuple[str, ...]:
 
 @dataclass
 class Captured:
-    """Programs of a layer by their dynamic sizes, the most dynamic first, and reasons for missing ones."""
+    """Traced programs of a layer by their dynamic sizes, the most dynamic first, and reasons for missing ones."""
 
     subject: Subject
     programs: dict[str, ExportedProgram]
@@ -161,7 +161,7 @@ class Captured:
                 return write(program, module, examples, output, format=format, sizes=shapes, means=at_real_tokens)
             except ExportRefused as error:
                 self.refused[format][sizes] = error.reason
-                if error.reason.kind == "operator":  # missing for any sizes
+                if error.reason.kind == "operator":  # missing for all sizes
                     return None
         return None
 

@@ -1,4 +1,4 @@
-"""Export of any module to a file for another runtime, with a comparison of the file against the module."""
+"""Export of any module to a file for another runtime; the file is run and compared with the module."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ FORMATS = {"onnx": "ONNX, for onnxruntime and others", "torch": "torch.export's 
 """Descriptions of the file formats."""
 
 OPSET = 20
-"""Opset of ONNX: the first one with the operators of present image models and of discrete Fourier transforms."""
+"""Opset of ONNX: the first that has the operators of current image models and of discrete Fourier transforms."""
 
 TOLERANCE = 3e-5
-"""Largest difference due to rounding in float32, relative to the largest number of the output; that of the kit."""
+"""Tolerance for float32 rounding, relative to the largest number of the output; the conformance kit uses the same."""
 
 Inputs = Mapping[str, Tensor]
 Runner = Callable[[Inputs], Tensor]
@@ -36,7 +36,7 @@ Sizes = Mapping[str, Mapping[int, str]]
 
 
 class ExportRefused(UnsupportedError):
-    """Failure of exporter or runtime; ``reason`` states the cause."""
+    """Failure of the exporter or the runtime; ``reason`` states the cause."""
 
     def __init__(self, what: str, reason: Reason) -> None:
         super().__init__(f"{what} cannot be exported: {reason.line} ({reason.kind}); attn-zoo export --all lists what can")
@@ -50,7 +50,7 @@ class Exported:
     path: Path
     format: str
     open_sizes: tuple[str, ...]
-    """Names of dynamic sizes, which may differ from call to call."""
+    """Names of dynamic sizes, those that may differ from call to call."""
     nbytes: int
     opset: int | None
     """Opset of ONNX; None for other formats."""
@@ -77,14 +77,14 @@ def export_model(
         inputs: example inputs; their names become those of the program's inputs.
         output: file to write, which must not exist.
         format: one of ``FORMATS``.
-        sizes: dynamic sizes; all others are those of the example.
+        sizes: dynamic sizes; all others are fixed at those of the example.
         others: further inputs, of other sizes, for the comparison.
-        means: function that selects the part of an output to compare; all of it by default.
+        means: function that selects the meaningful part of an output for the comparison; by default all of it.
 
     Raises:
         UnknownNameError: no such format.
         UnsupportedError: the extra is missing.
-        ExportRefused: exporter or runtime fail, or the output of the program differs. No file is left behind.
+        ExportRefused: the exporter or the runtime fails, or the output of the program differs. No file is left behind.
         FileExistsError: ``output`` exists.
         FileNotFoundError: the folder of ``output`` does not exist.
     """
@@ -94,7 +94,7 @@ def export_model(
 
 
 def refuse_output(output: Path, format: str) -> None:
-    """Refuse an unknown format or an unusable path before any work.
+    """Refuse an unknown format or an unusable output path, before any work is done.
 
     Raises:
         UnknownNameError: no such format.
@@ -129,7 +129,7 @@ def trace(model: nn.Module, inputs: Inputs, sizes: Sizes | None = None) -> Expor
     shapes = None
     if sizes is not None:
         shapes = tuple({axis: dim(name, axis, tensor) for axis, name in sizes.get(tensor, {}).items()} for tensor in inputs)
-    with _quiet(), torch.enable_grad():  # without gradients, layers cut their queries into blocks by the sizes
+    with _quiet(), torch.enable_grad():  # without gradients, layers split queries into size-dependent blocks
         try:
             return torch.export.export(plain, tuple(inputs.values()), dynamic_shapes=shapes)
         except Exception as error:  # an exporter raises errors of any type
@@ -137,7 +137,7 @@ def trace(model: nn.Module, inputs: Inputs, sizes: Sizes | None = None) -> Expor
 
 
 def plain_copy(model: nn.Module) -> nn.Module:
-    """Copy a module to the CPU, in float32 and evaluation mode; where ``auto`` chose an implementation, take ``eager``."""
+    """Copy a module to the CPU, in float32 and evaluation mode; ``eager`` replaces implementations that ``auto`` chose."""
     plain = copy.deepcopy(model).to("cpu", torch.float32).eval()
     for module in plain.modules():
         if isinstance(module, Attention) and module.chosen_for is not None:
@@ -147,7 +147,7 @@ def plain_copy(model: nn.Module) -> nn.Module:
 
 
 def sizes_bound(name: str) -> tuple[str, int | None]:
-    """Split ``length<=64`` into a name and the largest size; ``batch`` has no largest size."""
+    """Split ``length<=64`` into a name and a maximum; the maximum is None for a plain name such as ``batch``."""
     plain, _, bound = name.partition("<=")
     return plain, int(bound) if bound else None
 
@@ -162,7 +162,7 @@ def write(
     sizes: Sizes | None,
     means: Callable[[Tensor, Inputs], Tensor] | None,
 ) -> Exported:
-    """Write a traced program, read the file, run it on all examples and compare; see ``export_model``."""
+    """Write a traced program, load the file, run it on all examples and compare outputs; see ``export_model``."""
     plain = plain_copy(model)
     try:
         with _quiet():

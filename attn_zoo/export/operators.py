@@ -9,10 +9,10 @@ import torch
 
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """ONNX functions by ATen operator. ``TopK`` of all elements preserves the order of equal numbers, and so is a stable sort."""
+    """ONNX functions by ATen operator. A stable sort is ``TopK`` over all elements, which preserves the order of equal numbers."""
     from onnxscript import opset20
 
-    op: Any = opset20  # its types are those of eager values; here it builds a graph
+    op: Any = opset20  # untyped: its annotations are for eager values, here it builds a graph
 
     def stable_sort(self: Any, stable: bool = True, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:
         count = op.Gather(op.Shape(self), op.Constant(value_ints=[dim]))

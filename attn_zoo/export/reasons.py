@@ -1,4 +1,4 @@
-"""Reasons of failed exports: a kind, and the exporter's own message."""
+"""Reasons for failed exports: a kind, and the exporter's own message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DifferentAnswer(ValueError):
 
 
 def reason_of(error: BaseException) -> Reason:
-    """Reason from the root cause of an exporter's chain of errors."""
+    """Classify an exporter's error by its root cause."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = str(error)
@@ -50,7 +50,7 @@ def reason_of(error: BaseException) -> Reason:
 
 
 def _constraint(text: str) -> str:
-    """First guard of an exporter's message, in terms of the names of sizes."""
+    """First violated guard in an exporter's message, with sizes by their names."""
     for line in text.splitlines():
         if guard := re.search(r"satisfy the generated guard (.*?)\.?(?:Specializations.*)?$", line):
             plain = re.sub(r"L\['\w+'\]\.size\(\)\[(\d)\]", lambda axis: ("batch", "length")[int(axis[1])], guard[1])

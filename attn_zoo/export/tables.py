@@ -13,7 +13,7 @@ _TITLES = {"torch": "torch.export", "onnx": "ONNX"}
 
 
 def table(found: Mapping[str, Any], tablefmt: str = "github") -> str:
-    """Table with a line for each mechanism, then tables of reasons for failures and for missing dynamic sizes.
+    """Format a table with a line for each mechanism, then tables of reasons for failures and for missing dynamic sizes.
 
     Args:
         found: result of ``survey``, or its JSON.
@@ -51,7 +51,7 @@ def _name(record: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _both_forms(rows: Iterable[tuple[Mapping[str, Any], tuple[str, ...]]]) -> list[tuple[str, ...]]:
-    """Lines of mechanism and reason, with "causal" if the non-causal form does not have the reason."""
+    """Lines of mechanism and reason, marked "causal" if the reason holds for the causal form only."""
     forms_of: dict[tuple[str, ...], list[bool]] = {}
     for record, reason in rows:
         forms_of.setdefault((record["attention"], *reason), []).append(record["causal"])

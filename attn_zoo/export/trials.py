@@ -18,15 +18,15 @@ from attn_zoo.export.models import FORMATS, OPSET, TOLERANCE, refuse_output
 from attn_zoo.layer import MultiHeadAttention
 
 LENGTH, DIM, HEADS = 64, 16, 2
-"""Sizes of the exported layers; success depends on the operators, not on the sizes."""
+"""Length, width and number of heads of the exported layers; success depends on the operators, not on these sizes."""
 
 
 def survey(names: Sequence[str] | None = None, tell: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """Export a layer with each mechanism's defaults, with as many dynamic sizes as the exporter allows.
+    """Try to export a layer of each mechanism with its default options, with as many dynamic sizes as the exporter allows.
 
     Args:
         names: registered attentions; all by default.
-        tell: callback with a line about each mechanism.
+        tell: callback that receives a line about each mechanism.
 
     Returns:
         Setting, versions, and a record for each mechanism and form: for each format the dynamic sizes (None if not exported),
@@ -48,7 +48,7 @@ def survey(names: Sequence[str] | None = None, tell: Callable[[str], None] = lam
 
 
 def record_of(name: str, causal: bool) -> dict[str, Any]:
-    """Record of one mechanism in one form."""
+    """Export a layer of one mechanism, causal or not, in all formats, and record the results."""
     torch.manual_seed(0)
     subject = subject_of(MultiHeadAttention(DIM, HEADS, name, length=LENGTH, causal=causal).eval())
     captured = capture(subject, offered_sizes(subject))

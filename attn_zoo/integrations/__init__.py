@@ -1,1 +1,1 @@
-"""Mechanisms of the zoo in models of other libraries."""
+"""Integrations: mechanisms of the zoo in models of other libraries."""

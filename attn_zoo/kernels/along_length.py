@@ -1,4 +1,4 @@
-"""Projections E X along the length by implementation: Triton's kernels, CPU tiles for ``tiled`` and ``sdpa``, else PyTorch."""
+"""Projections E X along the length, by implementation: Triton kernels, CPU tiles for ``tiled`` and ``sdpa``, else PyTorch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Pair = tuple[Float[Tensor, "*batch r width"], Float[Tensor, "*batch r width"]]
 def project_heads(
     implementation: str, matrix: Float[Tensor, "#heads r keys"], tokens: Keys, valid: KeyValid
 ) -> Float[Tensor, "batch heads r head_dim"]:
-    """Compute E X of every head, by one matrix for all heads or one for each."""
+    """Compute E X for every head, with one matrix for all heads or one for each."""
     if _tiled(implementation, tokens):
         return cpu.project_heads(matrix, tokens)
     if implementation == "triton":
@@ -65,6 +65,6 @@ def _stacked(weight: Tensor, tokens: Tensor) -> Float[Tensor, "rows keys"]:
 
 
 def _split(both: Float[Tensor, "*batch rows width"], weight: Tensor) -> Pair:
-    """Split into the rows of E and those of F."""
+    """Split into the rows of E and the rows of F."""
     r = weight.shape[2]
     return both[..., :r, :], both[..., -r:, :]

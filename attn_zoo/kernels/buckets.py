@@ -20,7 +20,7 @@ class Layout(NamedTuple):
     """
 
     position: Int[Tensor, "rounds batch heads slots"]
-    """Position in each of ``chunks × chunk`` slots; n where a slot is empty."""
+    """Position in each of ``chunks × chunk`` slots; n if the slot is empty."""
     slot: Int[Tensor, "rounds batch heads n"]
     """Slot of each position; for padding the number of slots."""
     before: Int[Tensor, "rounds batch heads chunks"]
@@ -49,7 +49,7 @@ class Layout(NamedTuple):
         return chunk, F.pad(self.before.long(), (0, 1), value=-1).gather(3, chunk)
 
     def pairs(self) -> tuple[Int[Tensor, "rounds batch heads chunks c"], Int[Tensor, "rounds batch heads chunks 2*c"]]:
-        """Positions of each chunk (queries), and of the chunk before it and itself (keys); n for none."""
+        """Positions of each chunk (queries), and of the previous chunk followed by the same chunk (keys); n for none."""
         n, chunks = self.slot.shape[3], self.before.shape[3]
         own = self.position.long().unflatten(3, (chunks, -1))
         before = self.before.long().masked_fill(self.before < 0, chunks)[..., None].expand_as(own)
@@ -57,5 +57,5 @@ class Layout(NamedTuple):
 
 
 def most_chunks(n: int, buckets: int, chunk: int) -> int:
-    """Number of chunks that suffices for every distribution of positions: each bucket wastes less than one chunk."""
+    """Number of chunks that suffices for every distribution of positions over buckets: each bucket wastes less than one chunk."""
     return (n + min(buckets, n) * (chunk - 1)) // chunk

@@ -17,7 +17,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 DTYPE = torch.bfloat16
 """Type in which the kernels multiply, ``contract.FLA_DTYPE``."""
 LOWEST_GATE = -87.0
-"""Lowest log gate: exp(-87) is about the smallest float32, and in sums with lower ones the others would be lost to rounding."""
+"""Lowest log gate: exp(-87) is about the smallest float32; in sums with a lower gate, rounding would lose the other gates."""
 
 STEP = 16
 """Multiple to which widths are padded, as matrix units need; the kernels refuse some other widths."""
@@ -49,7 +49,7 @@ def sums_of_past(
 ) -> Queries:
     """Sums Σⱼ φ(qᵢ)·φ(kⱼ) vⱼ over valid j ≤ i, up to a factor for each i, from log φ.
 
-    Computed as gated linear attention: sums are relative to the highest feature of the keys so far, and where that rises, the gate
+    Computed as gated linear attention: sums are relative to the highest feature of the keys so far, and when that rises, the gate
     scales the sums down.
     """
     phi_query = (log_query - log_query.detach().amax(dim=-1, keepdim=True)).exp()
@@ -62,16 +62,16 @@ def sums_of_past(
 
 
 def kernel(operator: str) -> Callable[..., tuple[Tensor, Any]]:
-    """Import the chunked kernel of an operator, for (batch, n, heads, width); imported on use, as it takes Triton and seconds."""
+    """Import the chunked kernel of an operator, for (batch, n, heads, width), on use, as the import needs Triton and seconds."""
     found: Callable[..., tuple[Tensor, Any]] = getattr(importlib.import_module(f"fla.ops.{operator}"), f"chunk_{operator}")
     return found
 
 
 def _filled(x: Float[Tensor, "batch heads n width"]) -> Float[Tensor, "batch heads n filled"]:
-    """Pad with zeros to the next width: zero features, open gates, and values whose outputs are cut off."""
+    """Pad with zeros to a multiple of ``STEP``: zero features, open gates, and values whose outputs are cut off."""
     return F.pad(x, (0, -x.shape[-1] % STEP))
 
 
 def without_causality(owner: str) -> str:
     """Reason why ``fla`` is refused without causality."""
-    return f"{owner} without causality is two products of matrices, for which fla has no kernel; use implementation=eager"
+    return f"{owner} without causality is two matrix products, for which fla has no kernel; use implementation=eager"

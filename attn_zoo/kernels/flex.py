@@ -23,7 +23,7 @@ BLOCK = 128
 """Number of queries and of keys in a block, which is computed or left out as a whole."""
 
 PAIRS_AT_ONCE = 2**21
-"""Pairs evaluated at once when block tables are built: 16 MiB of indices."""
+"""Number of pairs evaluated at once when block tables are built: 16 MiB of indices."""
 
 MOST_CACHED = 64
 """Number of cached block tables; the oldest is dropped first."""
@@ -46,9 +46,9 @@ def cached_tables(fixed_by: Hashable, pairs: Callable[[], MaskMod], n: int, head
     """Block tables at length ``n``, built once for each length, device and ``fixed_by``.
 
     Args:
-        fixed_by: cache key, equal where the pairs are. Tensors in it are compared by identity.
+        fixed_by: cache key, equal for equal pairs. Tensors in it are compared by identity.
         pairs: builder of the mask function.
-        heads: number of heads; 1 where all heads have the same pairs.
+        heads: number of heads; 1 if all heads have the same pairs.
     """
     from torch._guards import detect_fake_mode
 
@@ -76,7 +76,7 @@ def _make_tables(mask_mod: MaskMod, n: int, heads: int, device: torch.device) ->
 
 
 def flex_attention_over(tables: PairTables, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-    """Softmax attention of each query to the valid keys it sees, by FlexAttention; zeros where there is none."""
+    """Softmax attention of each query to the valid keys it sees, by FlexAttention; zeros for a query that sees none."""
     mask = tables.plain
     if key_valid is not None:
         mask = copy.copy(tables.padded)
@@ -86,9 +86,9 @@ def flex_attention_over(tables: PairTables, query: Queries, key: Keys, value: Ke
 
 
 def blocks_of_pairs(mask_mod: MaskMod, n: int, heads: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Masks of blocks with a visible pair, and of blocks of visible pairs alone, (1, heads, n / 128, n / 128) each.
+    """Masks of blocks with a visible pair, and of blocks whose pairs are all visible, (1, heads, n / 128, n / 128) each.
 
-    Evaluated some rows of blocks at a time, where PyTorch's ``create_block_mask`` holds all n × n pairs.
+    Pairs are evaluated a few rows of blocks at a time, where PyTorch's ``create_block_mask`` holds all n × n pairs.
     """
     blocks = -(-n // BLOCK)
     keys, every = torch.arange(blocks * BLOCK, device=device), torch.arange(heads, device=device)[:, None, None]
@@ -104,7 +104,7 @@ def blocks_of_pairs(mask_mod: MaskMod, n: int, heads: int, device: torch.device)
 
 
 def _listed(table: Bool[Tensor, "1 heads rows columns"]) -> tuple[Tensor, Tensor]:
-    """Number of blocks in each row of blocks, and indices of all blocks, those in the row first, as FlexAttention takes them."""
+    """Number of marked blocks in each row, and indices of all blocks, the marked ones first, as FlexAttention takes them."""
     order = table.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
     return table.sum(dim=-1, dtype=torch.int32), order.to(torch.int32)
 

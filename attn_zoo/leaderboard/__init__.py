@@ -34,22 +34,22 @@ def leaderboard(
     wide: bool = False,
     legend: bool = False,
 ) -> str:
-    """The tables of a records folder as text; files that are no records are named beneath, and stop nothing.
+    """Render the tables of a records folder as text; damaged files are listed beneath and do not stop the others.
 
     Args:
-        overview: one table of scores by attention and task and no more, in the terminal a heat map; CSV and JSON are always whole.
+        overview: show only one table of scores by attention and task, in the terminal a heat map; no effect on CSV and JSON.
         by: order of rows, one of ``ORDERS``.
         equal: budgets of the boards; see ``tables``.
         at: seconds of training after which validation scores are shown as well.
         seeds: show the score of every seed as well.
-        costs: files of ``attn-zoo measure experiment=counted``, whose figures stand beside the heat map of the terminal; without
-            any, FLOPs as recorded do.
-        colours: of the terminal: ``truecolor``, ``256`` or ``standard``; None for plain text.
-        wide: every column in the terminal, however narrow it is.
-        legend: in the terminal, how to read the columns.
+        costs: files of ``attn-zoo measure experiment=counted``, whose figures are shown beside the heat map of the terminal; by
+            default recorded FLOPs.
+        colours: colour system of the terminal: ``truecolor``, ``256`` or ``standard``; None for plain text.
+        wide: show every column in the terminal, however narrow it is.
+        legend: explain the columns in the terminal.
 
     Raises:
-        ValueError: no such format or order, a time or budget is no number above 0, or a file of costs is of another kind.
+        ValueError: no such format or order, a time or budget is not a number above 0, or a file of costs is of another kind.
     """
     check_text("format", format, FORMATS)
     check_text("by", by, ORDERS)
@@ -65,6 +65,6 @@ def leaderboard(
         shown = {"overview": overview, "seeds": seeds, "wide": wide, "legend": legend}
         text = render(made, format, costs=counted_columns(map(Path, costs)), colours=colours, by=by, **shown)
     if damaged and format not in ("csv", "json"):
-        text += "\n\nFiles that are no whole records and were left out:\n"
+        text += "\n\nFiles that were left out because they are not complete records:\n"
         text += "\n".join(f"- {terminal(f'{item.path.name}: {item.reason}')}" for item in damaged)
     return text

@@ -21,9 +21,9 @@ from attn_zoo.leaderboard.tuned import found_settings, own_options, rows_of_tabl
 from attn_zoo.records import ModelSpec, RunRecord
 
 _PART = "test: "
-"""Begins the names of scores of parts of the test."""
+"""Prefix of the names of scores on parts of the test split."""
 _BACKWARD = 2
-"""FLOPs of a backward pass over those of a forward pass, where records do not count it: two products for each."""
+"""FLOPs of a backward pass relative to a forward pass, assumed where records do not count it: two products for each one."""
 
 
 def tables(
@@ -34,21 +34,21 @@ def tables(
     equal: Mapping[str, float] | None = None,
     at: Sequence[float] = (),
 ) -> list[Table]:
-    """All tables that the records make, in the order of task names.
+    """Build all tables of the records, in the order of task names.
 
-    Runs that were done again count once: the newest that is done, else the newest. Ranks, fronts and
-    margins are those among all rows, also where only those of one ``attention`` are asked for.
+    Repeated runs count once: the newest finished run, else the newest. Ranks, fronts and margins are computed
+    among all rows, also where ``attention`` selects some of them.
 
     Args:
-        equal: budgets of the boards by cost (``time`` in seconds, ``FLOPs``, ``memory`` in bytes) in place of the usual ones.
-        at: seconds of training of ``Table.at``.
+        equal: budgets of the boards by cost (``time`` in seconds, ``FLOPs``, ``memory`` in bytes) in place of the default ones.
+        at: seconds of training for the boards of ``Table.at``.
 
     Raises:
-        ValueError: ``records`` holds something else.
+        ValueError: ``records`` holds an object that is not a ``RunRecord``.
     """
     records = list(records) if isinstance(records, Iterable) else [records]
     if strangers := [record for record in records if not isinstance(record, RunRecord)]:
-        raise ValueError(f"records are RunRecords, as Store(FOLDER).load() reads them; got {strangers[0]!r:.80}")
+        raise ValueError(f"records must be RunRecord objects, such as Store(FOLDER).load() returns; got {strangers[0]!r:.80}")
     chosen = rows_of_tables(record for record in records if task is None or record.spec.task == task)
     groups = [_counted_once(group) for group in _comparable(chosen)]
     settings = _settings([{key: record for (key, _), record in group.items()} for group in groups])
@@ -60,9 +60,9 @@ def tables(
 
 
 def _comparable(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
-    """Records that share a table: of equal protocol, task, network but for its heads, budget, precision, device and data.
+    """Group records that share a table: equal protocol, task, network (heads excepted), budget, precision, device and data.
 
-    A run that failed before its data were read stands with most of its spec's others.
+    A run that failed before reading its data joins the group that holds most runs of its spec.
     """
     by_spec: dict[str, dict[str, list[RunRecord]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
@@ -81,12 +81,12 @@ def _comparable(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
 
 @lru_cache
 def _without_heads(model: ModelSpec) -> ModelSpec:
-    """The network without its heads, which are a setting of rows, as what a mechanism computes depends on their width."""
+    """Network with one head; the number of heads is a setting of rows, because a mechanism's result depends on the head width."""
     return replace(model, heads=1)
 
 
 def _counted_once(records: Iterable[RunRecord]) -> dict[tuple[str, int], RunRecord]:
-    """Records by row and seed; of runs that were done again the newest that is done, else the newest."""
+    """Records by row and seed; of repeated runs the newest finished one, else the newest."""
     ordered = sorted(records, key=lambda r: (r.status == "done", str(r.environment.get("started"))))
     return {(_row_key(record), record.spec.seed): record for record in ordered}
 
@@ -184,12 +184,12 @@ def _scores(members: Sequence[RunRecord], done: Sequence[RunRecord], chance: flo
         train_gap=estimate([r.scores["train"] - r.scores["test"] for r in done if _is_figure(r.scores.get("train"))]),
         over_chance=None if test is None or chance is None else test.minus(chance),
         curve=_curve(done, training_flops),
-        failures=tuple(Failure(r.status, r.spec.seed, r.reason or "its test score is no number") for r in failed),
+        failures=tuple(Failure(r.status, r.spec.seed, r.reason or "its test score is not a number") for r in failed),
     )
 
 
 def _against(row: Row, control: Row | None, softmax_flops: int | None) -> Row:
-    """The row with what it takes others to say."""
+    """Add to a row its margin over the control, and a warning where it costs more FLOPs than softmax."""
     margin = paired(row.scores.by_seed, control.scores.by_seed) if control and not row.control else None
     costly = softmax_flops is not None and (row.costs.flops_per_example or 0) > softmax_flops
     warnings = (*row.warnings, "costs more FLOPs than softmax here") if costly else row.warnings
@@ -197,7 +197,7 @@ def _against(row: Row, control: Row | None, softmax_flops: int | None) -> Row:
 
 
 def measured_as(record: RunRecord) -> str:
-    """Implementations whose measured costs are compared: those that ``auto`` takes, or one that was asked for by name."""
+    """Group of implementations whose measured costs are compared: ``auto``, or the name of the one that was asked for."""
     return "auto" if record.spec.implementation == "auto" else str(record.implementation)
 
 
@@ -208,7 +208,7 @@ def _parts(done: Sequence[RunRecord]) -> dict[str, Estimate]:
 
 
 def _curve(done: Sequence[RunRecord], training_flops: float | None) -> tuple[CurvePoint, ...]:
-    """Steps after which every seed looked; where a time ends training, the last step is each seed's own."""
+    """Curve at the steps at which every seed was validated; under a time limit last steps differ between seeds and drop out."""
     looks: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for record in done:
         for look in record.curve:
@@ -217,14 +217,14 @@ def _curve(done: Sequence[RunRecord], training_flops: float | None) -> tuple[Cur
     points = []
     for step, seen in sorted((step, seen) for step, seen in looks.items() if len(seen) == len(done)):
         valid = estimate([score for _, score in seen])
-        assert valid is not None, "a step is there because somebody looked"
+        assert valid is not None, "every listed step has validation scores"
         flops = flops_until(step, done[0], training_flops)
         points.append(CurvePoint(step, statistics.median(seconds for seconds, _ in seen), flops, valid))
     return tuple(points)
 
 
 def machine(environment: Mapping[str, Any]) -> str:
-    """Name of the machine of measured figures: device, threads and version of torch."""
+    """Name of the machine that took measurements: device, processes, threads and version of torch."""
     device = environment.get("gpu") or environment.get("cpu") or "unknown device"
     processes = f"{environment['processes']} processes, " if environment.get("processes", 1) > 1 else ""
     return f"{device}, {processes}{environment.get('threads')} threads, torch {environment.get('torch')}"
@@ -235,10 +235,10 @@ def _told(members: Sequence[RunRecord], name: str) -> tuple[str, ...]:
 
 
 def _settings(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
-    """Setting of each row among its attention's others: an implementation asked for by name, options in which the rows differ,
-    and heads where they are not the usual ones of a table.
+    """Setting that distinguishes each row from others of its attention: an implementation asked for by name, options in which the
+    rows differ, and heads where the attention has a row with unusual heads.
 
-    A tuned row says so where the records also hold rows of its attention that are not.
+    A tuned row is marked as tuned where the records also hold untuned rows of its attention.
     """
     by_heads = {name for members in tables for name in _told_by_heads(members.values())}
     by_attention: dict[str, dict[str, RunRecord]] = defaultdict(dict)
@@ -259,25 +259,25 @@ def _settings(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
 
 
 def _usual_heads(rows: Iterable[RunRecord]) -> int:
-    """Heads of most rows, by a record of each; the fewest of several such numbers."""
+    """Most frequent number of heads among rows, given one record of each; the smallest of equally frequent ones."""
     counts = Counter(record.spec.model.heads for record in rows)
     return min(counts, key=lambda heads: (-counts[heads], heads))
 
 
 def _told_by_heads(rows: Collection[RunRecord]) -> set[str]:
-    """Attentions that have a row with other heads than most rows of the table, by a record of each."""
+    """Attentions with a row whose number of heads differs from that of most rows of the table, given one record of each row."""
     usual = _usual_heads(rows)
     return {record.spec.attention for record in rows if record.spec.model.heads != usual}
 
 
 def _values(option: str, records: Iterable[RunRecord]) -> set[str]:
-    """Values of an option among rows; a row whose option was searched for stands for itself."""
+    """Values of an option among rows, except rows for which a study searched it; empty text where a row lacks the option."""
     fixed = [record for record in records if option in own_options(record) or option not in record.spec.options]
     return {key_of(record.spec.options[option]) if option in record.spec.options else "" for record in fixed}
 
 
 def _told_apart(settings: Mapping[str, str], tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
-    """The same, and where several studies of an attention stand in one table, each with its study."""
+    """Append the study to the settings of tuned rows that would otherwise share a name with another row of their table."""
     found = dict(settings)
     for members in tables:
         named = [(record.spec.attention, settings[key]) for key, record in members.items()]

@@ -1,4 +1,4 @@
-"""Rows at equal budgets: what each reaches within the same time, the same FLOPs, or the same memory."""
+"""Boards of rows at equal budgets: scores within the same training time, the same FLOPs, or the same memory."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from attn_zoo.leaderboard.statistics import estimate
 from attn_zoo.records import RunRecord
 
 UNITS: Mapping[str, str] = {"time": "s", "FLOPs": "FLOPs", "memory": "bytes"}
-_GIVEN = "as asked for"
+_GIVEN = "as requested"
 DISTURBED = 2.0
-"""Training time over steps at their median beyond which a run was paused or shared its processor."""
+"""Ratio of training time to steps at their median time, above which a run was paused or shared its processor."""
 DISTURBANCE = 10.0
-"""Seconds that must be lost as well, as the first step of a short run takes long."""
+"""Seconds that must be lost as well, because the first step of a short run takes long."""
 
 Look = tuple[float, float]
-"""Cost until a look at validation, and the validation score."""
+"""Cost until a validation, and the validation score."""
 Spent = Callable[[Row, RunRecord], Sequence[float | None]]
-"""Costs of a row until each point of the curve of one of its records, None where unknown."""
+"""Function of a row and one of its records: the cost until each point of the record's curve, None where unknown."""
 
 
 def boards(
     rows: Sequence[Row], runs: Mapping[str, Sequence[RunRecord]], higher_is_better: bool, equal: Mapping[str, float]
 ) -> dict[str, Board]:
-    """A board for each cost that the records know, at the budget in ``equal`` or at the usual ones.
+    """Build a board for each recorded cost, at the budget in ``equal`` or at the default one.
 
     Args:
         runs: records by label of row.
@@ -44,13 +44,13 @@ def boards(
 def boards_at(
     rows: Sequence[Row], runs: Mapping[str, Sequence[RunRecord]], higher_is_better: bool, seconds: Sequence[float]
 ) -> tuple[Board, ...]:
-    """A board for each time of training, all without what ``boards`` leaves out; none where no record has a curve."""
+    """Build a board for each training time, by the rules of ``boards``; none where no record has a curve."""
     made = (_trained("time", rows, runs, _seconds, time, higher_is_better) for time in seconds)
     return tuple(board for board in made if board)
 
 
 def _seconds(row: Row, record: RunRecord) -> list[float | None]:
-    """Seconds of pretraining and training; the step in which the run's own time is over counts as within it."""
+    """Seconds of pretraining and training until each curve point; the step in which a run's time limit ends counts as within it."""
     seconds = [point.get("train_seconds") for point in record.curve]
     if len(row.costs.block.machines) != 1 or was_disturbed(record):
         return [None] * len(seconds)
@@ -59,8 +59,8 @@ def _seconds(row: Row, record: RunRecord) -> list[float | None]:
 
 
 def was_disturbed(record: RunRecord) -> bool:
-    """Whether training took more than ``DISTURBED`` times its steps at their median, and seconds more: it was paused, or shared its
-    processor, and its time is no cost of the mechanism."""
+    """Whether training took more than ``DISTURBED`` times its steps at their median time, and over ``DISTURBANCE`` seconds more: it
+    was paused or shared its processor, so that its time does not measure the mechanism."""
     seconds, step = record.measured.get("train_seconds"), record.measured.get("step_seconds_median")
     if seconds is None or step is None or not record.curve:
         return False
@@ -78,7 +78,7 @@ def _flops(row: Row, record: RunRecord) -> list[float | None]:
 
 
 def flops_until(step: float, record: RunRecord, training_flops_per_example: float | None) -> float | None:
-    """FLOPs that training had spent after so many steps, pretraining included."""
+    """FLOPs of training until ``step``, pretraining included; None where they are not counted."""
     budget, before = record.spec.budget, record.counted.get("pretraining_flops_per_example")
     if training_flops_per_example is None or (budget.pretrain_steps and before is None):
         return None
@@ -93,7 +93,7 @@ def _trained(
     asked: float | None,
     higher_is_better: bool,
 ) -> Board | None:
-    """Best validation score that each row had seen when it had spent the budget."""
+    """Board of each row's best validation score within the budget; None where no row has a curve with known costs."""
     looks = {row.label: _looks(row, runs[row.label], spending) for row in rows}
     ends = {row.label: min(max(seen)[0] for seen in looks[row.label]) for row in rows if all(looks[row.label]) and looks[row.label]}
     if not ends:
@@ -106,12 +106,12 @@ def _trained(
             budgets |= {row.costs.block: chosen for row in members}
     best = max if higher_is_better else min
     entries = [_reached(row, looks[row.label], budgets.get(row.costs.block), cost, best) for row in rows]
-    rule = _GIVEN if asked else "the most that every run of a contender has spent"
+    rule = _GIVEN if asked else "the smallest total that any run of a contender spent"
     return Board(cost, budgets, UNITS[cost], rule, "valid", _sorted(entries, higher_is_better))
 
 
 def _compared(rows: Sequence[Row], cost: str) -> list[list[Row]]:
-    """Rows that share a budget: all where the cost is counted, those of a block where it is measured."""
+    """Group rows that share a budget: all rows where the cost is counted, rows of one block where it is measured."""
     groups: dict[Block | None, list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.block(cost)].append(row)
@@ -119,12 +119,12 @@ def _compared(rows: Sequence[Row], cost: str) -> list[list[Row]]:
 
 
 def _first(rows: Sequence[Row]) -> Sequence[Row]:
-    """Contenders, which set a budget; controls where there is none else."""
+    """Rows that set the budget: the contenders, or the controls where there are no contenders."""
     return [row for row in rows if not row.control] or rows
 
 
 def _looks(row: Row, members: Sequence[RunRecord], spending: Spent) -> list[list[Look]]:
-    """Looks at validation of each seed that is done."""
+    """Cost and score of every validation, for each finished seed."""
     found = []
     for record in members:
         if record.spec.seed in row.scores.by_seed:
@@ -140,12 +140,16 @@ def _reached(row: Row, seeds: Sequence[Sequence[Look]], budget: float | None, co
         return Entry(row.label, row.control, row.costs.block, estimate([look[1] for look in scores]), amount, over, note)
 
     if budget is None or not seeds or not all(seeds):
-        several = "measured on several machines" if len(row.costs.block.machines) > 1 else "no curve, or its time was disturbed"
+        several = (
+            "measured on several machines"
+            if len(row.costs.block.machines) > 1
+            else "no learning curve, or its training time was disturbed"
+        )
         return entry([], several if row.scores.test else "no seed is done")
     within = [[look for look in seen if look[0] <= budget] for seen in seeds]
     if not all(within):
         first = max(min(seen)[0] for seen in seeds)
-        return entry([], f"over budget: first look at validation, of the last seed, at {spent(cost, first)}", over=True)
+        return entry([], f"over budget: the first validation of the slowest seed came at {spent(cost, first)}", over=True)
     most = max(max(seen)[0] for seen in seeds)
     notes = [f"training ended at {spent(cost, most)}"] if most < budget else []
     notes += [f"{len(row.scores.failures)} of {len(row.scores.failures) + len(seeds)} seeds failed"] if row.scores.failures else []
@@ -153,7 +157,7 @@ def _reached(row: Row, seeds: Sequence[Sequence[Look]], budget: float | None, co
 
 
 def _fitting(rows: Sequence[Row], asked: float | None, higher_is_better: bool) -> Board | None:
-    """Test score of each attention's row that is best on validation among those whose step fits the budget."""
+    """Board of test scores by memory: each attention's best row on validation, of those whose training step fits the budget."""
     budgets: dict[Block, float] = {}
     entries: list[Entry] = []
     rules: set[str] = set()
@@ -164,17 +168,23 @@ def _fitting(rows: Sequence[Row], asked: float | None, higher_is_better: bool) -
         softmax = min(map(_peak, by_attention.get("softmax", [])), default=None)
         first = {row.attention for row in _first(members)}
         budget = asked or softmax or max(min(map(_peak, by_attention[attention])) for attention in first)
-        rules.add(_GIVEN if asked else "what softmax takes" if softmax else "the least into which a row of every contender fits")
+        rules.add(
+            _GIVEN
+            if asked
+            else "the smallest peak memory of any softmax row"
+            if softmax
+            else "the smallest memory that fits at least one row of every contender"
+        )
         budgets[members[0].costs.block] = budget
         entries += [_chosen(rivals, budget, higher_is_better) for rivals in by_attention.values()]
     if not budgets:
         return None
-    rule = ", and in a block without softmax ".join(sorted(rules, reverse=True))
+    rule = ", or, in a block without softmax, ".join(sorted(rules, reverse=True))
     return Board("memory", budgets, UNITS["memory"], rule, "test", _sorted(entries, higher_is_better))
 
 
 def _chosen(members: Sequence[Row], budget: float, higher_is_better: bool) -> Entry:
-    """Entry of the best row on validation among those rows of one attention that fit."""
+    """Entry of the best row on validation among the rows of one attention that fit the budget."""
     fitting = [row for row in members if _peak(row) <= budget]
     if not fitting:
         least = min(members, key=_peak)
@@ -183,12 +193,12 @@ def _chosen(members: Sequence[Row], budget: float, higher_is_better: bool) -> En
         )
     sign = 1 if higher_is_better else -1
     best = max(fitting, key=lambda row: sign * row.scores.valid.mean if row.scores.valid else float("-inf"))
-    note = "" if len(members) == 1 else f"best on validation of {len(fitting)} that fit, of {len(members)}"
+    note = "" if len(members) == 1 else f"best on validation among the rows that fit ({len(fitting)} of {len(members)})"
     return Entry(best.label, best.control, best.costs.block, best.scores.test, best.costs.peak_bytes, False, note)
 
 
 def _peak(row: Row) -> float:
-    """Infinite where it was not measured."""
+    """Peak memory in bytes; infinite where it was not measured."""
     return float("inf") if row.costs.peak_bytes is None else row.costs.peak_bytes
 
 

@@ -15,36 +15,36 @@ from attn_zoo.leaderboard.rows import Comparison, Row
 from attn_zoo.leaderboard.statistics import CONFIDENCE, Floats, paired
 
 SEEDS_NEEDED = 3
-"""Seeds that two rows must share before one may stand above the other."""
+"""Number of common seeds that two rows need before one may rank above the other."""
 SMALLEST = 0.01
-"""Smallest difference that is none of chance: of shares as it is (one point), of other metrics relative to the larger score."""
+"""Smallest difference that counts: absolute for shares (one point), relative to the larger score for other metrics."""
 _ROUNDING = 1e-6
-"""Relative; scores are computed in single precision."""
+"""Relative rounding error of scores, which are computed in single precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """How finely a test split measures."""
+    """Resolution of the scores on a test split."""
 
     share: bool
     """Whether the metric is a share, so that differences are points."""
     grain: float
-    """The step in which scores can differ; 0 for metrics that are no counts."""
+    """Smallest step between scores; 0 for metrics that are not counts."""
 
     def ties(self, difference: float, larger: float) -> bool:
-        """Whether a difference is smaller than any that counts, whatever a test says."""
+        """Whether a difference is too small to count, whatever a significance test says."""
         return abs(difference) < SMALLEST * (1.0 if self.share else abs(larger))
 
 
 def resolution(task: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -> Resolution:
-    """The resolution of a task's card and data as they are recorded."""
+    """Resolution of a task, from its recorded card and data."""
     return Resolution(task["metric"] in SHARES, grain(task["metric"], data.get("test", {}).get("examples")))
 
 
 def fit_to_compare(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
-    """Rows of which no seed failed and any two share ``SEEDS_NEEDED`` seeds, and by label why others are left out.
+    """Rows without failed seeds of which any two share ``SEEDS_NEEDED`` seeds, and reasons by label why others are left out.
 
-    The seeds that are left of a row that failed are the lucky ones.
+    A row with a failed seed is left out because its remaining seeds are the lucky ones.
     """
     reasons = {row.label: why for row in rows if (why := _unfit(row))}
     fit = [row for row in rows if row.label not in reasons]
@@ -62,14 +62,14 @@ def p_values(rows: Sequence[Row], resolution: Resolution) -> Floats:
 def compare(
     rows: Sequence[Row], higher_is_better: bool, resolution: Resolution, correction: Callable[[Floats], Floats]
 ) -> tuple[Comparison, ...]:
-    """All pairs of rows that are fit to compare, told apart where the corrected p value and the difference both say so."""
+    """Compare all pairs of rows; a pair is told apart where its corrected p value is significant and its difference counts."""
     corrected = correction(p_values(rows, resolution))
     pairs = zip(combinations(rows, 2), corrected, strict=True)
     return tuple(_comparison(a, b, float(p), higher_is_better, resolution) for (a, b), p in pairs)
 
 
 def shared_seeds(one: Row, other: Row) -> int:
-    """How many seeds two rows have in common."""
+    """Number of seeds that two rows have in common."""
     return len(set(one.scores.seeds) & set(other.scores.seeds))
 
 
@@ -83,21 +83,21 @@ def _comparison(a: Row, b: Row, p: float, higher_is_better: bool, resolution: Re
 
 
 def _unfit(row: Row) -> str | None:
-    """Why a row cannot be compared, whatever seeds the others have."""
+    """Reason why a row cannot be compared, whatever seeds the others have; None where it can."""
     if row.scores.failures:
         return f"no rank, as not every seed has a score ({row.scores.failures[0].run})"
     if len(row.scores.seeds) < SEEDS_NEEDED:
-        return f"no rank under {SEEDS_NEEDED} seeds; {SEEDS_NEEDED - len(row.scores.seeds)} more needed"
+        return f"no rank with fewer than {SEEDS_NEEDED} seeds; {SEEDS_NEEDED - len(row.scores.seeds)} more needed"
     return None
 
 
 def _unshared(row: Row, others: Sequence[Row]) -> str:
     fewest = min(shared_seeds(row, other) for other in others)
-    return f"no rank under {SEEDS_NEEDED} seeds in common with every ranked row; {SEEDS_NEEDED - fewest} more needed"
+    return f"no rank with fewer than {SEEDS_NEEDED} seeds in common with every ranked row; {SEEDS_NEEDED - fewest} more needed"
 
 
 def _sharing(rows: Sequence[Row]) -> list[Row]:
-    """Rows any two of which share enough seeds; the row that shares with the fewest leaves until that holds."""
+    """Rows of which any two share enough seeds; until that holds, the row that shares them with the fewest others is removed."""
     kept = list(rows)
     while True:
         strangers = {row.label: sum(shared_seeds(row, other) < SEEDS_NEEDED for other in kept if other is not row) for row in kept}

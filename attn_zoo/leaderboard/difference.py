@@ -1,4 +1,4 @@
-"""Two sets of records compared row by row: what became worse beyond noise, dearer, or cannot be compared any more."""
+"""Comparison of two sets of records, A and B, row by row: scores worse beyond noise, higher costs, and rows not comparable."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from attn_zoo.leaderboard.tuned import rows_of_tables
 from attn_zoo.records import RunRecord
 
 TOLERANCE = 0.01
-"""Drop of a score that never counts: of a share as it is, of other metrics relative to A's mean."""
+"""Largest drop of a score that never counts as worse: absolute for shares, relative to A's mean for other metrics."""
 COST_TOLERANCE = 0.1
-"""Rise of a measured cost, relative, that never counts."""
+"""Largest relative rise of a measured cost that never counts as worse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,34 +26,34 @@ class Compared:
 
     label: str
     task: str
-    """With the settings in which it differs from other tables of the same task."""
+    """Title of the task, with the settings in which it differs from other tables of the same task."""
     metric: str
     a: Estimate | None
-    """Test score over all seeds that are done; None where there is none, or no such row."""
+    """Test score in A over all finished seeds; None without a score or without such a row."""
     b: Estimate | None
     judged: Judged | None
-    """None where nothing can be compared; the findings say why."""
+    """Verdict on the scores; None where they cannot be compared, for reasons in ``findings``."""
     costs: tuple[Change, ...]
     findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Everything two sets of records differ in."""
+    """All differences between two sets of records."""
 
     rows: tuple[Compared, ...]
     tolerance: float
     cost_tolerance: float
 
     def failing(self, kinds: Iterable[str]) -> tuple[Finding, ...]:
-        """The findings of these kinds."""
+        """Findings of the given kinds."""
         wanted = set(kinds)
         return tuple(finding for row in self.rows for finding in row.findings if finding.kind in wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """The runs of one row by seed; of runs done again the newest that is done, else the newest."""
+    """Runs of one row by seed; of repeated runs the newest finished one, else the newest."""
 
     runs: Mapping[int, RunRecord]
 
@@ -69,20 +69,20 @@ class _Cell:
 def difference(
     a: Sequence[RunRecord], b: Sequence[RunRecord], *, tolerance: float = TOLERANCE, cost_tolerance: float = COST_TOLERANCE
 ) -> Difference:
-    """Compare ``b`` with ``a``, which is what was before.
+    """Compare the records ``b`` with the earlier records ``a``.
 
-    Rows are equal where all of the spec is but the seed. Scores are compared at shared seeds, where data
-    order and initial weights are the same.
+    Records belong to the same row where their specs are equal except for the seed. Scores are compared at shared seeds,
+    where data order and initial weights are the same.
 
     Raises:
         ValueError: one of the two holds no record, or a tolerance is negative.
     """
     if tolerance < 0 or cost_tolerance < 0:
-        raise ValueError(f"a tolerance is 0 or more; got {tolerance} for scores and {cost_tolerance} for costs")
+        raise ValueError(f"tolerances must be 0 or more; got {tolerance} for scores and {cost_tolerance} for costs")
     a, b = rows_of_tables(a), rows_of_tables(b)
     for name, records in (("A", a), ("B", b)):
         if not records:
-            raise ValueError(f"{name} holds no record; name a folder of records, or the file of one")
+            raise ValueError(f"{name} holds no record; give a folder of records or the file of one record")
     before, after = _cells(a), _cells(b)
     told = _Names([*a, *b])
     partners = _partners(before, after)
@@ -131,9 +131,9 @@ def _findings(
         if other is None:
             yield Finding("missing", row, f"seed {seed} is only in A")
         elif run.status == "done" != other.status:
-            yield Finding("failing", row, f"seed {seed} was done and is {other.status}: {other.reason}")
+            yield Finding("failing", row, f"seed {seed} was done and is now {other.status}: {other.reason}")
         elif run.status != "done" == other.status:
-            yield Finding("mended", row, f"seed {seed} was {run.status} and is done")
+            yield Finding("mended", row, f"seed {seed} was {run.status} and is now done")
     if verdict and verdict.word in ("worse", "better"):
         yield Finding(verdict.word, row, verdict.why)
     for change in costs:
@@ -156,7 +156,7 @@ def _pair(then: _Cell, now: _Cell, tolerance: float) -> Pair:
 
 
 def _cells(records: Iterable[RunRecord]) -> dict[str, _Cell]:
-    """Rows by all of their spec but the seed."""
+    """Group records into rows by their spec without the seed."""
     runs: dict[str, dict[int, RunRecord]] = defaultdict(dict)
     for record in sorted(records, key=lambda r: (r.status == "done", str(r.environment.get("started")))):
         runs[key_of({**record.spec.to_dict(), "seed": None})][record.spec.seed] = record
@@ -164,7 +164,7 @@ def _cells(records: Iterable[RunRecord]) -> dict[str, _Cell]:
 
 
 def _partners(before: Mapping[str, _Cell], after: Mapping[str, _Cell]) -> dict[str, str]:
-    """Row in B alone for each row in A alone, where there is just one of the same attention on the same task."""
+    """Pair a row only in A with a row only in B where each side has exactly one such row of the same attention and task."""
     alone: dict[tuple[str, str], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
     for side, cells, other in ((0, before, after), (1, after, before)):
         for key, cell in cells.items():
@@ -174,7 +174,7 @@ def _partners(before: Mapping[str, _Cell], after: Mapping[str, _Cell]) -> dict[s
 
 
 def _changed(then: RunRecord, now: RunRecord) -> list[str]:
-    """Why two rows cannot be compared: what their runs depend on and do not share."""
+    """Reasons why two rows cannot be compared: differences of spec, protocol, task version, metric or data."""
     a, b = _flat(then.spec.to_dict()), _flat(now.spec.to_dict())
     told = [f"{name} {a.get(name)} became {b.get(name)}" for name in {**a, **b} if a.get(name) != b.get(name) and name != "seed"]
     for name, was, became in (
@@ -209,7 +209,7 @@ class _Names:
     def row(self, record: RunRecord) -> str:
         spec = record.spec
         key = key_of([spec.attention, spec.options, measured_as(record)])
-        return self._labels.get(key, f"{spec.attention} (tuned)")  # of one study in A and B tables show what was chosen last
+        return self._labels.get(key, f"{spec.attention} (tuned)")  # tables show only the last choice of a study in both
 
     def task(self, record: RunRecord) -> str:
         setting = self._setting(record)

@@ -14,10 +14,10 @@ _COSTS = {"time": "step_seconds_median", "memory": "peak_bytes"}
 
 
 def render_difference(found: Difference, kinds: Sequence[str], format: str = "terminal") -> str:
-    """A table a task, then what fails, what else was found, and by which rules.
+    """Render a table for each task, then the findings that fail, all other findings, and the rules.
 
     Args:
-        kinds: findings that fail.
+        kinds: kinds of findings that fail.
         format: ``terminal`` or ``github``.
     """
     parts = [
@@ -37,8 +37,11 @@ def render_difference(found: Difference, kinds: Sequence[str], format: str = "te
         if findings:
             parts.append(f"{head}:\n{lines([f'{f.kind}: {f.row}: {f.text}' for f in findings], format)}")
     if not failing:
-        parts.append(f"Nothing fails ({', '.join(kinds) or 'no kind is asked for'}).")
-    tolerances = f"tolerances: {found.tolerance:g} of a score, {found.cost_tolerance:.0%} of a measured cost"
+        parts.append(f"Nothing fails ({', '.join(kinds) or 'no kind of finding was requested'}).")
+    tolerances = (
+        f"tolerances: {found.tolerance:g} for a score (relative to its mean in A where the metric is not a share), "
+        f"{found.cost_tolerance:.0%} for a measured cost"
+    )
     parts.append(lines([*METHOD, tolerances], format))
     return "\n\n".join(parts)
 

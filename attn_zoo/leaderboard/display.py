@@ -1,4 +1,4 @@
-"""Tables as they are displayed, made once for the terminal, Markdown, LaTeX and the page: columns, and the cell of each row."""
+"""Display of tables, shared by the terminal, Markdown, LaTeX and the HTML page: columns, and the cell of each row."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ FRONTS = {cost: cost[0].upper() for cost in COSTS}
 """Letter of each cost in the column of fronts."""
 LEGEND = ", ".join(f"{letter} {cost}" for cost, letter in FRONTS.items())
 _NOTES = {
-    "attention": "with the hyperparameters in which rows differ; (c): a control",
+    "attention": "mechanism with the hyperparameters in which its rows differ; (c) marks a control",
     "score": "test score, mean over seeds ± half of its 95 % interval",
     "mean": "test score, mean over seeds",
     "margin": "test score minus that of the best control, paired by seed",
-    "chance": "test score minus the score of always the same answer",
-    "gap": "training score minus test score, of the same weights",
-    "seeds": "runs that are done, of all",
-    "trials": "that the row's settings were chosen from, by validation",
-    "parameters": "of the whole network",
-    "flops": "of one forward pass of one example, matrix products",
-    "block": "as what; the next three columns compare rows of the same block alone",
-    "time": "median over seeds ± half the range, measured",
-    "speed": "in training, median over seeds, measured",
-    "memory": "of a training step, median over seeds, measured",
-    "front": f"costs for which no comparable row scores better for as little: {LEGEND}",
-    "dominated": "rows no worse in score and in every comparable cost, and better in one",
+    "chance": "test score minus the score of always giving the same answer",
+    "gap": "training score minus test score, with the same weights",
+    "seeds": "number of seeds; where some failed, the number that are done, of all",
+    "trials": "number of trials from which the row's settings were chosen by validation score",
+    "parameters": "parameters of the whole network",
+    "flops": "FLOPs of one forward pass over one example, counting matrix products only",
+    "block": "implementation, and machine where there are several; the next three columns are comparable only within one entry",
+    "time": "measured training time, median over seeds ± half of the range",
+    "speed": "measured examples per second in training, median over seeds",
+    "memory": "measured peak memory of a training step, median over seeds",
+    "front": f"costs ({LEGEND}) for which the row is on the Pareto front: no comparable row is at least as good "
+    "in score and in that cost, and better in one of them",
+    "dominated": "rows that are no worse in mean score and in every comparable cost, and either cheaper in one cost or "
+    "better in score beyond noise",
 }
 """Explanation of each column, by name."""
 _LEAST_FIRST = frozenset(["rank", "gap", "trials", "parameters", "flops", "block", "time", "memory", "dominated"])
@@ -38,36 +40,36 @@ _MEASURED = frozenset(["time", "speed", "memory"])
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text of a cell, and the value that it is sorted by; None is last in either direction."""
+    """Text of a cell, and its sort value; None is last in either direction."""
 
     text: str
     value: float | None = None
     note: str = ""
-    """More, for a pointer that rests on it."""
+    """Text of the tooltip."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A figure of every row."""
+    """Column of a table, with one figure for every row."""
 
     name: str
-    """Unlike that of every other column; the page's style knows it."""
+    """Unique name, which is also the CSS class of the column's cells."""
     head: str
-    """With the unit."""
+    """Heading with the unit."""
     note: str
     """Explanation in a sentence."""
     cell: Callable[[Row], Cell]
     least_first: bool = False
-    """How it is sorted when its head is first clicked."""
+    """Whether the first click on the heading sorts the least value first."""
     measured: bool = False
-    """Whether only rows of one block may be compared by it."""
+    """Whether the figures are measured, so that only rows of one block may be compared."""
 
 
 def columns(table: Table, machines: Mapping[str, str]) -> dict[str, Column]:
-    """All columns of a table by name, those that say nothing left out: ranks where there are none, trials where none were made.
+    """Columns of a table by name; ranks, trials and blocks only where there are ranks, tuned rows and several blocks.
 
     Args:
-        machines: short name of each.
+        machines: short name of each machine.
     """
     cells: dict[str, tuple[str, Callable[[Row], Cell]]] = {"attention": ("attention", lambda row: Cell(name(row)))}
     if table.ranking.reason is None:
@@ -77,17 +79,17 @@ def columns(table: Table, machines: Mapping[str, str]) -> dict[str, Column]:
         cells["trials"] = ("trials", lambda row: Cell(str(row.provenance.trials or "-"), row.provenance.trials))
     if len({row.costs.block for row in table.rows}) > 1:
         cells["block"] = ("measured", lambda row: Cell(row.costs.block.named(machines), row.costs.block.measured_as != "auto"))
-    notes = _NOTES | {"rank": f"{table.ranking.method}; rows that share a letter cannot be told apart"}
-    notes |= {name: _NOTES[name] + unit(table, ", in points of a hundred") for name in ("margin", "chance", "gap")}
+    notes = _NOTES | {"rank": f"{table.ranking.method}"}
+    notes |= {name: _NOTES[name] + unit(table, ", in percentage points") for name in ("margin", "chance", "gap")}
     made = [Column(name, head, notes[name], cell, name in _LEAST_FIRST, name in _MEASURED) for name, (head, cell) in cells.items()]
     return {column.name: column for column in made}
 
 
 def scores_grid(table: Table, found: Mapping[str, Column], by: str = "score") -> Grid:
-    """Ranks, scores, margins over chance and the best control, and the distance from training to test.
+    """Grid of ranks, scores, margins over chance and the best control, and gaps between training and test scores.
 
     Args:
-        by: order of the rows, one of ``ORDERS``; a cost stands beside the scores.
+        by: order of the rows, one of ``ORDERS``; a cost is shown next to the scores.
     """
     percent = unit(table, " %")
     title = f"{table.task['title']}: {table.task['length']} positions, chance "
@@ -102,14 +104,14 @@ def scores_grid(table: Table, found: Mapping[str, Column], by: str = "score") ->
 
 
 def parts_grid(table: Table) -> Grid:
-    """Scores of the parts of the test that the task names; without rows where it names none."""
+    """Grid of scores on the parts of the test split that the task defines; without rows where it defines none."""
     names = list(dict.fromkeys(part for row in table.rows for part in row.scores.parts))
     body = tuple((name(row), *(estimated(row.scores.parts.get(part), table) for part in names)) for row in table.rows)
     return Grid(f"{table.task['title']}, by part of the test", ("attention", *names), body if names else ())
 
 
 def seeds_grid(table: Table) -> Grid:
-    """The test score of every seed."""
+    """Grid of the test scores of every seed."""
     seeds = sorted({seed for row in table.rows for seed in row.scores.seeds})
 
     def written(row: Row) -> list[str]:

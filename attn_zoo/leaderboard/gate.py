@@ -14,32 +14,32 @@ from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, holm, pair_p_v
 from attn_zoo.records import RunRecord
 
 SEEDS_NEEDED = 3
-"""Shared seeds from which noise is estimated; below, the tolerance alone decides."""
+"""Number of shared seeds from which on noise is estimated; with fewer, the tolerance alone decides."""
 LEVEL = 0.05
-"""Most comparisons of equal things that end with anything called worse."""
+"""Significance level: greatest share of comparisons of equal sets in which any row is called worse."""
 REGRESSIONS: Mapping[str, str] = {
     "worse": "a score fell beyond noise",
     "slower": "a training step takes longer",
     "larger": "a training step takes more memory",
     "costlier": "a counted cost rose: parameters, FLOPs",
-    "failing": "a seed that was done failed",
+    "failing": "a seed that was done in A failed in B",
     "missing": "a row or seed is only in A",
     "changed": "data, protocol or settings changed, so nothing was compared",
 }
 """Findings that can fail a comparison; all others (better, faster, smaller, cheaper, mended, new) never do."""
 METHOD = (
-    f"scores: one-sided paired t tests over shared seeds, Holm's correction over all rows, {100 * LEVEL:.0f} % for the whole "
-    f"comparison, and the drop exceeds the tolerance; under {SEEDS_NEEDED} shared seeds noise is unknown and the tolerance "
-    "alone decides",
-    "counted costs: exactly",
-    "measured costs: at every shared seed by more than the tolerance and, for time, by more than the steps' interquartile "
-    "ranges; only on the same processor with as many threads",
+    "scores: worse or better by a one-sided paired t test over shared seeds, with Holm's correction over all rows "
+    f"({100 * LEVEL:.0f} % for the whole comparison), and by more than the tolerance; with fewer than {SEEDS_NEEDED} shared seeds "
+    "noise is unknown, and the tolerance alone decides",
+    "counted costs: any difference counts",
+    "measured costs: higher or lower at every shared seed by more than the tolerance and, for time, by more than the interquartile "
+    "ranges of the steps; compared only on the same processor with the same number of threads",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing in which B differs from A."""
+    """Difference of B from A."""
 
     kind: str
     row: str
@@ -54,11 +54,11 @@ class Pair:
     b: Mapping[int, float]
     higher_is_better: bool
     grain: float
-    """The step in which scores can differ; see ``pair_p_values``."""
+    """Smallest step between scores; see ``pair_p_values``."""
     tolerance: float
     """Tolerance in the unit of the score."""
     share: bool
-    """Whether it is shown in per cent."""
+    """Whether the score is a share, shown in per cent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Judged:
     """Verdict on a pair."""
 
     word: str
-    """``worse``, ``better``, ``within noise``, ``within tolerance`` (of few seeds) or ``not compared``."""
+    """``worse``, ``better``, ``within noise``, ``within tolerance`` (with few seeds) or ``not compared``."""
     difference: Estimate | None
     """B minus A at shared seeds; the interval is of this row alone."""
     p: float | None
@@ -84,12 +84,12 @@ class Change:
     a: float
     b: float
     kind: str
-    """A kind of finding; empty where it differs by nothing, or by no more than noise."""
+    """Kind of finding; empty where the cost does not differ beyond noise."""
     why: str
 
 
 def judged(pairs: Sequence[Pair]) -> list[Judged]:
-    """Each pair's verdict, all of them corrected for each other."""
+    """Verdict on each pair, corrected for the number of pairs."""
     tested = [at for at, pair in enumerate(pairs) if len(pair.a.keys() & pair.b.keys()) >= SEEDS_NEEDED]
     p_values = np.array([_p_worse(pairs[at]) for at in tested])
     worse, better = (dict(zip(tested, holm(p), strict=True)) if tested else {} for p in (p_values, 1 - p_values))
@@ -112,14 +112,14 @@ def _gain(pair: Pair) -> float:
 def _judge(pair: Pair, p_worse: float | None, p_better: float | None, tests: int) -> Judged:
     found = paired(pair.b, pair.a)
     if found is None:
-        return Judged("not compared", None, None, None, "no seed is done in both")
+        return Judged("not compared", None, None, None, "no seed is done in both A and B")
     gain = _gain(pair)
     if p_worse is None or p_better is None:
         seeds = f"{found.count} shared seed{'s' if found.count > 1 else ''}"
         why = f"{found.in_points(pair.share)} over {seeds}, tolerance {Estimate(pair.tolerance, None, 0).in_points(pair.share, '')}"
         word = "worse" if gain < -pair.tolerance else "better" if gain > pair.tolerance else "within tolerance"
         return Judged(word, found, None, pair.tolerance, f"{why}; the noise is unknown")
-    assert found.half_width is not None, "several seeds have an interval"
+    assert found.half_width is not None, "an estimate over several seeds has an interval"
     sure = {"worse": p_worse, "better": p_better}
     word = next((w for w, p in sure.items() if p <= LEVEL and abs(gain) > pair.tolerance), "within noise")
     p = sure.get(word, p_worse)
@@ -130,17 +130,17 @@ def _judge(pair: Pair, p_worse: float | None, p_better: float | None, tests: int
 def _least(found: Estimate, grain: float, tests: int) -> float:
     """The drop at which the strictest step of Holm's correction would have called this row worse.
 
-    The spread counts as no less than rounding to ``grain`` gives a difference of two figures, as in ``pair_p_values``.
+    The spread is taken as at least that which rounding to ``grain`` gives a difference of two figures, as in ``pair_p_values``.
     """
-    from scipy.special import stdtrit  # here, as it takes half a second that most commands have no use for
+    from scipy.special import stdtrit  # imported here: takes half a second, and most commands do not need it
 
-    assert found.half_width is not None, "asked of several seeds only"
+    assert found.half_width is not None, "only several seeds have an interval"
     error = found.half_width / float(stdtrit(found.count - 1, (1 + CONFIDENCE) / 2))
     return max(error, grain / math.sqrt(6 * found.count)) * float(stdtrit(found.count - 1, 1 - LEVEL / tests))
 
 
 def cost_changes(a: Mapping[int, RunRecord], b: Mapping[int, RunRecord], tolerance: float) -> tuple[Change, ...]:
-    """Counted costs that differ, and time and memory of a training step where both have them."""
+    """Changes of counted costs that differ, and of time and memory of a training step where both measured them on one processor."""
     shared = [seed for seed in a if seed in b and a[seed].status == b[seed].status == "done"]
     if not shared:
         return ()

@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 _ALPHABET = string.ascii_letters + "".join(chr(code) for code in range(0x100, 0x250))  # further Latin letters
 _MOST_GROUPS = 200
 _LONGEST_RUN = 3
-"""Neighbouring letters that are printed one by one."""
+"""Longest run of neighbouring letters that is printed in full."""
 
 
 def tie_letters(labels: Sequence[str], apart: set[frozenset[str]]) -> Mapping[str, str]:
-    """A letter for every largest group of rows that all tie, and by label the letters of a row's groups.
+    """Assign a letter to every maximal group of rows that all tie, and return the letters of each row's groups by label.
 
-    All are empty where there are more than 200 groups. They are the maximal cliques of the graph of ties, listed as by Bron and
-    Kerbosch 1973 with a pivot.
+    Letters are empty where there are more than 200 groups. Groups are the maximal cliques of the graph of ties, enumerated by the
+    algorithm of Bron and Kerbosch 1973 with a pivot.
 
     Args:
-        labels: of rows, the best first.
+        labels: labels of rows, the best first.
         apart: pairs that are told apart.
     """
     ties = {one: {other for other in labels if other != one and frozenset((one, other)) not in apart} for one in labels}
@@ -44,7 +44,7 @@ def tie_letters(labels: Sequence[str], apart: set[frozenset[str]]) -> Mapping[st
 
 
 def short_letters(letters: str) -> str:
-    """Letters with runs of more than three neighbours shortened: ``c-h`` for ``cdefgh``."""
+    """Shorten runs of more than three neighbouring letters: ``c-h`` for ``cdefgh``."""
     runs: list[str] = []
     for letter in letters:
         if runs and _ALPHABET.index(letter) == _ALPHABET.index(runs[-1][-1]) + 1:

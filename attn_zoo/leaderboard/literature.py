@@ -1,4 +1,4 @@
-"""Recorded scores beside published ones: figures, their spread, differences of setting, and orderings that hold."""
+"""Comparison of recorded and published scores: figures, their spread, differences of setting, and verdicts on orderings."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from attn_zoo.leaderboard.statistics import Estimate, paired
 from attn_zoo.published import Facts, Figure, Ordering, Source, orderings, protocol_difference, published_for
 
 SEEDS_NEEDED = 3
-"""Seeds that two rows must share before a verdict on their order."""
+"""Number of common seeds that two rows need for a verdict on their order."""
 RULE = (
     f"confirmed or refuted where the 95 % interval of the difference, paired by seed, lies wholly on one side of 0 and "
-    f"{SEEDS_NEEDED} or more seeds are shared; else it cannot be told"
+    f"{SEEDS_NEEDED} or more seeds are shared; otherwise the verdict is 'cannot tell'"
 )
 _RULES_OF_TRAINING: Mapping[str, Mapping[str, str]] = {
     "1.0": {"optimiser": "AdamW", "schedule": "cosine", "chosen_on": "a validation split"},
@@ -25,7 +25,7 @@ _RULES_OF_TRAINING: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class LiteratureRow:
-    """One row of ours and the figures of the same attention."""
+    """Recorded row, and the published figures of the same attention."""
 
     label: str
     ours: Estimate | None
@@ -36,14 +36,14 @@ class LiteratureRow:
 
     @property
     def spread(self) -> float | None:
-        """Points from the lowest to the highest figure; None under two sources."""
+        """Difference between the highest and the lowest figure in points; None with fewer than two sources."""
         values = [figure.value for found in self.figures.values() for figure in found]
         return max(values) - min(values) if len(self.figures) > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Verdict of our records on an ordering on which the literature agrees."""
+    """Verdict of the records on an ordering on which the literature agrees."""
 
     ordering: Ordering
     attention: str
@@ -57,7 +57,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Literature:
-    """One table of ours beside the literature's figures for its task."""
+    """Recorded table, and the published figures for its task."""
 
     task: Mapping[str, Any]
     sources: tuple[Source, ...]
@@ -71,7 +71,7 @@ class Literature:
 
 
 def literature(table: Table, attention: str | None = None) -> Literature | None:
-    """The table, or its rows of one attention, beside what was published for its task; None where nothing was for any of them."""
+    """Compare a table, or its rows of one attention, with published figures for its task; None where there are no figures."""
     rows = [row for row in table.rows if attention in (None, row.attention)]
     known = [(row, found) for row in rows if (found := published_for(table.task["name"], row.attention))]
     if not known:
@@ -101,7 +101,7 @@ def literature(table: Table, attention: str | None = None) -> Literature | None:
 
 
 def verdicts(table: Table) -> tuple[Verdict, ...]:
-    """Verdicts of the table's rows on each ordering that all sources share on this task."""
+    """Verdicts of the table's rows on each ordering on which all sources agree for this task."""
     found = []
     for ordering in orderings():
         yardsticks = [row for row in table.rows if row.attention == ordering.yardstick]
@@ -117,7 +117,7 @@ def verdicts(table: Table) -> tuple[Verdict, ...]:
 
 
 def facts(table: Table, row: Row) -> Facts:
-    """The row in the terms in which published settings are told."""
+    """Settings of a row in the terms used for published settings."""
     model, budget = table.model, table.budget
     return Facts(
         metric=table.task["metric"],
@@ -170,5 +170,5 @@ def _by_source(found: Sequence[Figure]) -> dict[str, tuple[Figure, ...]]:
 
 
 def in_points(value: float, metric: str) -> float:
-    """A score of ours in the literature's unit: shares in per cent."""
+    """Convert a recorded score to the unit of the literature: shares in per cent."""
     return style(metric)[1] * value

@@ -18,10 +18,10 @@ _COLUMNS = ("task", "attention", "who", "model", "printed", "unit", "half_width_
 
 
 def render_published(tables: Sequence[Table], format: str = "terminal", *, attention: str | None = None) -> str:
-    """Our rows beside each source's figures, with the spread over sources and the differences of setting beneath.
+    """Render recorded rows beside each source's figures, with the spread over sources, and differences of setting beneath.
 
     Args:
-        attention: only its rows.
+        attention: attention whose rows are shown; None for all.
         format: ``terminal``, ``github`` or ``latex``; ``csv`` and ``json`` give a line or object for each figure, ours included.
 
     Raises:
@@ -36,7 +36,7 @@ def render_published(tables: Sequence[Table], format: str = "terminal", *, atten
         raise ValueError(f"the comparison with the literature can be shown as {', '.join(_TABLES)}, csv or json; got {format!r}")
     if not found:
         there = sorted({figure.task for figure in figures(metric=SCORE) if figure.task})
-        return f"Nobody published scores for these tables; there are scores for {', '.join(there)}."
+        return f"No published scores are known for these tables; there are published scores for {', '.join(there)}."
     return "\n\n".join(_one(compared, format) for compared in found)
 
 
@@ -51,7 +51,7 @@ def difference_lines(compared: Literature, row: LiteratureRow) -> list[str]:
 
 
 def verdict_line(verdict: Verdict, metric: str) -> str:
-    """One ordering of the literature and what our records say of it."""
+    """Sentence on one ordering of the literature and the verdict of the records on it."""
     ordering = verdict.ordering
     side = "below" if ordering.below else "above"
     gaps = ", ".join(f"{gap:+.1f}" for gap in ordering.gaps.values())
@@ -82,7 +82,7 @@ def _one(compared: Literature, format: str) -> str:
 
 def _notes(compared: Literature) -> Iterator[str]:
     for source in compared.sources:
-        seeds = "runs not said" if source.seeds is None else _seeds(source.seeds)
+        seeds = "number of seeds not stated" if source.seeds is None else _seeds(source.seeds)
         yield f"{source.title}: {source.cite}; {source.hardware}; {seeds}"
         if told := compared.difference[source.title]:
             yield f"{source.title} differs: {'; '.join(told)}"
@@ -100,7 +100,7 @@ def _notes(compared: Literature) -> Iterator[str]:
 
 
 def _flat(compared: Literature) -> Iterator[dict[str, Any]]:
-    """A record of flat fields for each figure, ours first."""
+    """Yield the flat fields of each figure, the recorded one of a row first."""
     metric = compared.task["metric"]
     for row in compared.rows:
         if row.ours is not None:

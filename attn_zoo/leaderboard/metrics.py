@@ -1,4 +1,4 @@
-"""Metrics as tables treat and write them: shares in per cent, and others as they are."""
+"""Treatment and format of metrics in tables: shares in per cent, others unchanged."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ COUNTED = ("accuracy", "f1", "f1_micro", "f1_macro")
 SHARES = (*COUNTED, "r2")
 """Metrics of at most 1 that are shown in per cent and differ by points; ``r2`` has no lower bound."""
 _SIGNIFICANT = ("mse",)
-"""Metrics in a unit of the task's own, which are written with significant digits."""
+"""Metrics in a unit of the task, which are written with significant digits."""
 
 
 def style(metric: str) -> tuple[str, float]:
-    """Format of a score, and the factor before it is written."""
+    """Format of a score, and the factor applied before formatting."""
     if metric in SHARES:
         return ".1f", 100.0
     return (".3g" if is_significant(metric) else ".2f"), 1.0
 
 
 def written(value: float, metric: str) -> str:
-    """A score with its unit: ``97.5 %``, ``8.12``, ``0.00213``."""
+    """Format a score with its unit: ``97.5 %``, ``8.12``, ``0.00213``."""
     form, scale = style(metric)
     return f"{scale * value:{form}}{' %' if metric in SHARES else ''}"
 
@@ -31,10 +31,10 @@ def is_significant(metric: str) -> bool:
 
 
 def bounds(metric: str) -> tuple[float, float]:
-    """Least and greatest score."""
+    """Least and greatest possible score of a metric."""
     return 0.0 if metric in (*COUNTED, *_SIGNIFICANT) else -math.inf, 1.0 if metric in SHARES else math.inf
 
 
 def grain(metric: str, examples: int | None) -> float:
-    """The step in which scores of so many examples can differ; 0 for metrics that are no counts."""
+    """Smallest step between scores on so many examples; 0 for metrics that are not counts."""
     return 1 / examples if metric in COUNTED and examples else 0.0

@@ -1,9 +1,9 @@
 """p values of differences between rows of few seeds, with spreads moderated over all rows of a table.
 
 Model: score = row + seed + noise, and each row's noise is normal with a spread (standard deviation) of its own. Three seeds say
-little of one spread, but forty rows say much of what spreads are like. Smyth 2004 ("Linear models and empirical Bayes methods for
+little about one spread, but forty rows say much about how spreads vary. Smyth 2004 ("Linear models and empirical Bayes methods for
 assessing differential expression in microarray experiments", SAGMB 3) therefore gives spreads a prior that is estimated from all
-rows: an inverse gamma distribution, which claims too much where sure rows and wide ones share a table. Here the prior is free: a
+rows: an inverse gamma distribution, which is overconfident where precise and noisy rows share a table. Here the prior is free: a
 histogram over spreads, fitted by the EM algorithm (Laird 1978, JASA 73) from a start that is flat in the logarithm of spreads. The
 fit stops after a number of steps that grows with the number of rows, because few rows support little detail ("smoothing by
 roughening", Laird and Louis 1991, Computational Statistics & Data Analysis 12). Without any step this is the Behrens-Fisher test.
@@ -12,9 +12,9 @@ A pair's p value is the larger one of two tests:
 
 - the tail probability of its difference, averaged over what is known of both rows' spreads (a partially Bayes p value; Ignatiadis
   and Sen 2025, "Empirical partially Bayes multiple testing and compound chi-square decisions", Annals of Statistics 53);
-- a t test with the variance pooled over the two rows and all that score like one of them at some seed, for what such rows do at
-  other seeds these two may do as well. Rows that begin to learn at some seeds only, or fall far at some, have no normal noise: by
-  chance two of them agree at all seeds, one above and one below, and only rows like them tell.
+- a t test with the variance pooled over the two rows and all rows that score like one of them at some seed, because the two may do
+  at other seeds what such rows do. Rows that begin to learn at some seeds only, or fall far at some, do not have normal noise: by
+  chance one of two such rows is high at all its seeds and the other low, and only rows like them reveal it.
 
 Differs from the sources: both spreads of a pair are unknown, and the second test is added.
 """
@@ -29,23 +29,23 @@ import numpy as np
 from attn_zoo.leaderboard.statistics import QUANTISATION, Floats, pair_p_values
 
 _BELOW, _ABOVE = 3.0, 30.0
-"""Factors by which the histogram goes below the smallest and above the largest spread that is seen."""
+"""Factors by which the histogram extends below the smallest and above the largest observed spread."""
 _ALIKE = 0.15
-"""Distance of a score to the mean of a row that it is like, relative to the difference of the pair."""
+"""Greatest distance between a score and the mean of a row that count as alike, relative to the difference of the pair."""
 _SWEEPS = 8
-"""Rounds of the additive fit."""
+"""Number of iterations of the additive fit."""
 _LEAST = 1e-12
 """Smallest variance of a row, relative to the largest, so that every variance has a logarithm."""
 _NEGLIGIBLE = 1e-10
-"""Weight of a pair of spreads that is left out of an average."""
+"""Largest weight of a pair of spreads that is left out of an average."""
 
 
 def moderated_p_values(scores: Any, grain: float = 0.0) -> Floats:
-    """Two-sided p values of all pairs of rows; two rows alone have a paired t test.
+    """Two-sided p values of all pairs of rows; a paired t test where there are only two rows.
 
     Args:
         scores: shape (..., rows, seeds); NaN where a row has no score at a seed. Any two rows share two seeds or more.
-        grain: the step in which scores can differ, such as 1 / examples. The variance of rounding to it is added to each row's.
+        grain: smallest step between scores, such as 1 / examples. The variance of rounding to it is added to that of each row.
 
     Returns:
         Shape (..., rows (rows - 1) / 2), in the order of ``numpy.triu_indices(rows, 1)``.
@@ -65,10 +65,10 @@ def moderated_p_values(scores: Any, grain: float = 0.0) -> Floats:
 
 
 def _additive_fit(scores: Floats, grain: float) -> tuple[Floats, Floats, Floats, Floats]:
-    """Means of rows, what each seed does to all rows (..., 1, seeds), variances of rows and their degrees of freedom.
+    """Means of rows, effects of seeds on all rows (..., 1, seeds), variances of rows and their degrees of freedom.
 
-    What a seed does is a mean over rows in which those that vary more than the median row count for less, as else one wide row
-    would make all others look wide.
+    The effect of a seed is a weighted mean over rows, in which rows that vary more than the median row have less weight, because
+    otherwise one row of large spread would make all others seem to have one.
     """
     seen = ~np.isnan(scores)
     seeds = seen.sum(axis=-1)
@@ -92,7 +92,7 @@ def _posterior(variances: Floats, freedom: Floats) -> tuple[Floats, Floats]:
     """Spreads of the histogram, shape (..., spreads), and each row's distribution over them, shape (..., rows, spreads)."""
     low = np.log(variances.min(axis=-1)) / 2 - math.log(_BELOW)
     high = np.log(variances.max(axis=-1)) / 2 + math.log(_ABOVE)
-    count = math.ceil(float((high - low).max() * np.sqrt(2 * freedom.max()))) + 1  # in steps of a likelihood's width
+    count = math.ceil(float((high - low).max() * np.sqrt(2 * freedom.max()))) + 1  # grid step: width of a likelihood
     spreads = np.exp(low[..., None] + (high - low)[..., None] * np.linspace(0, 1, count))
     ratio = (freedom * variances)[..., None] / spreads[..., None, :] ** 2
     log_likelihood = freedom[..., None] / 2 * np.log(ratio) - ratio / 2
@@ -105,13 +105,13 @@ def _posterior(variances: Floats, freedom: Floats) -> tuple[Floats, Floats]:
 
 
 def _steps(rows: int) -> int:
-    """Steps of EM, chosen by simulation: more give more power, and more false ranks where few rows vary more than all others."""
+    """Number of EM steps, from simulations: more give more power, but more false ranks where few rows vary more than all others."""
     return (rows - 1) // 2
 
 
 def _tail(differences: Floats, spreads: Floats, first: Floats, second: Floats) -> Floats:
-    """Probability of differences, times the root of seeds, that are at least as large, averaged over the spreads of both rows."""
-    from scipy.special import ndtr  # here, as it takes half a second that most commands have no use for
+    """Probability of differences at least as large, averaged over both rows' spreads; differences are times the root of seeds."""
+    from scipy.special import ndtr  # imported here: takes half a second, and most commands do not need it
 
     found = np.zeros(differences.shape)
     for one in range(spreads.shape[-1]):
@@ -127,12 +127,12 @@ def _tail(differences: Floats, spreads: Floats, first: Floats, second: Floats) -
 
 
 def _pooled_alike(differences: Floats, means: Floats, aligned: Floats, variances: Floats, freedom: Floats) -> Floats:
-    """p values of t tests with the mean variance of the two rows and of all that score like one of them at some seed.
+    """p values of t tests with the mean variance of the two rows and of all rows that score like one of them at some seed.
 
     Args:
-        aligned: scores freed of what seeds do to all rows.
+        aligned: scores minus the effects of seeds on all rows.
     """
-    from scipy.special import stdtr  # here, as it takes half a second that most commands have no use for
+    from scipy.special import stdtr  # imported here: takes half a second, and most commands do not need it
 
     rows = means.shape[-1]
     first, second = np.triu_indices(rows, 1)

@@ -1,4 +1,4 @@
-"""Orders that rows may be shown in."""
+"""Orders in which rows can be shown."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _COSTS = {cost.lower(): cost for cost in COSTS}
 
 
 def ordered(table: Table, by: str) -> Table:
-    """The table with its contenders, and its controls beneath, by ``by``: best score, or least cost, first.
+    """Sort the rows of a table by ``by``, best score or least cost first, with controls after contenders.
 
-    By a measured cost, rows are ordered within their blocks.
+    For a measured cost, rows are sorted within their blocks.
 
     Raises:
         ValueError: no such order.

@@ -1,4 +1,4 @@
-"""Scores weighed against costs: fronts, and rows that others leave no reason to choose."""
+"""Scores against costs: Pareto fronts, and rows that are dominated by others."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from attn_zoo.leaderboard.rows import COSTS, COUNTED, Ranking, Row
 
 
 def weighed(rows: Sequence[Row], ranking: Ranking, higher_is_better: bool) -> list[Row]:
-    """The same rows with the fronts they are on and the rows they are dominated by, controls included.
+    """Add to each row, controls included, the Pareto fronts it is on and the rows that dominate it.
 
-    A front is over means. To dominate is stronger, so that noise does not make it: no worse in the mean score and in every
-    comparable cost, and either less in a cost or better in score beyond noise. A row of which a seed failed does neither.
+    Fronts compare means. Dominance is stricter, so that noise does not cause it: no worse in the mean score and in every
+    comparable cost, and either lower in a cost or better in score beyond noise. A row with a failed seed does neither.
     """
     apart = {(c.better, c.worse) for c in ranking.comparisons if c.apart}
     whole = [row for row in rows if row.scores.test and not row.scores.failures]
@@ -39,7 +39,7 @@ def comparable(one: Row, other: Row, cost: str) -> bool:
 
 
 def cost_of(row: Row, cost: str) -> float | None:
-    """A cost of ``COSTS``, None where it was not measured."""
+    """Value of a cost, one of ``COSTS``; None where it was not measured."""
     value: float | None = getattr(row.costs, COSTS[cost])
     return value
 
@@ -71,5 +71,5 @@ def _sooner(one: Row, other: Row) -> bool:
 
 
 def _signed(row: Row, sign: int) -> float:
-    assert row.scores.test is not None, "only rows with a score are weighed"
+    assert row.scores.test is not None, "only rows with a score are compared"
     return sign * row.scores.test.mean

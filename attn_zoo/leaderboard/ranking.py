@@ -1,13 +1,14 @@
-"""Ranks that noise does not make: differences at common seeds, spreads moderated over rows, corrected for the number of pairs.
+"""Ranks by differences beyond noise: tests at common seeds, spreads moderated over rows, corrected for the number of pairs.
 
 On simulated records of 2 to 60 equal rows with 3 or 5 seeds at most 5 % of tables rank any row falsely: with equal spreads, with
-spreads that differ twentyfold, among sure rows, with skewed noise, on tests of few examples, at the ceiling and the floor, where
-rows begin to learn at some seeds only, and whether or not seeds are lucky for all rows alike (tests/leaderboard/test_ranking.py).
-Of forty rows that vary by 2 points at three seeds, 90 % of the gaps of 10 points are found; t tests of each pair alone find none.
+spreads that differ twentyfold, where half of the rows hardly vary, with skewed noise, on splits of few examples, with scores near
+the ends of the metric, where rows begin to learn at some seeds only, and with or without an effect of the seed on all rows
+(tests/leaderboard/test_ranking.py). Of forty rows that vary by 2 points at three seeds, 90 % of the gaps of 10 points are found; t
+tests of each pair alone find none.
 
-No test on so few seeds sees what is rare and of few rows alone. At three seeds up to 12 % of tables are false where one to three
-rows among equal ones vary three to ten times as much, up to 12 % where noise is skewed and 2 to 5 rows differ twentyfold in spread,
-and up to half where of 2 to 10 rows some are sure and others fall far at one seed of five.
+No test on so few seeds detects events that are rare and limited to few rows. At three seeds up to 12 % of tables have a false rank
+where one to three rows among equal ones vary three to ten times as much, up to 12 % where noise is skewed and 2 to 5 rows differ
+twentyfold in spread, and up to half where, of 2 to 10 rows, some hardly vary and others fall far at one seed in five.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from attn_zoo.leaderboard.rows import Ranking, Row, Standing
 from attn_zoo.leaderboard.statistics import holm
 
 METHOD = (
-    "rank = 1 + the number of contenders that are better beyond noise: by a point or more (1 % where the metric is no share), and "
-    "in tests at common seeds with spreads moderated over the rows of the table (empirical Bayes) and Holm's correction for all "
-    "pairs (5 % for a whole table); rows that share a letter cannot be told apart"
+    "rank = 1 + the number of contenders that are better beyond noise, which means better by at least a point (1 % where the "
+    "metric is not a share) and better in a test over common seeds, with standard deviations moderated over the rows of the table "
+    "(empirical Bayes) and Holm's correction for all pairs (5 % for a whole table); rows that share a letter cannot be told apart"
 )
 
 
 def ranked(rows: Sequence[Row], higher_is_better: bool, resolution: Resolution) -> tuple[list[Row], Ranking]:
-    """The same rows with ranks, letters and reasons for having none, and how they were ranked.
+    """Add ranks and tie letters, or the reason for having none, to rows, and return them with the table's ranking.
 
     Args:
         rows: contenders in the order of their means, the best first, and controls.
@@ -53,8 +54,8 @@ def ranked(rows: Sequence[Row], higher_is_better: bool, resolution: Resolution) 
 
 def _no_ranks(contenders: Sequence[Row]) -> str:
     if len(contenders) < 2:
-        return "no ranks, as there is one contender"
+        return "no ranks, as there is only one contender"
     shared = max(shared_seeds(a, b) for a, b in combinations(contenders, 2))
     if shared >= SEEDS_NEEDED:
         return "no ranks, as fewer than two contenders have a score at every seed"
-    return f"no ranks under {SEEDS_NEEDED} common seeds; {SEEDS_NEEDED - shared} more needed"
+    return f"no ranks with fewer than {SEEDS_NEEDED} common seeds; {SEEDS_NEEDED - shared} more needed"

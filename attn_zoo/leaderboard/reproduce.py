@@ -1,4 +1,4 @@
-"""The command that does a recorded run again."""
+"""Command that repeats a recorded run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _KEYWORDS = frozenset(["true", "false", "null", "nan", "inf"])
 
 
 def command(spec: RunSpec, seeds: Sequence[int] = ()) -> str:
-    """``attn-zoo run`` with everything that the spec says, so that neither levels nor defaults have a part in it.
+    """Command ``attn-zoo run`` with every setting of the spec, so that it depends on neither levels nor defaults.
 
-    To be typed into a POSIX shell. Where data lie is no part of a spec: ``data.root=`` is the reader's own.
+    The command is quoted for a POSIX shell. The data folder is not part of a spec: the reader adds ``data.root=``.
 
     Args:
-        seeds: those in place of the spec's own; several make a sweep.
+        seeds: seeds in place of the spec's; several make a sweep.
     """
     several = ",".join(map(str, seeds or [spec.seed]))
     words = [f"attention={hydra_value(spec.attention)}", *_group("attention", spec.options)]
@@ -36,7 +36,7 @@ def _group(name: str, values: Any) -> list[str]:
 
 
 def hydra_value(value: Any) -> str:
-    """A setting as Hydra's grammar writes it: strings that could be read as anything else stand in quotes."""
+    """Format a setting in Hydra's grammar: strings that could be read as anything else are quoted."""
     if value is None:
         return "null"
     if isinstance(value, bool):

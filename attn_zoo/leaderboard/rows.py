@@ -16,14 +16,14 @@ COSTS: Mapping[str, str] = {
     "time": "train_seconds",
     "memory": "peak_bytes",
 }
-"""Costs that a score is weighed against, and the field of ``Costs`` that each is in."""
+"""Costs with which a score is compared, and the field of ``Costs`` that holds each."""
 COUNTED = ("parameters", "FLOPs")
 """Costs that are the same on every machine and for every implementation; the others are measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """One look at the validation split, over the seeds that are done."""
+    """One validation during training, over the finished seeds."""
 
     step: int
     seconds: float
@@ -58,17 +58,17 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows of which measured costs may be compared."""
+    """Block of rows whose measured costs may be compared."""
 
     measured_as: str
-    """``auto`` where the run took what ``auto`` takes on its device, else the implementation asked for by name."""
+    """``auto`` where the implementation was chosen by ``auto``, else the implementation asked for by name."""
     machines: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"{self.measured_as}, {'; '.join(self.machines)}"
 
     def named(self, names: Mapping[str, str]) -> str:
-        """The block with short names of machines, which are left out where there is one in all."""
+        """Name of the block with short names of machines, which are left out where there is only one machine."""
         where = " + ".join(names[machine] for machine in self.machines) if len(names) > 1 else ""
         return ", ".join(filter(None, [self.measured_as, where]))
 
@@ -78,7 +78,7 @@ class Scores:
     """Scores of a row over its seeds."""
 
     test: Estimate | None
-    """Test score over the seeds that are done."""
+    """Test score over the finished seeds."""
     by_seed: Mapping[int, float]
     """Test score by seed."""
     valid: Estimate | None
@@ -97,7 +97,7 @@ class Scores:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Seeds that are done."""
+        """Seeds with a test score."""
         return tuple(self.by_seed)
 
     @property
@@ -116,10 +116,10 @@ class Costs:
     training_flops_per_example: float | None
     """FLOPs of a forward and backward pass; three times a forward pass where the records do not count it."""
     training_flops_counted: bool
-    """Whether the records count it."""
+    """Whether the records count the FLOPs of training."""
     mechanism_flops_4096: int | None
-    """FLOPs of the mechanisms of all layers without projections, forward, at 4,096 tokens; None where they do not take as many, or
-    older records do not count it."""
+    """FLOPs of the mechanisms of all layers without projections, forward, at 4,096 tokens; None where the mechanisms do not accept
+    so many tokens, or an older record does not count them."""
     state_bytes: int | None
     """Bytes that the mechanisms of all layers carry from token to token at the task's length; None where a mechanism has no causal
     form of a known state, or the task is not causal."""
@@ -128,7 +128,7 @@ class Costs:
     train_seconds: float | None
     """Time of all training steps, pretraining included."""
     train_seconds_range: tuple[float, float] | None
-    """Least and most over seeds."""
+    """Least and most training time over seeds."""
     peak_bytes: float | None
     """Peak memory of a training step."""
     block: Block
@@ -147,7 +147,7 @@ class Provenance:
     commands: tuple[str, ...]
     commits: tuple[str, ...]
     tuning: Tuning | None
-    """The study that its settings are the best of, with the number of trials that is recorded by now."""
+    """Study that found the row's settings, with the number of trials recorded so far."""
     tuned: Mapping[str, Any]
     """Best settings of that study by key, such as ``budget.learning_rate``."""
 
@@ -164,9 +164,9 @@ class Standing:
     rank: int | None = None
     """1 + the number of contenders that are better beyond noise; None for controls and where seeds do not suffice."""
     ties: str = ""
-    """Letters; ranked rows that share one cannot be told apart."""
+    """Tie letters; ranked rows that share one cannot be told apart."""
     unranked: str | None = None
-    """Why a contender has no rank, where the table has ranks."""
+    """Reason why a contender has no rank, where the table has ranks."""
     dominated_by: tuple[str, ...] = ()
     """Labels of rows that are no worse in score and in every comparable cost, and better in one."""
     fronts: tuple[str, ...] = ()
@@ -185,11 +185,11 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One attention, with its options and implementation, on one task: what its seeds found."""
+    """Row of a table: one attention, with its options and implementation, on one task, over all its seeds."""
 
     attention: str
     setting: str
-    """Implementation, options and heads in which the row differs from its attention's others; empty where there are none."""
+    """Implementation, options and heads in which the row differs from others of its attention; empty where there are none."""
     options: Mapping[str, Any]
     heads: int | None
     """Heads of the layers where the table has rows of this attention with other heads than ``Table.model`` says; else None."""
@@ -203,38 +203,38 @@ class Row:
 
     @property
     def label(self) -> str:
-        """Attention and setting, unlike the label of every other row of the table."""
+        """Attention and setting, unique in the table."""
         return f"{self.attention} {self.setting}".strip()
 
     def block(self, cost: str) -> Block | None:
-        """Rows of which ``cost`` may be compared: all, which is None, where it is counted."""
+        """Block of rows whose ``cost`` may be compared; None for a counted cost, which may be compared among all rows."""
         return None if cost in COUNTED else self.costs.block
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two contenders at the seeds they share."""
+    """Comparison of two rows at common seeds."""
 
     better: str
-    """Label of the one with the better mean."""
+    """Label of the row with the better mean."""
     worse: str
     difference: Estimate
     """Score of ``better`` minus score of ``worse``, paired by seed; the interval is of this pair alone."""
     p: float
-    """Two-sided, corrected for all pairs of the table."""
+    """Two-sided p value, corrected for all pairs of the table."""
     apart: bool
     """Whether they differ beyond noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """How the contenders of a table were ranked, or why they were not."""
+    """Ranking of the contenders of a table, or the reason why there is none."""
 
     method: str
     seeds: tuple[int, ...]
-    """Common to all ranked rows."""
+    """Seeds common to all ranked rows."""
     reason: str | None
-    """Why there are no ranks; None where there are."""
+    """Reason why there are no ranks; None where there are."""
     comparisons: tuple[Comparison, ...]
 
 
@@ -246,13 +246,13 @@ class Entry:
     control: bool
     block: Block
     score: Estimate | None
-    """None where the budget does not suffice, or it is not known whether it does."""
+    """Score within the budget; None where the budget does not suffice, or it is not known whether it does."""
     spent: float | None
     """Cost in the budget's unit when that score was reached, median over seeds."""
     over: bool
     """Whether the budget does not suffice."""
     note: str
-    """Why there is no score, or what to know of it; may be empty."""
+    """Reason why there is no score, or a remark on it; may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ class Board:
     unit: str
     """``s``, ``FLOPs`` or ``bytes``."""
     rule: str
-    """How budgets were chosen."""
+    """Rule by which the budgets were chosen."""
     score: str
     """Kind of score: ``valid`` reached within the budget, or ``test`` of the rows that fit it."""
     entries: tuple[Entry, ...]
@@ -280,7 +280,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows that may be compared: same task, data, network but for its heads, budget, precision and kind of device."""
+    """Table of comparable rows: same task, data, network (heads excepted), budget, precision and kind of device."""
 
     task: Mapping[str, Any]
     """The task's card as it was recorded."""
@@ -289,7 +289,7 @@ class Table:
     model: Mapping[str, Any]
     """Network around the attention; its heads are those of most rows."""
     budget: Mapping[str, Any]
-    """Budget of training; a setting that was tuned by row is the range of its search, as text."""
+    """Training budget; a setting that was tuned for each row is given as the range of its search, as text."""
     protocol: str
     precision: str
     device: str
@@ -297,20 +297,20 @@ class Table:
     control: str | None
     """Label of the best control."""
     best_control: float | None
-    """Its mean score."""
+    """Mean score of the best control."""
     softmax_flops: int | None
     """FLOPs an example of the softmax row, the yardstick of cost."""
     rows: tuple[Row, ...]
     """Contenders, the best first, then controls."""
     ranking: Ranking
     boards: Mapping[str, Board]
-    """Boards by cost, ``time``, ``FLOPs`` and ``memory``, as far as the records tell them."""
+    """Boards by cost: ``time``, ``FLOPs`` and ``memory``, as far as the records hold these costs."""
     at: tuple[Board, ...] = ()
     """Boards of time, one for each time of training that was asked for."""
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether the metric is one of which more is better."""
+        """Whether higher values of the metric are better."""
         return bool(self.task.get("higher_is_better", True))
 
     @property

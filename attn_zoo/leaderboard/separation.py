@@ -10,32 +10,33 @@ from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate, Floats, benjamini_hochberg, holm, paired
 
 LEAD_NEEDED = 0.3
-"""Lead of the yardstick over the best control: of shares as it is (30 points), of other metrics relative to the control."""
+"""Required lead of the yardstick over the best control: absolute for shares (30 points), relative to the control otherwise."""
 GROUPS_NEEDED = 3
-"""Tie groups that must stand apart."""
+"""Required number of tie groups that are told apart."""
 RULE = (
-    "a task separates where softmax, or the mechanism that solves it by its card, leads the best control by "
-    f"{100 * LEAD_NEEDED:.0f} points ({100 * LEAD_NEEDED:.0f} % where the metric is no share) with its whole 95 % interval, and "
-    f"{GROUPS_NEEDED} tie groups stand apart: all members of one are told apart from all of the next, with Holm's correction"
+    "a task separates mechanisms where softmax, or the mechanism that the task's card names as solving it, leads the best control "
+    f"by {100 * LEAD_NEEDED:.0f} points ({100 * LEAD_NEEDED:.0f} % where the metric is not a share) with the whole 95 % interval, "
+    f"and where {GROUPS_NEEDED} tie groups stand apart: every member of one is told apart from every member of the next, with "
+    "Holm's correction"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """How far the rows of a table, controls included, are told apart."""
+    """Verdict on whether the rows of a table, controls included, are told apart."""
 
     table: Table
     rows: tuple[str, ...]
-    """Labels of the rows that are compared."""
+    """Labels of the compared rows."""
     left_out: tuple[str, ...]
-    """Labels of rows of which seeds failed or are too few."""
+    """Labels of rows with failed or too few seeds."""
     seeds: int
-    """Fewest seeds of a row that is compared."""
+    """Smallest number of seeds of a compared row."""
     pairs: int
     told_apart: int
-    """Pairs that are told apart at a false discovery rate of 5 %."""
+    """Number of pairs told apart at a false discovery rate of 5 %."""
     groups: tuple[tuple[str, ...], ...]
-    """Tie groups that stand apart, the best first; rows that tie with members of two groups are in none."""
+    """Tie groups that are told apart, the best first; rows that tie with members of two groups are in none."""
     yardstick: str
     control: str | None
     """Label of the best control."""
@@ -43,11 +44,11 @@ class Separation:
     """Score of the yardstick minus that of the best control, paired by seed."""
     separates: bool
     reasons: tuple[str, ...]
-    """Why it does not, or by what it does."""
+    """Reasons why the task does not separate, or evidence that it does."""
 
 
 def separates(table: Table, row: str = "softmax") -> Separation:
-    """The verdict on a task.
+    """Judge whether a task separates mechanisms.
 
     Args:
         row: the yardstick, by its label or by the name of the attention; of several rows of an attention the best.
@@ -80,13 +81,13 @@ def separates(table: Table, row: str = "softmax") -> Separation:
 
 
 def groups_apart(labels: Sequence[str], apart: set[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
-    """The most groups of which every member is told apart from every member of the next.
+    """Largest number of groups such that every member is told apart from every member of the next group.
 
-    They are a longest chain of rows each of which is told apart from the next, with every other row that fits beside one of them.
-    By Mirsky 1971 ("A dual of Dilworth's decomposition theorem") as many sets of ties are the fewest that can hold all rows.
+    The groups start as a longest chain of rows, each told apart from the next, and every other row that fits joins one of them.
+    By Mirsky 1971 ("A dual of Dilworth's decomposition theorem") their number is also the fewest sets of ties that hold all rows.
 
     Args:
-        labels: of rows, the best first.
+        labels: labels of rows, the best first.
         apart: (better, worse) of the pairs that are told apart.
     """
     chains: dict[str, tuple[str, ...]] = {}
@@ -114,9 +115,9 @@ def _apart(rows: Sequence[Row], table: Table, measured: Resolution, correction: 
 def _lead(
     name: str, yardstick: Row | None, controls: Sequence[Row], table: Table, measured: Resolution
 ) -> tuple[Estimate | None, list[str]]:
-    """The yardstick minus the best control, and why that is too little; a control that is better beyond noise is named as well."""
+    """Lead of the yardstick over the best control, and reasons against it: too small, or a control is better beyond noise."""
     if yardstick is None or not controls:
-        return None, [f"{name} and a control do not have {SEEDS_NEEDED} seeds in common, none failed"]
+        return None, [f"{name} and a control do not have {SEEDS_NEEDED} seeds in common without a failed seed"]
     sign = 1 if table.higher_is_better else -1
     against = []
     for control in controls:

@@ -1,4 +1,4 @@
-"""A row as a reviewer checks it: status, score, seeds, data, code, machine and the command that does it again; then the rest."""
+"""Description of a row for a reviewer: status, score, seeds, data, code, machine and the command that repeats it; then details."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ class Shown:
 
 
 def find(wanted: str, records: Sequence[RunRecord]) -> tuple[Shown, ...]:
-    """The rows that ``wanted`` means: a run id (or six or more of its digits), or a row or label, ``@TASK`` after it or not.
+    """Find rows by ``wanted``: a run id (or its first six or more digits), or a row or label, optionally followed by ``@TASK``.
 
     Raises:
-        ValueError: nothing recorded is called so; the message lists what is.
+        ValueError: ``wanted`` is a trial, or no recorded row matches it; the message then lists the recorded rows.
     """
     ids = [record for record in records if len(wanted) >= 6 and record.run_id.startswith(wanted)]
     if ids and all(record.is_trial for record in ids):
         studies = ", ".join(sorted({record.tuning.study for record in ids if record.tuning}))
-        raise ValueError(f"{wanted!r} is a trial of study {studies}, which is no row; see the run with the settings chosen from it")
+        raise ValueError(
+            f"{wanted!r} is a trial of study {studies}, and a trial is not a row; name a run with the settings that the study chose"
+        )
     if ids:
         return rows_of(ids)
     name, _, task = wanted.partition("@")
@@ -43,14 +45,14 @@ def find(wanted: str, records: Sequence[RunRecord]) -> tuple[Shown, ...]:
     if not found:
         there = sorted({f"{s.row.label}@{s.table.task['name']}" for s in every})
         raise ValueError(
-            f"no row is called {wanted!r}; ROW is NAME or NAME[OPTION=VALUE,...], perhaps @TASK, a run id or a file; "
+            f"no row is called {wanted!r}; ROW is NAME or NAME[OPTION=VALUE,...], optionally with @TASK, or a run id or a file; "
             f"recorded: {', '.join(there) or 'nothing'}"
         )
     return found
 
 
 def _is_called(row: Row, name: str) -> bool:
-    """Whether a row has this label, or is among those that a row of the command line says."""
+    """Whether a row has this label, or matches a row as written on the command line."""
     try:
         said = read_rows(name)
     except ValueError:
@@ -59,7 +61,7 @@ def _is_called(row: Row, name: str) -> bool:
 
 
 def rows_of(records: Sequence[RunRecord]) -> tuple[Shown, ...]:
-    """Every row that the records make."""
+    """All rows of the tables of the records."""
     by_file = {record.source: record for record in records}
     return tuple(
         Shown(table, row, tuple(by_file[f] for f in row.provenance.files)) for table in tables(records) for row in table.rows
@@ -67,20 +69,20 @@ def rows_of(records: Sequence[RunRecord]) -> tuple[Shown, ...]:
 
 
 def describe(shown: Shown, checks: str, *, whole: bool = False) -> str:
-    """A row as text: what a reviewer checks, and the command that does it again.
+    """Describe a row as text: the facts that a reviewer checks, and the command that repeats its runs.
 
     Args:
-        checks: what the conformance kit said of the attention, or that it was not asked.
-        whole: add all the rest.
+        checks: verdict of the conformance kit on the attention, or a note that it was not run.
+        whole: add all other details.
     """
     title = f"{shown.row.label} on {shown.table.task['title']}"
-    parts = [title, fit([list(fact) for fact in _reviewed(shown)]), f"Done again by\n\n{_commands(shown)}"]
+    parts = [title, fit([list(fact) for fact in _reviewed(shown)]), f"Run again with\n\n{_commands(shown)}"]
     rest = [f"{head}\n\n{text}" for head, text in details(shown, checks)] if whole else ["--all shows the rest."]
     return "\n\n".join([*parts, *rest])
 
 
 def _reviewed(shown: Shown) -> Iterator[tuple[str, str]]:
-    """Names and facts, in the order in which a reviewer asks."""
+    """Yield names and facts, in the order in which a reviewer asks for them."""
     table, row, scores = shown.table, shown.row, shown.row.scores
     percent = unit(table, " %")
     yield "status", "; ".join([f"{len(scores.seeds)} of {scores.runs} seeds done", *map(str, scores.failures)])
@@ -106,29 +108,29 @@ def _reviewed(shown: Shown) -> Iterator[tuple[str, str]]:
 def _rank(shown: Shown) -> str:
     standing, ranking = shown.row.standing, shown.table.ranking
     if standing.rank:
-        return f"{standing.rank}" + (f", tied with all that share a letter of {standing.letters}" if standing.ties else "")
+        return f"{standing.rank}" + (f", tied with all rows that share a letter of {standing.letters}" if standing.ties else "")
     return standing.unranked or ("" if shown.row.control else ranking.reason or "")
 
 
 def _data(table: Table) -> str:
     part = table.data.get("test")
     if part is None:
-        return f"{table.data_title}; never read, as no run came so far"
+        return f"{table.data_title}; never read, because no run got that far"
     return f"{table.data_title}; test of {part.get('examples', '?'):,} examples, SHA-256 {part.get('digest', '?')}"
 
 
 def _code(record: RunRecord) -> str:
-    """Version and commit of the code that ran, and whether it was that commit or changed."""
+    """Version and commit of the code that ran, and whether it had uncommitted changes."""
     there = record.environment
     version, commit = (there.get(name) or "unknown" for name in ("attn_zoo", "commit"))
-    known: dict[Any, str] = {False: "clean", True: "dirty: changed, and the changes are not committed"}
+    known: dict[Any, str] = {False: "clean", True: "dirty: with uncommitted changes"}
     state = known.get(there.get("dirty"), "unknown whether changed")
     return f"attn-zoo {version}, commit {commit}, {state}"
 
 
 def _commands(shown: Shown) -> str:
-    """One command for all seeds."""
+    """Command that repeats all seeds, with a note on the data folder."""
     told = [shell(command(shown.members[0].spec, [record.spec.seed for record in shown.members]))]
     if shown.table.data_title != "generated":
-        told.append(wrap("with data.root=FOLDER where the data lie in another folder than $ATTN_ZOO_DATA or data"))
+        told.append(wrap("with data.root=FOLDER if the data are in another folder than $ATTN_ZOO_DATA or data"))
     return "\n".join(told)

@@ -1,4 +1,4 @@
-"""The rest of what is known of a row: setting, data, scores, curve, cost, literature and environment."""
+"""Further details of a row: setting, data, scores, curve, cost, literature and environment."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 _SPLITS = ("test", "valid", "train")
 _POINTS = 12
-"""Points of a learning curve that are listed; of longer ones an even choice."""
+"""Number of evenly chosen points of a learning curve that are listed, besides the best and the last."""
 
 
 def details(shown: Shown, checks: str) -> Iterator[tuple[str, str]]:
-    """Heads and texts, no line wider than the terminal.
+    """Yield headings and texts of the details, no line wider than the terminal.
 
     Args:
-        checks: what the conformance kit said of the attention, or that it was not asked.
+        checks: verdict of the conformance kit on the attention, or a note that it was not run.
     """
     yield "Setting", _facts(shown)
     yield "Data", _data(shown.table)
@@ -68,7 +68,7 @@ def _data(table: Table) -> str:
         for split, part in table.data.items()
     ]
     told = f"{table.data_title}; {table.task.get('source', 'source unknown')}" + (f"; licence: {licence}" if licence else "")
-    return wrap(told) + ("\n\n" + fit(facts) if facts else "; never read, as no run came so far")
+    return wrap(told) + ("\n\n" + fit(facts) if facts else "; never read, because no run got that far")
 
 
 def _scores(shown: Shown) -> str:
@@ -97,7 +97,10 @@ def _curve(shown: Shown) -> str:
         for p in _chosen(points, best)
     ]
     head = ["step", "s", "training FLOPs", f"valid{unit(table)}"]
-    said = f"best on validation at step {best.step:,} of {points[-1].step:,} by the mean over seeds; each is tested at its own best"
+    said = (
+        f"the mean over seeds is best on validation at step {best.step:,} of {points[-1].step:,}; each seed is tested at its own "
+        "best step"
+    )
     return f"{fit(body, head, right=head)}\n\n{wrap(said)}"
 
 
@@ -114,9 +117,10 @@ def _cost(shown: Shown) -> str:
         values = [r.measured[name] for r in shown.members if r.spec.seed in row.scores.seeds and r.measured.get(name) is not None]
         body.append([name.replace("_", " "), _median(name, values), "measured"])
     protocol = [
-        "counted: of one example where it says so, matrix products alone, the same on every machine",
-        f"measured: while training with batch {shown.table.budget['batch_size']}, by protocol {shown.table.protocol}; the median "
-        "over seeds, with the least and the most; a step's median and interquartile range are over the steps of a run",
+        "counted: matrix products only, per example where the name says so, the same on every machine",
+        f"measured: during training with batch size {shown.table.budget['batch_size']} under protocol {shown.table.protocol}; the "
+        "median over seeds, with the smallest and the largest value; a step's median and interquartile range are over the steps of "
+        "a run",
         f"measured on: {'; '.join(row.costs.block.machines)}",
     ]
     absent = [name for name in ("step_seconds_median", "peak_bytes") if not any(name in r.measured for r in shown.members)]
@@ -147,7 +151,7 @@ def _published(shown: Shown) -> str:
     compared = literature(shown.table)
     row = next((r for r in compared.rows if r.label == shown.row.label), None) if compared else None
     if compared is None or row is None:
-        return "no score of this attention on this task is known"
+        return "no published score of this attention on this task is known"
     told = difference_lines(compared, row)
     told += [f"{title}, known flaws: {'; '.join(compared.flaws[title])}" for title in row.figures if compared.flaws[title]]
     told += [] if row.spread is None else [f"the sources differ by {row.spread:.1f} points among themselves"]
@@ -157,7 +161,7 @@ def _published(shown: Shown) -> str:
 
 
 def _environment(members: Sequence[RunRecord]) -> str:
-    """What all runs share, then what each has of its own."""
+    """Table of the environments of all runs, with the different values of each entry on one line."""
     names = dict.fromkeys(name for r in members for name in r.environment)
     body = []
     for name in names:

@@ -1,4 +1,4 @@
-"""Means with their uncertainty, and differences that noise does not explain."""
+"""Statistics over seeds: means with confidence intervals, and p values of differences."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over ``count`` seeds and the half width of its interval, None where one seed says nothing of the spread."""
+    """Mean over ``count`` seeds and half width of its interval, None with one seed, which says nothing about the spread."""
 
     mean: float
     half_width: float | None
     count: int
 
     def minus(self, constant: float) -> Estimate:
-        """The same estimate against a figure that is known exactly."""
+        """Subtract a constant that is known exactly."""
         return Estimate(self.mean - constant, self.half_width, self.count)
 
     def written(self, form: str, scale: float = 1.0, sign: str = "") -> str:
-        """``mean ± half width``, the latter where it is known."""
+        """Format as ``mean ± half width``, the latter where it is known."""
         spread = "" if self.half_width is None else f" ± {scale * self.half_width:{form}}"
         return f"{scale * self.mean:{sign}{form}}{spread}"
 
     def in_points(self, share: bool, sign: str = "+") -> str:
-        """A difference of scores: of shares in points of a hundred, else with three digits."""
+        """Format a difference of scores: shares in points of a hundred, others with three digits."""
         return f"{self.written('.1f', 100, sign)} points" if share else self.written(".3g", sign=sign)
 
 
@@ -54,7 +54,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 
 def paired(these: Mapping[int, float], those: Mapping[int, float]) -> Estimate | None:
-    """``these`` minus ``those`` at the seeds that both have, where what a seed does to both cancels; None where they share none."""
+    """Mean of ``these`` minus ``those`` at common seeds, where the effect of a seed on both cancels; None without a common seed."""
     return estimate([these[seed] - those[seed] for seed in sorted(these.keys() & those.keys())])
 
 
@@ -63,14 +63,14 @@ def pair_p_values(scores: Any, grain: float = 0.0) -> Floats:
 
     Args:
         scores: shape (..., rows, seeds); NaN where a row has no score at a seed, which is then no part of that row's pairs.
-        grain: the step in which scores can differ, such as 1 / examples. Seeds that agree better than rounding to this
-            grid allows agree by chance of rounding alone, so the variance of differences is taken to be larger by what
-            rounding does to it. Without this, of 15 equal rows with 3 seeds on a coarse test most tables rank some falsely.
+        grain: smallest step between scores, such as 1 / examples. Agreement between seeds that is closer than rounding to
+            this step allows is a coincidence of rounding, so the variance of rounding is added to that of differences.
+            Without this, most tables of 15 equal rows with 3 seeds on a coarse test rank some row falsely.
 
     Returns:
         Shape (..., rows (rows - 1) / 2), in the order of ``numpy.triu_indices(rows, 1)``; 1 where fewer than two seeds are shared.
     """
-    from scipy.special import stdtr  # here, as it takes half a second that most commands have no use for
+    from scipy.special import stdtr  # imported here: takes half a second, and most commands do not need it
 
     scores = np.asarray(scores, dtype=float)
     first, second = np.triu_indices(scores.shape[-2], 1)
@@ -86,8 +86,8 @@ def pair_p_values(scores: Any, grain: float = 0.0) -> Floats:
 
 
 def holm(p_values: Any) -> Floats:
-    """p values corrected for their number along the last axis (Holm 1979): calling what is at most 0.05 different is wrong in
-    any of them in at most 5 % of families, however they depend on each other."""
+    """Correct p values for their number along the last axis (Holm 1979): if values of at most 0.05 are called different, at most
+    5 % of families contain any error, however the values depend on each other."""
     p_values = np.asarray(p_values, dtype=float)
     count = p_values.shape[-1]
     order = np.argsort(p_values, axis=-1)
@@ -98,8 +98,8 @@ def holm(p_values: Any) -> Floats:
 
 
 def benjamini_hochberg(p_values: Any) -> Floats:
-    """p values corrected along the last axis (Benjamini and Hochberg 1995): of all that is at most 0.05 and called different,
-    5 % are expected to be equal."""
+    """Correct p values along the last axis (Benjamini and Hochberg 1995): if values of at most 0.05 are called different, at most
+    5 % of these are expected to be equal."""
     p_values = np.asarray(p_values, dtype=float)
     count = p_values.shape[-1]
     order = np.argsort(p_values, axis=-1)

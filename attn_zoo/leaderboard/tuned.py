@@ -1,4 +1,4 @@
-"""The tuning ledger in tables: trials are no rows, and a tuned row says of how many trials its settings are the best."""
+"""Tuned settings in tables: trials make no rows, and a tuned row states from how many trials its settings were chosen."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from attn_zoo.records.tuning import setting
 
 
 def rows_of_tables(records: Iterable[RunRecord]) -> list[RunRecord]:
-    """Records that make rows: no trials, and of each study only the runs with the settings that were chosen last.
+    """Records that make rows: no trials, and for each study only the runs with the settings that were chosen last.
 
-    How many trials stand behind a run is the number that is recorded by now, where trials were added after it.
+    The number of trials of a run includes trials that were recorded after it.
     """
     trials: dict[str, set[str]] = defaultdict(set)
     chosen: dict[str, list[RunRecord]] = defaultdict(list)
@@ -34,12 +34,12 @@ def rows_of_tables(records: Iterable[RunRecord]) -> list[RunRecord]:
 
 
 def shared_budget(record: RunRecord) -> dict[str, Any]:
-    """The budget with the range in place of what was searched over, since rows that were tuned over the same one share a table."""
+    """Budget with searched settings replaced by their ranges, because rows that were tuned over the same range share a table."""
     return record.spec.budget.to_dict() | {name: f"tuned: {text}" for name, text in searched(record.tuning, "budget").items()}
 
 
 def own_options(record: RunRecord) -> dict[str, Any]:
-    """The options that make a row another one than its attention's others: those that were not searched over."""
+    """Options that distinguish a row from others of its attention: those that were not searched."""
     found = searched(record.tuning, "attention")
     return {name: value for name, value in record.spec.options.items() if name not in found}
 
@@ -59,7 +59,7 @@ def tuning_notes(rows: Sequence[Row], score: Any) -> list[str]:
     """Notes on tuned settings and their studies, and a warning where rows were not tuned alike.
 
     Args:
-        score: a validation score as text.
+        score: function that formats a validation score.
     """
     notes = []
     counts: dict[int, list[str]] = defaultdict(list)
@@ -68,19 +68,21 @@ def tuning_notes(rows: Sequence[Row], score: Any) -> list[str]:
         counts[trials].append(row.label)
         if tuning is not None:
             found = ", ".join(f"{key.partition('.')[2]}={_short(value)}" for key, value in row.provenance.tuned.items())
-            failed = f", {tuning.failed} of them without a score" if tuning.failed else ""
+            failed = f" ({tuning.failed} of them without a score)" if tuning.failed else ""
             notes.append(
-                f"{row.label}: {found}, best of {trials} trials{failed} by validation ({score(tuning.best_valid)}, "
+                f"{row.label}: {found}, best of {trials} trials{failed} by validation score ({score(tuning.best_valid)}, "
                 f"seed {tuning.seed}); study {tuning.study}"
             )
     if notes and len(counts) > 1:
         told = "; ".join(f"{count}: {', '.join(labels)}" for count, labels in sorted(counts.items()))
-        notes.append(f"rows were tuned with different numbers of trials, and more find better settings; compare with care ({told})")
+        notes.append(
+            f"rows were tuned with different numbers of trials, and more trials find better settings; compare with care ({told})"
+        )
     return notes
 
 
 def _counted(record: RunRecord, trials: int) -> RunRecord:
-    assert record.tuning is not None, "asked of tuned runs only"
+    assert record.tuning is not None, "only tuned runs have a number of trials"
     return replace(record, tuning=replace(record.tuning, trials=max(record.tuning.trials or 0, trials)))
 
 

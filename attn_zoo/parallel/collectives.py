@@ -36,14 +36,14 @@ def place(group: dist.ProcessGroup | None) -> tuple[int, int]:
 
 
 def all_reduce_sum(tensor: Float[Tensor, "*shape"], group: dist.ProcessGroup | None = None) -> Float[Tensor, "*shape"]:
-    """Sum over the processes of a group, on each of them; the argument is not changed.
+    """Sum a tensor over the processes of a group; each process gets the sum, and the argument is not changed.
 
-    The gradient is that of the sum of the losses of all processes, so that it is summed over them, too. If every process computes
-    the same loss from the result, each of them counts: divide the loss by the number of processes.
+    The gradient is that of the sum of the losses of all processes, so it is summed over processes, too. If every process computes
+    the same loss from the result, each of these losses counts: divide the loss by the number of processes.
 
     Args:
         tensor: tensor of equal shape and dtype on all processes.
-        group: the processes; None means all.
+        group: process group; None means all processes.
     """
     summed: Tensor = _SumOverGroup.apply(tensor, group)
     return summed

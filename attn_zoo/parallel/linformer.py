@@ -28,9 +28,9 @@ OFFERED = (Linformer, KernelizedLinformer, SparseLinformer)
 class SequenceParallelLinformer(MultiHeadAttention):
     """Linformer layer whose tokens, and columns of E and F, are divided among the processes of a group.
 
-    Queries stay on their process. One all-reduce sums the products Eᵢ Xᵢ, and another one their gradients; the size of neither
-    grows with the length (see ``communicated``). All else equals the computation in one process: biases, padding, rows of padding
-    only, slices of different lengths, the gradient of every weight.
+    Queries stay on their process. One all-reduce sums the products Eᵢ Xᵢ, and another one their gradients; neither grows with the
+    length (see ``communicated``). Everything else equals the computation in one process: biases, padding, rows that hold only
+    padding, slices of different lengths, the gradient of every weight.
 
     E and F, learned or random, are cut between any two tokens; projections by windows (mean, max, convolution) between windows.
     All other weights are equal on all processes, and their gradients are those of this process's loss until ``reduce_gradients``
@@ -74,11 +74,11 @@ class SequenceParallelLinformer(MultiHeadAttention):
         return Sums(self.low_rank, self.dim, self.positions.start, self.order is Order.compress_first)
 
     def communicated(self, batch: int, dtype: torch.dtype = torch.float32) -> int:
-        """Bytes that a process contributes to the all-reduce of a forward pass, and as many to that of the backward pass.
+        """Number of bytes that a process contributes to the all-reduce of a forward pass; the backward pass takes as many.
 
-        For each sequence these are 2 · Σ over heads of k · head_dim numbers. If tokens are compressed before they are projected,
-        they are roles · k · (dim + 1), with two roles (E and F), or one if E = F; the 1 is the factor of the bias. One more number
-        states whether any token is real and, for projections by windows, one for each window.
+        Each sequence contributes 2 · Σ over heads of k · head_dim numbers. If tokens are compressed before they are projected,
+        it contributes roles · k · (dim + 1), with two roles (E and F), or one if E = F; the 1 is the factor of the bias. One more
+        number states whether any token is real; projections by windows add such a number for each window.
         """
         return batch * self.sums.numbers() * dtype.itemsize
 
@@ -90,7 +90,7 @@ class SequenceParallelLinformer(MultiHeadAttention):
         key_valid: Bool[Tensor, "batch slice"] | None = None,
         remembered: Remembered | None = None,
     ) -> Float[Tensor, "batch slice dim"]:
-        """Attend from this process's tokens to those of all. All processes of the group must call it, with equal batch sizes.
+        """Attend from this process's tokens to the tokens of all processes, which must all call it with equal batch sizes.
 
         Args:
             tokens: tokens at ``positions``. If there are fewer, or none, the rest of the slice counts as padding.
@@ -122,7 +122,7 @@ class SequenceParallelLinformer(MultiHeadAttention):
     def remember(
         self, context: Float[Tensor, "batch keys context_dim"], *, key_valid: Bool[Tensor, "batch keys"] | None = None
     ) -> Remembered:
-        """Refuse: the layer would cache the keys of this slice only.
+        """Refuse to cache keys, since the layer would cache the keys of this slice only.
 
         Raises:
             UnsupportedError: always.
@@ -138,12 +138,14 @@ class SequenceParallelLinformer(MultiHeadAttention):
         raise UnsupportedError("a sequence-parallel layer does not remember keys; build the model without reuse_keys")
 
     def resize_length(self, length: int) -> None:
-        """Refuse: positions would have to move to other processes.
+        """Refuse to change the length, since positions would have to move to other processes.
 
         Raises:
             UnsupportedError: always.
         """
-        raise UnsupportedError("a slice cannot be resized; load gather_state into the whole model, resize that and cut it anew")
+        raise UnsupportedError(
+            "a slice cannot be resized; load gather_state(...) into the whole model, resize that and cut it again"
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SequenceParallelLinformer:
         """Copy the layer without its group, which cannot be copied and is shared."""
@@ -171,7 +173,7 @@ class SequenceParallelLinformer(MultiHeadAttention):
             )
 
     def _choose_order_by_slices(self) -> Order:
-        """Order with fewer FLOPs for the longest slice, equal on all processes; each of them projects the compressed keys."""
+        """Order with fewer FLOPs for the longest slice, equal on all processes; each process projects the compressed keys."""
         r = self.low_rank.compressed_length()
         if self._asked_order is not Order.auto or r is None:
             return self.order
@@ -248,7 +250,8 @@ def _checked(layer: MultiHeadAttention) -> LowRankAttention[Any]:
         )
     if len(mechanism.options.layers()) > 1:
         raise UnsupportedError(
-            f"{name}.projected_lengths={mechanism.options.projected_lengths!r} names layers, and this one does not know which it "
-            "is; call attn_zoo.join_layers(model) first"
+            f"{name}.projected_lengths={mechanism.options.projected_lengths!r} has one value for each layer, and this layer does "
+            "not know "
+            "its number; call attn_zoo.join_layers(model) first"
         )
     return mechanism

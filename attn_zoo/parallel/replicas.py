@@ -1,4 +1,4 @@
-"""Gradients of weights that are replicated on all processes, and the state of the whole model from sliced weights."""
+"""Sums of the gradients of replicated weights over processes, and the state of the whole model from sliced weights."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def reduce_gradients(model: nn.Module) -> None:
     """Sum the gradients of all replicated weights over the processes; call it before the optimiser's step.
 
     The results are the gradients of the sum of the processes' losses. E and F are not changed: the gradients of their slices are
-    complete. A weight without a gradient on all processes keeps none; a gradient that some processes lack counts as zero there.
-    One all-reduce for each dtype.
+    complete. A weight that has no gradient on any process keeps none; a gradient that some processes lack counts as zero there.
+    Each dtype takes one all-reduce.
 
     Raises:
         UnsupportedError: the model has no sequence-parallel layer, or layers of several groups.
@@ -39,7 +39,7 @@ def reduce_gradients(model: nn.Module) -> None:
 def gather_state(model: nn.Module) -> dict[str, Tensor]:
     """State of the whole model on every process, with E and F in full length, for ``load_state_dict`` of the original.
 
-    Replicated weights are those of this process. To resume from a state, load it into the whole model and call ``parallelise``
+    Replicated weights are taken from this process. To resume from a state, load it into the whole model and call ``parallelise``
     again.
 
     Raises:

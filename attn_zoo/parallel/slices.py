@@ -13,7 +13,7 @@ from attn_zoo.contract import LengthMap, UnsupportedError
 
 
 def slices(length: int, ranks: int, window: int = 1) -> tuple[slice, ...]:
-    """Positions of each process, in whole windows of tokens; the first processes get one more window if they do not divide evenly.
+    """Positions of each process, in whole windows of tokens; if these do not divide evenly, the first processes get one more.
 
     Raises:
         UnsupportedError: there are fewer windows than processes.
@@ -29,7 +29,7 @@ def slices(length: int, ranks: int, window: int = 1) -> tuple[slice, ...]:
 
 
 def cut_of(mechanism: LowRankAttention, ranks: int) -> tuple[slice, ...]:
-    """Positions of each process for a mechanism: cut between any tokens for matrices, between windows for projections by windows.
+    """Positions of each process for a mechanism: matrices are cut between any tokens, projections by windows between windows.
 
     Raises:
         UnsupportedError: too few tokens for the number of processes, or windows that begin at different positions.

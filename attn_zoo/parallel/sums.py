@@ -15,7 +15,7 @@ from attn_zoo.attention.low_rank._projections import LowRankAttention
 from attn_zoo.attention.low_rank._window_maps import MeanMap, WindowMap
 
 Parts = dict[str, Tensor]
-"""Sums by name, (batch, ...). ``any`` is positive if any token of a sequence is real, ``windows i`` if any of a window is."""
+"""Sums by name, (batch, ...). ``any`` is positive if any token of a sequence is real, ``windows i`` if any token of a window is."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Sums:
         return shapes
 
     def numbers(self) -> int:
-        """Number of summed numbers for one sequence."""
+        """Number of numbers that are summed for one sequence."""
         return sum(map(math.prod, self.shapes().values()))
 
     def of_tokens(self, tokens: Float[Tensor, "batch slice dim"], real: Bool[Tensor, "batch slice"]) -> Tensor:

@@ -1,1 +1,1 @@
-"""Look of every picture: one theme for a light and a dark page, labels that do not overlap, and files that are written alike."""
+"""Look of every plot: one theme for light and dark mode, labels that do not overlap, and reproducible files."""

@@ -1,4 +1,4 @@
-"""Names beside what they name, none over another."""
+"""Placement of labels beside points and curves, such that no label covers another."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 from attn_zoo.plotting.theme import MUTED
 
 Box = tuple[float, float, float, float]
-"""Left, bottom, right, top, in pixels."""
+"""Left, bottom, right and top edge of a box, in pixels."""
 Leader = tuple[tuple[float, float], tuple[float, float]]
-"""Ends of a line from a marker to its name, in pixels."""
+"""Ends of a leader line from a marker to its label, in pixels."""
 _DISTANCES = (7.0, 14.0, 20.0, 27.0, 36.0, 46.0, 58.0, 72.0, 90.0, 110.0)
-"""Points between a marker and its name, the nearest that is free is taken."""
+"""Distances between a marker and its label, in points; the nearest free one is used."""
 _DIRECTIONS = (
     *((1.0, 0.0), (-1.0, 0.0), (0.7, 0.7), (0.7, -0.7), (-0.7, 0.7), (-0.7, -0.7), (0.0, 1.0), (0.0, -1.0)),
     *((0.9, 0.4), (0.9, -0.4), (-0.9, 0.4), (-0.9, -0.4), (0.4, 0.9), (0.4, -0.9), (-0.4, 0.9), (-0.4, -0.9)),
 )
 _LEADER = 10.0
-"""A name further off than this many points has a line to its marker."""
+"""Distance in points beyond which a leader line joins a label to its marker."""
 
 
 _LONG = 20
-"""Letters of a name on one line."""
+"""Greatest number of letters of a label on one line."""
 _MARGIN, _MARK = 4.0, 11.0
-"""Points between a name at a curve's end and the figure's edge, and those that a marker before it takes."""
+"""Margin between a label at a curve's end and the figure's edge, and width of a marker before the label, in points."""
 
 
 def beside_points(
@@ -37,13 +37,13 @@ def beside_points(
     taken: Sequence[Box] = (),
     avoided: Sequence[Box] = (),
 ) -> list[Any]:
-    """Write each name next to its point where it covers no marker, no other name and nothing of ``taken``, and nothing of
-    ``avoided`` either if there is such a place.
+    """Write each label next to its point, where it covers no marker, no other label and no box of ``taken``; it covers a box of
+    ``avoided`` only if no other place is free.
 
-    Names for which there is no room within reach are left out rather than laid over others.
+    Labels without a free place nearby are left out rather than written over others.
 
     Returns:
-        The annotations, in the order of ``points`` less those left out.
+        Annotations in the order of ``points``, without those left out.
     """
     pixel = figure.dpi / 72
     places = [tuple(axes.transData.transform(point)) for point in points]
@@ -84,7 +84,7 @@ def _free_place(
     frame: Any,
     pixel: float,
 ) -> tuple[Box, Leader | None] | None:
-    """The nearest box for a name, with the line that leads there where it is not at once clear whose it is."""
+    """Nearest free box for a label, with a leader line where it is more than ``_LEADER`` points away; None without a free box."""
     width, height = size
     for distance, (right, up) in itertools.product(_DISTANCES, _DIRECTIONS):
         centre_x = place[0] + right * (distance * pixel + width / 2 if abs(right) == 1 else distance * pixel)
@@ -108,7 +108,7 @@ def overlap(one: Box, other: Box) -> bool:
 
 
 def _crosses(line: Leader, box: Box) -> bool:
-    """Whether a line runs through a box, looked at in steps finer than a name is high."""
+    """Whether a line runs through a box, tested in steps smaller than the height of a label."""
     (x0, y0), (x1, y1) = line
     steps = max(2, int(max(abs(x1 - x0), abs(y1 - y0)) / 4))
     points = [(x0 + (x1 - x0) * at / steps, y0 + (y1 - y0) * at / steps) for at in range(steps + 1)]
@@ -126,7 +126,7 @@ def _meet(one: Leader, other: Leader) -> bool:
 
 
 def folded(name: str) -> str:
-    """A long name with its options on lines of their own."""
+    """Wrap a label of more than ``_LONG`` letters at its spaces."""
     return name if len(name) <= _LONG else "\n".join(textwrap.wrap(name, _LONG, break_long_words=False, break_on_hyphens=False))
 
 
@@ -141,15 +141,15 @@ def at_ends(
     right: float = 1.0,
     size: float = 8,
 ) -> list[Any]:
-    """Write names to the right of the axes at the heights of their curves' ends, moved apart where they would touch.
+    """Write labels to the right of the axes at the heights of their curves' ends, moved apart where they would overlap.
 
-    The axes are made as wide as the names leave room for.
+    The width of the axes is set so that the labels fit into the figure.
 
     Args:
-        ends: last point of each curve, in data.
-        marks: a marker before each name in place of a leader, for curves that end far from it.
-        right: share of the figure's width at which the names end.
-        size: of the letters, in points.
+        ends: last point of each curve, in data coordinates.
+        marks: markers before the labels, in place of leader lines, for curves that end far from their labels.
+        right: right end of the labels, as a share of the figure's width.
+        size: font size in points.
     """
     pixel = figure.dpi / 72
     notes = [axes.annotate(name, (0, 0), va="center", fontsize=size, annotation_clip=False) for name in names]
@@ -175,9 +175,9 @@ def at_ends(
 
 
 def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
-    """Middles as near to the wanted ones as they can be when things of these sizes may not overlap.
+    """Centres of items, as near to the wanted ones as possible such that items of these sizes do not overlap.
 
-    Things that touch move as one, to the mean of what they want; all lie within ``low`` and ``high`` if they fit.
+    Items that touch move together, to the mean of their wanted positions; all lie within ``low`` and ``high`` if they fit.
     """
     pools: list[list[int]] = []
     for at in sorted(range(len(wanted)), key=lambda key: wanted[key]):
@@ -201,7 +201,7 @@ def _size(pool: Sequence[int], sizes: Sequence[float]) -> float:
 
 
 def _bottom(pool: Sequence[int], wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> float:
-    """Lower edge of a pool of things that touch, set so that their middles are right on average."""
+    """Lower edge of a pool of touching items, set so that their centres are at the wanted positions on average."""
     below, offsets = 0.0, 0.0
     for at in pool:
         offsets += wanted[at] - below - sizes[at] / 2

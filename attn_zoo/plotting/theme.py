@@ -1,4 +1,4 @@
-"""Theme of every picture: colours in the light and in the dark, settings of matplotlib, and files of a figure."""
+"""Theme of every plot: colours of light and dark mode, settings of matplotlib, and files of a figure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MUTED = "#69707d"
 GRID = "#e4e7eb"
 PAPER = "#ffffff"
 SERIES = ("#1a2fcf", "#2e9fb8", "#ee6325", "#b45cf0", "#9c2a17", "#5c1a73")
-"""Colours told apart with red-green and blue-yellow blindness, each at least 3 : 1 against white."""
+"""Colours of series, distinguishable with red-green and blue-yellow blindness, each of contrast at least 3 : 1 to white."""
 DARK = {
     INK: "#eef1f5",
     MUTED: "#9aa4b2",
@@ -20,19 +20,19 @@ DARK = {
     PAPER: "#14171c",
     **dict(zip(SERIES, ("#5f84ff", "#5fd6e6", "#ff9a4d", "#d3a6ff", "#d8644d", "#b25cd2"), strict=True)),
 }
-"""Colours on a dark page, by those on a light one."""
+"""Colour of dark mode for each colour of light mode."""
 MARKERS = ("o", "^", "s", "D", "v", "P")
 SUFFIXES = (".svg", ".png")
 
 
 def settings(name: str, *, outlined: bool = True) -> dict[str, Any]:
-    """Settings of matplotlib for the figure ``name``: equal figures give equal files, and two share no ids.
+    """Settings of matplotlib for the figure ``name``, such that equal figures give equal files and no two figures share ids.
 
     Args:
         outlined: True for letters as outlines, which look alike everywhere; False for text, which is small and searchable.
     """
     return {
-        "font.family": "DejaVu Sans",  # ships with matplotlib, so that every machine lays out alike
+        "font.family": "DejaVu Sans",  # ships with matplotlib, so that the layout is the same on every machine
         "font.size": 9,
         "svg.hashsalt": f"attn-zoo {name}",
         "svg.fonttype": "path" if outlined else "none",
@@ -52,10 +52,10 @@ def settings(name: str, *, outlined: bool = True) -> dict[str, Any]:
 
 
 def check_plot(path: Path) -> None:
-    """Check that a plot can be drawn and written, before the work.
+    """Check before the work that a plot can be written to ``path``.
 
     Raises:
-        ValueError: another suffix than svg or png, or no such folder.
+        ValueError: the suffix is not .svg or .png, the path is a folder, or its folder does not exist.
     """
     if path.suffix not in SUFFIXES:
         raise ValueError(f"plot must end in {' or '.join(SUFFIXES)}; got {str(path)!r}")
@@ -64,7 +64,7 @@ def check_plot(path: Path) -> None:
 
 
 def save(figure: Any, *paths: Path) -> list[Path]:
-    """Write a figure to each path: PNG at 160 dots an inch, or SVG that follows the reader's light or dark page.
+    """Write a figure to each path: PNG at 160 dots an inch, or SVG that follows the reader's light or dark mode.
 
     Raises:
         OSError: a path cannot be written.
@@ -78,7 +78,7 @@ def save(figure: Any, *paths: Path) -> list[Path]:
 
 
 def svg_text(figure: Any) -> str:
-    """The figure as SVG without a date; elements whose id begins with ``title:`` get the rest of it as their title."""
+    """SVG text of the figure without a date; elements whose id begins with ``title:`` get the rest of the id as their title."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", text.getvalue(), flags=re.DOTALL)
@@ -86,10 +86,10 @@ def svg_text(figure: Any) -> str:
 
 
 def with_dark_colours(svg: str, more: str = "") -> str:
-    """An SVG file with the theme's dark colours for readers who prefer them.
+    """Add the theme's dark colours to an SVG file, for readers who prefer dark mode.
 
     Args:
-        more: further rules of style in the dark.
+        more: further CSS rules for dark mode.
     """
     rules = "".join(_dark_rule(light, dark) for light, dark in DARK.items() if light in svg)
     end = svg.index(">", svg.index("<svg")) + 1
@@ -97,14 +97,14 @@ def with_dark_colours(svg: str, more: str = "") -> str:
 
 
 def _dark_rule(light: str, dark: str) -> str:
-    """Rules for a colour as an attribute and as matplotlib's inline style."""
+    """CSS rules that replace a colour, as an attribute and in matplotlib's inline style."""
     return "".join(
         f'[{name}="{light}"]{{{name}:{dark}}}[style*="{name}: {light}"]{{{name}:{dark}!important}}' for name in ("fill", "stroke")
     )
 
 
 def clipped(mean: float, half_width: float | None, bounds: tuple[float, float]) -> tuple[float, float]:
-    """Ends of an interval around a mean, none beyond ``bounds``."""
+    """Ends of an interval around a mean, clipped to ``bounds``."""
     low, high = bounds
     spread = half_width or 0.0
     return max(low, mean - spread), min(high, mean + spread)
@@ -116,7 +116,7 @@ def hover(artist: Any, words: str) -> None:
 
 
 def short(count: float, _: Any = None) -> str:
-    """A count with three digits, such as ``2.39 M``; also a formatter of ticks."""
+    """Format a count with three digits, such as ``2.39 M``; also usable as a tick formatter."""
     for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= size:
             return f"{count / size:.3g} {letter}"
@@ -124,5 +124,5 @@ def short(count: float, _: Any = None) -> str:
 
 
 def plain(value: float, _: Any = None) -> str:
-    """A tick of an axis whose label tells the unit: ``1,200``."""
+    """Format a tick of an axis whose label states the unit, such as ``1,200``."""
     return f"{value:,.6g}"

@@ -1,4 +1,4 @@
-"""Differences between the settings of published and recorded results, one phrase for each."""
+"""Differences between the experimental settings of published and recorded results, one phrase for each difference."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COMPARED = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Setting of a recorded row, with the fields of ``Protocol``; None is not compared."""
+    """Experimental setting of a recorded row, with the fields of ``Protocol``; fields that are None are not compared."""
 
     metric: str
     seeds: int

@@ -1,4 +1,4 @@
-"""Results of the literature, as printed, from one file for each source in ``data``."""
+"""Results of the literature, as printed; the folder ``data`` holds one TOML file for each source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCORE = "accuracy"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Publication of figures, with facts that hold for all of them."""
+    """Publication, with facts that hold for all of its figures."""
 
     name: str
     title: str
@@ -42,7 +42,7 @@ class Protocol:
     data: str | None = None
     """Name of the data as in the zoo's tables; equal names mean equal data."""
     length: int | None = None
-    """Length in tokens; for pairs, of one of the two."""
+    """Sequence length in tokens; for pairs, the length of one of the two."""
     depth: int | None = None
     dim: int | None = None
     """Width of the embedding."""
@@ -65,7 +65,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One printed number."""
+    """One published number, as printed."""
 
     source: Source
     where: str
@@ -89,13 +89,13 @@ class Figure:
 
     @property
     def value(self) -> float:
-        """Number as a float."""
+        """Printed number as a float."""
         return float(self.printed)
 
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """Computed mean over a row of scores, with the printed means of the source."""
+    """Mean over a row of printed scores, computed here, with the means that the source prints."""
 
     source: Source
     where: str
@@ -107,7 +107,7 @@ class Average:
 
     @property
     def wrong(self) -> Mapping[str, str]:
-        """Printed means that differ from the computed one, rounded either way at a tie."""
+        """Printed means that differ from the computed mean after rounding; at a tie both roundings count as equal."""
         return {place: digits for place, digits in self.printed.items() if not _rounds_to(self.computed, Decimal(digits))}
 
 
@@ -134,7 +134,7 @@ def published_for(task: str, attention: str) -> tuple[Figure, ...]:
 
 
 def averages() -> tuple[Average, ...]:
-    """Averages over tasks of all sources, recomputed."""
+    """Means over tasks of all sources, recomputed."""
     return tuple(average for entry in _entries() for average in entry.averages)
 
 

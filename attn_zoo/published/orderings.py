@@ -10,18 +10,18 @@ from attn_zoo.published.figures import SCORE, figures
 
 LEAST_SOURCES = 3
 LEAST_GAP = 5.0
-"""Smallest difference in points, in every source; for a single mechanism sources differ by smaller amounts."""
+"""Minimum score difference in points, in every source; scores of one mechanism differ by less between sources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """Attention that is below another, or above it, on a task in every source."""
+    """Attention that scores below another, or above it, on a task in every source."""
 
     task: str
     attention: str
     yardstick: str
     gaps: Mapping[str, float]
-    """Score of ``attention`` minus that of ``yardstick``, in points, by title of source; all of one sign."""
+    """Score of ``attention`` minus score of ``yardstick``, in points, by title of source; all have the same sign."""
 
     @property
     def below(self) -> bool:
@@ -32,8 +32,8 @@ class Ordering:
 def orderings(yardstick: str = "softmax") -> tuple[Ordering, ...]:
     """Orderings against ``yardstick`` on which all sources agree.
 
-    At least ``LEAST_SOURCES`` sources have both attentions, and all have a difference of at least ``LEAST_GAP`` points of the same
-    sign. A source with several figures for one attention, at different hyperparameters, is left out.
+    At least ``LEAST_SOURCES`` sources have both attentions, and all show a difference of at least ``LEAST_GAP`` points with the
+    same sign. A source with several figures for one attention, at different hyperparameters, is left out.
     """
     cells: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for figure in figures(metric=SCORE):

@@ -1,4 +1,4 @@
-"""Candidate mechanisms for given requirements: they claim what is required, can be built, and cost what their cards count."""
+"""Candidate mechanisms for given requirements: those that claim what is required and can be built, with their counted costs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from attn_zoo.registry import attention_options, attentions, card
 from attn_zoo.rows import RowName
 
 CUDA_DTYPE = torch.bfloat16
-"""Type of the products for which ``auto`` chooses on CUDA."""
+"""Data type of the matrix products for which ``auto`` chooses an implementation on CUDA."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A mechanism with its sizes by the length, its implementation on the device, and its cost against softmax."""
+    """Mechanism with its options at the required length, its implementation on the device, and its cost relative to softmax."""
 
     attention: str
     options: Mapping[str, Any]
-    """Those that were given; all others are defaults, by length where the card has a rule."""
+    """Given options; all others have their defaults, which follow the length where the card has a rule."""
     implementation: str
-    """What ``auto`` takes on the device, or the one that was asked for."""
+    """Implementation that ``auto`` chooses on the device, or the one asked for by name."""
     cost: Cost
     warnings: tuple[str, ...]
 
@@ -42,7 +42,7 @@ class Candidate:
 
     @property
     def share(self) -> float:
-        """FLOPs over softmax's; infinite where they are not counted."""
+        """FLOPs divided by softmax's; infinite where they are not counted."""
         return self.cost.shares[1] if self.cost.shares else float("inf")
 
 
@@ -55,14 +55,13 @@ class Refusal:
 
 
 def candidates(required: Requirements, rows: Sequence[RowName] = ()) -> tuple[list[Candidate], list[Refusal]]:
-    """Rows that meet the requirements, the cheapest first, and those that do not.
+    """Divide rows into candidates that meet the requirements, the cheapest first, and refusals of those that do not.
 
     Args:
-        rows: rows to choose among, softmax beside them; all attentions but controls unless given.
+        rows: rows to choose among, to which softmax is added; by default all attentions except controls.
 
     Raises:
-        UnknownNameError: no such option or implementation.
-        ValueError: softmax with these requirements cannot be counted.
+        ValueError: the cost of softmax cannot be counted for these requirements.
     """
     asked = list(rows) or [RowName(name) for name in attentions() if not card(name).control]
     if not any(row.attention == BASELINE for row in asked):
@@ -78,10 +77,10 @@ def candidates(required: Requirements, rows: Sequence[RowName] = ()) -> tuple[li
 
 
 def _candidate(required: Requirements, row: RowName, softmax: Counts) -> Candidate:
-    """The row as a candidate.
+    """Check a row against the requirements and return it as a candidate.
 
     Raises:
-        ValueError, UnknownNameError: it does not meet the requirements; the message says why.
+        ValueError, UnknownNameError: the row does not meet the requirements; the message says why.
     """
     entry, geometry = card(row.attention), required.geometry
     missing = {
@@ -89,12 +88,12 @@ def _candidate(required: Requirements, row: RowName, softmax: Counts) -> Candida
         "has no recurrent form, so each token would be computed from the whole sequence": required.decode
         and not entry.can.stepwise
         and row.attention != BASELINE,
-        "cannot leave padded keys out": required.padding and not entry.can.key_padding,
-        "attends to its own tokens only": required.cross and not entry.can.cross,
+        "cannot mask padded keys": required.padding and not entry.can.key_padding,
+        "supports self-attention only": required.cross and not entry.can.cross,
     }
     if reasons := [reason for reason, holds in missing.items() if holds]:
         raise ValueError(f"{row.attention} {reasons[0]}")
-    with torch.device("meta"):  # no memory, no computation
+    with torch.device("meta"):  # takes no memory and computes nothing
         build(required, row)
     options = attention_options(entry, geometry, row.options)
     dtype = CUDA_DTYPE if required.device == "cuda" else None
@@ -103,7 +102,9 @@ def _candidate(required: Requirements, row: RowName, softmax: Counts) -> Candida
         taken = choose_implementation(entry, geometry, options, torch.device(required.device), dtype)
     counts = _counts(required, row)
     if (needed := _bytes(required, row, counts)) is not None and required.memory is not None and needed > required.memory:
-        raise ValueError(f"{row.attention} keeps {byte_count(needed)} (counted), more than {byte_count(required.memory)}")
+        raise ValueError(
+            f"{row.attention} keeps {byte_count(needed)} (counted), more than the limit of {byte_count(required.memory)}"
+        )
     return Candidate(row.attention, row.options, taken, _cost(required, counts, softmax), entry.build.warnings(geometry, options))
 
 
@@ -113,9 +114,9 @@ def _counts(required: Requirements, row: RowName) -> Counts:
 
 
 def _cost(required: Requirements, counts: Counts, softmax: Counts) -> Cost:
-    """Cost of one layer's mechanism over softmax's at the required length."""
+    """Cost of one layer's mechanism relative to softmax's at the required length."""
     own, its = (_flops(required, each) for each in (counts, softmax))
-    share = own / its if own and its else None  # 0 is no count: see Cost.shares
+    share = own / its if own and its else None  # a count of 0 counts as unknown: see Cost.shares
     states: tuple[State, ...] = ()
     if counts.state_bytes is not None and softmax.state_bytes is not None:
         states = (State(counts.state_bytes, softmax.state_bytes, required.length),)
@@ -135,7 +136,7 @@ def _flops(required: Requirements, counts: Counts) -> int | None:
 
 
 def _bytes(required: Requirements, row: RowName, counts: Counts) -> int | None:
-    """Bytes of one layer's mechanism and batch that a memory limit is held against; None without a limit or a count."""
+    """Bytes of one layer's mechanism for the batch, to compare with the memory limit; None without a limit or a count."""
     if required.memory is None:
         return None
     if required.decode:
@@ -150,7 +151,7 @@ def build(required: Requirements, row: RowName, length: int | None = None) -> Mu
     """Build the layer of a row with its projections, on the current default device.
 
     Args:
-        length: tokens; the required length unless given.
+        length: number of tokens; by default the required length.
 
     Raises:
         UnknownNameError: no such attention, option or implementation.

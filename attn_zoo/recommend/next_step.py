@@ -1,4 +1,4 @@
-"""Commands that follow a recommendation: the one that gathers missing evidence, and the code that uses the mechanism."""
+"""Next steps after a recommendation: the command that gathers missing evidence, and the code that uses the mechanism."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from attn_zoo.recommend.ranking import Recommendation
 from attn_zoo.registry import task_card, task_names
 
 CONTROL = "uniform"
-"""Control that is run beside a mechanism."""
+"""Control that the suggested commands run beside a mechanism."""
 
 
 def evidence_command(found: Recommendation) -> str | None:
-    """The command whose records could change a recommendation of softmax; None where every candidate was tried and lost."""
+    """Command whose records could change a recommendation of softmax; None where every candidate lost or no command measures it."""
     untried = found.untried()
     if untried is None:
         return None
@@ -35,7 +35,7 @@ def evidence_command(found: Recommendation) -> str | None:
 
 
 def _reading(task: str, causal: bool) -> str:
-    """Overrides that read a task in a direction, at the size of the profile where it has one."""
+    """Overrides that run a task causally or both ways, at its profile level where it has one."""
     entry = task_card(task)
     profile = "profile_decoder" if causal else "profile_encoder"
     if profile in entry.levels:
@@ -45,7 +45,7 @@ def _reading(task: str, causal: bool) -> str:
 
 
 def code(found: Recommendation, taken: Candidate) -> str:
-    """Python that uses a candidate."""
+    """Python code that uses a candidate."""
     required = found.required
     options = "".join(f", {name}={value!r}" for name, value in taken.options.items())
     if required.trained:
@@ -57,6 +57,6 @@ def code(found: Recommendation, taken: Candidate) -> str:
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:
-    """``a, b, c and 2 more``."""
+    """Join names as ``a, b, c and 2 more``, with at most ``most`` of them written out."""
     shown = list(names[:most])
     return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")

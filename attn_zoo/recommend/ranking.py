@@ -1,4 +1,4 @@
-"""The recommendation: the candidates of the requirements, judged as the findings judge, with softmax where none qualifies."""
+"""Recommendation among the candidates, judged by the rules of ``attn-zoo findings``; softmax where no candidate qualifies."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from attn_zoo.recommend.requirements import Requirements
 from attn_zoo.rows import RowName
 
 Timer = Callable[[Requirements, Sequence[Candidate]], Mapping[str, float]]
-"""Seconds of a step by label."""
+"""Function that times candidates and returns the seconds of a step by label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The candidate to take, and all that this rests on."""
+    """Candidate to take, with all evidence for it."""
 
     required: Requirements
     need: Need | None
-    """Tasks that decide; None for a trained model."""
+    """Tasks that decide the recommendation; None for a trained model."""
     candidates: tuple[Candidate, ...]
-    """Those that meet the requirements, the cheapest first."""
+    """Candidates that meet the requirements, the cheapest first."""
     refused: tuple[Refusal, ...]
     answer: Answer
-    """What the findings say of the need, among the candidates."""
+    """Answer of the findings to the need, restricted to the candidates."""
     judged: Mapping[str, tuple[Judgement, ...]]
-    """By attention of a candidate, its judgement at each recorded task of the direction."""
+    """Judgements of each candidate except softmax by attention, at every recorded task whose ``causal`` equals ``reads_past``."""
     transplanted: frozenset[str]
     """Attentions that were put into a trained model."""
     seconds: Mapping[str, float]
@@ -40,7 +40,7 @@ class Recommendation:
 
     @property
     def softmax(self) -> Candidate | None:
-        """Softmax, if it meets the requirements."""
+        """Candidate of softmax; None where it does not meet the requirements."""
         return self.candidate(BASELINE)
 
     def candidate(self, attention: str) -> Candidate | None:
@@ -49,7 +49,7 @@ class Recommendation:
 
     @property
     def qualified(self) -> list[Candidate]:
-        """Candidates close enough to softmax, the one to take first: by seconds where they were timed, else by cost."""
+        """Candidates close enough to softmax: the timed ones, fastest first, or, where nothing was timed, all, cheapest first."""
         found = [each for name in self._names() if (each := self.candidate(name))]
         if not self.seconds:
             return found
@@ -61,18 +61,18 @@ class Recommendation:
 
     @property
     def slower(self) -> list[Candidate]:
-        """Qualified candidates that were timed to be no faster than softmax."""
+        """Qualified candidates that were no faster than softmax when timed."""
         limit = self.seconds.get(self.softmax.label) if self.softmax else None
         return [] if limit is None else [each for each in self.qualified if self.seconds[each.label] >= limit]
 
     @property
     def taken(self) -> Candidate | None:
-        """The candidate to take; None where nothing meets the requirements."""
+        """Candidate to take; None where nothing meets the requirements."""
         return next((each for each in self.qualified if each not in self.slower), self.softmax)
 
     @property
     def choice(self) -> Choice | None:
-        """Evidence of the candidate to take, and where that is softmax of the nearest one."""
+        """Evidence for the candidate to take; where that is softmax, evidence for the nearest other candidate."""
         taken = self.taken
         own = [each for each in self.answer.chosen if taken and each.attention == taken.attention]
         return own[0] if own else self.answer.nearest
@@ -83,9 +83,9 @@ class Recommendation:
         return [one for one in self.judged.get(attention, ()) if one.ability.name in deciding]
 
     def untried(self) -> tuple[Candidate, list[Ability]] | None:
-        """The candidate that lacks the fewest judgements and failed at none, with the tasks at which it lacks them.
+        """Cheaper candidate that lost at no deciding task and lacks the fewest judgements, with the tasks that lack one.
 
-        Of several the one that qualifies at most tasks of the direction, then the cheapest.
+        Ties go to the candidate that qualifies at most recorded tasks, then to the cheapest. None without a candidate.
         """
         found = []
         for each in self.candidates:
@@ -106,16 +106,16 @@ def recommend(
     rows: Sequence[RowName] = (),
     timer: Timer | None = None,
 ) -> Recommendation:
-    """Recommend what is close enough to softmax at every task that decides, better than controls and cheaper; else softmax.
+    """Recommend a mechanism cheaper than softmax, close to it at every deciding task, and better than controls; else softmax.
 
     Args:
         tables: leaderboard tables of the records.
         transplant: content of a file of ``attn-zoo transplant``, which decides for a trained model.
-        rows: rows to choose among; all attentions but controls unless given.
-        timer: measures softmax and those that qualify, of which the fastest is then taken.
+        rows: rows to choose among; by default all attentions except controls.
+        timer: function that times softmax and the qualified candidates, of which the fastest is then taken.
 
     Raises:
-        ValueError: the task that shall decide is not recorded, or ``transplant`` is of another experiment.
+        ValueError: the deciding task has no records, or ``transplant`` is the file of another experiment.
     """
     found, refused = candidates(required, rows)
     costs: dict[str, Cost] = {each.attention: each.cost for each in reversed(found)}

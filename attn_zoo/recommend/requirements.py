@@ -10,7 +10,7 @@ from attn_zoo.leaderboard.findings.abilities import ACCEPT
 from attn_zoo.leaderboard.findings.needs import NEEDS, Need
 
 DIRECTIONS = {"forward": "a forward pass", "training": "a forward and backward pass"}
-"""Directions of a step, with descriptions."""
+"""Passes of a timed or counted step, with descriptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Requirements:
     device: str = "cpu"
     """Type of device, ``cpu`` or ``cuda``."""
     direction: str = "forward"
-    """Direction, a key of ``DIRECTIONS``."""
+    """Passes of a step, a key of ``DIRECTIONS``."""
     causal: bool = False
     padding: bool = False
     cross: bool = False
@@ -39,13 +39,13 @@ class Requirements:
     trained: bool = False
     """True for a model that was trained with softmax and gets the mechanism afterwards."""
     memory: int | None = None
-    """Limit of bytes: of what training saves for the backward pass, or with ``decode`` of the state."""
+    """Memory limit in bytes, on what training saves for the backward pass or, with ``decode``, on the state."""
     use: str | None = None
-    """Name of one of ``NEEDS``, whose tasks decide; None for all recorded tasks of the direction."""
+    """Name of one of ``NEEDS``, whose tasks decide; None for all recorded tasks whose ``causal`` equals ``reads_past``."""
     task: str | None = None
     """Name of the task that decides alone."""
     accept: float = ACCEPT
-    """Acceptable loss against softmax: points of 100, of metrics that are no shares per cent."""
+    """Acceptable loss against softmax, in points of 100; in per cent for metrics that are not shares."""
 
     def __post_init__(self) -> None:
         for name in ("length", "width", "heads", "batch"):
@@ -55,13 +55,15 @@ class Requirements:
         if not 0 <= self.accept < 100:
             raise ValueError(f"accept is a loss in points, at least 0 and less than 100; got {self.accept:g}")
         if self.memory is not None and not (self.decode or self.direction == "training"):
-            raise ValueError("memory is counted for training and for the state of generation; ask for direction training or decode")
+            raise ValueError(
+                "memory is limited only for training and for the state of generation; ask for direction training or decode"
+            )
         if self.reads_past and self.cross:
-            raise ValueError("causal attention reads the tokens before each, cross-attention other tokens; ask for one of the two")
+            raise ValueError("causal attention reads earlier tokens, cross-attention another sequence; ask for one of the two")
         if self.decode and self.direction == "training":
-            raise ValueError("decode is generation, which has no backward pass; ask for one of decode and direction training")
+            raise ValueError("decode is generation, which has no backward pass; ask for either decode or direction training")
         if len(chosen := [name for name in ("trained", "use", "task") if getattr(self, name)]) > 1:
-            raise ValueError(f"{' and '.join(chosen)} each choose the evidence; ask for one of them")
+            raise ValueError(f"{' and '.join(chosen)} each choose the tasks that decide; ask for one of them")
         self._check_use()
 
     def _check_use(self) -> None:
@@ -72,14 +74,14 @@ class Requirements:
             raise UnknownNameError("need", self.use, known)
         need = NEEDS[known.index(self.use)]
         if need.small_state and not self.decode:
-            raise ValueError(f"{self.use} is judged by the state that it carries; ask for decode as well")
+            raise ValueError(f"{self.use} is judged by the size of the state; ask for decode as well")
         if self.reads_past not in need.directions:
             read = "causally" if need.directions == (True,) else "both ways"
             raise ValueError(f"the tasks of {self.use} are read {read}; {'add' if read == 'causally' else 'leave out'} causal")
 
     @property
     def reads_past(self) -> bool:
-        """True for causal attention, which generation is."""
+        """True for causal attention, which includes generation."""
         return self.causal or self.decode
 
     @property
@@ -88,13 +90,13 @@ class Requirements:
         return Geometry(self.heads, self.width // self.heads, self.length, self.length, self.reads_past)
 
     def need(self, recorded: dict[str, str]) -> Need:
-        """Tasks that decide, as a need of the findings.
+        """Deciding tasks, as a need of the findings.
 
         Args:
-            recorded: titles of the recorded tasks of this direction by name.
+            recorded: titles by name of the recorded tasks whose ``causal`` equals ``reads_past``.
 
         Raises:
-            ValueError: the task that shall decide is not recorded in this direction.
+            ValueError: the deciding task has no such records.
         """
         if self.use is not None:
             return next(need for need in NEEDS if need.name == self.use)

@@ -1,4 +1,4 @@
-"""The recommendation in five lines and a doubt, as the whole evidence, and as JSON."""
+"""Text of a recommendation, in five lines and a doubt or with all evidence, and its JSON."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from attn_zoo.terminal import COLUMNS as WIDTH
 from attn_zoo.terminal import fit, shell
 
 _WORST_FIRST: tuple[Verdict, ...] = ("no better", "worse", "failed", "unclear", "few seeds", "not run")
-"""Verdicts of what may not be taken."""
+"""Verdicts that rule a candidate out, the worst first."""
 
 
 def as_text(found: Recommendation, whole: bool = False) -> str:
-    """Five lines and a doubt.
+    """Return a recommendation as five lines and a doubt.
 
     Args:
         whole: add the tasks, every candidate, every refusal and every doubt.
@@ -34,12 +34,12 @@ def as_text(found: Recommendation, whole: bool = False) -> str:
 
 
 def sentences(found: Recommendation) -> Iterator[str]:
-    """What to take, why, at which cost, and the doubt; a command is indented."""
+    """Yield sentences on the mechanism to take, the reason, its cost and the doubt; commands are indented."""
     taken = found.taken
     if taken is None:
-        yield "Nothing meets these requirements, softmax neither."
+        yield "No mechanism meets these requirements, not even softmax."
         yield from (f"{each.label}: {each.reason}" for each in found.refused if each.label == BASELINE)
-        yield f"{len(found.refused)} refused: --all says why."
+        yield f"{len(found.refused)} mechanisms are refused: --all says why."
         return
     yield f"Take {taken.label}."
     yield from _softmax(found) if taken.attention == BASELINE else _other(found, taken)
@@ -47,7 +47,7 @@ def sentences(found: Recommendation) -> Iterator[str]:
 
 
 def _doubt(doubts: list[str]) -> Iterator[str]:
-    """As many doubts as a line holds, at least one."""
+    """Yield one line with as many of the doubts as fit, at least one; nothing without doubts."""
     for shown in range(len(doubts), 0, -1):
         more = f" ({len(doubts) - shown} more: --all)" if shown < len(doubts) else ""
         line = f"Doubt: {'; '.join(doubts[:shown])}{more}."
@@ -58,10 +58,10 @@ def _doubt(doubts: list[str]) -> Iterator[str]:
 
 def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
     choice = found.choice
-    assert choice is not None, "taken by its evidence"
+    assert choice is not None, "a mechanism other than softmax is taken only with evidence"
     worst = min(choice.gains, key=_low)
     at = _deciding(found).removesuffix(" that decide")
-    least = f"least sure {_gain(worst)}" if len(choice.gains) > 1 else gain_words(worst.amount, worst.unit)
+    least = f"the least certain is {_gain(worst)}" if len(choice.gains) > 1 else gain_words(worst.amount, worst.unit)
     yield f"Why: surely within {found.required.accept:g} points of softmax at {at}: {least}."
     timed = f"; {_milliseconds(found, taken)}, softmax {_milliseconds(found, found.softmax)}" if found.seconds else ""
     yield f"Cost: {taken.cost.words}{timed}."
@@ -73,24 +73,24 @@ def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
 def _softmax(found: Recommendation) -> Iterator[str]:
     yield f"Why: {_why_softmax(found)}."
     if found.slower:
-        yield "More tokens could change it: attn-zoo measure experiment=crossover finds from which length on."
+        yield "More tokens could change this: attn-zoo measure experiment=crossover finds the length from which it is faster."
         return
     nearest = found.choice
     near = nearest and found.candidate(nearest.attention)
     if nearest and near:
-        yield f"Nearest: {near.label}, {_share(near)} of its FLOPs; {_gain(min(nearest.gains, key=_low))}."
+        yield f"Nearest: {near.label}, {_share(near)} of softmax's FLOPs; {_gain(min(nearest.gains, key=_low))}."
     command = evidence_command(found)
     option = "--transplant transplant.json" if found.required.trained else "--records runs"
     if command:
-        yield f"This could change it, read with {option}:"
+        yield f"This command could change the answer; read its results with {option}:"
         yield f"  {command}"
     elif len(found.candidates) == 1:
-        yield f"{len(found.refused)} others are refused: --all says why."
+        yield f"{len(found.refused)} other mechanisms are refused: --all says why."
     elif found.required.trained:
-        yield "Nothing here measures that: attn-zoo transplant judges encoders that read both ways."
+        yield "No command measures that: attn-zoo transplant judges only bidirectional encoders."
     else:
-        lost = "All that fit have lost; your" if found.answer.spoken else "Your"
-        yield f"{lost} own task could change it, read with --records runs --task NAME:"
+        lost = "All candidates have lost, but your" if found.answer.spoken else "Your"
+        yield f"{lost} own task could change the answer; run this, then recommend with --records runs --task NAME:"
         yield f"  attn-zoo run -m task=NAME attention={BASELINE},{CONTROL},{near.attention if near else 'linear'} seed=1,2,3"
 
 
@@ -98,20 +98,20 @@ def _why_softmax(found: Recommendation) -> str:
     answer, others = found.answer, sum(each.attention != BASELINE for each in found.candidates)
     if found.slower:
         one = found.slower[0]
-        return f"{one.label} is as good and takes {_milliseconds(found, one)} here, softmax {_milliseconds(found, found.softmax)}"
+        return f"{one.label} is as good but takes {_milliseconds(found, one)} here, softmax {_milliseconds(found, found.softmax)}"
     if not others:
         return "no other mechanism meets these requirements"
     if not answer.spoken and found.required.trained:
         return "no transplant into a trained model of this kind is recorded"
     if not answer.spoken:
-        return f"no records of {listed(answer.missing)}" if answer.missing else "no recorded task says anything of mechanisms"
+        return f"no records of {listed(answer.missing)}" if answer.missing else "no recorded task says anything about mechanisms"
     if not answer.compared:
-        return f"none of {others} others was run with {SEEDS_NEEDED} seeds at {_deciding(found)}"
-    return f"none of {others} others is surely within {found.required.accept:g} points of it at {_deciding(found)}"
+        return f"none of {others} other mechanisms was run with {SEEDS_NEEDED} seeds at {_deciding(found)}"
+    return f"none of {others} other mechanisms is surely within {found.required.accept:g} points of it at {_deciding(found)}"
 
 
 def _deciding(found: Recommendation) -> str:
-    """``all 4 tasks``, or the only one by name."""
+    """Phrase for the deciding tasks: ``all 4 tasks that decide``, or the name of the only one."""
     spoken = found.answer.spoken
     if len(spoken) == 1:
         return spoken[0][0]
@@ -125,18 +125,18 @@ def _doubts(found: Recommendation) -> Iterator[str]:
     lengths = sorted({int(table.task["length"]) for name, table in tables.items() if name in spoken and table.task.get("length")})
     if lengths and lengths != [required.length]:
         few = f"{lengths[0]:,}" if len(lengths) == 1 else f"{lengths[0]:,} to {lengths[-1]:,}"
-        yield f"scored at {few} tokens, with sizes for those"
+        yield f"scored at {few} tokens, with sizes for that length"
     if required.trained and found.answer.spoken:
-        yield "measured in one encoder of sentences"
+        yield "measured in one sentence encoder only"
     if required.cross and spoken:
         yield "scored in self-attention"
     if found.answer.missing and spoken:
         yield f"no records of {listed(found.answer.missing)}"
     if taken and taken.attention != BASELINE:
         if not found.seconds:
-            yield "FLOPs are no time, which --measure takes here"
+            yield "FLOPs are not time (see --measure)"
         elif required.padding or required.cross:
-            yield "timed without padding and with keys of its own tokens"
+            yield "timed as self-attention without padding"
         settings = {one.row.setting for one in found.at_deciding(taken.attention) if one.row and one.row.setting}
         if settings:
             yield f"scored with {' and '.join(sorted(settings))}"
@@ -156,13 +156,15 @@ def _evidence(found: Recommendation) -> Iterator[str]:
         reasons.setdefault(each.reason.removeprefix(each.label).strip(), []).append(each.label)
     yield from _block("Refused", [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()])
     yield from _block("Doubts", list(dict.fromkeys(_doubts(found))))
-    yield from _block("Read", ["FLOPs are those of the mechanisms alone, without projections, with sizes by the cards' rules"])
+    yield from _block(
+        "Read", ["FLOPs are those of the mechanisms alone, without projections, with the sizes that the cards' rules give"]
+    )
 
 
 def _verdict(found: Recommendation, each: Candidate) -> str:
-    """At how many of the deciding tasks a candidate is close enough, and the worst of its other verdicts."""
+    """Words on a candidate: the number of deciding tasks at which it is close enough, and the worst of its other verdicts."""
     if each.attention == BASELINE:
-        return "the measure"
+        return "the reference"
     if each in found.qualified:
         return "as good or better" + (f", {_milliseconds(found, each)}" if found.seconds else "")
     if found.required.trained:
@@ -191,7 +193,7 @@ def _block(head: str, said: list[str]) -> Iterator[str]:
 def _wrapped(words: str, mark: str = "") -> list[str]:
     if words.startswith("  "):  # a command
         return [f"  {line}" for line in shell(words, WIDTH - 2).splitlines()]
-    whole = words.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")  # figures are not broken
+    whole = words.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")  # keep a figure on one line
     made = textwrap.wrap(whole, WIDTH, initial_indent=mark, subsequent_indent="  ", break_on_hyphens=False)
     return [line.replace("\xa0", " ") for line in made]
 

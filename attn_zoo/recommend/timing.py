@@ -1,4 +1,4 @@
-"""Times of candidates on this machine, as an experiment of the engine that ``attn-zoo measure`` runs."""
+"""Timing of candidates on this machine, as an experiment of the engine of ``attn-zoo measure``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from attn_zoo.rows import RowName
 
 @dataclass
 class LayerTimes(Timed, AttentionRows):
-    """Time of layers with their projections, as they are required, in interleaved rounds of one process each."""
+    """Wall-clock time of the required layers with their projections, in interleaved rounds of one process each."""
 
     required: Requirements = field(default_factory=lambda: Requirements(1))
-    repeat_seconds: float = option(0.05, "a timing repeats its step until so many seconds are covered")
+    repeat_seconds: float = option(0.05, "a timing repeats its step until this many seconds have passed")
 
     def groups(self) -> list[list[Cell]]:
         kind, batch = self.required.direction, self.required.batch
@@ -40,10 +40,10 @@ class LayerTimes(Timed, AttentionRows):
 
 
 def times(required: Requirements, layers: Sequence[Candidate], tell: Callable[[str], None]) -> dict[str, float]:
-    """Median seconds of a step by label; those that failed are left out.
+    """Median seconds of a step by label; candidates whose timing failed are left out.
 
     Args:
-        tell: callback with lines of progress.
+        tell: callback that receives lines of progress.
     """
     grid = LayerTimes(
         attentions=[str(RowName(each.attention, each.options, each.implementation)) for each in layers],

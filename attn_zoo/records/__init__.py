@@ -1,4 +1,4 @@
-"""Specs of runs, records of their results, and the folder that stores them. Needs no tensor library."""
+"""Specs of runs, records of their results, and the folder that stores them; imports no tensor library."""
 
 from attn_zoo.records.environment import describe_environment
 from attn_zoo.records.errors import RecordError

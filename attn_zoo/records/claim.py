@@ -17,10 +17,10 @@ SUFFIX = ".claim"
 
 @contextmanager
 def claimed(root: Path, run_id: str) -> Iterator[bool]:
-    """Context that yields True if this process is to do the run, and False if another process has claimed it.
+    """Context that yields True if this process has claimed the run, and False if another process has.
 
     The claim is a lock on a hidden file, held until the block ends. The system releases it when the process ends, even if it is
-    killed. On a file system or platform without locks every process gets True: a run done twice counts once.
+    killed. On a file system or platform without locks every process gets True; a run that is done twice counts once.
 
     Raises:
         OSError: the folder cannot be written.

@@ -21,8 +21,8 @@ _PACKAGES = ("attn-zoo", "torch", "timm", "accelerate", "numpy")
 
 
 def describe_environment(device: str) -> dict[str, Any]:
-    """Versions, processor, memory, GPU if ``device`` is ``cuda``, commit, start in UTC, the command's arguments, and digests of
-    plugins that are files."""
+    """Collect versions, processor, memory, GPU if ``device`` is ``cuda``, commit, start in UTC, command with its arguments, and
+    digests of plugins that are files."""
     import torch  # here, so that reading records needs no tensor library
     import torch.distributed as dist
 
@@ -48,7 +48,7 @@ def describe_environment(device: str) -> dict[str, Any]:
 
 
 def command_line(words: Sequence[str]) -> str:
-    """Command as stored in records: without the folders of files."""
+    """Command line as stored in records: file names without their folders."""
     return " ".join([Path(words[0]).name, *(_without_folders(word) for word in words[1:])])
 
 
@@ -70,7 +70,7 @@ def _processor() -> str:
 
 
 def _commit() -> tuple[str | None, bool | None]:
-    """Commit of the package's checkout, and True if it has uncommitted changes; None without a checkout."""
+    """Commit of the package's Git checkout, and whether it has uncommitted changes; None without a checkout."""
     folder = Path(__file__).parent
 
     def git(*words: str) -> str | None:

@@ -1,8 +1,8 @@
-"""Error class of records."""
+"""Error classes of records."""
 
 
 class RecordError(ValueError):
-    """Invalid record: the file is no record, an incomplete one, or was changed after it was written."""
+    """Invalid record: the file is not a record, is incomplete, or was changed after it was written."""
 
     kind = "damaged"
     """Kind of the finding in ``attn-zoo records verify``: ``damaged``, ``edited`` or ``no record``."""

@@ -1,6 +1,6 @@
-"""Judgement of one record: read from its file, whole, of the right types, with its digest, and free of contradictions.
+"""Validation of one record: readable file, complete fields of the right types, matching digest, and no contradictions.
 
-Every reader of records asks this module, so that a command shows what ``attn-zoo records verify`` accepts, and nothing else.
+Every reader of records calls this module, so that all commands show exactly the records that ``attn-zoo records verify`` accepts.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from attn_zoo.records.record import RunRecord
 
 
 def read_record(path: Path, source: str | None = None) -> RunRecord:
-    """Record in a file.
+    """Read and validate the record in a file.
 
     Args:
-        source: name of the file in the record; by default that of ``path``.
+        source: file name to store in the record; by default the name of ``path``.
 
     Raises:
-        RecordError: the file is no whole record, or was changed after it was written.
+        RecordError: the file is not a complete record, or was changed after it was written.
         OSError: the file cannot be read.
     """
     return judged(read_text(path), path.name if source is None else source)
 
 
 def judged(text: str, source: str | None) -> RunRecord:
-    """Record in a text of JSON.
+    """Parse and validate a record from JSON text.
 
     Raises:
-        RecordError: the text is no whole record, or was changed after it was written.
+        RecordError: the text is not a complete record, or was changed after it was written.
     """
     data = parse(text)
     record = whole_record(data, source)
     if data["schema"] >= 5 and is_respelled(text, data):
-        raise EditedError("its content is spelled otherwise than a record's: changed after it was written")
+        raise EditedError("its JSON text differs from what attn-zoo writes for this content: changed after it was written")
     return record
 
 
 def whole_record(data: Any, source: str | None) -> RunRecord:
-    """Record from plain data, free of contradictions.
+    """Build a record from plain data, and check it for contradictions.
 
     Raises:
-        RecordError: the data are no whole record, or were changed after they were written.
+        RecordError: the data are not a complete record, or were changed after they were written.
     """
     record = RunRecord.from_dict(data, source)
     contradiction = next(contradictions(record), None)
@@ -54,7 +54,7 @@ def whole_record(data: Any, source: str | None) -> RunRecord:
 
 
 def contradictions(record: RunRecord) -> Iterator[str]:
-    """Contradictions of a record with itself, in words."""
+    """Contradictions between fields of a record, as text."""
     expected = record.spec.run_id(str(record.task_card.get("version")), record.protocol)
     if record.run_id != expected:
         yield f"run_id {record.run_id} does not follow from its spec, which gives {expected}: changed after it was written"
@@ -63,7 +63,7 @@ def contradictions(record: RunRecord) -> Iterator[str]:
         ("attention", record.attention_card.get("name"), record.spec.attention),
     ):
         if actual != expected:
-            yield f"its card is of {what} {actual!r}, its spec of {expected!r}"
+            yield f"its card names {what} {actual!r}, its spec {expected!r}"
     best = _best_on_curve(record)
     if best is not None and best != record.scores.get("valid"):
         yield f"its best validation score is {record.scores.get('valid')}, but its curve's is {best}"

@@ -1,4 +1,4 @@
-"""Packed files: many records in one compressed file, one on each line, written once and never extended."""
+"""Packed files: many records in one compressed file, one per line, written once and never extended."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pack(records: Iterable[RunRecord], path: Path) -> None:
         OSError: the file cannot be written.
     """
     if not path.name.endswith(SUFFIX):
-        raise ValueError(f"a packed file is told by its name, which ends in {SUFFIX}; got {path.name!r}")
+        raise ValueError(f"the name of a packed file must end in {SUFFIX}; got {path.name!r}")
     lines = [{"source": record.source, "record": record.to_dict()} for record in records]
     text = "".join(json.dumps(line, sort_keys=True, allow_nan=False, separators=(",", ":")) + "\n" for line in lines)
     path.write_bytes(lzma.compress(text.encode(), preset=lzma.PRESET_EXTREME | 9))
@@ -50,4 +50,4 @@ def unpack(path: Path) -> list[RunRecord]:
         lines = [parse(line) for line in text.decode().splitlines()]
         return [whole_record(line["record"], line["source"]) for line in lines]
     except (lzma.LZMAError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{path.name} is no whole file of packed records ({error}); get it anew") from error
+        raise RecordError(f"{path.name} is not a complete file of packed records ({error}); get it again") from error

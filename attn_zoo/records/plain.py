@@ -1,4 +1,4 @@
-"""JSON of a record's file: read from a regular file of bounded size and depth, checked for spelling, and digested."""
+"""JSON of a record's file: parsed with bounds on size and depth, checked for edits by its formatting, and hashed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 from attn_zoo.records.errors import RecordError
 
 MOST_BYTES = 2**26
-"""Size of the largest file that is read; a record of a long run takes some hundred kilobytes."""
+"""Maximum size of a file that is read; the record of a long run takes some hundred kilobytes."""
 MOST_LEVELS = 16
-"""Depth of the deepest data; a record has 5 levels."""
+"""Maximum nesting depth of the data; a record has 5 levels."""
 
 _SPACE_OUTSIDE_STRINGS = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
 
@@ -24,14 +24,14 @@ def read_text(path: Path) -> str:
     """Text of a regular file.
 
     Raises:
-        RecordError: the path is a folder, pipe or device, or the file is too large or no UTF-8.
+        RecordError: the path is a folder, pipe or device, or the file is too large or not UTF-8.
         OSError: the file cannot be read.
     """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
-        raise RecordError("no regular file")
+        raise RecordError("not a regular file")
     if found.st_size > MOST_BYTES:
-        raise RecordError(f"too large for a record: {found.st_size:,} bytes, where {MOST_BYTES:,} are the most")
+        raise RecordError(f"too large for a record: {found.st_size:,} bytes; at most {MOST_BYTES:,} are allowed")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -39,10 +39,10 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str) -> Any:
-    """Plain data of a JSON text of bounded depth, whose numbers are finite.
+    """Parse JSON text of bounded depth with finite numbers.
 
     Raises:
-        RecordError: the text is no such JSON.
+        RecordError: the text is not such JSON.
     """
     try:
         data = json.loads(text, parse_constant=_refuse_constant)
@@ -57,18 +57,18 @@ def parse(text: str) -> Any:
         if "\\u" in text:
             json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise RecordError("it holds half of a surrogate pair, which is no text") from error
+        raise RecordError("it holds half of a surrogate pair, which is not valid text") from error
     return data
 
 
 def is_respelled(text: str, data: Any) -> bool:
     """Return whether a text has the content of ``data`` in a spelling that Python's ``json`` does not write.
 
-    White space does not matter. Such a text was changed: a number has another last digit that rounds to the same value, or a key
-    stands twice.
+    White space does not matter. Such a text was edited: for instance, a number has another last digit that rounds to the same
+    value, or a key occurs twice.
     """
     if "".join(line.strip() for line in text.split("\n")) == json.dumps(data, separators=(",", ": ")):
-        return False  # indented as the zoo does, the fast case; no string holds the end of a line
+        return False  # fast path for the zoo's own indentation; JSON strings contain no line breaks
     return _SPACE_OUTSIDE_STRINGS.sub(r"\1", text) != json.dumps(data, separators=(",", ":"))
 
 
@@ -79,7 +79,7 @@ def digest_of(data: Any) -> str:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise RecordError(f"not readable as JSON: {name} is no number of JSON")
+    raise RecordError(f"not readable as JSON: {name} is not a JSON number")
 
 
 def _check(values: dict[str, Any] | list[Any], levels: int) -> None:

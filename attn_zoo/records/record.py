@@ -1,4 +1,4 @@
-"""Record of one run, complete, failures included."""
+"""Record of one run, complete or failed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from attn_zoo.records.spec import RunSpec
 from attn_zoo.records.tuning import Tuning
 
 SCHEMA = 5
-"""Version of the file's fields. Older ones still load: 1 had no ``warnings``, 2 no ``tuning``, 3 no ``implementation``, 4 no
+"""Version of the file's fields. Older versions still load: 1 had no ``warnings``, 2 no ``tuning``, 3 no ``implementation``, 4 no
 ``digest``."""
 
 Status = Literal["done", "diverged", "out_of_memory", "timed_out", "refused", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)
 FINAL_STATUSES = ("done", "diverged", "refused")
-"""Statuses that a repetition would not change; runs with another status are repeated by a second start."""
+"""Statuses that a repetition would not change; a run with another status is repeated when its command is given again."""
 
 
 _TILED_AS_EAGER = frozenset(
@@ -35,7 +35,7 @@ _TILED_AS_EAGER = frozenset(
 
 
 def _implementation_before_4(spec: Any) -> str | None:
-    """Present name of the implementation that a record before schema 4 requested, which is the one that ran."""
+    """Present name of the implementation that a record before schema 4 requested; in those records it is the one that ran."""
     if not isinstance(spec, Mapping) or not isinstance(spec.get("implementation"), str):
         return None
     requested = str(spec["implementation"])
@@ -55,7 +55,7 @@ class RunRecord:
     origin, length_rules."""
     task_card: Mapping[str, Any]
     """Task card at the time of the run: name, title, version, summary, source, licence, metric, higher_is_better, data, length,
-    classes, causal; ``problem`` where it is no classification."""
+    classes, causal; ``problem`` unless it is classification."""
     data: Mapping[str, Mapping[str, Any]]
     """Data of each split: ``examples`` (count) and ``digest`` (SHA-256)."""
     status: Status
@@ -92,19 +92,20 @@ class RunRecord:
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
-            raise RecordError(f"status {self.status!r} is none of {', '.join(STATUSES)}")
+            raise RecordError(f"status {self.status!r} is not one of {', '.join(STATUSES)}")
         if (self.status == "done") != (self.reason is None):
             raise RecordError(
-                f"a run that is done has no reason, every other has one; got status {self.status!r}, reason {self.reason!r}"
+                f"a run with status done has no reason, and every other run has one; got status {self.status!r}, reason "
+                f"{self.reason!r}"
             )
         if self.status == "done" and not self.is_trial and "test" not in self.scores:
-            raise RecordError("a run that is done has a test score")
+            raise RecordError("a run with status done needs a test score")
         if self.is_trial and any(name == "test" or name.startswith("test:") for name in self.scores):
             raise RecordError("a trial of a study has no test score; settings are chosen by validation alone")
 
     @property
     def is_trial(self) -> bool:
-        """True for a trial of a hyperparameter search, which is no row of a table."""
+        """True for a trial of a hyperparameter search; trials are not rows of tables."""
         return self.tuning is not None and self.tuning.trial is not None
 
     def to_dict(self) -> dict[str, Any]:
@@ -122,9 +123,9 @@ class RunRecord:
         """Record from the plain data of ``to_dict``, read from the file ``source``.
 
         Raises:
-            RecordError: a field is missing, unknown or of the wrong type, a number has no sensible size, or the schema is newer
-                than this code.
-            EditedError: the data do not have their digest.
+            RecordError: a field is missing, unknown or of the wrong type, a number is out of bounds, or the schema is newer than
+                this code.
+            EditedError: the data do not match their digest.
         """
         data = _present_fields(data)
         check_shape(data)
@@ -136,18 +137,18 @@ class RunRecord:
         except RecordError:
             raise
         except (KeyError, TypeError, ValueError) as error:
-            raise RecordError(f"not a whole record: {type(error).__name__}: {error}") from error
+            raise RecordError(f"not a complete record: {type(error).__name__}: {error}") from error
 
 
 def _present_fields(data: Any) -> dict[str, Any]:
-    """Fields of the present schema, without the digest, which must be that of the others.
+    """Convert plain data to the fields of the present schema, and check and remove the digest.
 
     Raises:
-        RecordError: the data are no whole record of their schema.
-        EditedError: the data do not have their digest.
+        RecordError: the data are not a complete record of their schema.
+        EditedError: the data do not match their digest.
     """
     if isinstance(data, Mapping) and not {"schema", "run_id", "spec"} & set(data):
-        raise ForeignError("JSON of another kind; tables leave it out")
+        raise ForeignError("JSON, but not a run record; tables leave it out")
     if not isinstance(data, Mapping) or "schema" not in data:
         raise RecordError("not a run record: the field 'schema' is missing")
     schema = data["schema"]
@@ -155,17 +156,17 @@ def _present_fields(data: Any) -> dict[str, Any]:
         raise RecordError(f"schema {schema!a:.80} is not one of 1 to {SCHEMA}; install the newest attn-zoo to read it")
     known = {f.name for f in fields(RunRecord)} - {"source"} | ({"digest"} if schema >= 5 else set())
     if unknown := sorted(map(ascii, set(data) - known)):
-        raise RecordError(f"fields no record of schema {schema} has: {', '.join(unknown):.80}")
+        raise RecordError(f"fields that no record of schema {schema} has: {', '.join(unknown):.80}")
     defaults: dict[str, Any] = {"tuning": None}
     if schema == 1:
         defaults["warnings"] = []
     if schema < 4:
         defaults["implementation"] = _implementation_before_4(data.get("spec"))
     if missing := known - set(data) - set(defaults):
-        raise RecordError(f"not a whole record: {', '.join(sorted(missing))} missing")
+        raise RecordError(f"not a complete record: {', '.join(sorted(missing))} missing")
     rest = {name: value for name, value in data.items() if name != "digest"}
     if schema >= 5 and data["digest"] != digest_of(rest):
-        raise EditedError("its content does not have its digest: changed after it was written")
+        raise EditedError("its content does not match its digest: changed after it was written")
     return {**defaults, **rest, "schema": SCHEMA}
 
 

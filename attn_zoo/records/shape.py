@@ -23,16 +23,16 @@ class Leaf:
     least: float = -LARGEST
 
     def holds(self, value: Any) -> bool:
-        """Return whether a value has no fault."""
+        """Return whether a value has the right type and lies within the bounds."""
         kind = type(value)
-        return kind in self.types and (kind not in (int, float) or self.least <= value <= LARGEST)
+        return kind in self.types and (kind is str or kind is bool or self.least <= value <= LARGEST)
 
     def faults(self, value: Any, where: str) -> Iterator[str]:
-        """Faults of a value that stands at the path ``where``."""
+        """Faults of the value at the path ``where``, as text."""
         if type(value) not in self.types:
-            yield f"{where} is no {self.words} but {_shown(value)}"
+            yield f"{where} must be a {self.words}, not {_shown(value)}"
         elif not self.holds(value):
-            yield f"{where} is no {self.words} between {self.least:g} and {LARGEST:g} but {_shown(value)}"
+            yield f"{where} must be a {self.words} between {self.least:g} and {LARGEST:g}, not {_shown(value)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,14 @@ class Items:
 
     kind: Kind
 
+    def holds(self, value: Any) -> bool:
+        """Return whether the value is a list whose items all hold."""
+        return isinstance(value, list | tuple) and all(map(self.kind.holds, value))
+
     def faults(self, value: Any, where: str) -> Iterator[str]:
-        """Faults of a value that stands at the path ``where``."""
+        """Faults of the value at the path ``where``, as text."""
         if not isinstance(value, list | tuple):
-            yield f"{where} is no list but {_shown(value)}"
+            yield f"{where} must be a list, not {_shown(value)}"
             return
         for at, item in enumerate(value):
             yield from self.kind.faults(item, f"{where}[{at}]")
@@ -57,22 +61,30 @@ class Fields:
     required: Mapping[str, Kind] = field(default_factory=dict)
     optional: Mapping[str, Kind] = field(default_factory=dict)
     others: Kind | None = None
-    """Kind of values with any other key; None where no other key is allowed."""
+    """Kind of the values of all other keys; None if no other key is allowed."""
+    _named: Mapping[str, Kind] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_named", {**self.optional, **self.required})
+
+    def holds(self, value: Any) -> bool:
+        """Return whether the value is a mapping with all required keys, and allowed other ones, whose values all hold."""
+        if not isinstance(value, Mapping) or not self.required.keys() <= value.keys():
+            return False
+        for name, item in value.items():
+            kind = self._named.get(name, self.others)
+            if kind is None or not kind.holds(item):
+                return False
+        return True
 
     def faults(self, value: Any, where: str) -> Iterator[str]:
-        """Faults of a value that stands at the path ``where``."""
+        """Faults of the value at the path ``where``, as text."""
         if not isinstance(value, Mapping):
-            yield f"{where} is no mapping but {_shown(value)}"
+            yield f"{where} must be a mapping, not {_shown(value)}"
             return
         yield from (f"{where} lacks {name!r}" for name in self.required if name not in value)
         for name, item in value.items():
-            kind = self.required.get(name) or self.optional.get(name) or self.others
-            if isinstance(kind, OrNone):
-                if item is None:
-                    continue
-                kind = kind.kind
-            if isinstance(kind, Leaf) and kind.holds(item):
-                continue  # most of a record, and its path need not be spelled
+            kind = self._named.get(name, self.others)
             if kind is None:
                 yield f"{where} has an unknown field {_shown(name)}"
             else:
@@ -85,8 +97,12 @@ class OrNone:
 
     kind: Kind
 
+    def holds(self, value: Any) -> bool:
+        """Return whether the value is None or of the kind."""
+        return value is None or self.kind.holds(value)
+
     def faults(self, value: Any, where: str) -> Iterator[str]:
-        """Faults of a value that stands at the path ``where``."""
+        """Faults of the value at the path ``where``, as text."""
         if value is not None:
             yield from self.kind.faults(value, where)
 
@@ -135,7 +151,7 @@ _ENVIRONMENT = Fields(
     optional={
         **dict.fromkeys(("cpu", "gpu", "torch", "started", "command", "commit", "backend", "cuda"), OrNone(TEXT)),
         **{"threads": COUNT, "processes": COUNT, "cores": OrNone(COUNT), "memory_bytes": COUNT, "dirty": OrNone(FLAG)},
-        **{"resumed": Items(Fields(optional={"plugins": FREE}, others=SCALAR)), "plugins": FREE},
+        **{"denormals_flushed": FLAG, "resumed": Items(Fields(optional={"plugins": FREE}, others=SCALAR)), "plugins": FREE},
     },
     others=SCALAR,
 )
@@ -160,11 +176,10 @@ def check_shape(data: Mapping[str, Any]) -> None:
     """Check types of all fields and sizes of all numbers in the plain data of a record of the present schema.
 
     Raises:
-        RecordError: naming the first fault.
+        RecordError: there is a fault; the message names the first.
     """
-    fault = next(_RECORD.faults(data, "the record"), None)
-    if fault is not None:
-        raise RecordError(fault)
+    if not _RECORD.holds(data):  # most records hold, and paths to their values need not be built
+        raise RecordError(next(_RECORD.faults(data, "the record")))
 
 
 def _shown(value: Any) -> str:

@@ -28,17 +28,17 @@ _ADDED = "younger"
 
 
 def _added_later(default: Any) -> Any:
-    """Field added after the first records. A spec leaves it out at its default, so that ids of older records stay valid."""
+    """Field added after the first records. Plain data omit it at its default, so that ids of older records stay valid."""
     return field(default=default, metadata={_ADDED: True})
 
 
 class _Part:
-    """Part of a spec whose fields are numbers, words and truth values."""
+    """Part of a spec whose fields are numbers, strings and booleans."""
 
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data. Fields added after the first records are left out at their defaults."""
+        """Plain data; fields added after the first records are omitted at their defaults."""
         values = ((option, getattr(self, option.name)) for option in fields(cast("DataclassInstance", self)))
         return {option.name: value for option, value in values if _ADDED not in option.metadata or value != option.default}
 
@@ -54,12 +54,12 @@ class ModelSpec(_Part):
     dropout: float = 0.0
     """Dropout after embedding, attention output and MLP; dropout of attention weights is an option of the mechanism."""
     backbone: str = ""
-    """Name of a VisionTransformer in timm, for tasks on patches, whose sizes replace those above; empty for a plain one of these
-    sizes."""
+    """Name of a VisionTransformer in timm, for tasks on patches; its sizes replace those above. Empty for a plain encoder of the
+    sizes above."""
     shared_weights: bool = _added_later(False)
     """True for one block, applied ``depth`` times (Universal Transformer, without halting)."""
     reuse_keys: bool = _added_later(False)
-    """True to use keys and values of the first application in all; needs ``shared_weights`` and a task on tokens."""
+    """True to compute keys and values once, in the block's first application; needs ``shared_weights`` and a task on tokens."""
     short_convolution: int = _added_later(0)
     """Kernel size in tokens of a depthwise convolution before every attention; 0 for none, 4 is usual."""
     positions: str = _added_later("learned")
@@ -98,18 +98,18 @@ class Budget(_Part):
     weight_decay: float = 0.01
     warmup_steps: int = 40
     clip_norm: float = 1.0
-    """Norm to which larger gradients are clipped."""
+    """Maximum gradient norm; larger gradients are clipped to it."""
     evaluate_every: int = 100
-    """Steps between validations; the weights of the best one are tested."""
+    """Steps between validations; the weights with the best validation score are tested."""
     max_seconds: float = 0.0
     """Time limit in seconds, beyond which a run ends as ``timed_out``; 0 for none."""
     seconds: float = _added_later(0.0)
-    """Training time in seconds, without evaluation, after which the run ends as ``done``; 0 for an end after ``steps``."""
+    """Training time in seconds, without evaluation, after which the run ends as ``done``; 0 to end after ``steps``."""
     pretrain_steps: int = _added_later(0)
     """Number of self-pretraining steps before training, on masked tokens of the task's training inputs (Amos et al. 2023)."""
     schedule: str = _added_later("cosine")
-    """Learning rate after the warm-up: ``cosine`` decays to zero with the elapsed share of ``steps`` or of ``seconds``, whichever
-    is larger; ``constant`` stays, so that a run stopped at any step equals a run of that length."""
+    """Learning-rate schedule after the warm-up: ``cosine`` decays to zero with the larger of the elapsed shares of ``steps`` and
+    ``seconds``; ``constant`` does not decay, so that a run stopped at any step equals a run of that length."""
 
     def __post_init__(self) -> None:
         check_types("budget", self)
@@ -125,14 +125,14 @@ class Budget(_Part):
             raise ValueError(f"budget.schedule is cosine or constant; got {self.schedule!r}")
         if self.seconds and self.max_seconds:
             raise ValueError(
-                "budget.seconds ends a run as done, and budget.max_seconds would end it as timed_out before that or never; give "
-                f"one of them; got seconds={self.seconds:g} and max_seconds={self.max_seconds:g}"
+                "budget.seconds ends a run as done, budget.max_seconds ends it as timed_out; give only one of them; "
+                f"got seconds={self.seconds:g} and max_seconds={self.max_seconds:g}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """Spec of one run, for one cell of a table and one seed: all that the run depends on, resolved and serialisable."""
+    """Spec of one run, that is one cell of a table and one seed: all that the run depends on, resolved and serialisable."""
 
     attention: str
     task: str
@@ -151,7 +151,7 @@ class RunSpec:
     """Precision: ``fp32``, or ``bf16`` or ``fp16`` for autocast."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data. Fields added after the first records are left out at their defaults."""
+        """Plain data; fields added after the first records are omitted at their defaults."""
         data = {option.name: getattr(self, option.name) for option in fields(self)}
         copies = {"options": deepcopy(self.options), "task_options": deepcopy(self.task_options)}
         return data | copies | {"model": self.model.to_dict(), "budget": self.budget.to_dict()}
@@ -165,13 +165,15 @@ class RunSpec:
         """
         required = ("attention", "task", "model", "budget")
         if not isinstance(data, Mapping) or any(name not in data for name in required):
-            raise ValueError(f"a spec is what RunSpec.to_dict writes, with {', '.join(required)}; got {data!r:.80}")
+            raise ValueError(
+                f"a spec is the mapping that RunSpec.to_dict writes, with the keys {', '.join(required)}; got {data!r:.80}"
+            )
         return cls(**{**data, "model": ModelSpec(**data["model"]), "budget": Budget(**data["budget"])})
 
     def run_id(self, task_version: str, protocol: str = PROTOCOL) -> str:
         """Digest of the spec, the protocol and the task's version: equal ids mean the same experiment."""
         data = self.to_dict()
-        if not data["model"]["backbone"]:  # added after the first records, whose ids must stay
+        if not data["model"]["backbone"]:  # added after the first records, whose ids must not change
             del data["model"]["backbone"]
         canonical = json.dumps([protocol, task_version, data], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Folder of records: one JSON file for each run, added whole or not at all, never changed."""
+"""Folder of records: one JSON file for each run, written atomically and never changed."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ ROOM = 2**18
 """Bytes that must be free in the folder before a run starts; a record takes some kilobytes."""
 
 TRY, HALF = ".try-", ".half"
-"""Prefix of test files, and suffix of incomplete files."""
+"""Prefix of files that test write access, and suffix of incomplete files."""
 
 _WRITING_SECONDS = 3600
-"""Age at which an incomplete file is that of a dead writer; writing one takes seconds."""
+"""Age in seconds above which an incomplete file was left by a dead writer; writing one takes seconds."""
 
 CHECKPOINT, UNUSED = ".checkpoint", ".unused"
 """Suffixes of the checkpoint of a run that is not recorded yet, and of an unusable checkpoint."""
@@ -37,7 +37,7 @@ CHECKPOINT, UNUSED = ".checkpoint", ".unused"
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """File in the folder that is no record, or a damaged or edited one: every reader leaves it out."""
+    """File that every reader leaves out: no record, or a damaged or edited one."""
 
     path: Path
     reason: str
@@ -103,7 +103,7 @@ class Store:
         return path
 
     def load(self) -> tuple[list[RunRecord], list[Damaged]]:
-        """All records below the folder, and the files that are none with their reasons; both empty if the folder is missing.
+        """Read all records below the folder; return them and the unreadable files with reasons, both empty without a folder.
 
         Raises:
             NotADirectoryError: the root is a file, and not a packed one.
@@ -125,9 +125,9 @@ class Store:
         return records, damaged
 
     def find(self, run_id: str, tuning: Tuning | None = None) -> RunRecord | None:
-        """Record of an equal run that need not be repeated, or None.
+        """Find the record of an equal run that need not be repeated; None if there is none.
 
-        The record has a status of ``FINAL_STATUSES``, or is a trial, which is never repeated. Only runs with the same study and
+        The record has a status of ``FINAL_STATUSES``, or is a trial; trials are never repeated. Only runs with the same study and
         role in it (trial or best settings) are equal.
 
         Args:
@@ -159,7 +159,7 @@ class Store:
                     path.unlink(missing_ok=True)
 
     def _is_over(self, run_id: str) -> bool:
-        """Return whether a run has a record with a final status, in whichever role, and no process is at it."""
+        """Return whether a run has a record with a final status, of any study and role, and no process is running it."""
         if is_claimed(self.root / f".{run_id}{CLAIM}"):
             return False
         for path in self._files(f"*{run_id}*.json"):
@@ -169,11 +169,11 @@ class Store:
         return False
 
     def claim(self, run_id: str) -> AbstractContextManager[bool]:
-        """Context that yields True if this process, among all that write into the folder, is to do the run (see ``claimed``)."""
+        """Context that yields True if this process has claimed the run, False if another process has (see ``claimed``)."""
         return claimed(self.root, run_id)
 
     def _files(self, pattern: str = "*.json") -> Iterator[Path]:
-        """Paths in the order of their file names, so that the subfolders of merged records do not matter."""
+        """Paths sorted by file name, so that the order does not depend on subfolders of merged records."""
         if self.root.is_dir():
             yield from sorted(
                 (path for path in self.root.rglob(pattern) if not path.name.startswith(".")), key=lambda path: (path.name, path)
@@ -191,5 +191,5 @@ def sync_folder(folder: Path) -> None:
 
 
 def _role(tuning: Tuning | None) -> tuple[str, bool] | None:
-    """Study of a run, and True for a trial."""
+    """Study of a run, and whether the run is a trial of it; None for a run outside any study."""
     return None if tuning is None else (tuning.study, tuning.trial is not None)

@@ -26,7 +26,7 @@ class Tuning:
     space: Mapping[str, str]
     """Search space: for each key, such as ``budget.learning_rate``, its values in Hydra's syntax."""
     trial: int | None = None
-    """Number of the trial; None for a run with the best settings, which has the fields below instead."""
+    """Index of the trial; None for a run with the best settings, which has the fields below instead."""
     trials: int | None = None
     """Number of trials behind the best settings, failed ones included."""
     failed: int | None = None
@@ -35,19 +35,24 @@ class Tuning:
     best_valid: float | None = None
     """Validation score of the best trial, by which the settings were chosen."""
     seed: int | None = None
-    """Seed of all trials; no run with the best settings has it."""
+    """Seed of all trials; runs with the best settings use other seeds."""
 
     def __post_init__(self) -> None:
         if not self.study or not isinstance(self.space, Mapping):
-            raise ValueError(f"tuning names its study and the space of it; got study {self.study!r}, space {self.space!r}")
+            raise ValueError(
+                f"tuning needs the name of a study and its search space; got study {self.study!r}, space {self.space!r}"
+            )
         if (self.trial is None) == (self.trials is None):
-            raise ValueError(f"tuning is of one trial or of what was chosen from trials; got {self.trial} and {self.trials}")
+            raise ValueError(
+                f"tuning needs either trial, an index, or trials, a number of trials; got trial {self.trial} and trials "
+                f"{self.trials}"
+            )
 
 
 def study_id(spec: RunSpec, space: Mapping[str, str], task_version: str, protocol: str = PROTOCOL) -> str:
     """Digest of all that the trials of a study share: spec without the searched fields, space, protocol, and task version.
 
-    The number of trials is not part of it, so that a study can be continued.
+    The number of trials does not enter the digest, so that a study can be continued.
 
     Args:
         space: values for each key, ``attention.OPTION`` or ``budget.FIELD``.
@@ -70,7 +75,7 @@ def setting(spec: RunSpec, key: str) -> Any:
 
 
 def trials_of(records: Iterable[RunRecord], study: str) -> list[RunRecord]:
-    """Trials of a study by number, each once."""
+    """Trials of a study, sorted by index, each once."""
     trials: dict[str, RunRecord] = {}
     for record in records:
         if record.tuning is not None and record.tuning.study == study and record.tuning.trial is not None:
@@ -88,7 +93,7 @@ def best_of(trials: Iterable[RunRecord]) -> RunRecord | None:
 
 
 def ledger(records: Iterable[RunRecord], study: str) -> Tuning:
-    """Tuning of a run with the best settings of a study.
+    """Summarise the trials of a study, as the ``Tuning`` of runs with its best settings.
 
     Raises:
         ValueError: no trial of the study is done.

@@ -17,7 +17,7 @@ from attn_zoo.records.store import CHECKPOINT, HALF, TRY, UNUSED, Damaged, Store
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Fact about one or more files that matters to a reader of the tables."""
+    """Observation about one or more files that matters to readers of the tables."""
 
     kind: str
     """Kind: ``checkpoint``, ``damaged``, ``edited``, ``renamed``, ``copied``, ``repeated``, ``data differ``,
@@ -26,7 +26,7 @@ class Finding:
     """Paths relative to the folder."""
     words: str
     harmless: bool = False
-    """True for a mere notice, without anything wrong."""
+    """True for a notice: nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,14 @@ def _unreadable(item: Damaged, root: Path) -> Finding:
     name = (item.path.relative_to(root).as_posix(),)
     if item.kind == "no record":
         return Finding("no record", name, item.reason, harmless=True)
-    return Finding(item.kind, name, f"{item.reason}; tables leave it out, and the same command does the run again")
+    return Finding(item.kind, name, f"{item.reason}; tables leave it out, and the same command repeats the run")
 
 
 def _renamed(records: Iterable[RunRecord]) -> Iterator[Finding]:
     """Findings for file names by which ``attn-zoo run`` does not find a record."""
     for record in records:
         if record.run_id not in Path(str(record.source)).name:
-            words = f"its name lacks its run_id {record.run_id}, so that 'attn-zoo run' does not find it and does the run again"
+            words = f"its name lacks its run_id {record.run_id}, so 'attn-zoo run' does not find it and repeats the run"
             yield Finding("renamed", _files([record]), words)
 
 
@@ -96,9 +96,7 @@ def _repeated(records: Iterable[RunRecord]) -> Iterator[Finding]:
     for (run_id, _, _), members in by_run.items():
         distinct = [record for at, record in enumerate(members) if record not in members[:at]]
         if len(distinct) < len(members):
-            yield Finding(
-                "copied", _files(m for m in members if members.count(m) > 1), f"run {run_id} lies here under several names"
-            )
+            yield Finding("copied", _files(m for m in members if members.count(m) > 1), f"run {run_id} is here under several names")
         final = [record for record in distinct if record.status in FINAL_STATUSES]
         if len(final) > 1:
             yield Finding("repeated", _files(final), f"run {run_id} was recorded {len(final)} times; {_agreement(final)}")
@@ -137,7 +135,7 @@ def _different_data(records: Iterable[RunRecord]) -> Iterator[Finding]:
 def _data_differ(task: str, split: str, by_digest: Mapping[str, Sequence[RunRecord]]) -> Finding:
     usual, *others = sorted(by_digest, key=lambda digest: -len(by_digest[digest]))
     words = (
-        f"the {split} split of {task} is not the same in all: digest {usual[:8]} in {len(by_digest[usual])}, such as "
+        f"the {split} split of {task} is not the same in all records: digest {usual[:8]} in {len(by_digest[usual])}, such as "
         f"{by_digest[usual][0].source}, but {', '.join(digest[:8] for digest in others)} in these"
     )
     return Finding("data differ", _files(record for digest in others for record in by_digest[digest]), words)
@@ -149,7 +147,7 @@ def _foreign(records: Iterable[RunRecord]) -> Iterator[Finding]:
         if record.protocol != PROTOCOL:
             by_protocol[record.protocol].append(record)
     for protocol, members in by_protocol.items():
-        words = f"protocol {protocol}, where this version has {PROTOCOL}; they stand in tables of their own"
+        words = f"protocol {protocol}, this version has {PROTOCOL}; such records get tables of their own"
         old = protocol in OLD_PROTOCOLS
         yield Finding("old protocol" if old else "foreign protocol", _files(members), words, harmless=old)
 
@@ -160,15 +158,15 @@ def _left_over(root: Path, valid: Sequence[RunRecord]) -> Iterator[Finding]:
     for path in sorted(root.rglob(".*")):
         kind, words = "leftover", ""
         if path.name.startswith(TRY) or path.name.endswith(HALF):
-            words = "of a write that was cut short; nothing reads it, and attn-zoo run removes it after an hour"
+            words = "left by a write that was cut short; nothing reads it, and attn-zoo run removes it after an hour"
         elif path.name.endswith(SUFFIX) and is_claimed(path):
             kind, words = "running", "a process is doing this run now"
         elif path.name.endswith(SUFFIX):
-            words = "of a run that was killed; it claims nothing, and the same command does the run again"
+            words = "left by a run that was killed; it has no effect, and the same command repeats the run"
         elif path.name.endswith(CHECKPOINT) and path.name.strip(".").removesuffix(CHECKPOINT) in final:
             words = "the checkpoint of a run that is recorded; the next attn-zoo run removes it"
         elif path.name.endswith(CHECKPOINT):
-            kind, words = "checkpoint", "of a run that was cut short; the same command goes on from there"
+            kind, words = "checkpoint", "left by a run that was cut short; the same command goes on from there"
         elif path.name.endswith(UNUSED):
             words = "a checkpoint that could not be used; nothing reads it, and it may be deleted"
         if words:
@@ -182,5 +180,5 @@ def _old(records: Iterable[RunRecord], root: Path) -> Iterator[Finding]:
         if schema != SCHEMA:
             by_schema[schema].append(record)
     for schema, members in sorted(by_schema.items()):
-        words = f"schema {schema}, where this version writes {SCHEMA}; read all the same"
+        words = f"schema {schema}, this version writes {SCHEMA} and reads both"
         yield Finding("old schema", _files(members), words, harmless=True)

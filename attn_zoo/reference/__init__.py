@@ -1,4 +1,4 @@
-"""Reference records in the package, from the committed results, for tables without runs of one's own."""
+"""Reference records in the package, taken from the committed results, for tables without the user's own runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 SETS = ("profile", "quickstart")
 """Names of result sets that may be in the package; the first one present is the default."""
 TRANSPLANT = Path(__file__).parent / "transplant.json"
-"""File of the committed ``attn-zoo transplant``."""
+"""Path of the committed results of ``attn-zoo transplant``."""
 
 
 def packed_file(name: str) -> Path:

@@ -1,11 +1,11 @@
-"""Rows by name: ``NAME[:IMPLEMENTATION][[OPTION=VALUE,...]]``, such as ``linformer:sdpa[projected_length=64]``, read and printed.
+"""Names of rows, parsed and printed: ``NAME[:IMPLEMENTATION][[OPTION=VALUE,...]]``, as in ``linformer:sdpa[projected_length=64]``.
 
 Every command names a mechanism, its hyperparameters and its implementation this way, and tables print the same words. In a list,
-rows stand between commas, and ``OPTION=A|B`` stands for a row with each of the values. Loads without PyTorch.
+commas separate rows, and ``OPTION=A|B`` gives one row for each of the values. Importing this package does not load PyTorch.
 
-A hybrid holds several mechanisms, which the layers of a network take in turn: ``3*linformer[projected_length=64]+softmax`` is
-three layers of Linformer and one of softmax, repeated up to the depth. It is a row whose ``attention`` is the turn,
-``3*linformer+softmax``, and whose options carry the name of their mechanism, ``linformer.projected_length``.
+A hybrid uses several mechanisms in turn over the layers of a network: ``3*linformer[projected_length=64]+softmax`` is three layers
+of Linformer and one of softmax, repeated up to the depth. Its ``attention`` is the pattern of layers, ``3*linformer+softmax``, and
+each of its options has the name of its mechanism as a prefix, ``linformer.projected_length``.
 """
 
 from attn_zoo.rows.name import RowName

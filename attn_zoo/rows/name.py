@@ -1,4 +1,4 @@
-"""Row of a table: a mechanism or hybrid with hyperparameters and an implementation, printed in the grammar of rows."""
+"""Name of a table's row: a mechanism or hybrid with hyperparameters and an implementation, printed in the syntax of commands."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any
 NAME = re.compile(r"[^\s:,|=@*+'\"\[\](){}]+")
 """Name of a mechanism, implementation or option."""
 TIMES = re.compile(r"([1-9]\d{0,3})\s*\*\s*(.*)", re.DOTALL)
-"""Count of layers and the mechanism or row that they hold."""
+"""Number of layers, ``*``, and the mechanism or row that these layers use."""
 _PLAIN = re.compile(r"[\w.+/-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class RowName:
-    """A mechanism, the hyperparameters that are given, and an implementation; or a hybrid of several."""
+    """Mechanism, or hybrid of several mechanisms, with its given hyperparameters and an implementation."""
 
     attention: str
-    """Name of the mechanism; of a hybrid the turn that its layers take, such as ``3*linformer+softmax``."""
+    """Name of the mechanism; for a hybrid the pattern of its layers, such as ``3*linformer+softmax``."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Those that are given; the others take their defaults."""
+    """Given hyperparameters; all others have their defaults."""
     implementation: str = "auto"
-    """Implementation; of a hybrid one for all mechanisms, or one for each with ``+`` between, in the order of ``parts``."""
+    """Implementation; for a hybrid one for all mechanisms, or one for each, joined by ``+`` in the order of ``parts``."""
 
     def __str__(self) -> str:
         if self.is_hybrid:
@@ -37,7 +37,7 @@ class RowName:
         return f"{self.attention}{implementation}" + (f"[{options}]" if options else "")
 
     def names(self, attention: str, options: Mapping[str, Any], implementation: str) -> bool:
-        """Whether a layer is what this row says; where it says nothing, any is."""
+        """Whether a layer matches this row; options that the row leaves out, and implementation ``auto``, match anything."""
         same = all(name in options and written(options[name]) == written(value) for name, value in self.options.items())
         return attention == self.attention and same and self.implementation in ("auto", implementation)
 
@@ -48,10 +48,10 @@ class RowName:
 
     @property
     def turn(self) -> tuple[str, ...]:
-        """Mechanism of each layer in turn, from the first layer on; one name unless the row is a hybrid.
+        """Mechanism of each layer of the repeated pattern, from the first layer on; one name unless the row is a hybrid.
 
         Raises:
-            ValueError: the name of a hybrid is no turn.
+            ValueError: ``attention`` is not a valid pattern of a hybrid.
         """
         if not self.is_hybrid:
             return (self.attention,)
@@ -60,17 +60,17 @@ class RowName:
             times = TIMES.fullmatch(part)
             name = times[2] if times else part
             if not NAME.fullmatch(name):
-                wanted = "NAME or COUNT*NAME with + between, such as 3*linformer+softmax"
+                wanted = "NAME or COUNT*NAME joined by +, such as 3*linformer+softmax"
                 raise ValueError(f"a hybrid is {wanted}; got {self.attention!r}")
             found += [name] * (int(times[1]) if times else 1)
         return tuple(found)
 
     def parts(self) -> list[RowName]:
-        """A row for each mechanism of a hybrid, in the order of their first layers; any other row itself.
+        """One row for each mechanism of a hybrid, in the order of their first layers; a row that is no hybrid returns itself.
 
         Raises:
             UnknownNameError: an option belongs to no mechanism of the hybrid.
-            ValueError: the hybrid names another number of implementations than it has mechanisms.
+            ValueError: the number of implementations is neither one nor the number of mechanisms.
         """
         if not self.is_hybrid:
             return [self]
@@ -79,7 +79,7 @@ class RowName:
         for key, value in self.options.items():
             owner, _, option = key.partition(".")
             if owner not in options or not option:
-                from attn_zoo.contract import UnknownNameError  # here, as it loads PyTorch
+                from attn_zoo.contract import UnknownNameError  # imported here because it loads PyTorch
 
                 raise UnknownNameError(f"option of the hybrid {self.attention}", key, [f"{name}.OPTION" for name in names])
             options[owner][option] = value
@@ -87,32 +87,32 @@ class RowName:
         taken = taken * len(names) if len(taken) == 1 else taken
         if len(taken) != len(names):
             raise ValueError(
-                f"{self.attention} has {len(names)} mechanisms, so it takes one implementation for all or one for each with + "
-                f"between; got {self.implementation!r}"
+                f"{self.attention} has {len(names)} mechanisms, so it takes one implementation for all or one for each, "
+                f"joined by +; got {self.implementation!r}"
             )
         return [RowName(name, options[name], one) for name, one in zip(names, taken, strict=True)]
 
     def changed(self, change: Callable[[RowName], RowName]) -> RowName:
-        """The row with each of its parts changed."""
+        """Copy of the row with ``change`` applied to each of its parts."""
         return hybrid_of(self.turn, map(change, self.parts())) if self.is_hybrid else change(self)
 
     def layers(self, depth: int) -> list[RowName]:
         """Row of each layer of a network.
 
         Raises:
-            ValueError: the network has fewer layers than the turn of a hybrid.
+            ValueError: the network has fewer layers than the pattern of the hybrid.
         """
         turn, parts = self.turn, {part.attention: part for part in self.parts()}
         if self.is_hybrid and depth < len(turn):
             raise ValueError(
-                f"{self.attention} takes at least {len(turn)} layers, each with weights of its own, and the network has {depth}; "
+                f"{self.attention} takes at least {len(turn)} layers, each with weights of its own, but the network has {depth}; "
                 "take a deeper network, or a hybrid of fewer layers"
             )
         return [parts[turn[at % len(turn)]] for at in range(depth)]
 
 
 def hybrid_of(turn: Sequence[str], parts: Iterable[RowName]) -> RowName:
-    """Hybrid whose layers take mechanisms in turn; a turn that repeats itself is shortened.
+    """Build the hybrid whose layers follow the pattern ``turn``; a pattern that repeats itself is shortened to one period.
 
     Args:
         turn: mechanism of each layer, two or more different ones.
@@ -127,13 +127,13 @@ def hybrid_of(turn: Sequence[str], parts: Iterable[RowName]) -> RowName:
 
 
 def _runs(turn: Iterable[str]) -> list[tuple[str, str]]:
-    """Neighbouring layers of one mechanism: their count with ``*``, empty for one layer, and the mechanism."""
+    """Runs of neighbouring layers with the same mechanism: their count with ``*``, empty for one layer, and the mechanism."""
     counted = [(len(list(run)), name) for name, run in groupby(turn)]
     return [(f"{count}*" if count > 1 else "", name) for count, name in counted]
 
 
 def written(value: Any) -> str:
-    """The value of an option as a row has it."""
+    """Value of an option as text in the name of a row."""
     if isinstance(value, bool):
         return str(value).lower()
     text = value.name if isinstance(value, Enum) else str(value)

@@ -1,4 +1,4 @@
-"""Rows read from text or arguments, with options in the types of their mechanisms."""
+"""Parsing of rows from text or arguments, with options converted to the types that their mechanisms declare."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from attn_zoo.rows.name import NAME, TIMES, RowName, hybrid_of
 
 FORM = (
     "NAME, NAME:IMPLEMENTATION or NAME[OPTION=VALUE,...], such as linformer:sdpa[projected_length=64], or a hybrid, whose layers "
-    "take several in turn, such as 3*linformer+softmax"
+    "take several mechanisms in turn, such as 3*linformer+softmax"
 )
 
 
 def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = False) -> list[RowName]:
-    """Rows that a text or several name, their options in the types of the mechanism's own.
+    """Parse the rows of one text or several, and convert their options to the types that the mechanisms declare.
 
     Args:
-        texts: rows with commas between them; ``OPTION=A|B`` stands for a row with each value.
-        plain: why no row may name an implementation, for a command that runs the plain form of all.
+        texts: rows separated by commas; ``OPTION=A|B`` gives one row for each value.
+        plain: reason why no row may name an implementation, for a command that runs the plain form of each; empty allows it.
         hybrids: True for a command on networks of several layers, which a hybrid needs.
 
     Raises:
         UnknownNameError: no such attention, implementation or option.
-        ValueError: a text is no row, a row is named twice, none is named, an option breaks its rule, or a row is a hybrid and
+        ValueError: a text is not a row, a row is named twice, none is named, an option breaks its rule, or a row is a hybrid and
             ``hybrids`` is False.
     """
     given = [texts] if isinstance(texts, str) else list(texts)
@@ -36,23 +36,23 @@ def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = Fals
     if not rows:
         raise ValueError(f"name at least one row: {FORM}")
     if plain and (named := [row for row in rows if row.implementation != "auto"]):
-        raise ValueError(f"{named[0]}: {plain}; leave :{named[0].implementation} away")
+        raise ValueError(f"{named[0]}: {plain}; leave out :{named[0].implementation}")
     if not hybrids and (mixed := [row for row in rows if row.is_hybrid]):
         parts = " and ".join(map(str, mixed[0].parts()))
-        raise ValueError(f"{mixed[0]} is a hybrid of layers, and this command takes one mechanism at a time; name {parts} apart")
+        raise ValueError(f"{mixed[0]} is a hybrid of layers, but this command takes single mechanisms; name {parts} separately")
     written = list(map(str, rows))
     for at, name in enumerate(written):
         if name in written[:at]:
-            raise ValueError(f"{name} is named twice; rows of a list are different")
+            raise ValueError(f"{name} is named twice; the rows of a list must be different")
     return rows
 
 
 def row_of_arguments(attention: str, implementation: str, options: Mapping[str, Any]) -> RowName:
-    """Row that arguments of a function name; ``attention`` may be a hybrid with options of its mechanisms, as a command has it.
+    """Row for the arguments of a function; ``attention`` may be a hybrid with options of its mechanisms, written as in a command.
 
     Raises:
         UnknownNameError: a hybrid names no such attention, implementation or option.
-        ValueError: the hybrid is no row, has alternatives, or breaks a rule.
+        ValueError: the hybrid is malformed, has alternative values, or breaks a rule.
     """
     if "+" not in attention:
         return RowName(attention, options, implementation)
@@ -64,10 +64,10 @@ def row_of_arguments(attention: str, implementation: str, options: Mapping[str, 
 
 
 def read_rows(text: str) -> list[RowName]:
-    """The row of a text, or the rows where an option has alternatives; options stay text.
+    """Parse the row of a text, or several rows where an option has alternative values; options stay text.
 
     Raises:
-        ValueError: the text is no row.
+        ValueError: the text is not a row.
     """
     if len(pieces := split(text, "+")) > 1:
         return _read_hybrids(pieces, text)
@@ -80,7 +80,7 @@ def read_rows(text: str) -> list[RowName]:
     for pair in split(inside[:-1]) if bracket else []:
         option, _, value = (part.strip() for part in pair.partition("="))
         if not NAME.fullmatch(option) or not value:
-            raise ValueError(f"options of a row are OPTION=VALUE with commas between them; got {pair!r} in {text!r}")
+            raise ValueError(f"options of a row must be OPTION=VALUE, separated by commas; got {pair!r} in {text!r}")
         if option in values:
             raise ValueError(f"option {option} is given twice in {text!r}")
         values[option] = [_read(part, text) for part in split(value, "|")]
@@ -88,7 +88,7 @@ def read_rows(text: str) -> list[RowName]:
 
 
 def _read_hybrids(pieces: Sequence[str], text: str) -> list[RowName]:
-    """Hybrids that a text names, by its pieces between ``+``; a mechanism has the options of its first mention that gives some."""
+    """Hybrids of a text, from its pieces between ``+``; a repeated mechanism has the options of the first piece that gives any."""
     turn: list[str] = []
     given: dict[str, list[RowName]] = {}
     for piece in pieces:
@@ -97,16 +97,16 @@ def _read_hybrids(pieces: Sequence[str], text: str) -> list[RowName]:
         name = rows[0].attention
         bare = [RowName(name)]
         if given.get(name, bare) != bare and rows not in (bare, given[name]):
-            raise ValueError(f"{name} stands in {text!r} with two settings; in a hybrid a mechanism has one")
+            raise ValueError(f"{name} has two settings in {text!r}; a mechanism of a hybrid must have one")
         turn += [name] * (int(times[1]) if times else 1)
         given[name] = given[name] if rows == bare and name in given else rows
     if len(given) == 1:
-        raise ValueError(f"a hybrid has two mechanisms or more, and all layers of {text!r} are {turn[0]}; write {turn[0]}")
+        raise ValueError(f"a hybrid needs two mechanisms or more, but all layers of {text!r} are {turn[0]}; write {turn[0]}")
     return [hybrid_of(turn, parts) for parts in product(*given.values())]
 
 
 def split(text: str, separator: str = ",") -> list[str]:
-    """Parts of a text between separators outside brackets and quotes; none of a text that is empty.
+    """Split a text at separators outside brackets and quotes; an empty text has no parts.
 
     Raises:
         ValueError: a bracket or quote is not closed, or closed without being open.
@@ -126,12 +126,12 @@ def split(text: str, separator: str = ",") -> list[str]:
         else:
             parts[-1] += character
     if open_brackets or quote:
-        raise ValueError(f"brackets and quotes of a row stand in pairs; got {text!r}. A row is {FORM}")
+        raise ValueError(f"brackets and quotes of a row must come in pairs; got {text!r}. A row is {FORM}")
     return [part.strip() for part in parts] if text.strip() else []
 
 
 def typed(row: RowName) -> RowName:
-    """The row with its options in the types of the mechanism's own.
+    """Convert the options of a row to the types that its mechanism declares, and check them.
 
     Raises:
         UnknownNameError: no such attention, implementation or option.
@@ -141,19 +141,19 @@ def typed(row: RowName) -> RowName:
 
 
 def _typed(row: RowName) -> RowName:
-    from attn_zoo.contract import UnknownNameError  # here, as it loads PyTorch
+    from attn_zoo.contract import UnknownNameError  # imported here because it loads PyTorch
     from attn_zoo.registry import card, stated_options
 
     entry = card(row.attention)
     if row.implementation not in (known := ("auto", *entry.implementations)):
         raise UnknownNameError(f"implementation of {row.attention}", row.implementation, known)
     options = convert_options(row).options
-    stated_options(entry, options)  # the rules of the mechanism
+    stated_options(entry, options)  # checks the rules of the mechanism
     return replace(row, options={name: value.name if isinstance(value, Enum) else value for name, value in options.items()})
 
 
 def convert_options(row: RowName) -> RowName:
-    """The row with its options as ``typed_options`` converts them; whether they keep the mechanism's rules is not checked.
+    """Convert the options of a row by ``typed_options``, without checking the rules of its mechanism.
 
     Raises:
         UnknownNameError: no such attention or option.
@@ -168,7 +168,7 @@ def convert_options(row: RowName) -> RowName:
 
 
 def typed_options(owner: str, kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Given values of fields of a dataclass in the fields' types; text becomes a number, truth value or member of an enumeration.
+    """Convert given values to the types of a dataclass's fields; text becomes a number, truth value or member of an enumeration.
 
     Raises:
         UnknownNameError: no such field.
@@ -184,7 +184,7 @@ def typed_options(owner: str, kind: type, given: Mapping[str, Any]) -> dict[str,
         if name not in known:
             raise UnknownNameError(f"option of {owner}", name, known)
     node = OmegaConf.structured(kind)
-    OmegaConf.set_readonly(node, False)  # as that of a frozen dataclass is
+    OmegaConf.set_readonly(node, False)  # nodes of frozen dataclasses are read-only
     for name, value in given.items():
         try:
             node[name] = value
@@ -196,7 +196,7 @@ def typed_options(owner: str, kind: type, given: Mapping[str, Any]) -> dict[str,
 
 
 def hyperparameters(rows: Sequence[RowName]) -> list[str | None]:
-    """For each row the one option along which rows of its mechanism and implementation make a curve, or None."""
+    """Return for each row the only option whose value varies among rows of its mechanism and implementation, or None."""
     found: list[str | None] = []
     for row in rows:
         alike = [other.options for other in rows if (other.attention, other.implementation) == (row.attention, row.implementation)]
@@ -214,5 +214,5 @@ def _read(part: str, text: str) -> str:
         try:
             return str(json.loads(part))
         except ValueError as error:
-            raise ValueError(f"a value in double quotes is written as in JSON; got {part} in {text!r}") from error
+            raise ValueError(f"a value in double quotes must be valid JSON; got {part} in {text!r}") from error
     return part[1:-1] if part[0] == "'" else part

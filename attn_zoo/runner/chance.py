@@ -25,7 +25,7 @@ def set_generator_states(device: torch.device, states: Sequence[Tensor]) -> None
 
 
 class SharedDraws(TorchFunctionMode):
-    """Context in which new random tensors are equal in all processes, and dropout masks are drawn by each process for itself.
+    """Context in which new random tensors are equal in all processes, while each process draws its own dropout masks.
 
     A mechanism that redraws, such as Performer's random features, calls ``torch.randn`` or the like; every process must get the
     numbers that a single process would get. Dropout draws in place, or inside an operator, from the process's own generator.

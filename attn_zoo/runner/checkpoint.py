@@ -1,4 +1,4 @@
-"""Checkpoint of a run that is not recorded yet: one safetensors file with JSON in its header, replaced as a whole."""
+"""Checkpoint of a run that is not recorded yet: one safetensors file with JSON in its header, replaced atomically."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class CheckpointError(ValueError):
 
 
 class Checkpoint:
-    """Checkpoint of one run, in a hidden file of the folder of records.
+    """Checkpoint of one run, in a hidden file in the folder of records.
 
     Args:
         root: folder of the records.
         run_id: id of the run; a checkpoint of another run is refused.
         every: steps between two checkpoints; 0 for checkpoints by ``minutes`` only.
-        minutes: minutes between two checkpoints, taken after the next step; 0 for checkpoints by ``every`` only.
+        minutes: minutes between two checkpoints, each saved at the end of a step; 0 for checkpoints by ``every`` only.
 
     Raises:
         ValueError: ``every`` or ``minutes`` is negative or infinite.
@@ -68,8 +68,8 @@ class Checkpoint:
             try:
                 self.path.replace(renamed)
             except OSError as rename_error:
-                return f"its checkpoint is of no use ({error}) and is left where it is ({rename_error.strerror}); begins anew"
-            return f"its checkpoint is of no use ({error}); put aside as {renamed.name}, begins anew"
+                return f"its checkpoint cannot be used ({error}) nor renamed ({rename_error.strerror}); starts again from step 0"
+            return f"its checkpoint cannot be used ({error}) and was renamed to {renamed.name}; starts again from step 0"
         _, facts = self._found
         where = f"step {facts['step']}{' of pretraining' if facts['pretraining'] else ''}"
         return f"goes on after {where}, from a checkpoint of {facts['saved']}"
@@ -100,15 +100,15 @@ class Checkpoint:
         try:
             unpack(training, processes.send(tensors, processes.share(listed)), facts)
         except ValueError as error:
-            raise CheckpointError(f"{error}; delete {str(self.path)!r} to begin anew") from error
+            raise CheckpointError(f"{error}; delete {str(self.path)!r} to start again from step 0") from error
         where = {"step": facts["step"]} | ({"pretraining": True} if facts["pretraining"] else {})
         training.state.resumed = [*facts["resumed"], {**where, **facts["environment"]}]
         self._found = None
 
     def save(self, training: Training) -> None:
-        """Save the state, whole or not at all; all processes must call it, and the main one writes.
+        """Save the state atomically; all processes must call it, and the main one writes.
 
-        A full disk is reported once and does not end the run, which may still be recorded.
+        A write error, such as a full disk, is reported once and does not end the run, which may still be recorded.
         """
         generators = training.processes.gather(generator_states(training.accelerator.device))
         self._saved_at = time.monotonic()
@@ -155,7 +155,7 @@ def _versions() -> dict[str, str]:
 
 
 def _read(path: Path, run_id: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and plain data of an undamaged checkpoint of this run, written by these versions."""
+    """Read tensors and plain data of a checkpoint, after checking its run, versions and digest."""
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})[_HEADER])
@@ -163,12 +163,12 @@ def _read(path: Path, run_id: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if header["format"] != _FORMAT:
             raise CheckpointError(f"it has format {header['format']}, and this version reads {_FORMAT}")
         if header["run_id"] != run_id:
-            raise CheckpointError(f"it is of run {header['run_id']}")
+            raise CheckpointError(f"it belongs to run {header['run_id']}")
         for package, here in _versions().items():
             if header[package] != here:
                 raise CheckpointError(f"it was written with {package} {header[package]}, and this is {here}")
         if header["digest"] != _digest(tensors, header["facts"]):
-            raise CheckpointError("it is damaged: its content does not have its digest")
+            raise CheckpointError("it is damaged: its content does not match its digest")
         return tensors, {**header["facts"], "saved": header["saved"]}
     except CheckpointError:
         raise

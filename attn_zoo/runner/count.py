@@ -1,4 +1,4 @@
-"""Counted cost of a run's network, from a copy of it on the meta device: shapes without numbers."""
+"""Cost of a run's network, counted on a copy of it on the meta device, where tensors have shapes but no values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attn_zoo.rows import RowName
 from attn_zoo.runner.pretrain import asked_tokens
 
 LONG = 4096
-"""Length in tokens at which the cost of a mechanism is reported beside its abilities."""
+"""Length in tokens at which the cost of a mechanism is reported in addition to the length of the task."""
 
 
 def model_arguments(spec: RunSpec) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def has_dropout(spec: RunSpec) -> bool:
 
 
 def counted_implementation(spec: RunSpec) -> str:
-    """Implementation whose FLOPs the cards count; of a hybrid one for each mechanism."""
+    """Implementation whose FLOPs the cards count; for a hybrid, one for each mechanism."""
     counted = row_of(spec).changed(lambda part: replace(part, implementation=card(part.attention).counted_implementation))
     return counted.implementation
 
@@ -50,18 +50,19 @@ def geometry_of(spec: RunSpec, task: TaskSpec) -> Geometry:
 
 
 def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dict[str, int]:
-    """``flops_per_example`` (forward), ``training_flops_per_example`` (backward too) and ``activation_bytes_per_example``.
+    """Count ``flops_per_example`` (forward), ``training_flops_per_example`` (backward too) and ``activation_bytes_per_example``.
 
-    Examples have full length and no padding. FLOPs are those of the implementation that the card counts. Activation bytes are what
-    autograd keeps of a whole training batch, without the loss, divided by its examples. They are counted only where they surely
+    The result also holds ``pretraining_flops_per_example``, if the run has pretraining, and the counts of ``count_mechanisms``.
+    Examples have full length and no padding. FLOPs are those of the card's ``counted_implementation``. Activation bytes are those
+    that autograd saves for a training batch, without the loss, divided by its examples. They are counted only where they surely
     equal those of the run: in fp32, without dropout (whose masks differ by device), and for ``eager``, ``tiled`` or, on a CPU,
-    ``sdpa``. Counts that cannot be made from shapes alone are left out.
+    ``sdpa``. Counts that depend on more than shapes are left out.
     """
     with torch.device("meta"):
         twin = build_model(task, implementation=counted_implementation(spec), **model_arguments(spec))
         try:
             found = count_model(twin, _batch(task, 1))
-        except (NotImplementedError, RuntimeError):  # a plugin's backward pass may need numbers
+        except (NotImplementedError, RuntimeError):  # a plugin's backward pass may need values
             return {"flops_per_example": count_flops(twin, _batch(task, 1))}
     assert found.flops is not None and found.backward_flops is not None
     counted = {"flops_per_example": found.flops, "training_flops_per_example": found.flops + found.backward_flops}
@@ -75,8 +76,8 @@ def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dic
 def count_mechanisms(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
     """Cost of the attention mechanisms of all layers, without projections, by the formulas of their cards.
 
-    ``mechanism_flops`` (forward, one example) and, in causal tasks, ``state_bytes``; and the same at 4,096 tokens, if every
-    mechanism supports that length with these options: ``mechanism_flops_4096`` and ``state_bytes_4096``.
+    The keys are ``mechanism_flops`` (forward, one example), in causal tasks ``state_bytes`` and, if every mechanism supports
+    4,096 tokens with these options, the same at that length: ``mechanism_flops_4096`` and ``state_bytes_4096``.
     """
     geometry = geometry_of(spec, task)
     counted = _sum_of_layers(spec, geometry, "")
@@ -86,7 +87,7 @@ def count_mechanisms(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
 
 
 def _sum_of_layers(spec: RunSpec, geometry: Geometry, suffix: str) -> dict[str, int]:
-    """Sums over layers of FLOPs and, where every mechanism states it, of bytes of state.
+    """Sum the FLOPs of all layers and, if every mechanism states them, the bytes of state.
 
     Raises:
         UnsupportedError: a mechanism does not support the geometry.
@@ -120,7 +121,7 @@ def count_pretraining(spec: RunSpec, task: TaskSpec) -> int:
 
 
 class _PredictFirst(nn.Module):
-    """Prediction of the first tokens, as many as pretraining masks: on the meta device the masked positions are unknown."""
+    """Model that predicts the first tokens, as many as pretraining masks: on the meta device masked positions are unknown."""
 
     def __init__(self, reader: PositionClassifier) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One run from spec to record, failures included."""
+"""Execution of one run, from its spec to its record; a failed run gives a record as well."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from attn_zoo.rows import RowName
 from attn_zoo.runner.chance import SharedDraws
 from attn_zoo.runner.checkpoint import Checkpoint, CheckpointError
 from attn_zoo.runner.count import count_per_example, geometry_of, has_dropout, model_arguments, row_of
+from attn_zoo.runner.denormals import denormals_are_flushed, flushed_denormals
 from attn_zoo.runner.facts import attention_facts, task_facts
 from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_of
 from attn_zoo.runner.pretrain import pretrain
@@ -51,15 +52,15 @@ _PRECISIONS = {"fp32": ("no", torch.float32), "bf16": ("bf16", torch.bfloat16), 
 def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> RunSpec:
     """Fill in every default and the device, so that the spec states all that the run depends on.
 
-    Defaults that follow the length are set for the length of the task. ``implementation`` stays as requested: ``auto`` is
-    resolved on the device, when the run is built.
+    Defaults that depend on the sequence length are computed for the length of the task. ``implementation`` stays as requested:
+    ``auto`` is resolved on the device, when the run is built.
 
     Args:
         locations: task options with the locations of data, for a task whose length depends on its data.
 
     Raises:
         UnknownNameError: no such attention, task, option or implementation.
-        ValueError: an option, size, device or precision is out of its range, or the network has fewer layers than a hybrid's turn.
+        ValueError: an option, size, device or precision is out of its range, or the network has too few layers for its hybrid.
     """
     task_entry = task_card(spec.task)
     if type(spec.seed) is not int or not 0 <= spec.seed < 2**63:
@@ -83,7 +84,7 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
 
 
 def _resolve_options(spec: RunSpec, locations: Mapping[str, Any]) -> RowName:
-    """Row of a run with every option of its mechanisms; the task is built only where a default follows its length."""
+    """Return the row of a run with every option resolved; build the task only if a default depends on its length."""
     geometries: list[Geometry] = []
 
     def resolve(part: RowName) -> RowName:
@@ -106,19 +107,19 @@ def run(
 ) -> RunRecord:
     """Train, select weights on validation, test once, and return the record.
 
-    ``spec`` must be resolved. A failed run gives a record as well, with its ``status`` and ``reason``. No record is returned only
-    after an interrupt from outside, a checkpoint of another network, or the loss of another process of the run.
-    Several processes of one launcher all call this and get the same record, except for their own measurements.
+    ``spec`` must be resolved. A failed run gives a record as well, with its ``status`` and ``reason``. Only three cases give no
+    record: an interrupt from outside, a checkpoint of another network, and the loss of another process of the run.
+    All processes of a launcher call this function and get the same record, except for their own measurements.
 
     Args:
         locations: task options with the locations of data (``TaskCard.locations``).
         checkpoint: checkpoint to resume from and to save to.
-        kept: weights to write after some steps.
+        kept: writer of weight files after chosen steps.
 
     Raises:
         ValueError: the batch is smaller than the number of processes.
         CheckpointError: the checkpoint belongs to another network.
-        LostProcessError: another process is gone.
+        LostProcessError: another process ended or cannot be reached.
     """
     processes = Processes.join(spec.device)
     processes.check_batch(spec.budget.batch_size)
@@ -129,7 +130,8 @@ def run(
     reason: str | None
     try:
         progress.start(f"{spec.attention} on {spec.task}, seed {spec.seed}", spec.budget.steps)
-        _run(spec, build_task(spec.task, **spec.task_options, **locations), found, progress, checkpoint, kept)
+        with flushed_denormals():
+            _run(spec, build_task(spec.task, **spec.task_options, **locations), found, progress, checkpoint, kept)
         processes.agree()
         status, reason = "done", None
     except (LostProcessError, CheckpointError):
@@ -144,7 +146,7 @@ def run(
 
 
 class _Found:
-    """Results so far of a run, complete or not: the content of its record."""
+    """Results of a run so far, from which its record is made, complete or not."""
 
     def __init__(self) -> None:
         self.data: dict[str, dict[str, Any]] = {}
@@ -187,7 +189,7 @@ class _Found:
 def _run(
     spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoint: Checkpoint | None, kept: KeptWeights | None
 ) -> None:
-    found.environment = describe_environment(spec.device)
+    found.environment = {**describe_environment(spec.device), "denormals_flushed": denormals_are_flushed()}
     if checkpoint is not None:
         checkpoint.environment = found.environment
     measure = measure_of(task.card.metric, task.spec)
@@ -226,7 +228,7 @@ def _run(
 def _implementation(spec: RunSpec, task: TaskSpec) -> str:
     """Implementation that runs: the requested one, or the choice of ``auto`` for the device and precision of the run.
 
-    That of a hybrid is one for all of its mechanisms, or one for each with ``+`` between.
+    For a hybrid: one name for all of its mechanisms, or one name for each, joined by ``+``.
 
     Raises:
         UnsupportedError: the attention lacks a capability that the task needs.
@@ -246,7 +248,7 @@ def _implementation(spec: RunSpec, task: TaskSpec) -> str:
 
 
 def _reader(model: nn.Module, spec: RunSpec, task: TaskSpec) -> PositionClassifier | None:
-    """Network of the pretraining, with the same initial head for every attention; None without pretraining."""
+    """Network for pretraining, with the same initial head for every attention; None without pretraining."""
     if not spec.budget.pretrain_steps:
         return None
     torch.manual_seed(spec.seed)
@@ -258,13 +260,13 @@ def _accelerator(spec: RunSpec) -> Accelerator:
     return Accelerator(
         cpu=spec.device == "cpu",
         mixed_precision=_PRECISIONS[spec.precision][0],
-        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # overrides a launcher's configuration
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # overrides the launcher's config
         dataloader_config=DataLoaderConfiguration(split_batches=True),  # one step of the schedule for all processes together
     )
 
 
 def _draws(spec: RunSpec) -> AbstractContextManager[Any]:
-    """Seed the generators of training, so that dropout and redraws do not depend on the draws of the build."""
+    """Seed the random generators for training, so that dropout and redraws do not depend on what building the model drew."""
     processes = Processes()
     if processes.count > 1 and has_dropout(spec):
         return SharedDraws(spec.seed, processes.index, processes.device)
@@ -281,7 +283,7 @@ def _require_same_data(data: Mapping[str, Any]) -> None:
 
 
 def _test_scores(model: nn.Module, task: Task, examples: Examples, measure: Measure, accelerator: Accelerator) -> dict[str, float]:
-    """Scores ``test`` of all examples and ``test: PART`` of each part that the task names."""
+    """Score ``test`` over all examples, and ``test: PART`` over each part that the task names."""
     parts = {"test": torch.ones(len(examples), dtype=torch.bool)}
     parts |= {f"test: {name}": members for name, members in task.slices("test").items()}
     return evaluate_parts(model, examples, task.spec, measure, accelerator, parts)
@@ -299,12 +301,12 @@ def _failure(error: Exception) -> tuple[Status, str]:
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
         return "out_of_memory", text.splitlines()[0] if text else "out of memory"
     where = traceback.extract_tb(error.__traceback__)[-1]
-    module = where.filename.replace("\\", "/").rsplit("/", 1)[-1]  # the file's name, not the machine's path to it
+    module = where.filename.replace("\\", "/").rsplit("/", 1)[-1]  # file name without folders
     return "failed", f"{type(error).__name__}: {text} (in {where.name}, {module}:{where.lineno})"
 
 
 def _measured(trained: Trained, spec: RunSpec) -> dict[str, float]:
-    """Measurements on this machine; the first step is a warm-up and left out of median and spread."""
+    """Measurements on this machine; median and interquartile range exclude the first step, which is a warm-up."""
     steps = trained.step_seconds[1:]
     measured = {"pretrain_seconds": trained.pretrain_seconds} if trained.pretrain_seconds else {}
     if len(steps) < 4:

@@ -9,13 +9,13 @@ from types import FrameType
 from typing import Any
 
 PATIENCE = 2.0
-"""Seconds within which two signals count as one: a launcher forwards a signal that the terminal has sent to every process."""
+"""Seconds within which two signals count as one: a launcher forwards a signal that the terminal also sends to every process."""
 
 _HELD: list[Interrupts] = []
 
 
 class StoppedError(BaseException):
-    """Stop of a run by a signal, agreed on by all its processes; no ``Exception``, since the run did not fail."""
+    """Stop of a run by a signal, agreed on by all its processes; not an ``Exception``, because the run did not fail."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -29,8 +29,8 @@ class StoppedError(BaseException):
 class Interrupts:
     """Context that defers the first SIGINT or SIGTERM; another one, more than ``PATIENCE`` seconds later, takes effect at once.
 
-    Python handles signals in its main thread, so that in other threads nothing is deferred. A signal with a handler of its own
-    is left alone, such as that of submitit, which requeues its job.
+    Python handles signals in its main thread only, so that other threads defer nothing. A signal that already has a handler keeps
+    it, such as the handler of submitit, which requeues the job.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Metrics: one number for each split, computed over every example of it."""
+"""Metrics: one number for each split, computed over all of its examples."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from attn_zoo.runner.interrupts import StoppedError, asked
 from attn_zoo.runner.processes import Processes
 
 EVALUATION_TOKENS = 2**16
-"""Tokens of a batch in evaluation, which has at most 256 examples."""
+"""Maximum number of tokens in an evaluation batch, which also has at most 256 examples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Metric, by its name on a task's card."""
+    """Metric, named as on the card of a task."""
 
     name: str
     higher_is_better: bool
@@ -40,7 +40,7 @@ class Meter:
     """Sums of counts over all answers so far, and the metric computed from them.
 
     Args:
-        count: function from (answers, classes) outputs and their labels to sums over the answers.
+        count: function from outputs of shape (answers, classes) and their labels to sums over the answers.
         figure: function from the sums of the counts to the metric.
     """
 
@@ -62,7 +62,7 @@ class Meter:
             ValueError: there are no answers.
         """
         if not self._sums:
-            raise ValueError("a metric needs an answer; there was none")
+            raise ValueError("a metric needs at least one prediction; there was none")
         return torch.tensor(self._figure(*self._sums), dtype=torch.float32).item()
 
     def compute_together(self, processes: Processes) -> float:
@@ -86,7 +86,9 @@ def _accuracy(classes: int) -> Meter:
 def _f1(classes: int) -> Meter:
     """Harmonic mean of precision and recall of class 1; 0 if neither labels nor answers contain it."""
     if classes != 2:
-        raise ValueError(f"f1 is of class 1 against class 0, so the task has two classes; this one has {classes}")
+        raise ValueError(
+            f"the metric f1 compares class 1 with class 0, so it needs a task with two classes; this one has {classes}"
+        )
 
     def count(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         predicted, actual = scores.argmax(dim=-1) == 1, labels == 1
@@ -168,7 +170,7 @@ MEASURES: Mapping[str, Measure] = _MEASURES
 
 
 def measure_named(name: str) -> Measure:
-    """Metric of this name.
+    """Return the metric of this name.
 
     Raises:
         UnknownNameError: no metric has this name; the message lists those that exist.
@@ -179,20 +181,20 @@ def measure_named(name: str) -> Measure:
 
 
 def measure_of(name: str, spec: TaskSpec) -> Measure:
-    """Metric of this name, for a task of this kind of problem.
+    """Return the metric of this name, after checking that it fits the task's kind of problem.
 
     Raises:
         UnknownNameError: no metric has this name; the message lists those that exist.
-        ValueError: the metric is of another kind of problem.
+        ValueError: the metric is for another kind of problem.
     """
     measure, fit = measure_named(name), METRICS[spec.problem]
     if name not in fit:
-        raise ValueError(f"the metric {name} is not one of {spec.problem}, which the task is; take {' or '.join(fit)}")
+        raise ValueError(f"the metric {name} is not for {spec.problem}, the problem of this task; use {' or '.join(fit)}")
     return measure
 
 
 def answers(model: nn.Module, batch: Batch) -> tuple[Float[Tensor, "answers classes"], Labels]:
-    """Outputs and labels of a batch: one for each example, or one for each position that is scored."""
+    """Outputs and labels of a batch: one per example, or one per scored position."""
     asked = scored(batch.labels)
     if asked.dim() == 1:
         return model(batch.inputs, batch.valid), batch.labels
@@ -219,7 +221,7 @@ def evaluate_parts(
 ) -> dict[str, float]:
     """Metric over each part of the first ``count`` examples, or of their positions; each example is read once.
 
-    Several processes divide the batches among them.
+    Several processes share the batches.
 
     Raises:
         StoppedError: a deferred signal stops the run.
@@ -248,10 +250,10 @@ def evaluate_parts(
 
 
 def constant_score(train_labels: Labels, test_labels: Labels, spec: TaskSpec, measure: Measure) -> float:
-    """Test score of a constant prediction, the best by the training labels: the chance level.
+    """Chance level: test score of the constant prediction that fits the training labels best.
 
-    It is the frequencies of the classes, of ``multi_label`` those frequent classes that have the best score together, of
-    ``regression`` the mean.
+    The prediction is the class frequencies; for ``multi_label`` the set of most frequent classes with the best training score;
+    for ``regression`` the mean label.
     """
     train, test = train_labels[scored(train_labels)], test_labels[scored(test_labels)]
     if spec.problem == "regression":
@@ -266,7 +268,7 @@ def constant_score(train_labels: Labels, test_labels: Labels, spec: TaskSpec, me
 
 
 def _score_of(constant: Float[Tensor, " classes"], labels: Tensor, spec: TaskSpec, measure: Measure) -> float:
-    """Metric of one and the same output for all answers."""
+    """Metric of a constant output, the same for all answers."""
     metric = measure.make(spec.classes)
     for part in labels.split(max(1, 2**24 // spec.classes)):
         metric.update(constant.expand(len(part), -1), part)

@@ -60,11 +60,11 @@ def pretrain(
             next_step(training, budget, checkpoint)
             progress.advance(step - steps, training.loss, None)
             require_time(training, budget, steps)
-    accelerator.free_memory()  # else it would also unscale this optimiser's gradients, whose parameters the next one shares
+    accelerator.free_memory()  # else it also unscales gradients of this optimiser, which shares parameters with the next
 
 
 def masked(batch: Batch, vocabulary: int, chance: Generator) -> Batch:
-    """Inputs with some tokens masked, and labels by position: the masked tokens; a pair becomes two sequences.
+    """Mask some input tokens, and return them as labels of their positions; a pair becomes two sequences.
 
     Args:
         vocabulary: upper bound (exclusive) of the ids of random tokens.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # before there is a process group: see _disconnect
+import torch.distributed.nn.functional  # imported before a process group exists: see _disconnect
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
 from torch import Tensor, nn
@@ -80,12 +80,13 @@ class Processes:
         if state.device.type != device:
             if state.num_processes > 1:
                 raise ValueError(
-                    f"these {state.num_processes} processes met for {state.device.type}; launch the runs on {device} apart"
+                    f"these {state.num_processes} processes were launched for {state.device.type}; launch the runs on {device} "
+                    "separately"
                 )
             AcceleratorState._reset_state(reset_partial_state=True)  # a single process may change its device
             state = PartialState(cpu=device == "cpu")
         if state.num_processes > 1:
-            atexit.unregister(_disconnect)  # registered by the run before
+            atexit.unregister(_disconnect)  # registered by an earlier run
             atexit.register(_disconnect)
         return cls()
 
@@ -97,16 +98,16 @@ class Processes:
         """
         if batch_size < self.count:
             raise ValueError(
-                f"a batch of {batch_size} examples (budget.batch_size is that of all processes together) leaves some of "
-                f"{self.count} processes without any; start fewer processes or raise it"
+                f"a batch of {batch_size} examples (budget.batch_size counts those of all processes together) leaves some of "
+                f"{self.count} processes without any; start fewer processes or raise budget.batch_size"
             )
 
     def agree(self, *, stop: int = 0, spent: float = 0.0, save: bool = False) -> Agreed:
         """Synchronise all processes, and return the values that hold for all.
 
         Raises:
-            ElsewhereError: the run went wrong in another process.
-            LostProcessError: another process is gone.
+            ElsewhereError: the run failed in another process.
+            LostProcessError: another process ended or cannot be reached.
         """
         if self.count == 1:
             return Agreed(stop, spent, save)
@@ -119,7 +120,7 @@ class Processes:
         """Report a failure of this process to all others at their next ``agree``; return the status and reason to record.
 
         Raises:
-            LostProcessError: another process is gone.
+            LostProcessError: another process ended or cannot be reached.
         """
         if self.count == 1:
             return status, reason
@@ -127,7 +128,7 @@ class Processes:
         return self._first_failure((status, reason))
 
     def share(self, value: Any) -> Any:
-        """Value of the main process; those of the others are ignored."""
+        """Broadcast the main process's value, and return it in every process; the other values are ignored."""
         if self.count == 1:
             return value
         held = [value]
@@ -136,7 +137,7 @@ class Processes:
         return held[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """Values of all processes, in the order of their indices."""
+        """Gather the values of all processes, in the order of their indices; every process gets all."""
         if self.count == 1:
             return [value]
         values: list[Any] = [None] * self.count
@@ -145,7 +146,7 @@ class Processes:
         return values
 
     def part(self, batch: Batch) -> Batch:
-        """Examples of a batch that this process takes; the parts differ by at most one example."""
+        """Part of a batch that this process computes; the parts differ by at most one example."""
         if self.count == 1:
             return batch
         examples = len(batch.labels)
@@ -184,7 +185,11 @@ class Processes:
         return bool(torch.isclose(both[0], -both[1], rtol=1e-5, atol=1e-7).all())
 
     def send(self, tensors: dict[str, Tensor], names: Iterable[tuple[str, list[int], str]]) -> dict[str, Tensor]:
-        """Tensors of the main process by name, on the CPU; all processes give the same ``names``, each with shape and dtype."""
+        """Broadcast the main process's tensors; return them by name, on the CPU.
+
+        Args:
+            names: name, shape and dtype of each tensor, equal in all processes.
+        """
         if self.count == 1:
             return tensors
         sent = {}
@@ -213,21 +218,21 @@ class Processes:
 
 @contextmanager
 def _connected() -> Iterator[None]:
-    """Context that replaces a connection's error by ``LostProcessError``."""
+    """Context that converts connection errors to ``LostProcessError``."""
     try:
         yield
     except RuntimeError as error:
         raise LostProcessError(
-            f"another process of this run is gone ({str(error).splitlines()[0]}); nothing was recorded of the run, and the same "
-            "command does it again, from its last checkpoint where it has one"
+            f"another process of this run has ended ({str(error).splitlines()[0]}), so the run was not recorded; the same command "
+            "repeats it, from its last checkpoint if there is one"
         ) from error
 
 
 def _disconnect() -> None:
     """Destroy the process group before the process ends, as PyTorch requires.
 
-    ``torch.distributed.nn.functional`` has the group as a default argument where it is imported later, as torch._dynamo does. The
-    group and the threads of gloo then live on, and now and then abort the process as the interpreter ends.
+    If ``torch.distributed.nn.functional`` is imported after the group exists, as by torch._dynamo, it keeps the group as a default
+    argument. The group and the threads of gloo then stay alive, and sometimes abort the process when the interpreter exits.
     """
     if dist.is_initialized():
         dist.destroy_process_group()

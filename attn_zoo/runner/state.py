@@ -21,7 +21,7 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass
 class Trained:
-    """Results of training so far. ``best_weights`` are those with the best validation score."""
+    """Results of training so far. ``best_weights`` are the weights with the best validation score."""
 
     best_valid: float | None = None
     best_weights: dict[str, Tensor] = field(default_factory=dict)
@@ -35,8 +35,8 @@ class Trained:
     """Elapsed share of the time budget after the last step, the same in all processes; 0 without such a limit."""
     peak_bytes: int = 0
     resumed: list[dict[str, Any]] = field(default_factory=list)
-    """Earlier parts of a resumed run: ``step`` of the last checkpoint (``pretraining`` if it counts those steps) and environment of
-    each."""
+    """Earlier parts of a resumed run, each with the ``step`` of its last checkpoint (``pretraining`` if it counts pretraining
+    steps) and its environment."""
 
     def count(self, seconds: float, pretraining: bool) -> None:
         """Add the time of a step."""
@@ -48,7 +48,7 @@ class Trained:
 
 
 class BatchSource(Iterator[Batch]):
-    """Endless batches, reshuffled every epoch and augmented: a function of the seed alone, so every attention sees the same."""
+    """Endless batches, reshuffled every epoch and augmented; they depend on the seed alone, so every attention sees the same."""
 
     def __init__(self, examples: Examples, batch_size: int, seed: int, augment: Augment) -> None:
         self._examples, self._augment = examples, augment
@@ -69,11 +69,11 @@ class BatchSource(Iterator[Batch]):
         self._order, self._at = torch.randperm(len(self._examples), generator=self._generator), 0
 
     def state(self) -> tuple[dict[str, Tensor], int]:
-        """States of the generators (that of the shuffle from before the present epoch), and position in the epoch."""
+        """States of the generators (the shuffle's as it was before this epoch's shuffle), and position in the epoch."""
         return {"epoch": self._epoch, "chance": self._chance.get_state()}, self._at
 
     def restore(self, generators: Mapping[str, Tensor], at: int) -> None:
-        """Set what ``state`` returned; at position 0 the first batch shuffles the epoch."""
+        """Restore the result of ``state``; at position 0 the next batch shuffles the epoch."""
         self._generator.set_state(generators["epoch"])
         self._chance.set_state(generators["chance"])
         self._order, self._at = torch.empty(0, dtype=torch.long), 0
@@ -84,7 +84,7 @@ class BatchSource(Iterator[Batch]):
 
 @dataclass
 class Training:
-    """Training in progress: number of steps done, and the loss of the last one."""
+    """Training in progress: model, optimiser, data and results after ``step`` steps; ``loss`` is that of the last step."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -98,7 +98,7 @@ class Training:
     criterion: Criterion
     """Mean loss of outputs and labels."""
     pretraining: bool = False
-    """True if the steps are those of pretraining, before those of the task."""
+    """True during self-pretraining, which precedes training on the task."""
     step: int = 0
     loss: float = float("nan")
 
@@ -109,7 +109,11 @@ class Training:
 
 
 def pack(training: Training, generators: Sequence[Sequence[Tensor]]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors by name, copied to the CPU, and plain data; ``generators`` are the generator states of each process."""
+    """Return the state as tensors by name, copied to the CPU, and plain data.
+
+    Args:
+        generators: states of the random generators, for each process.
+    """
     source, state = training.source, training.state
     assert isinstance(source, BatchSource)
     order, at = source.state()
@@ -196,7 +200,7 @@ def _require_same(ours: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> No
 
 
 def _counters(model: nn.Module) -> dict[str, dict[str, int | float]]:
-    """Numbers that modules hold beside their tensors, such as calls until random features are redrawn."""
+    """Numeric attributes of modules that are no tensors, such as the number of calls until random features are redrawn."""
     counters = {}
     for name, module in model.named_modules():
         own = {key: value for key, value in vars(module).items() if type(value) in (int, float) and key != "training"}

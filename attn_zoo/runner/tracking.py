@@ -1,4 +1,4 @@
-"""Logging of a run to TensorBoard, MLflow or Weights & Biases through accelerate's trackers; no part of a result."""
+"""Logging of a run to TensorBoard, MLflow or Weights & Biases through accelerate's trackers; results do not depend on it."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 class Tracking:
-    """Log of one run in several trackers: a ``Progress`` that also takes the record, in the main process only.
+    """``Progress`` observer that logs one run and its record to several trackers, in the main process only.
 
-    A tracker that fails during the run is reported once and gets nothing more; the run continues.
+    A tracker that fails during the run is reported once and not called again; the run continues.
 
     Args:
         names: names of trackers, from ``TRACKERS``.
         spec, run_id: name and hyperparameters of the run.
         project: project of the run, in MLflow its experiment.
-        folder: folder of the trackers' files; MLflow's is a database there, unless MLFLOW_TRACKING_URI is set.
+        folder: folder of the trackers' files; MLflow's database is in it, unless MLFLOW_TRACKING_URI is set.
         every: steps between two points of the training loss.
 
     Raises:
@@ -87,13 +87,13 @@ class Tracking:
                 if name == "mlflow":
                     _set_mlflow_store(self._folder)
                 tracker.start()
-                if name != "wandb":  # wandb got them when built: older versions of accelerate would start a second run
+                if name != "wandb":  # wandb's constructor got them: older versions of accelerate would start a second run
                     tracker.store_init_configuration(self._facts)
                 begun[name] = tracker
             except Exception as error:  # trackers raise errors of any type
                 self._trackers = begun
                 self.__exit__()
-                text = f"tracking.to={name} does not start ({_error_text(error)}); leave it out, or set it up"
+                text = f"tracking.to={name} could not be started ({_error_text(error)}); leave it out, or set it up"
                 raise TrackerError(text) from error
         return self
 
@@ -104,7 +104,7 @@ class Tracking:
         """Do nothing at the start of a run."""
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """Log the training loss every few steps, and loss and score at each validation; nothing during pretraining."""
+        """Log the training loss every ``every`` steps, and loss and score at each validation; nothing during pretraining."""
         if step < 1:
             return
         values = {"train_loss": loss} if valid is None else {"train_loss": loss, "valid": valid}
@@ -145,11 +145,11 @@ class Tracking:
                 say(name, tracker)
             except Exception as error:  # trackers raise errors of any type
                 del self._trackers[name]
-                print(f"attn-zoo: tracker {name} failed and is told no more ({_error_text(error)})", file=sys.stderr)
+                print(f"attn-zoo: tracker {name} failed and gets no more values ({_error_text(error)})", file=sys.stderr)
 
 
 class Watchers:
-    """Several ``Progress`` objects as one."""
+    """``Progress`` observer that forwards every call to several others."""
 
     def __init__(self, *watchers: Progress) -> None:
         self._watchers = watchers
@@ -171,14 +171,14 @@ class Watchers:
 
 
 def _set_mlflow_store(folder: Path) -> None:
-    """Set MLflow's store: MLFLOW_TRACKING_URI, else a database in the folder, since MLflow takes no plain files any more."""
+    """Set MLflow's store: MLFLOW_TRACKING_URI, else a database in the folder, because MLflow no longer accepts plain files."""
     import mlflow
 
     mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}")
 
 
 def _flat(data: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested settings with keys such as ``model.dim``; values that are not plain become text."""
+    """Flatten nested settings to keys such as ``model.dim``; values that are not plain become text."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         if isinstance(value, Mapping):

@@ -33,7 +33,7 @@ class Progress(Protocol):
         """Begin a run of ``steps`` steps."""
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """Report that ``step`` steps are done; pretraining steps count up to 0, the last of them."""
+        """Report that ``step`` steps are done; steps of pretraining have negative numbers, and the last of them is 0."""
 
     def stop(self) -> None:
         """End the run, after a failure as well."""
@@ -53,7 +53,7 @@ class TimedOutError(TimeoutError):
 
 
 class ApartError(RuntimeError):
-    """Different networks in processes that should hold the same."""
+    """Weights or buffers that differ between the processes of one run."""
 
 
 def batches(examples: Examples, batch_size: int, seed: int, augment: Augment = unchanged) -> BatchSource:
@@ -74,22 +74,22 @@ def train(
     draws: AbstractContextManager[Any] | None = None,
     kept: KeptWeights | None = None,
 ) -> None:
-    """Train in place for ``budget``, with validation every ``budget.evaluate_every`` steps and at the end.
+    """Train ``model`` in place for ``budget``, with validation every ``budget.evaluate_every`` steps and at the end.
 
     ``state`` holds the results so far, also after a failure. Several processes train one network: each makes the same batches
-    and takes its part of them, and the gradient is that of the whole batch.
+    and takes its part of them; gradients are summed over the processes, so that they are those of the whole batch.
 
     Args:
         checkpoint: checkpoint to resume from and to save to; Ctrl-C and SIGTERM then wait for the end of the step and save it.
-        draws: context of each forward pass in training.
-        kept: weights to write after some steps; the main process writes them.
+        draws: context of each forward pass in training, such as ``SharedDraws``.
+        kept: writer of weight files after chosen steps; only the main process writes.
 
     Raises:
         DivergedError: a loss is NaN or infinite.
         TimedOutError: the steps took longer than ``budget.max_seconds``.
         ApartError: several processes train, and their buffers differ because they follow each process's own examples.
         ElsewhereError: the run failed in another process.
-        LostProcessError: another process is gone.
+        LostProcessError: another process ended or cannot be reached.
     """
     source = batches(splits["train"], budget.batch_size, seed, task.augment)
     training = begun(model, source, budget, budget.steps, accelerator, state, draws, problem=task.spec.problem)
@@ -111,11 +111,11 @@ def begun(
     problem: Problem = "classification",
     pretraining: bool = False,
 ) -> Training:
-    """Training of a model before its first step, with optimiser and learning-rate schedule of ``budget`` for ``steps`` steps."""
+    """Return the training of a model at step 0, with optimiser and learning-rate schedule of ``budget`` for ``steps`` steps."""
     optimizer = torch.optim.AdamW(_decay_groups(model, budget.weight_decay), lr=budget.learning_rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps, budget, state.spent))
     return Training(
-        model=accelerator.prepare_model(model, evaluation_mode=True),  # placed, not wrapped: _step sums the gradients
+        model=accelerator.prepare_model(model, evaluation_mode=True),  # no DDP wrapper: _step sums the gradients
         optimizer=accelerator.prepare_optimizer(optimizer),
         schedule=accelerator.prepare_scheduler(schedule),
         source=source,
@@ -130,7 +130,7 @@ def begun(
 
 @contextmanager
 def resumable(training: Training, checkpoint: Checkpoint | None) -> Iterator[None]:
-    """Context of the remaining steps, after those of the checkpoint; Ctrl-C and SIGTERM end it with a new checkpoint."""
+    """Context that resumes from the checkpoint for the remaining steps; Ctrl-C or SIGTERM saves a new checkpoint and ends it."""
     if checkpoint is not None:
         checkpoint.resume(training)
     _require_alike(training, training.model.state_dict().values(), "they start from different weights")
@@ -153,7 +153,7 @@ def _remaining_steps(
     checkpoint: Checkpoint | None,
     kept: KeptWeights | None,
 ) -> None:
-    """Do the remaining steps. A checkpoint is saved before the step's validation, which draws and changes nothing."""
+    """Do the remaining steps. A step's checkpoint precedes its validation, which draws nothing at random and can be repeated."""
     measure, state = measure_of(task.card.metric, task.spec), training.state
     for step in range(max(1, training.step), budget.steps + 1):
         if step > training.step:
@@ -204,7 +204,7 @@ def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None)
 
 
 def require_time(training: Training, budget: Budget, steps: int) -> None:
-    """Raise TimedOutError if ``budget.max_seconds`` are over; ``steps`` is the planned number, for its message."""
+    """Raise TimedOutError if ``budget.max_seconds`` have elapsed; the message names ``steps``, the planned number of steps."""
     if budget.max_seconds and training.state.spent >= 1:
         done = f"{training.step} of {steps} steps{_phase(training)}"
         raise TimedOutError(f"training took more than {budget.max_seconds:g} s after {done}")
@@ -215,14 +215,14 @@ def _phase(training: Training) -> str:
 
 
 def _spent(state: Trained, budget: Budget) -> float:
-    """Elapsed share, by this process's clock, of ``budget.seconds`` (training) or ``budget.max_seconds`` (pretraining, too)."""
+    """Elapsed share, by this process's clock, of ``budget.seconds`` (training) or ``budget.max_seconds`` (with pretraining)."""
     if budget.seconds:
         return state.seconds / budget.seconds
     return (state.pretrain_seconds + state.seconds) / budget.max_seconds if budget.max_seconds else 0.0
 
 
 def _step(training: Training, whole: Batch, clip_norm: float) -> None:
-    """Train on a batch, of which this process takes its part."""
+    """Do one optimiser step, with this process's part of a batch."""
     accelerator, processes = training.accelerator, training.processes
     questions = int(scored(whole.labels).sum())
     batch = to_device(processes.part(whole), accelerator.device)
@@ -248,12 +248,15 @@ def _loss(scores: Tensor, labels: Tensor, questions: int, criterion: Criterion =
 
 def require_same_buffers(training: Training) -> None:
     """Raise ApartError if the processes hold different buffers."""
-    _require_alike(training, training.model.buffers(), "what this network learns follows the examples that each sees")
+    _require_alike(training, training.model.buffers(), "the buffers of this network depend on the examples that each process sees")
 
 
 def _require_alike(training: Training, tensors: Iterable[Tensor], otherwise: str) -> None:
     if not training.processes.alike(tensors):
-        raise ApartError(f"{training.processes.count} processes do not do what one does: {otherwise}; do this run on one process")
+        raise ApartError(
+            f"{training.processes.count} processes would not train as one process does: {otherwise}; launch this run with one "
+            "process"
+        )
 
 
 def _add_score(training: Training, score: float, is_best: bool) -> None:

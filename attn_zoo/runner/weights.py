@@ -1,4 +1,4 @@
-"""Weights of a run in the course of its training, written for analyses after chosen steps."""
+"""Snapshots of a run's weights during training, written after chosen steps, for analyses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class KeptWeights:
     """Files of a run's weights, one for each chosen step.
 
     Args:
-        folder: folder of the files, made where it is missing.
-        after: steps; 0 is before training.
-        task_version: version of the task, which tells whether its inputs are still the same.
+        folder: folder of the files, created if missing.
+        after: chosen steps; 0 is before training.
+        task_version: version of the task; equal versions mean equal inputs.
 
     Raises:
         ValueError: a step is negative, or the run does not reach it.

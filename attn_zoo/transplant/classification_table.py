@@ -1,4 +1,4 @@
-"""Table of classification by students, beside their cost and the speed of a forward pass."""
+"""Table of students' accuracy in classification, with their cost and the speed of a forward pass."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def classification_table(found: Mapping[str, Any], style: str = "simple") -> str
 
 
 def accuracies(row: Row, tasks: Sequence[str]) -> list[float]:
-    """Mean accuracy over these tasks for each seed that has them all."""
+    """Mean accuracy over the given tasks, for each seed that has results on all of them."""
     done = [point["accuracy"] for point in row.points if all(task in point.get("accuracy", {}) for task in tasks)]
     return [sum(each[task] for task in tasks) / len(tasks) for each in done]
 

@@ -20,7 +20,7 @@ from attn_zoo.transplant.setting import Setting
 from attn_zoo.transplant.training import fit
 
 ROUNDS = 7
-"""Rounds of timing of each student, in which it and the teacher take turns."""
+"""Number of timed rounds for each student; in a round, student and teacher run one after the other."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +37,7 @@ class Labelled:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Numbers of rows, and the accuracy of always answering the most frequent class of the test rows."""
+        """Numbers of rows, and the majority baseline: the accuracy of always answering the most frequent class of the test rows."""
         majority = float(self.test_labels.bincount().max()) / len(self.test_labels)
         return {"title": self.title, "train": len(self.train), "test": len(self.test), "majority": majority}
 
@@ -45,9 +45,9 @@ class Labelled:
 def labelled(
     name: str, title: str, train: Sequence[LabelledText], test: Sequence[LabelledText], tokenizer: Any, setting: Setting
 ) -> Labelled:
-    """Tokenise the first rows of a task. Training rows with the tokens of a test row are left out.
+    """Tokenise the first rows of a task. Training rows with the same tokens as a test row are left out.
 
-    Of two texts the longer is cut; both have segment 0, as sentence encoders are trained with.
+    If a row has two texts, the longer one is truncated; both get segment id 0, as in the training of sentence encoders.
     """
     tests, learned = test[: setting.classify_tests], train[: setting.classify_train]
     test_passages, train_passages = _encoded(tests, tokenizer, setting.length), _encoded(learned, tokenizer, setting.length)
@@ -67,10 +67,10 @@ def _encoded(rows: Sequence[LabelledText], tokenizer: Any, length: int) -> Passa
 
 
 def classify(student: Any, task: Labelled, setting: Setting, *, trim: bool, seed: int) -> float:
-    """Accuracy on the test rows of a copy of the student with a linear layer on its mean hidden state, trained together.
+    """Train a copy of the student with a linear layer on its mean hidden state, and return the accuracy on the test rows.
 
     Args:
-        trim: drop the padding that a whole batch shares, for mechanisms that run at any length.
+        trim: True to drop the padding that a whole batch shares, for mechanisms that run at any length.
 
     Raises:
         DivergedError: a loss is not finite.
@@ -104,7 +104,7 @@ def classify(student: Any, task: Labelled, setting: Setting, *, trim: bool, seed
 
 @torch.no_grad()
 def timed(teacher: Any, student: Any, passages: Passages) -> Mapping[str, list[float]]:
-    """Seconds of a forward pass of teacher and student over the same passages, in turn, after one pass that is not timed."""
+    """Time forward passes of teacher and student on the same passages, in alternating order, after one warm-up pass; in seconds."""
     call = passages[:BATCH].call()
     seconds: dict[str, list[float]] = {"teacher": [], "student": []}
     for at in range(ROUNDS + 1):

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from attn_zoo.contract import Attention
-from attn_zoo.cost.counted import activation_bytes
+from attn_zoo.cost.counted import activation_bytes, flops_of
 from attn_zoo.integrations.transformers import zoo_layers
 from attn_zoo.registry import card
 from attn_zoo.transplant.passages import Passages
@@ -20,7 +19,7 @@ class Spent:
     """Cost of one passage of the full length, in evaluation."""
 
     attention_flops: int
-    """FLOPs of the mechanisms of all layers, forward, from their cards; without projections, which every attention has."""
+    """Forward FLOPs of the mechanisms of all layers, from their cards; projections, which every attention has, are excluded."""
     softmax_flops: int
     """FLOPs of softmax in the same layers."""
     kept_bytes: int | None
@@ -28,24 +27,24 @@ class Spent:
     softmax_kept_bytes: int
     layers: int
     parameters: int
-    """Number of parameters of the mechanisms, which the teacher lacks."""
+    """Number of parameters of the mechanisms; the teacher has none of them."""
     encoder_flops: int
     """FLOPs of the whole student, forward, counted."""
     teacher_flops: int
 
     @property
     def share(self) -> float:
-        """FLOPs of the mechanisms relative to softmax's."""
+        """FLOPs of the mechanisms divided by those of softmax."""
         return self.attention_flops / self.softmax_flops
 
     @property
     def layers_saved(self) -> float:
-        """Saving as a number of layers' softmax attention: (1 - share) · layers."""
+        """Saved FLOPs, in units of one layer's softmax attention: (1 - share) · layers."""
         return (1 - self.share) * self.layers
 
     @property
     def encoder_share(self) -> float:
-        """FLOPs of the student relative to the teacher's."""
+        """FLOPs of the student divided by those of the teacher."""
         return self.encoder_flops / self.teacher_flops
 
 
@@ -70,9 +69,7 @@ def spent(student: Any, teacher_flops: int, passage: Passages) -> Spent:
 @torch.no_grad()
 def counted_flops(model: Any, passage: Passages) -> int:
     """FLOPs of the matrix products of one forward pass, two for each multiply-add."""
-    with FlopCounterMode(display=False) as counter:
-        model(**passage.call())
-    return int(counter.get_total_flops())
+    return flops_of(lambda: model(**passage.call()))
 
 
 def _cost(mechanism: Attention) -> Any:

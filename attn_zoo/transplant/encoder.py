@@ -37,10 +37,10 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
 
     Args:
         model: ``minilm``, a folder of transformers, or with ``weights=pretrained`` a name on the hub.
-        length: length of the longest passages in tokens; the model must have as many positions.
+        length: maximum length of a passage in tokens; the model must have at least as many positions.
 
     Raises:
-        ValueError: the model reads no text, is causal or a cross-attention model, or has fewer positions.
+        ValueError: the model does not read text, is causal, has cross-attention, or has fewer positions.
         OSError: transformers cannot load it.
         UnsupportedError: an optional package is missing; the message names the extra.
     """
@@ -51,10 +51,13 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
 
     loaded: Any = subject.model
     if any(site.causal or site.crosses for site in sites(loaded)):
-        raise ValueError(f"{subject.name} is no encoder: it looks back only or elsewhere; give minilm, a BERT or the like")
+        raise ValueError(
+            f"{subject.name} is not an encoder: its attention is causal or reads another sequence; give minilm, a BERT or a "
+            "similar model"
+        )
     tokenizer = AutoTokenizer.from_pretrained(loaded.name_or_path, local_files_only=weights != "pretrained")
     if not tokenizer.is_fast:
-        raise UnsupportedError(f"the tokenizer of {subject.name} cannot cut text into passages; one with a tokenizer.json can")
+        raise UnsupportedError(f"the tokenizer of {subject.name} cannot cut text into passages; give a model with a tokenizer.json")
     loaded.set_attn_implementation("sdpa")
     return Teacher(loaded.eval().requires_grad_(False), tokenizer, subject.name, subject.weights)
 
@@ -65,7 +68,7 @@ def embedding(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]:
 
 
 def mean_hidden(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]:
-    """Mean of the last hidden states over real tokens."""
+    """Mean over real tokens of the last hidden states."""
     hidden = model(**passages.call()).last_hidden_state
     weight = passages.valid[..., None].to(hidden.dtype)
     return (hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)
@@ -73,11 +76,11 @@ def mean_hidden(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]
 
 @torch.no_grad()
 def embed(model: Any, passages: Passages, *, trim: bool) -> Float[Tensor, "passages dim"]:
-    """Embeddings of many passages.
+    """Embeddings of many passages, in their order.
 
     Args:
-        trim: sort passages by length and drop the padding that a whole batch shares, for models that run at any length; the
-            embeddings come in the given order.
+        trim: True to batch passages of similar length and drop the padding that a whole batch shares, for models that run at any
+            length.
     """
     if not trim:
         return torch.cat([embedding(model, batch) for batch in passages.batches(BATCH)])
@@ -124,12 +127,12 @@ def _capturing(modules: Sequence[nn.Module], inputs: list[list[Tensor]], outputs
 
 
 def first_of(output: Any) -> Tensor:
-    """Output of an attention module without its attention weights, which most modules return beside it."""
+    """Output of an attention module, without the attention weights that most modules return with it."""
     answer = output[0] if isinstance(output, tuple) else output
     assert isinstance(answer, Tensor)
     return answer
 
 
 def answer(module: Any, hidden: Float[Tensor, "batch length dim"], valid: Bool[Tensor, "batch length"]) -> Tensor:
-    """Output of an attention module with a replaced mechanism, for hidden states."""
+    """Run an attention module with a replaced mechanism on hidden states, and return its output."""
     return first_of(module(hidden, attention_mask=None if bool(valid.all()) else valid))

@@ -1,4 +1,4 @@
-"""Students of a teacher: attention replaced, distilled, fine-tuned, with measures of quality at each stage."""
+"""Students of a teacher: attention is replaced, distilled, then fine-tuned, and quality is measured at each stage."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from attn_zoo.transplant.training import DivergedError, distil, layer_errors, tu
 
 STAGES = ("swap", "distilled", "tuned")
 HELD_OUT = 1 / 16
-"""Share of the training passages held out for the errors by layer."""
+"""Share of the training passages held out to measure the errors by layer."""
 
 
 def swap(teacher: Teacher, candidate: Candidate, length: int, seed: int) -> Any:
-    """Copy of the teacher with its attention replaced; random draws of the mechanism follow the seed."""
+    """Copy the teacher and replace its attention; the seed determines the mechanism's random draws."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         student = copy.deepcopy(teacher.model)
@@ -42,10 +42,10 @@ def check(
     """Check that a student of every candidate can be built.
 
     Args:
-        padded: whether there are padded passages beside those of ``setting.short``.
+        padded: True if there are padded passages besides those of ``setting.short``.
 
     Returns:
-        For each candidate, True if it has matrices E and F to initialise, a hybrid in some of its layers.
+        For each candidate, True if it has matrices E and F to initialise, in at least one layer of a hybrid.
 
     Raises:
         ValueError, UnsupportedError: the mechanism cannot be used in this model, or does not support the padding of the passages.
@@ -55,11 +55,13 @@ def check(
         stack = zoo_layers(swap(teacher, candidate, setting.length, seed=0))
         if (setting.short > 0 or padded) and not all(mechanism.card.can.key_padding for mechanism in stack):
             raise UnsupportedError(
-                f"{candidate.label} does not claim padding; set short=0 and leave pairs and classify away, or leave it out"
+                f"{candidate.label} does not support padding; set short=0 and omit pairs and classify, or omit this mechanism"
             )
         takes.append(any(map(takes_start, stack)))
     if any(how is not Start.stretches for how in starts) and not any(takes):
-        raise UnsupportedError("init is of mechanisms with matrices E and F along the length, and there is none; leave it away")
+        raise UnsupportedError(
+            "init applies to mechanisms with matrices E and F along the length, and none is given; leave init out"
+        )
     return takes
 
 
@@ -74,7 +76,7 @@ class Bench:
 
     Args:
         trials: all trials to run.
-        tell: callback with lines of progress.
+        tell: callback that receives lines of progress.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class Bench:
         held_out = torch.zeros(len(material.learn), dtype=torch.bool)
         held_out[torch.arange(count) * len(material.learn) // count] = True
         self.learn, self.held = material.learn[~held_out], material.learn[held_out]
-        tell("what the teacher says of the passages")
+        tell("the teacher's outputs on the passages")
         self.answers = answers_of(teacher.model, self.learn) if setting.distil_steps else []
         self.held_answers = answers_of(teacher.model, self.held)
         self.targets = embed(teacher.model, self.learn, trim=True)
@@ -103,9 +105,9 @@ class Bench:
         return self.exam.teacher
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """Results as plain data, one point for each trial; a diverged one has its reason in ``failed`` and its earlier stages.
+        """Run the trials; yield one point of plain data each. A diverged trial has a reason in ``failed`` and its earlier stages.
 
-        A student of plain softmax computes what the teacher does, so it is neither distilled nor fine-tuned on embeddings.
+        A student with plain softmax equals the teacher, so it is neither distilled nor fine-tuned on embeddings.
         """
         for at, trial in enumerate(self.trials, 1):
             self.tell(f"{at} of {len(self.trials)}: {named(trial)}")
@@ -152,7 +154,7 @@ class Bench:
         return point
 
     def _classify(self, point: dict[str, Any], student: Any, trim: bool) -> None:
-        """Add to a point the accuracy on every task of classification, and the seconds of forward passes."""
+        """Add to a point the accuracy on every classification task, and the seconds of forward passes."""
         point["passes"], point["accuracy"] = timed(self.teacher.model, student, self.test), {}
         for task in self.tasks:
             self.tell(f"{point['label']}, seed {point['seed']}: classification, {task.name}")

@@ -30,7 +30,7 @@ class Material:
     same: list[bool] | None
     facts: Mapping[str, Any]
     tasks: Sequence[Labelled] = ()
-    """Tasks of classification."""
+    """Classification tasks."""
 
 
 def gather(
@@ -41,7 +41,7 @@ def gather(
     pairs: Path | None,
     tasks: Sequence[Labelled] = (),
 ) -> Material:
-    """Read all texts and cut them into passages. Every file or folder of ``train`` gives equally many passages.
+    """Read all texts and cut them into passages. Files and folders of ``train`` give equal numbers of passages, up to one.
 
     Lines of the training texts that also occur in the test text or in the pairs are left out and counted.
 
@@ -98,5 +98,5 @@ def _same(sentence_pairs: Sequence[Pair]) -> list[bool] | None:
 
 
 def _short(path: Path) -> str:
-    """Last two parts of a path: they distinguish data without their location."""
+    """Last two parts of a path, which identify data without revealing where they are stored."""
     return "/".join(path.resolve().parts[-2:])

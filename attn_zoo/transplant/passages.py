@@ -1,4 +1,4 @@
-"""Passages: text cut into token sequences of one length, shortened and padded, without lines of the test text."""
+"""Passages: token sequences of one length, cut from text, some shortened and padded, without lines of the test text."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import Tensor
 from attn_zoo.analysis.text import stretches
 
 TELLING = 20
-"""Smallest number of characters of a line that counts as unique; shorter lines, such as headings, may recur."""
+"""Minimum number of characters of a line that is compared with the test text; shorter lines, such as headings, may recur."""
 SHORTEST = 8
-"""Smallest number of tokens, special ones included, of a shortened passage."""
+"""Minimum number of tokens of a shortened passage, special ones included."""
 _CHARACTERS_PER_TOKEN = 16
-"""Upper bound for text in words, so that only the beginning of a long part is tokenised."""
+"""Upper bound on characters per token in ordinary text, so that only the beginning of a long part is tokenised."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +37,7 @@ class Passages:
         return Passages(self.ids[rows], self.valid[rows])
 
     def trimmed(self) -> Passages:
-        """Passages without the padding that all of them share."""
+        """Remove the padding that all passages share."""
         longest = int(self.valid.sum(dim=1).max())
         return Passages(self.ids[:, :longest], self.valid[:, :longest])
 
@@ -57,11 +57,11 @@ def join(parts: Sequence[Passages]) -> Passages:
 
 
 def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int = 1, what: str) -> Passages:
-    """Passages of exactly ``length`` tokens, special ones included, from places evenly spaced over a text.
+    """Cut passages of exactly ``length`` tokens, special ones included, from places evenly spaced over a text.
 
     Args:
         following: number of consecutive passages from each place, adjacent in the result.
-        what: name of the text, for the error.
+        what: name of the text, for the error message.
 
     Raises:
         ValueError: the text is too short.
@@ -100,16 +100,16 @@ def shorten(passages: Passages, share: float, tokenizer: Any, generator: torch.G
 
 
 def read_in(texts: Sequence[str], tokenizer: Any, length: int) -> Passages:
-    """Passage of each text, cut and padded to ``length`` tokens."""
+    """Tokenise each text to one passage, truncated and padded to ``length`` tokens."""
     tokenizer.padding_side = "right"
     found = tokenizer(list(texts), truncation=True, max_length=length, padding="max_length", return_tensors="pt")
     return Passages(found["input_ids"], found["attention_mask"].bool())
 
 
 def without(text: str, others: Iterable[str]) -> tuple[str, int]:
-    """Remove the lines that other texts contain, up to spaces and case; return the rest and the number of removed lines.
+    """Remove lines that also occur in other texts up to white space and case; return the rest and the number of removed lines.
 
-    Lines of fewer than ``TELLING`` characters stay.
+    Lines of fewer than ``TELLING`` characters are kept.
     """
     known = {digest for other in others for digest in line_digests(other)}
     lines = text.split("\n")

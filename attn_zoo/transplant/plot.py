@@ -1,5 +1,5 @@
-"""Plot of preserved similarity against attention cost: a panel for each stage, a line for each mechanism and initialisation along
-its varied hyperparameter."""
+"""Plot of agreement with the teacher against attention cost: one panel for each stage, one line for each mechanism and
+initialisation, along its varied hyperparameter."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SIZE = (11.5, 5.3)
 
 
 def plot_transplant(found: Mapping[str, Any], path: Path) -> None:
-    """Draw a record into a file; equal records give equal SVGs, byte for byte.
+    """Draw the plot of a record into a file; equal records give equal SVGs, byte for byte.
 
     Raises:
-        ValueError: see ``check_plot``; or the record has no result.
+        ValueError: the record has no result, or ``check_plot`` refuses the path.
     """
     check_plot(path)
     rows = [row for row in rows_of(found["points"]) if row.values("swap", "spearman")]
@@ -56,7 +56,7 @@ def _caption(found: Mapping[str, Any]) -> str:
 
 
 def _lines(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows grouped by mechanism, initialisation and varied hyperparameter, by increasing cost."""
+    """Group rows into lines by mechanism, initialisation and varied hyperparameter; each is sorted by cost."""
     lines: dict[tuple[str, str | None, str | None], list[Row]] = {}
     for row in rows:
         lines.setdefault((row.attention, row.init, row.dial), []).append(row)
@@ -83,7 +83,7 @@ def _draw(panel: Any, stage: str, lines: Sequence[Sequence[Row]]) -> None:
 
 
 def _draw_line(panel: Any, stage: str, line: Sequence[Row], name: str, at: int | None) -> None:
-    """Draw a line; ``at`` is its number, or None for a control. Controls and mechanisms without cost are horizontal lines."""
+    """Draw a line; ``at`` is its colour index, None for a control. Controls and mechanisms without cost are horizontal lines."""
     colour = MUTED if at is None else SERIES[at % len(SERIES)]
     found = [(row, values) for row in line if (values := row.values(stage, "spearman"))]
     heights = [fmean(values) for _, values in found]

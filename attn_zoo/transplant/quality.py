@@ -1,4 +1,4 @@
-"""Quality of a student: agreement of its similarities of passages with the teacher's, and their accuracy."""
+"""Quality of a student: agreement of its passage similarities with the teacher's, and their accuracy as classifiers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attn_zoo.transplant.passages import Passages
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two sentences, and ``same``: True for paraphrases, None without a label."""
+    """Two sentences with a label ``same``: True for paraphrases, None if unlabelled."""
 
     first: str
     second: str
@@ -32,15 +32,15 @@ class Quality:
     """Quality measures of one model at one stage; None without data for the measure, or if all similarities are equal."""
 
     spearman: float | None
-    """Spearman correlation of student's and teacher's cosine similarities over all pairs of passages."""
+    """Spearman correlation between the student's and the teacher's cosine similarities over all pairs of passages."""
     pearson: float | None
     """Pearson correlation of the same similarities."""
     cosine: float
-    """Mean cosine between the student's and the teacher's embeddings of a passage."""
+    """Mean cosine similarity between the student's and the teacher's embeddings of a passage."""
     neighbours: float
     """Area under the ROC curve of the similarity as a classifier of consecutive passages against others."""
     pairs_spearman: float | None = None
-    """Spearman correlation of student's and teacher's similarities over the given sentence pairs."""
+    """Spearman correlation between the student's and the teacher's similarities over the given sentence pairs."""
     pairs_auc: float | None = None
     """Area under the ROC curve of the similarity as a classifier of paraphrases."""
 
@@ -50,9 +50,9 @@ class Exam:
 
     Args:
         teacher: model whose embeddings are the reference.
-        passages: passages 2 i and 2 i + 1 follow each other in a text.
+        passages: test passages; passages 2 i and 2 i + 1 are consecutive in a text.
         pairs: sentence pairs, all first sentences, then all second ones; None for no pairs.
-        same: True for each pair of paraphrases; None without labels.
+        same: label of each pair, True for paraphrases; None without labels.
     """
 
     def __init__(self, teacher: Any, passages: Passages, pairs: Passages | None, same: list[bool] | None) -> None:
@@ -70,7 +70,7 @@ class Exam:
         return self._grade(embed(student, self.passages, trim=trim), pairs)
 
     def _grade(self, embeddings: Tensor, pair_embeddings: Tensor | None) -> Quality:
-        from sklearn.metrics import roc_auc_score  # imported here, since it takes a second
+        from sklearn.metrics import roc_auc_score  # imported here, because the import takes a second
 
         student, reference = self._similarities(embeddings), self._similarities(self._right)
         spearman, pearson = _correlations(student, reference)
@@ -99,7 +99,7 @@ def _pair_similarities(embeddings: Float[Tensor, "sentences dim"]) -> Float[Tens
 
 
 def _correlations(student: Tensor, reference: Tensor) -> tuple[float | None, float | None]:
-    """Spearman's and Pearson's correlations; None if similarities differ by rounding only."""
+    """Spearman's and Pearson's correlations; None if the similarities of one model are equal up to rounding."""
     from scipy.stats import pearsonr, spearmanr
 
     if min(float(student.std()), float(reference.std())) < 1e-6:
@@ -108,14 +108,14 @@ def _correlations(student: Tensor, reference: Tensor) -> tuple[float | None, flo
 
 
 def read_pairs(path: Path, count: int) -> list[Pair]:
-    """Sentence pairs, evenly spaced over a file of JSON lines with ``sentence1``, ``sentence2`` and, in all or none, ``label``.
+    """Read evenly spaced sentence pairs from JSON lines with ``sentence1``, ``sentence2`` and, in all or none, ``label``.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file is damaged, holds too few pairs, has labels for some only, or has one label for all.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"no pairs of sentences at {path}: it is no file")
+        raise FileNotFoundError(f"no pairs of sentences at {path}: it is not a file")
     try:
         rows = list(read_jsonl(path, ["sentence1", "sentence2"]))
     except DamagedDataError as error:
@@ -125,11 +125,13 @@ def read_pairs(path: Path, count: int) -> list[Pair]:
     chosen = [rows[at * len(rows) // count] for at in range(count)]
     labels = {json.dumps(row.get("label")) for row in chosen}
     if labels != {"null"} and labels != {"0", "1"}:
-        raise ValueError(f"{path}: label is 0 or 1 in every pair, both occurring, or in none; got {', '.join(sorted(labels))}")
+        raise ValueError(
+            f"{path}: either every pair has a label, 0 or 1, and both occur, or no pair has one; got {', '.join(sorted(labels))}"
+        )
     labelled = labels != {"null"}
     return [Pair(str(row["sentence1"]), str(row["sentence2"]), bool(row["label"]) if labelled else None) for row in chosen]
 
 
 def read_texts(paths: list[Path]) -> str:
-    """Text of some files and folders; see ``read_text``."""
+    """Read and join the text of several files and folders; see ``read_text``."""
     return "\n\n".join(read_text(path) for path in paths)

@@ -1,4 +1,4 @@
-"""Record of a transplant: setting, data, environment, and a point for every student."""
+"""Record of a transplant: setting, data, environment, and one point for every student."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MACHINE = ("cpu", "cores", "threads", "torch", "transformers", "commit")
 
 
 def begin(setting: Setting, teacher: Teacher, material: Material, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Record without points; ``reference``, the teacher's quality, is filled in later."""
+    """Create a record without points; ``reference``, the teacher's quality, is filled in later."""
     one = sites(teacher.model)[0]
     return {
         "schema": SCHEMA,
@@ -50,30 +50,35 @@ def write_record(found: Mapping[str, Any], path: Path) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read a file of ``write_record``.
+    """Read a file that ``write_record`` wrote.
 
     Raises:
-        ValueError: the file is no such record, or has another schema.
+        ValueError: the file is not a record of a transplant, or has another schema.
         OSError: the file cannot be read.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is no record of a transplant: it holds no JSON ({error})") from error
+        raise ValueError(f"{path} is not the record of a transplant: it holds no JSON ({error})") from error
     if not isinstance(found, dict) or found.get("experiment") != "transplant" or not found.keys() >= _KEYS:
-        raise ValueError(f"{path} is no record of a transplant; give a file that output= of attn-zoo transplant wrote")
+        raise ValueError(f"{path} is not the record of a transplant; give a file that output= of attn-zoo transplant wrote")
     if found["schema"] != SCHEMA:
-        raise ValueError(f"{path} has schema {found['schema']!r}, this attn-zoo reads {SCHEMA}; read it with the one that wrote it")
+        raise ValueError(
+            f"{path} has schema {found['schema']!r}, this attn-zoo reads {SCHEMA}; read it with the version that wrote it"
+        )
     return found
 
 
 def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Record to continue: that in ``path`` without its failed points, or ``wanted``, a record without points, if there is no file.
+    """Return the record to continue: the one in ``path`` without its failed points, or ``wanted`` if there is no file.
 
     Candidates may differ, so that a later command can add to the file.
 
+    Args:
+        wanted: record without points.
+
     Raises:
-        ValueError: the file is no such record, or its setting, data, teacher, machine or commit differ.
+        ValueError: the file is not a record of a transplant, or its setting, data, teacher, machine or commit differ.
     """
     if not path.exists():
         return dict(wanted)
@@ -82,7 +87,7 @@ def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     parts += [name for name in _MACHINE if found["environment"].get(name) != wanted["environment"].get(name)]
     if parts:
         raise ValueError(
-            f"{path} holds a transplant that differs from this one in {', '.join(parts)}; their figures cannot stand in one table; "
+            f"{path} holds a transplant that differs from this one in {', '.join(parts)}; their figures cannot share a table; "
             "give output= another file"
         )
     points = [point for point in found["points"] if point["failed"] is None]
@@ -105,9 +110,11 @@ def joined(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for record in records:
         for part in ("setting", "data", "teacher"):
             if record[part] != first[part]:
-                raise ValueError(f"records of transplants can stand together where they were asked alike; these differ in {part}")
+                raise ValueError(
+                    f"records of transplants can share a table only if their settings are equal; these differ in {part}"
+                )
         points += record["points"]
     keys = [(point["label"], point["init"], point["seed"]) for point in points]
     if len(set(keys)) < len(keys):
-        raise ValueError("the same student stands in two of the records; give each file once")
+        raise ValueError("the same student is in two of the records; give each file once")
     return {**first, "complete": all(record["complete"] for record in records), "points": points}

@@ -13,11 +13,11 @@ from attn_zoo.transplant.training import Trains
 
 _LEAST = {"classify_steps": 1, "classify_batch": 1, "classify_train": 2, "classify_tests": 2}
 CLASSIFY = (*_LEAST, "classify_rate")
-"""Keys of classification, which records hold only where they differ from their defaults."""
+"""Settings of classification; records store them only if they differ from their defaults."""
 
 
 def _key(default: Any, help: str) -> Any:
-    """Field that ``attn-zoo transplant`` takes as a key, with its help."""
+    """Field that is a key of ``attn-zoo transplant`` on the command line, with its help text."""
     return field(default=default, metadata={"help": help})
 
 
@@ -28,7 +28,7 @@ class Candidate:
     attention: str
     options: Mapping[str, Any]
     dial: str | None
-    """Varied hyperparameter, of which the candidate has one of several values; None for a single candidate."""
+    """Hyperparameter that is varied over several candidates, of which this is one; None for a single candidate."""
     label: str
 
 
@@ -65,17 +65,17 @@ class Setting:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}; got {getattr(self, name)}")
         if self.tests % 2:
-            raise ValueError(f"tests counts passages that stand two by two, so it is even; got {self.tests}")
+            raise ValueError(f"tests counts passages that come in pairs, so it must be even; got {self.tests}")
         if not 0.0 <= self.short <= 1.0:
             raise ValueError(f"short is a share of the passages, so it lies in [0, 1]; got {self.short}")
         if self.distil_steps < 0 or self.tune_steps < 0:
-            raise ValueError(f"steps are counted from 0, for none; got {self.distil_steps} and {self.tune_steps}")
+            raise ValueError(f"distil_steps and tune_steps cannot be negative; got {self.distil_steps} and {self.tune_steps}")
         for name in ("distil_rate", "tune_rate", "mechanism_factor", "classify_rate"):
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is a positive number; got {getattr(self, name)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, with the last part of a folder's path only, and keys of classification that differ from their defaults."""
+        """Plain data: a folder is stored by its name, and settings of classification only if they differ from their defaults."""
         model = Path(self.model).name if Path(self.model).is_dir() else self.model
         figures = {
             key.name: value for key in fields(self) if (value := getattr(self, key.name)) != key.default or key.name not in CLASSIFY

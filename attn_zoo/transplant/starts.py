@@ -1,4 +1,4 @@
-"""Initialisation of E and F: from the second moments of the teacher's keys along the length, by means, or at random."""
+"""Initialisation of E and F in a student: from second moments of the teacher's keys along the length, by means, or at random."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attn_zoo.transplant.passages import Passages
 
 @torch.no_grad()
 def second_moments(model: Any, passages: Passages) -> list[Float[Tensor, "heads n n"]]:
-    """Second moments E[K Kᵀ] of each head of each layer, float64; each entry is a mean over passages with both positions real."""
+    """Second moments E[K Kᵀ] of each head and layer, float64; each entry is a mean over passages where both positions are real."""
     sums: list[Tensor] = []
     count = torch.zeros(passages.ids.shape[1], passages.ids.shape[1], dtype=torch.float64)
     for batch in passages.batches(BATCH):
@@ -43,22 +43,22 @@ def takes_start(mechanism: Attention) -> bool:
 
 @torch.no_grad()
 def start(stack: Sequence[Attention], moments: Sequence[Float[Tensor, "heads n n"]], how: Start) -> list[float]:
-    """Initialise E and F of every layer, with F = E: projected value s is weighted by the query's score with projected key s.
+    """Initialise E and F of every layer, with F = E, because projected value s is weighted by the score of projected key s.
 
     Args:
         stack: mechanisms of one model, in order; a matrix shared by layers is computed from the sum of their moments.
         moments: second moments of the same layers.
 
     Returns:
-        For each layer the share of its keys' second moment that E preserves, averaged over heads.
+        Share of the keys' second moment that E preserves, for each layer, averaged over heads.
 
     Raises:
-        UnsupportedError: a mechanism has no such matrices.
+        UnsupportedError: a mechanism has no matrices E and F.
     """
     kept = []
     for at, (mechanism, moment) in enumerate(zip(stack, moments, strict=True)):
         if not isinstance(mechanism, LowRankAttention) or not takes_start(mechanism):
-            raise UnsupportedError(f"{mechanism.card.name} has no matrices E and F to start; leave init away")
+            raise UnsupportedError(f"{mechanism.card.name} has no matrices E and F to initialise; leave init out")
         whole = torch.stack(list(moments)).sum(dim=0) if mechanism.options.sharing is Sharing.layerwise else moment
         shares = []
         for map_ in mechanism.maps:
@@ -75,6 +75,6 @@ def start(stack: Sequence[Attention], moments: Sequence[Float[Tensor, "heads n n
 
 
 def _kept(rows: Float[Tensor, "k n"], moment: Float[Tensor, "n n"]) -> Tensor:
-    """Preserved share tr(P M) / tr(M), with P the orthogonal projection on the rows' span."""
+    """Preserved share tr(P M) / tr(M), where P is the orthogonal projection onto the span of the rows."""
     basis = torch.linalg.svd(rows, full_matrices=False).Vh
     return ((basis @ moment) * basis).sum() / moment.trace()

@@ -46,7 +46,7 @@ class Row:
 
 
 def rows_of(points: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Rows of points, grouped by candidate and initialisation, in their order."""
+    """Group points into rows by candidate and initialisation, in the order of the points."""
     groups: dict[tuple[str, str | None], list[Mapping[str, Any]]] = {}
     for point in points:
         groups.setdefault((point["label"], point["init"]), []).append(point)
@@ -71,7 +71,7 @@ def rows_of(points: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def transplant_table(found: Mapping[str, Any], style: str = "simple") -> str:
-    """Table of all students, with notes on its columns."""
+    """Format the table of all students, with notes on its columns."""
     rows, teacher, reference = rows_of(found["points"]), found["teacher"], found["reference"]
     with_pairs, labelled = reference["pairs_spearman"] is not None, reference["pairs_auc"] is not None
     head = ["attention", "init", "FLOPs (%)", f"layers saved of {teacher['layers']}", "bytes (%)", "encoder (%)"]
@@ -83,7 +83,7 @@ def transplant_table(found: Mapping[str, Any], style: str = "simple") -> str:
 
 
 def with_notes(table: str, notes: Sequence[str]) -> str:
-    """A table with a list of notes beneath."""
+    """Append a list of notes to a table."""
     return table + "\n\n" + "\n".join(f"- {note}" for note in notes)
 
 

@@ -44,7 +44,7 @@ def distil(
     mechanism_rate: float,
     generator: torch.Generator,
 ) -> None:
-    """Regress the output of every attention module on the teacher's, for the teacher's inputs, independently for each layer.
+    """Train every attention module to reproduce the teacher's output on the teacher's inputs, independently for each layer.
 
     The loss of a layer is its mean squared error divided by the variance of the teacher's output, so that layers weigh equally.
 
@@ -141,12 +141,13 @@ def fit(
     generator: torch.Generator,
     head: nn.Module | None = None,
 ) -> None:
-    """Train the student, except its embedding tables, on a loss of the rows with these indices.
+    """Train the student, except its embedding tables, on a loss.
 
     Args:
+        loss: function from indices of rows to the loss on these rows.
         count: number of rows to draw from.
-        what: name of the training, for the error.
-        head: a module that is trained at ``mechanism_rate``, as parameters of mechanisms are.
+        what: name of the training, for the error message.
+        head: a further module to train, at ``mechanism_rate`` like the parameters of mechanisms.
 
     Raises:
         DivergedError: a loss is not finite.
@@ -204,7 +205,7 @@ def _draws(count: int, batch: int, steps: int, generator: torch.Generator) -> It
 
 
 def _set_rates(optimiser: torch.optim.Optimizer, done: float) -> None:
-    """Set the learning rates: a warm-up over the first tenth, times half a cosine to zero."""
+    """Set the learning rates: linear warm-up over the first tenth of the steps, times a cosine decay to zero."""
     factor = min(1.0, (done + 0.01) / 0.1) * (1 + math.cos(math.pi * done)) / 2
     for group in optimiser.param_groups:
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor

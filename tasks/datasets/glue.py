@@ -42,7 +42,7 @@ def _jsonl(name: str, parts: Sequence[str], texts: Sequence[str], classes: dict[
 
 
 def _table(name: str, parts: Sequence[str], table: Table, classes: dict[str, int], paths: Sequence[Path]) -> Parts:
-    """Read a table; a few truncated lines of QQP's published file are skipped, as is usual, and the rest is counted."""
+    """Read a table; a few truncated lines of QQP's published file are skipped, as is usual, and the number of others is checked."""
     texts, label, columns = table
     found: Parts = {}
     for part, path in zip(parts, paths, strict=True):

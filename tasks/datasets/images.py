@@ -50,7 +50,8 @@ def _even(name: str, splits: ImageSplits, where: Path) -> ImageSplits:
         counts = np.bincount(images.labels, minlength=classes)
         if (counts != len(images.labels) // classes).any():
             raise DamagedDataError(
-                f"{where} holds {counts.min()} to {counts.max()} {part} images a class where {len(images.labels) // classes} belong"
+                f"{where} holds {counts.min()} to {counts.max()} {part} images per class where {len(images.labels) // classes} "
+                "belong"
             )
     return splits
 

@@ -62,12 +62,12 @@ def _expression(source: str, target: str) -> tuple[bytes, int]:
     words = source.replace("( ", "").replace(" )", "").split(" ")
     unknown = next((word for word in words if word not in _IDS), None)
     if unknown is not None:
-        raise ValueError(f"{unknown[:40]!r} is no symbol of ListOps")
+        raise ValueError(f"{unknown[:40]!r} is not a symbol of ListOps")
     tokens = bytes(map(_IDS.__getitem__, words))
     value = value_of(tokens)
     if target != str(value):
         raise ValueError(f"the expression's value is {value}, the file says {target[:40]!r}")
-    groups = len(words) - 1  # one for each argument of each list, and one for its end
+    groups = len(words) - 1  # for each list, one for each argument and one for its end
     if not source.count("(") == source.count(")") == groups:
         raise ValueError(f"{source.count('(')} round brackets open and {source.count(')')} close where {groups} of each belong")
     if not SHORTEST <= len(tokens) <= LONGEST:

@@ -68,7 +68,7 @@ def read_release(side: int, paths: Sequence[Path]) -> Release:
     (folder,) = paths
     listed = {contour: _listed(folder / name) for contour, name in LEVELS.items() if (folder / name).exists()}
     if not listed:
-        raise DamagedDataError(f"{folder} holds none of {', '.join(LEVELS.values())}")
+        raise DamagedDataError(f"{folder} holds none of the folders {', '.join(LEVELS.values())}")
     return Release(folder, side, listed)
 
 
@@ -83,7 +83,7 @@ def _listed(level: Path) -> list[tuple[Path, int]]:
         for number, row in enumerate(_rows(path), 1):
             if len(row) < 4 or row[3] not in ("0", "1"):
                 raise DamagedDataError(
-                    f"{path}, row {number} is no folder, file, number and label 0 or 1, but {' '.join(row)[:60]!r}"
+                    f"{path}, row {number} must be folder, file, number and label 0 or 1, not {' '.join(row)[:60]!r}"
                 )
             place, name = row[:2]
             if place not in existing:
@@ -96,7 +96,7 @@ def _listed(level: Path) -> list[tuple[Path, int]]:
 
 def _rows(path: Path) -> Iterator[list[str]]:
     """Rows of a list, which is text in spite of its suffix .npy; a real .npy file is read as well, if it holds no objects."""
-    with reading(path, "a list of images, one a line"):
+    with reading(path, "a list of images, one per line"):
         data = path.read_bytes()
         if data.startswith(b"\x93NUMPY"):
             table = np.load(io.BytesIO(data), allow_pickle=False)
@@ -113,7 +113,7 @@ def _image(path: Path, side: int) -> UInt8[np.ndarray, "side side"]:
     with reading(path, f"a grey PNG of {side} x {side} pixels"), Image.open(path) as image:
         if image.size != (side, side) or image.mode not in ("L", "RGB"):
             raise DamagedDataError(
-                f"{path} is {image.width} x {image.height} pixels of mode {image.mode}, not grey of {side} x {side}"
+                f"{path} is {image.width} x {image.height} pixels of mode {image.mode}, not a grey image of {side} x {side}"
             )
         return np.asarray(image.convert("L"), dtype=np.uint8)
 

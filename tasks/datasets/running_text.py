@@ -14,7 +14,7 @@ from attn_zoo.data.hub import fetch_lines
 
 
 class Document(NamedTuple):
-    """Text with its owner; texts of one owner are in one split."""
+    """Text with its owner (author, article or file); texts of one owner are in one split."""
 
     owner: str
     text: str
@@ -39,7 +39,7 @@ def _wikitext(parts: Sequence[str], paths: Sequence[Path]) -> Library:
             kept = list(lines)
         words = sum(len(line.split()) + 1 for line in kept)
         if words != TOKENS[part]:
-            raise DamagedDataError(f"{path} holds {words:,} words where {TOKENS[part]:,} were published; it is not whole")
+            raise DamagedDataError(f"{path} holds {words:,} words where {TOKENS[part]:,} were published; it is incomplete")
         found[part] = articles("".join(kept))
     return found
 

@@ -62,7 +62,7 @@ class ArrayExamples(Examples):
         return _wide(self._labels)
 
     def digest(self) -> str:
-        """SHA-256 of dtype, shape and little-endian bytes of inputs, labels, scale and, of frames, the mask of padding."""
+        """SHA-256 of dtype, shape and little-endian bytes of inputs, labels, scale and, for frames, the padding mask."""
         digest = hashlib.sha256()
         frames = self._inputs.is_floating_point()  # padding of tokens is token 0
         for tensor in (self._inputs, self._labels, self._scale, self._valid if frames else None):
@@ -75,12 +75,12 @@ class ArrayExamples(Examples):
 
 
 def _wide(labels: Tensor) -> Tensor:
-    """Labels in the dtype of a batch."""
+    """Labels in the dtype of a batch: float32 or int64."""
     return labels.float() if labels.is_floating_point() else labels.long()
 
 
 def standardise(train: NDArray[np.uint8], *others: NDArray[np.uint8]) -> tuple[Float[Tensor, "..."], ...]:
-    """Grey levels standardised by mean and standard deviation of ``train``, of equal shapes.
+    """Grey levels standardised by mean and standard deviation of ``train``; shapes are unchanged.
 
     Both are computed from counts of the 256 levels, which are integers: sums of pixels would round differently on other machines
     and in other versions of numpy, so that digests would differ.

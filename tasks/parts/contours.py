@@ -129,7 +129,7 @@ class Draughtsman:
         return int(self._random() * bound)
 
     def _pair(self) -> list[Drawing]:
-        """Draw a scene; return a positive and a negative if it forms a pair with a waiting one, else add it to those."""
+        """Draw a scene; return a positive and a negative if it forms a pair with a waiting one, else let it wait."""
         one = self._path(self.plan.contour, self.stamps.outside, dotted=True)
         other = self._path(self.plan.contour, one.taken, dotted=True) if one else None
         if one is None or other is None:
@@ -167,7 +167,7 @@ class Draughtsman:
         return min(min(gaps) * 16 // side, 4)
 
     def _finished(self, *scenes: tuple[_Scene, list[Mark], int]) -> list[Drawing]:
-        """Add short paths, grey levels and dots to scenes; empty if one of them lacks room or was drawn before."""
+        """Add short paths, grey levels and dots to scenes; return no drawing if one lacks room or was drawn before."""
         drawings = []
         for scene, (first, second), label in scenes:
             dashes, taken = list(scene.dashes), scene.taken

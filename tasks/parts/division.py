@@ -66,7 +66,7 @@ def _in_proportion(places: Sequence[int], rows: Sequence[Row], count: int) -> li
         share = count * seen // len(places) - count * before // len(places)
         if share >= len(own):
             raise ValueError(
-                f"a validation split of {count} leaves no training example of class {label}, of which there are {len(own)}; "
+                f"a validation split of {count} leaves no training example of class {label}, which has {len(own)} examples; "
                 f"ask for fewer"
             )
         chosen += own[:share]

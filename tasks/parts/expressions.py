@@ -33,7 +33,7 @@ def value_of(ids: Iterable[int]) -> int:
     Raises:
         ValueError: the tokens are no expression; the message states the fault.
     """
-    operator, values = -1, list[int]()  # of the open list; outside of all lists exactly one value is expected
+    operator, values = -1, list[int]()  # of the innermost open list; outside of all lists exactly one value is expected
     outer: list[tuple[int, list[int]]] = []
     for token in ids:
         if token < OPEN_IDS["[MIN"]:
@@ -42,7 +42,7 @@ def value_of(ids: Iterable[int]) -> int:
             outer.append((operator, values))
             operator, values = token, []
         elif not outer:
-            raise ValueError("a bracket closes that none opened")
+            raise ValueError("a bracket closes that was not opened")
         elif not values:
             raise ValueError("a list has no arguments")
         else:
@@ -50,7 +50,7 @@ def value_of(ids: Iterable[int]) -> int:
             operator, values = outer.pop()
             values.append(value)
     if outer:
-        raise ValueError(f"{len(outer)} brackets are open at its end")
+        raise ValueError(f"{len(outer)} brackets are still open at the end")
     if len(values) != 1:
-        raise ValueError(f"it is {len(values)} expressions, not one")
+        raise ValueError(f"it holds {len(values)} expressions, not one")
     return values[0]

@@ -56,7 +56,7 @@ def draw_splits(
             in_vain = 0 if len(block[0]) else in_vain + 1
             if in_vain == _BLOCKS_IN_VAIN:
                 raise ValueError(
-                    f"{name}: {len(seen)} different examples seem to be all there are; ask for fewer, or for longer ones"
+                    f"{name}: {len(seen)} different examples were found and no more; ask for fewer, or for longer ones"
                 )
             blocks.append(block)
         found[split] = tuple(np.concatenate(parts) for parts in zip(*blocks, strict=True))
@@ -82,7 +82,7 @@ def below(random: np.random.RandomState, bound: int, *shape: int) -> NDArray[np.
 def subsets(random: np.random.RandomState, rows: int, size: int, of: int) -> NDArray[np.int64]:
     """Random subsets: ``size`` different integers below ``of`` in each row, in random order."""
     chance = random.random_sample((rows, of))
-    if size < of // 8:  # sorting all numbers for a few takes several times as long
+    if size < of // 8:  # sorting all numbers to take a few is several times slower
         chosen = np.sort(np.argpartition(chance, size, axis=1)[:, :size], axis=1)
         order = np.argsort(np.take_along_axis(chance, chosen, axis=1), axis=1, kind="stable")
         return np.take_along_axis(chosen, order, axis=1)
@@ -90,7 +90,7 @@ def subsets(random: np.random.RandomState, rows: int, size: int, of: int) -> NDA
 
 
 def weighted_subsets(random: np.random.RandomState, rows: int, size: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Random subsets: ``size`` different indices in each row, drawn one by one by the weights of those not yet taken."""
+    """Random subsets: ``size`` different indices in each row, drawn one after another by the weights of those not yet drawn."""
     left = np.tile(weights, (rows, 1))
     chosen = np.empty((rows, size), dtype=np.int64)
     for turn in range(size):

@@ -40,7 +40,7 @@ def split_images(found: ImageSplits, valid: int, train: int = 0) -> Parts:
     """
     at = divide(_rows(found.train), _rows(found.test), valid)
     if train > len(at.train):
-        raise ValueError(f"{train} training images are asked for; {len(at.train)} are left beside validation and test")
+        raise ValueError(f"{train} training images are asked for, but only {len(at.train)} are left after validation and test")
     return _take(found.train, at.train[: train or None]), _take(found.train, at.valid), _take(found.test, at.test)
 
 
@@ -67,7 +67,7 @@ def channel_scale(levels: UInt8[np.ndarray, "images channels height width"]) -> 
 
 
 class Splits(NamedTuple):
-    """Examples of train, valid and test, and the values of their levels."""
+    """Examples of train, valid and test, and the standardised value of each level."""
 
     examples: tuple[Examples, Examples, Examples]
     scale: Float[Tensor, "channels 256"]

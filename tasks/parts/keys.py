@@ -11,7 +11,7 @@ from .generated import subsets
 def shared_keys(
     random: np.random.RandomState, rows: int, length: int, marked: int, channels: int
 ) -> tuple[Int[np.ndarray, "rows length channels"], Bool[np.ndarray, "rows length"]]:
-    """Keys of which the last one also stands at ``marked`` random places before it, every other key once.
+    """Draw keys: the last key also occurs at ``marked`` random positions before it, every other key once.
 
     Returns:
         The keys, and a mask of the frames that have the last key, the last one included.

@@ -12,7 +12,7 @@ from attn_zoo.contract import UNASKED
 from .tokenisers import FIRST, MASK
 
 HIDDEN, ALTERED = 0.8, 0.9
-"""Share of the predicted tokens replaced by the mask, and by the mask or a random token; the rest stays as it is."""
+"""Share of the predicted tokens replaced by the mask, and by the mask or a random token; the rest is unchanged."""
 
 
 class Masked(NamedTuple):

@@ -16,10 +16,10 @@ from .division import Row, divide, hashed_order
 from .tokenisers import SEPARATOR, Tokeniser
 
 MOST_VALID = 5_000
-"""Largest default number of validation rows, which is a tenth of the training rows."""
+"""Largest default number of validation rows; the default is a tenth of the training rows."""
 
 TEST_SHARE = 5
-"""Divisor of the share of test rows, one in five, if only one split is available."""
+"""One in this many rows is a test row, if only one split is available."""
 
 
 def divided(parts: Parts, valid: int) -> dict[str, list[LabelledText]]:
@@ -54,7 +54,7 @@ def encode_rows(tokeniser: Tokeniser, rows: Sequence[LabelledText], length: int)
 
 
 def joined(texts: Sequence[Sequence[int]], length: int) -> list[int]:
-    """Tokens of one text, or of two with a separator between, at most ``length``; of two texts the longer is cut."""
+    """Tokens of one text, or of two with a separator between them, at most ``length``; of two texts the longer is cut."""
     if len(texts) == 1:
         return list(texts[0][:length])
     first, second = texts

@@ -23,7 +23,7 @@ from .arrays import ArrayExamples
 from .tokenisers import DEFAULT_VOCABULARY, Tokeniser, Tokens, check_tokens, make_tokeniser, tokeniser_recipe
 
 HELD_OUT = 8
-"""Divisor of the share of owners in validation and in test, for data sets without these splits."""
+"""One in this many owners is held out for validation, and one for test, in data sets without these splits."""
 
 LOCATIONS = ("root", "path", "tokenizer")
 """Names of options with the locations of data."""
@@ -85,7 +85,7 @@ class TextOptions:
                 raise ValueError(f"{task}.files must be one of {', '.join(known)}; got {self.files!r}")
             self.files = Files(self.files)
         if (self.files is Files.folder) != bool(self.path):
-            raise ValueError(f"{task}.path names a folder where files is folder, and only there; got {self.path!r}")
+            raise ValueError(f"{task}.path must name a folder if files=folder, and be empty otherwise; got {self.path!r}")
         self.tokens, _ = check_tokens(task, self.tokens, self.vocabulary, self.tokenizer)
         if not 16 <= self.length <= 16_384:
             raise ValueError(f"{task}.length counts tokens and lies in 16 to 16,384; got {self.length}")
@@ -169,7 +169,7 @@ def divided(library: Library) -> dict[str, list[str]]:
     owners = sorted({document.owner for document in documents}, key=lambda owner: hashlib.sha256(owner.encode()).digest())
     held = max(1, len(owners) // HELD_OUT)
     if len(owners) < (2 if test is not None else 3):
-        raise ValueError(f"texts are divided by author or file; three are needed, there are {len(owners)}")
+        raise ValueError(f"texts are divided by author or file, at least one for each split; got only {len(owners)}")
     valid, tested = set(owners[:held]), set(owners[held : 2 * held]) if test is None else set()
 
     def of(wanted: set[str]) -> list[str]:

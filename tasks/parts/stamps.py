@@ -22,7 +22,7 @@ COSINE = (*_FALLING, *(-c for c in _FALLING[-2::-1]), *(-c for c in _FALLING[1:]
 SINE = tuple(COSINE[way - WAYS // 4] for way in range(WAYS))
 
 _FAINTEST_DASH, _FAINTEST_DOT = 6, 8
-"""Smallest number of samples, of 16, of a lit pixel."""
+"""Smallest number of covered samples, of 16, of a lit pixel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ class Mark(NamedTuple):
     """Dash or dot on a canvas."""
 
     x: int
-    """Horizontal position of the centre in samples; ``y`` likewise."""
+    """Horizontal position of the centre in samples; ``y`` is the vertical one."""
     y: int
     way: int
-    """Direction; for a dot that of the path's end."""
+    """Direction; for a dot, the direction of the path's end."""
     stamp: int
     shift: int
     """Number of bits from the first pixel of the canvas to the first of the stamp."""
@@ -70,7 +70,7 @@ class Stamp(NamedTuple):
 
     lit: int
     wide: int
-    """Pixels closer than the smallest distance of other paths, as bits from ``Stamps.lead`` bits before the first pixel on."""
+    """Pixels within ``Pen.apart`` of a lit one, which other paths must avoid, as bits; bit ``Stamps.lead`` is the first pixel."""
     cover: UInt8[np.ndarray, "size size"]
     """Number of lit samples of each pixel, of 16."""
 
@@ -111,7 +111,7 @@ class Stamps:
         return self.all[mark.stamp].wide << mark.shift - self.lead
 
     def next(self, mark: Mark) -> list[Mark]:
-        """Possible next dashes, from the sharpest turn one way to the sharpest the other, at positions relative to the mark."""
+        """Possible next dashes, from the sharpest turn in one direction to that in the other, at positions relative to the mark."""
         key = mark.x % SAMPLES, mark.y % SAMPLES, mark.way
         if key not in self._next:
             start = self.margin * SAMPLES
@@ -124,7 +124,7 @@ class Stamps:
         return Mark(x, y, way, stamp, shift, self.all[stamp].lit)
 
     def _follow(self, mark: Mark) -> Iterator[Mark]:
-        """Next dash in each direction, with the gap nearest to the pen's that is dark and within reach, if there is one."""
+        """Next dash in each direction, with the dark gap within reach that is nearest to the pen's gap, if there is one."""
         lit = mark.lit << mark.shift
         touching, close = _grown(lit, 1, self.stride), _grown(lit, self.pen.reach, self.stride)
         for way in ((mark.way + bend) % WAYS for bend in range(-self.bend, self.bend + 1)):

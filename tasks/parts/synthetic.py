@@ -25,7 +25,7 @@ class SyntheticOptions:
     data_seed: int = 0
 
     def require_sizes(self, task: str) -> None:
-        """Refuse a split without examples.
+        """Check the sizes of the splits.
 
         Raises:
             ValueError: a size is not between 1 and 10,000,000; the message names it.
@@ -35,7 +35,7 @@ class SyntheticOptions:
 
 
 class SyntheticTask(Task):
-    """Base of a task that draws token sequences, of one length in each split, without padding and disjoint across splits."""
+    """Base of a task that draws examples, disjoint across splits; by default unpadded tokens of one length in each split."""
 
     options: SyntheticOptions
 

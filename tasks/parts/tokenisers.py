@@ -59,7 +59,7 @@ class Tokeniser(ABC):
 
     @abstractmethod
     def encode_words(self, texts: Sequence[str]) -> list[Encoded]:
-        """Tokens of each text, with the words that they make."""
+        """Tokens of each text, with the number of each token's word."""
 
 
 class ByteTokeniser(Tokeniser):
@@ -75,7 +75,7 @@ class ByteTokeniser(Tokeniser):
         return [text.encode("utf-8").translate(self._table) for text in texts]
 
     def encode_words(self, texts: Sequence[str]) -> list[Encoded]:
-        """Tokens of each text, with the words that they make."""
+        """Tokens of each text, with the number of each token's word."""
         found = []
         for text, ids in zip(texts, self.encode(texts), strict=True):
             sizes = [len(piece.encode("utf-8")) for piece in re.findall(r"\s*\S+|\s+", text)]
@@ -136,13 +136,13 @@ def make_tokeniser(tokens: Tokens, vocabulary: int, path: str, texts: Callable[[
         found = LibraryTokeniser(train(texts(), vocabulary - FIRST))
     if found.vocabulary > vocabulary:
         raise ValueError(
-            f"{path} has {found.vocabulary} ids with the three of the zoo; set vocabulary, now {vocabulary}, to as many"
+            f"{path} has {found.vocabulary} ids, including three ids of the zoo; set vocabulary, now {vocabulary}, to that number"
         )
     return found
 
 
 def tokeniser_recipe(tokens: Tokens, vocabulary: int, path: str) -> list[Any]:
-    """All that a tokeniser depends on except the training texts, as plain data.
+    """Everything that a tokeniser depends on except the training texts, as plain data.
 
     Raises:
         ImportError, MissingDataError: see ``make_tokeniser``.
@@ -164,7 +164,7 @@ def tokenizer_file(path: str) -> Path:
     file = place / "tokenizer.json" if place.is_dir() else place
     if not file.is_file():
         raise MissingDataError(
-            f"tokens=file reads a tokenizer.json; {file} is not there, so set tokenizer=PATH to one or its folder"
+            f"tokens=file reads a tokenizer.json; {file} is not there; set tokenizer=PATH to such a file or its folder"
         )
     return file
 
@@ -182,10 +182,10 @@ def check_tokens(owner: str, tokens: Any, vocabulary: int, path: str) -> tuple[T
     if kind is Tokens.bytes and vocabulary not in (0, DEFAULT_VOCABULARY[kind]):
         raise ValueError(f"{owner}.vocabulary is {DEFAULT_VOCABULARY[kind]} for bytes; leave it 0, got {vocabulary}")
     if vocabulary and not FIRST + 256 <= vocabulary <= 2**20:
-        raise ValueError(f"{owner}.vocabulary is 0 for the usual one or lies in {FIRST + 256} to {2**20:,}; got {vocabulary}")
+        raise ValueError(f"{owner}.vocabulary is 0 for the default or lies in {FIRST + 256} to {2**20:,}; got {vocabulary}")
     if (kind is Tokens.file) != bool(path):
         raise ValueError(
-            f"{owner}.tokenizer names a tokenizer.json where tokens is file, and only there; got {path!r} with {kind.value}"
+            f"{owner}.tokenizer must name a tokenizer.json if tokens=file, and be empty otherwise; got {path!r} with {kind.value}"
         )
     return kind, vocabulary or DEFAULT_VOCABULARY[kind]
 

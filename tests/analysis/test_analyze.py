@@ -1,4 +1,4 @@
-"""The command from end to end: table, CSV, figure, and bad input said in words."""
+"""``analyze spectrum`` from end to end: table, CSV, figure, and readable messages for bad input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def analyze(*words: str | Path | int) -> int:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A tiny BERT with a tokenizer of a few words, as ``save_pretrained`` leaves them."""
+    """Folder with a tiny BERT and a tokenizer of a few words, written by ``save_pretrained``."""
     transformers = pytest.importorskip("transformers", reason="the extra 'text' is not installed")
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -139,7 +139,7 @@ def test_figures_are_drawn(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--model", "nowhere/at-all"], "is no folder, and nothing is fetched unasked"),
+        (["--model", "nowhere/at-all"], "is not a folder, and nothing is downloaded without --weights pretrained"),
         (["--model", "task/digit"], "did you mean 'digits'?"),
         (["--model", "task/digits", "--text", "x.txt"], "--text does not go with task/digits"),
         (["--model", "task/digits", "--length", "4"], "--length does not go with task/digits"),

@@ -1,4 +1,4 @@
-"""The matrices that are caught are the ones the model used, whoever wrote the model."""
+"""Captured attention matrices equal those that the model used: our layers, PyTorch's attention, timm and transformers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def classifier(attention: str = "softmax", implementation: str = "eager", **opti
 
 
 def by_hand(tokens: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, heads: int) -> torch.Tensor:
-    """One projection, split into heads: (batch, heads, length, head_dim)."""
+    """Project tokens and split the result into heads: (batch, heads, length, head_dim)."""
     flat = F.linear(tokens, weight, bias)
     return torch.stack(flat.split(flat.shape[-1] // heads, dim=-1), dim=1)
 
@@ -136,7 +136,7 @@ def test_a_timm_transformer(fused):
 
 
 class OneCall(nn.Module):
-    """A model that makes one call of PyTorch's attention."""
+    """Model that calls PyTorch's ``scaled_dot_product_attention`` once."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The matrix that probing finds is the one that a mechanism's equation gives."""
+"""Effective attention matrices found by probing equal those given by the mechanisms' equations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attn_zoo.analysis.effective import effective_matrix, matrix_facts
 from attn_zoo.analysis.feeding import attend, build_layers
 from attn_zoo.analysis.inputs import AttentionInputs, random_inputs
 
-LENGTH = 22  # no multiple of the width, so that the last group of keys is not full
+LENGTH = 22  # not a multiple of head_dim 8, so that the last group of probed keys is not full
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_softmax_and_uniform(inputs):
 def test_linformers_is_its_weights_times_its_projection(inputs):
     (mechanism,), _ = build_layers("linformer", [inputs], {"projected_length": 5}, seed=4)
     (weight,) = mechanism.parameters()
-    e, f = weight.detach().reshape(2, 5, LENGTH)  # headwise: one of keys and one of values for all heads
+    e, f = weight.detach().reshape(2, 5, LENGTH)  # sharing is headwise: E for the keys and F for the values of all heads
     scores = inputs.query.double() @ torch.einsum("rn,bhnd->bhrd", e, inputs.key.double()).mT / 8**0.5
     torch.testing.assert_close(effective_matrix(mechanism, inputs), scores.softmax(dim=-1) @ f)
 
@@ -97,7 +97,7 @@ def test_padded_keys_have_no_column(inputs):
     [
         ("delta_rule", "delta_rule has no effective attention matrix with these options: its output is not linear in the values"),
         ("gated_linear", "is not linear in the values"),
-        ("fnet", "fnet has no effective attention matrix: its output is linear in the values, but no A V"),
+        ("fnet", "fnet has no effective attention matrix: its output is linear in the values, but not A V"),
         ("convolution", "treats channels differently"),
     ],
 )

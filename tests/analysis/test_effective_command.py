@@ -1,4 +1,4 @@
-"""``analyze matrix`` from end to end: what it prints, what it writes, and what it refuses."""
+"""``analyze matrix`` from end to end: printed output, written files and refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def analyze(*words: str | Path | int) -> int:
 def test_the_matrix_that_is_written_is_the_one_of_the_head(tmp_path, capsys):
     words = [*SMALL, "--sentences", 2, "--sentence", 1, "--head", 2, "--seed", 4, "--output", tmp_path]
     assert analyze(*words, "--attention", "performer[features=16]") == 0
-    assert "one draw of chance, seed 4" in capsys.readouterr().out
+    assert "one random draw, seed 4" in capsys.readouterr().out
     inputs = random_inputs(2, 3, 20, 8, seed=4).sequence(1)
     (mechanism,), _ = build_layers("performer", [inputs], {"features": 16}, seed=4)
     (softmax,), _ = build_layers("softmax", [inputs], {})
@@ -63,11 +63,11 @@ def test_controls_are_as_they_are_defined(capsys):
         (["--attention", "linfromer"], "did you mean 'linformer'?"),
         (["--attention", "all"], "takes one mechanism here"),
         (["--attention", "longformer[window=5|9]"], "takes one mechanism here"),
-        (["--attention", "linformer:sdpa"], "leave :sdpa away"),
+        (["--attention", "linformer:sdpa"], "leave out :sdpa"),
         (["--attention", "linear[feature=x]"], "did you mean 'feature_map'?"),
         (["--attention", "linear", "--head", "-1"], "--head is counted from 0"),
-        (["--attention", "linear", "--head", "4"], "--head is one of 4"),
-        (["--attention", "linear", "--layer", "1"], "--layer is one of 1"),
+        (["--attention", "linear", "--head", "4"], "--head is counted from 0, so it is below 4"),
+        (["--attention", "linear", "--layer", "1"], "--layer is counted from 0, so it is below 1"),
         (["--attention", "linear", "--sentence", "1"], "--sentence is one of --sentences"),
         (["--attention", "fnet"], "fnet has no effective attention matrix"),
         (["--attention", "linformer", "--causal"], "linformer has no causal form"),

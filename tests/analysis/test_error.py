@@ -1,4 +1,4 @@
-"""Errors from exact attention: the measure itself against sums written out, and mechanisms where their error is known."""
+"""Approximation error against exact attention: the measure against explicit sums, and mechanisms whose error is known."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reference(inputs) -> Reference:
 
 
 def padded(inputs: AttentionInputs, content: float) -> AttentionInputs:
-    """The last five tokens of the first sequence are padding that holds ``content``."""
+    """Return inputs in which the last five tokens of the first sequence are padding that holds ``content``."""
     valid = torch.ones(2, LENGTH, dtype=torch.bool)
     valid[0, -5:] = False
     hidden = ~valid[:, None, :, None]
@@ -130,7 +130,7 @@ def test_padding_has_no_part(inputs, name):
 
 
 def test_padded_queries_are_left_out(inputs):
-    """The error of a padded sequence is that of the same sequence cut short."""
+    """The error of a padded sequence equals that of the same sequence without its padded tokens."""
     hidden = Reference([padded(inputs, 7.0).sequence(0)]).error("longformer", {"window": 5, "global_tokens": 0})
     cut = {name: getattr(inputs, name)[:1, :, :-5] for name in ("query", "key", "value")}
     short = Reference([AttentionInputs(**cut)]).error("longformer", {"window": 5, "global_tokens": 0})

@@ -1,4 +1,4 @@
-"""``analyze error`` from end to end: table, CSV, JSON, figure, refusals that are named, and bad input said in words."""
+"""``analyze error`` from end to end: table, CSV, JSON, figure, named refusals, and readable messages for bad input."""
 
 from __future__ import annotations
 
@@ -146,25 +146,25 @@ def test_the_figure_draws_zeros_and_names_every_line(tmp_path, monkeypatch):
         (["--attention", "linfromer"], "did you mean 'linformer'?"),
         (["--attention", "linear", "linear"], "twice"),
         (["--attention", "performer[feature=4]"], "did you mean 'features'?"),
-        (["--attention", "performer[4]"], "options of a row are OPTION=VALUE"),
+        (["--attention", "performer[4]"], "options of a row must be OPTION=VALUE"),
         (["--attention", "performer[features=many]"], "attention performer, option features: Value 'many'"),
         (["--attention", "performer[features=4,features=8]"], "option features is given twice"),
         (["--attention", "performer[features=0]"], "performer.features"),
         (["--attention", "performer[features=8|]"], "a value is missing"),
         (["--attention", "performer[features=8|8]"], "performer[features=8] is named twice"),
-        (["--attention", "performer[features=8"], "brackets and quotes of a row stand in pairs"),
-        (["--attention", "linformer:triton"], "leave :triton away"),
+        (["--attention", "performer[features=8"], "brackets and quotes of a row must come in pairs"),
+        (["--attention", "linformer:triton"], "leave out :triton"),
         (["--seeds", "0"], "--seeds counts draws"),
         (["--scale", "0"], "scale is the standard deviation"),
         (["--heads", "0"], "heads counts something"),
         (["--sentences", "0"], "sequences counts something"),
-        (["--text", "x.txt"], "--text is read by a model"),
-        (["--weights", "random"], "--weights are of a model"),
-        (["--inputs", "task/digits", "--heads", "2"], "--heads is of random inputs"),
-        (["--inputs", "task/digits", "--scale", "2"], "--scale is of random inputs"),
-        (["--inputs", "task/digits", "--causal"], "--causal is of random inputs"),
+        (["--text", "x.txt"], "--text is an option for models"),
+        (["--weights", "random"], "--weights is an option for models"),
+        (["--inputs", "task/digits", "--heads", "2"], "--heads is an option of random inputs"),
+        (["--inputs", "task/digits", "--scale", "2"], "--scale is an option of random inputs"),
+        (["--inputs", "task/digits", "--causal"], "--causal is an option of random inputs"),
         (["--inputs", "task/digit"], "did you mean 'digits'?"),
-        (["--inputs", "nowhere/at-all"], "is no folder, and nothing is fetched unasked"),
+        (["--inputs", "nowhere/at-all"], "is not a folder, and nothing is downloaded without --weights pretrained"),
         (["--output", "blocked"], "blocked"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Queries, keys and values that are caught give the model's own attention, whoever wrote the model."""
+"""Captured queries, keys and values reproduce the model's attention: our layers, PyTorch's attention and transformers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKENS = torch.arange(1, 15).reshape(2, 7)
 
 
 class OneCall(nn.Module):
-    """A model that makes one call of PyTorch's attention."""
+    """Model that calls PyTorch's ``scaled_dot_product_attention`` once."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def test_our_layer(causal):
     assert found.causal is causal and found.key_valid is not None and torch.equal(found.key_valid, valid)
     out = layer.out(exact_attention(found).float().transpose(1, 2).flatten(2))
     torch.testing.assert_close(out[valid], model(tokens, valid)[valid])
-    with pytest.raises(UnsupportedError, match="every attention is softmax"):
+    with pytest.raises(UnsupportedError, match="softmax attention in every layer"):
         attention_inputs(MultiHeadAttention(8, 2, "uniform", length=5), tokens)
 
 

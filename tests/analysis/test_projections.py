@@ -1,4 +1,4 @@
-"""Errors of projected attention: Eq. 7 and Theorem 1 as they are written, fits that generalise, and the command."""
+"""Error of projected attention: Eq. 7 and Theorem 1 of the Linformer paper, fits that generalise, and the command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attn_zoo.registry import build_attention
 
 
 def placed(sequences: int = 24, n: int = 32) -> AttentionInputs:
-    """Inputs whose keys and values follow their positions, up to noise."""
+    """Return queries, keys and values that follow one random walk over the positions in all sequences, up to noise."""
     generator = torch.Generator().manual_seed(1)
     base = torch.randn(3, 1, 2, n, 8, generator=generator).cumsum(dim=3)
     noise = 0.3 * torch.randn(3, sequences, 2, n, 8, generator=generator)
@@ -80,7 +80,7 @@ def test_the_bound_is_that_of_the_paper():
         (random_inputs(1, 1, 8, 4), [2], "at least two"),
         (random_inputs(2, 1, 8, 4), [8], "1 to 7"),
         (random_inputs(2, 1, 8, 4), [], "none"),
-        (random_inputs(2, 1, 8, 4, causal=True), [2], "not causal"),
+        (random_inputs(2, 1, 8, 4, causal=True), [2], "must not be causal"),
     ],
 )
 def test_inputs_that_cannot_be_measured_are_refused(inputs, lengths, message):
@@ -102,4 +102,4 @@ def test_the_command_compares_models_in_one_picture(tmp_path, capsys):
 def test_the_table_says_where_the_theorem_begins(capsys):
     assert main(["analyze", "projections", "--model", "task/listops", "--length", "16", "--sentences", "2", "--steps", "1"]) == 0
     printed = capsys.readouterr().out
-    assert "promises nothing below k = 96" in printed and "share of singular values" in printed
+    assert "gives no bound below k = 96" in printed and "share of singular values" in printed

@@ -1,4 +1,4 @@
-"""Text of every kind of file, and what is said of files that are not what they seem."""
+"""Text from files of every supported format, and error messages for files whose content is of another format."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_files_of_every_kind(tmp_path):
     ("name", "content", "message"),
     [
         ("a.txt", b"\xff\xfe\x00", "is not UTF-8 text"),
-        ("a.txt.xz", b"plain", "is not packed as its name says"),
-        ("a.txt.gz", b"plain", "is not packed as its name says"),
+        ("a.txt.xz", b"plain", "is not compressed as its suffix says"),
+        ("a.txt.gz", b"plain", "is not compressed as its suffix says"),
         ("a.jsonl", b'{"text": "fine"}\n{"words": 1}\n', "line 2: every line must be a JSON object"),
         ("a.jsonl", b"[1]\n", "line 1: every line must be"),
         ("a.jsonl", b"text\n", "line 1: every line must be"),

@@ -1,4 +1,4 @@
-"""Attention written out with a mask of every pair, and the comparison of a mechanism with it: outputs, gradients, padding."""
+"""Reference attention with a dense mask over all pairs, and a comparison of a mechanism with it: outputs, gradients, padding."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ IMPLEMENTATIONS = ("definition", "eager", "tiled")
 
 
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:
-    """softmax(Q Kᵀ / √d) V over what is allowed, (batch or 1, heads or 1, n, n); zeros where nothing is."""
+    """softmax(Q Kᵀ / √d) V over the pairs in ``allowed``, (batch or 1, heads or 1, n, n); zeros for queries without keys."""
     scores = torch.einsum("bhid,bhjd->bhij", query, key) / query.shape[-1] ** 0.5
     weights = scores.masked_fill(~allowed, float("-inf")).softmax(-1).nan_to_num(0.0)
     return torch.einsum("bhij,bhjd->bhid", weights, value)
 
 
 def assert_sees(built: Attention, n: int, sees: Callable[[int, int, int], bool]) -> None:
-    """A float64 mechanism of ``HEADS`` heads gives masked attention, with its gradients and with padding.
+    """Assert that a float64 mechanism of ``HEADS`` heads equals masked attention: outputs and gradients, also with padding.
 
     Args:
-        sees: whether in a head a query sees a key; causality comes on top.
+        sees: returns whether, in a head, a query sees a key; the causal mask is added.
     """
     causal = built.geometry.causal
     pairs = [[[sees(h, i, j) and (j <= i or not causal) for j in range(n)] for i in range(n)] for h in range(HEADS)]

@@ -1,4 +1,4 @@
-"""flash-linear-attention's plain PyTorch references in the place of its Triton kernels, which need a GPU."""
+"""flash-linear-attention's plain PyTorch references as replacements of its Triton kernels, which need a GPU."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ CHUNK = 64
 
 
 def linear_attn(query: Tensor, key: Tensor, value: Tensor, *, scale: float, normalize: bool) -> tuple[Tensor, None]:
-    """Chunks by the plain reference, which must be whole."""
+    """Linear attention by the package's chunked reference, on inputs padded to whole chunks, which it requires."""
     n = query.shape[1]
     filled = (F.pad(x, (0, 0, 0, 0, 0, -n % CHUNK)) for x in (query, key, value))
     return fla_naive("linear_attn").naive_chunk_linear_attn(*filled, scale=scale, normalize=normalize)[:, :n], None
 
 
 def gla(query: Tensor, key: Tensor, value: Tensor, gate: Tensor, *, scale: float) -> tuple[Tensor, None]:
-    """Token by token in float32; it divides queries by √m."""
+    """Gated linear attention by the package's recurrence in float32; its division of queries by √m is cancelled here."""
     assert query.shape == key.shape == gate.shape, "the kernel wants gates of all features"
     return fla_naive("gla").naive_recurrent_gla(query * (scale * query.shape[-1] ** 0.5), key, value, gate)
 
 
 def delta_rule(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, scale: float) -> tuple[Tensor, None]:
-    """Chunks by the plain reference, whole and added up in float32 at least; it divides queries by √d, and heads stand first."""
+    """Delta rule by the package's chunked reference: heads first, whole chunks, float32 or wider; its factor 1/√d is cancelled."""
     dtype, n = query.dtype, query.shape[1]
     query = query * (scale * query.shape[-1] ** 0.5)
     rows = (x.to(torch.promote_types(dtype, torch.float32)).transpose(1, 2) for x in (query, key, value))
@@ -44,7 +44,7 @@ KERNELS: dict[str, Callable[..., Any]] = {"linear_attn": linear_attn, "gla": gla
 
 
 def on_a_cpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype = torch.bfloat16) -> None:
-    """Let ``fla`` run on CPU tensors by the references, multiplying in ``dtype``."""
+    """Let the ``fla`` implementations run on CPU tensors with these references, which multiply in ``dtype``."""
     for module in ("contract.attention", "conformance.subject"):
         monkeypatch.setattr(f"attn_zoo.{module}.unavailable", lambda *_: None)
     for module in ("contract.implementations", "conformance.subject"):

@@ -1,4 +1,4 @@
-"""Reading a sequence in steps."""
+"""Helper of tests that read a sequence in steps."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from attn_zoo.contract import Attention
 
 
 def step(built: Attention, inputs: Sequence[Tensor], state: Any, **streams: Tensor) -> tuple[Tensor, Any]:
-    """One step with query, key and value in a row."""
+    """Take one step with query, key and value given as one sequence."""
     query, key, value = inputs
     return built.step(query, key, value, state, **streams)

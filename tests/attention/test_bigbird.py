@@ -1,4 +1,4 @@
-"""BigBird against a mask of every pair in float64, and against transformers' layer with its weights and draws."""
+"""BigBird against a dense mask over all pairs in float64, and against transformers' layer with its weights and draws."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attn_zoo.kernels.cpu import block_sparse as gathered
 
 
 def layout(built: BigBird, n: int) -> list[set[tuple[int, int]]]:
-    """For each head the pairs of blocks that are compared."""
+    """Return, for each head, the pairs (query block, key block) that are compared."""
     pairs: list[set[tuple[int, int]]] = [set() for _ in range(HEADS)]
     for table in pattern(built.geometry, built.options).tables(n, built.seeds):
         for head, keys in enumerate(table.keys.expand(HEADS, -1, -1).tolist()):
@@ -25,7 +25,7 @@ def layout(built: BigBird, n: int) -> list[set[tuple[int, int]]]:
 
 
 def compared(pairs: list[set[tuple[int, int]]], block: int, head: int, i: int, j: int) -> bool:
-    """Whether the blocks of two positions are."""
+    """Return whether a head compares the blocks of positions i and j."""
     return (i // block, j // block) in pairs[head]
 
 
@@ -74,7 +74,7 @@ def test_seeds_come_from_the_global_generator_and_are_saved():
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_equals_transformers_with_its_weights_and_draws(padded, monkeypatch):
-    """In training mode: in eval mode transformers draws block 0 each time and counts it again."""
+    """Transformers runs in training mode, because in eval mode it draws block 0 each time and counts it again."""
     peer = pytest.importorskip("transformers.models.big_bird.modeling_big_bird", reason="transformers is not installed")
     from transformers import BigBirdConfig
 
@@ -86,7 +86,7 @@ def test_equals_transformers_with_its_weights_and_draws(padded, monkeypatch):
     torch.manual_seed(0)
     theirs = peer.BigBirdBlockSparseAttention(config, seed=3).double().train()
     ours = MultiHeadAttention(dim, heads, "bigbird", length=n, block=block, random_blocks=drawn).double()
-    ours.add_module("out", nn.Identity())  # theirs ends before it
+    ours.add_module("out", nn.Identity())  # transformers' layer has no output projection
     for name in ("query", "key", "value"):
         ours.projections.get_submodule(name).load_state_dict(getattr(theirs, name).state_dict())
 
@@ -116,8 +116,8 @@ def test_equals_transformers_with_its_weights_and_draws(padded, monkeypatch):
     [
         ({"block": 0}, "at least 1; got 0"),
         ({"window_blocks": 2}, "so it is odd; got 2"),
-        ({"global_blocks": 3}, "so even; got 3"),
-        ({"global_blocks": -2}, "so even; got -2"),
+        ({"global_blocks": 3}, "so it is even; got 3"),
+        ({"global_blocks": -2}, "so it is even; got -2"),
         ({"random_blocks": -1}, "at least 0; got -1"),
         ({"dropout": 1.0}, "lies in"),
     ],

@@ -1,4 +1,4 @@
-"""Block-sparse attention: what its layout holds, and attention over it against a mask of every pair in float64."""
+"""Block-sparse attention: the blocks of its layout, and attention over them against a dense mask over all pairs in float64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attn_zoo.kernels.cpu import block_sparse as gathered
 
 
 def seen_blocks(layout: Pattern, n: int, seeds: torch.Tensor) -> list[dict[int, list[int]]]:
-    """For each head and block of queries, the blocks of keys that it sees."""
+    """Return, for each head, the blocks of keys that each block of queries sees."""
     found: list[dict[int, list[int]]] = [{} for _ in seeds]
     for table in layout.tables(n, seeds):
         for head in range(len(seeds)):
@@ -27,7 +27,7 @@ def seen_blocks(layout: Pattern, n: int, seeds: torch.Tensor) -> list[dict[int, 
 
 
 def sees(layout: list[dict[int, list[int]]], block: int, head: int, i: int, j: int) -> bool:
-    """Whether the block of a query sees that of a key."""
+    """Return whether the block of query i sees the block of key j."""
     return j // block in layout[head][i // block]
 
 
@@ -62,7 +62,7 @@ def test_layout_holds_window_globals_and_as_many_drawn_blocks_as_there_are(layou
 def test_draws_are_uniform_and_differ_by_head_and_row():
     layout, seeds = Pattern(1, 1, first=1, last=1, random=2), torch.arange(4000)
     drawn = layout.draw(torch.arange(1, 11), 11, seeds)
-    counts = Counter(drawn[:, 4].flatten().tolist())  # row 5 of 12: all but 0, 4, 5, 6 and 11
+    counts = Counter(drawn[:, 4].flatten().tolist())  # block 5 of 12 draws from all blocks but 0, 4, 5, 6 and 11
     assert sorted(counts) == [1, 2, 3, 7, 8, 9, 10]
     expected = 8000 / 7
     assert sum((count - expected) ** 2 / expected for count in counts.values()) < 22.5  # chi-square, 6 degrees, p = 0.001

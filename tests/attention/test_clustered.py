@@ -27,7 +27,7 @@ def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def k_means(codes: list[list[int]], clusters: int, iterations: int) -> list[int]:
-    """Cluster of each code by Hamming distance; the first of equals, and a bit without a majority stays."""
+    """Return the cluster of each code by Hamming distance; ties go to the first, and a bit without a majority is kept."""
     centroids = [list(codes[j * len(codes) // clusters]) for j in range(clusters)]
 
     def nearest(code: list[int]) -> int:
@@ -44,7 +44,7 @@ def k_means(codes: list[list[int]], clusters: int, iterations: int) -> list[int]
 
 
 def written_out(built: Clustered, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
-    """Each valid query answers as the mean of the valid queries of its cluster; zeros for padded ones."""
+    """Attention of each valid query, replaced by the mean of the valid queries of its cluster; zeros for padded ones."""
     o, found = built.options, []
     for b in range(query.shape[0]):
         keep = valid[b].nonzero()[:, 0]

@@ -83,7 +83,7 @@ def frozen(links: int = 8, causal: bool = False, n: int = 33) -> FrozenRandom:
 
 
 def matrix(built: FrozenRandom, valid: Tensor) -> Tensor:
-    """The attention matrix of each head, (heads, n, n), link by link."""
+    """Return the attention matrix of each head, (heads, n, n), filled link by link."""
     links, heads, n = built.weights.shape
     found = torch.zeros(heads, n, n, dtype=torch.float64)
     for h in range(heads):

@@ -28,7 +28,7 @@ def draw(n: int = 33, *, queries: int | None = None) -> list[Tensor]:
 
 
 def written_out(inputs: list[Tensor], reach: int, *, causal: bool = False, valid: Tensor | None = None) -> Tensor:
-    """relu(q)·relu(k) cos(π/2 (i - j)/M), features 0.001 larger, masked, divided by the sum."""
+    """Attention with weights relu(q)·relu(k) cos(π/2 (i - j)/M), features 0.001 larger, masked and divided by their sum."""
     query, key, value = inputs
     weights = (query.relu() + 1e-3) @ (key.relu() + 1e-3).mT
     distance = torch.arange(query.shape[2])[:, None] - torch.arange(key.shape[2])
@@ -49,7 +49,7 @@ def require_same(got: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    """Chunks of 16 positions."""
+    """Set chunks of 16 positions."""
     monkeypatch.setattr(_chunks, "CHUNK", 16)
 
 

@@ -1,4 +1,4 @@
-"""The delta rule against its recurrence written out, token after token, and against what it is for."""
+"""The delta rule against its recurrence written out, token after token, and its purpose: a key holds its last value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def build(n: int = 33, *, causal: bool = True, **options) -> DeltaRule:
 
 
 def draw(n: int = 33, *, seed: int = 1) -> list[Tensor]:
-    """Queries, keys, values and strengths."""
+    """Return queries, keys, values and strengths."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(3, 2, n, 8, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(4)]
 
@@ -42,10 +42,10 @@ def unit(x: Tensor) -> Tensor:
 def recurrence(
     inputs: list[Tensor], *, normalise: bool = True, valid: Tensor | None = None, negative: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """One token after another: S (I - β k kᵀ) + β v kᵀ; padded ones are skipped. The norm comes last."""
+    """Return outputs, normalised last, and the final Sᵀ of S ← S (I - β k kᵀ) + β v kᵀ, token by token; padding is skipped."""
     query, key, value = unit(inputs[0]), unit(inputs[1]), inputs[2]
     beta = (1 + negative) * (inputs[3].sum(-1) / 8**0.5).sigmoid()
-    state, out = query.new_zeros(3, 2, 8, 8), []  # values down, keys across
+    state, out = query.new_zeros(3, 2, 8, 8), []  # rows: values, columns: keys
     for t in range(query.shape[2]):
         k, b = key[:, :, t], beta[:, :, t, None, None]
         after = state @ (torch.eye(8, dtype=k.dtype) - b * k[..., :, None] * k[..., None, :])
@@ -69,7 +69,7 @@ def require_same(got: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
 
 @pytest.fixture(params=["eager", "tiled"], autouse=True)
 def small_blocks(request, monkeypatch):
-    """Either implementation; tiles with chunks of 8 positions, and blocks of two or four."""
+    """Run each test with both implementations; the tiled one has chunks of 8 positions and blocks of two or four chunks."""
     monkeypatch.setattr(sys.modules[__name__], "IMPLEMENTATION", request.param)
     monkeypatch.setattr(chunks, "CHUNK", 16)
     monkeypatch.setattr(delta_rule, "CHUNK", 8)
@@ -118,7 +118,7 @@ def test_with_negative_eigenvalues_it_equals_its_recurrence_with_twice_the_stren
 
 @pytest.mark.parametrize("negative", [False, True])
 def test_only_negative_eigenvalues_turn_a_memory_into_its_negative(negative):
-    """One key over and over, no value after the first: β near 2 changes the sign each time, β near 1 empties the memory."""
+    """With one repeated key and no value after the first, β near 2 flips the sign at each step, and β near 1 empties the memory."""
     _, key, value, strength = (x.detach() for x in draw(12))
     key, value = key[:, :, :1].expand_as(key), value * (torch.arange(12) == 0)[:, None]
     out = call(build(12, normalise=False, negative_eigenvalues=negative), [key, key, value, torch.full_like(strength, 50.0)])
@@ -137,7 +137,7 @@ def test_gradients_flow_through_the_state():
 
 
 def test_a_key_written_again_holds_its_last_value():
-    """With β at one; a sum over keys and values would hold both values."""
+    """With β near 1, the last value replaces the others; a sum over keys and values would hold them all."""
     _, key, value, strength = (x.detach() for x in draw(12))
     key = key[:, :, :1].expand_as(key)
     out = call(build(12, normalise=False), [key, key, value, torch.full_like(strength, 50.0)])

@@ -1,4 +1,4 @@
-"""Drawn sizes of what a CPU runs in part: FlexAttention forward, and ``fla`` by its references."""
+"""Implementations that a CPU runs only in part, at randomly drawn sizes: FlexAttention forward, ``fla`` by its references."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 def settings(implementation: str) -> list[Any]:
-    """Names and variants of the attentions with an implementation."""
+    """Return names and variants of the attentions that have an implementation."""
     names = [name for name in attentions() if implementation in card(name).implementations]
     return [pytest.param(name, variant, id=f"{name}-{variant}") for name in names for variant in ("default", *card(name).variants)]
 
@@ -40,7 +40,7 @@ def agreement(name: str, variant: str, implementation: str) -> Case:
 
 @pytest.fixture
 def plain_flex(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FlexAttention in its plain form, which a CPU runs forward and which looks at no block table."""
+    """Use FlexAttention's uncompiled form, which a CPU runs forward and which ignores block tables."""
     for module in ("contract.attention", "conformance.subject"):
         monkeypatch.setattr(f"attn_zoo.{module}.unavailable", lambda *_: None)
     monkeypatch.setattr(flex, "compiled_flex", lambda: flex_attention)

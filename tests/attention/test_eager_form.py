@@ -1,4 +1,4 @@
-"""Plain PyTorch in ``eager``: no gradient by hand, launches that do not grow, twice differentiable, one graph when compiled."""
+"""``eager`` is plain PyTorch: no hand-written gradient, constant kernel launches, twice differentiable, one compiled graph."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from attn_zoo.cost.session import Session
 ROOT = Path(__file__).parents[2]
 
 CHUNKS = {"delta_rule": 32, "gated_linear": 32, "mega": 64, "performer": 128}
-"""Recurrences, and the positions of the chunks that they scan over. Performer is one causally."""
+"""Positions in a chunk of each recurrence, whose launches grow with the number of chunks; Performer is one when causal."""
 
 MOST_FORWARD, MOST_BACKWARD, PER_CHUNK = 150, 350, 8
 
 
 def points_of(found: Measurement) -> list[dict[str, Any]]:
-    """Launches at the three lengths, one point a mechanism and causality."""
+    """Return kernel launches at the three lengths, one point for each mechanism and causality."""
     points: dict[tuple[str, str], dict[str, Any]] = {}
     for cell, figures in found.cells.items():
         empty: dict[str, Any] = {"attention": cell.label, "causal": cell.kind == "yes", "forward": [], "backward": []}
@@ -53,7 +53,7 @@ def test_no_gradient_is_written_by_hand(path):
 def test_launches_do_not_grow_with_the_length(point):
     if scans(point):
         for (length, _), forward in zip(SHAPES, point["forward"], strict=True):
-            both = 1 if point["causal"] else 2  # from either end
+            both = 1 if point["causal"] else 2  # without causality, a scan from each end
             assert forward <= both * (MOST_FORWARD + PER_CHUNK * length / CHUNKS[point["attention"]])
         return
     assert max(point["forward"]) <= MOST_FORWARD and max(point["backward"]) <= MOST_BACKWARD

@@ -22,7 +22,7 @@ def draw(*, queries: int = 33, keys: int = 33, scale: float = 1.5) -> tuple[Tens
 
 
 def written_out(query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None, alpha: float, causal: bool) -> Tensor:
-    """Each query by itself over the keys it may see."""
+    """Entmax attention of one query at a time over the keys that it may see."""
     out = torch.zeros_like(query)
     for b, h, i in torch.cartesian_prod(*map(torch.arange, query.shape[:3])).tolist():
         seen = torch.ones(key.shape[2], dtype=torch.bool) if valid is None else valid[b].clone()
@@ -55,7 +55,7 @@ def test_equals_the_equation(monkeypatch, alpha, causal, padded, implementation,
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("implementation", ["eager", "tiled"])
 def test_gradients_equal_those_through_the_equation(monkeypatch, implementation, alpha, causal):
-    """Autograd follows the threshold through the sort; through the bisection of other alphas it could not."""
+    """Only alphas whose reference sorts or is softmax: autograd cannot differentiate the bisection that other alphas need."""
     monkeypatch.setattr(_tiling, "BLOCK", 200)
     built = build_attention("entmax", Geometry(2, 8, 33, 33, causal), alpha=alpha, implementation=implementation)
     valid = torch.arange(33) < torch.tensor([33, 20, 1])[:, None]
@@ -75,7 +75,7 @@ def test_more_queries_than_keys():
 
 
 def test_weights_are_zero_for_most_keys():
-    """With V = I the output is the weights."""
+    """With V = I, the output equals the weights."""
     built = build_attention("entmax", Geometry(1, 64, 64, 64))
     query, key = (3 * torch.randn(2, 1, 64, 64, generator=torch.Generator().manual_seed(0))).unsqueeze(1)
     weights = built(query, key, torch.eye(64)[None, None])
@@ -84,7 +84,7 @@ def test_weights_are_zero_for_most_keys():
 
 
 def test_nothing_quadratic_is_kept_or_made():
-    """In tiles two numbers a query are kept; the largest tensor, forward and backward, is a block."""
+    """The tiled form saves two numbers for each query, and its largest tensor, forward and backward, is a block."""
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 

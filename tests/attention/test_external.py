@@ -30,7 +30,7 @@ def padding(n: int) -> Tensor:
 
 
 def written_out(built: External, value: Tensor, valid: Tensor) -> Tensor:
-    """exp over its sum over valid positions, then over the sum of that over units; at valid positions."""
+    """External attention at valid positions: exp(scores) normalised over valid positions, then over memory units."""
     out = torch.zeros_like(value)
     for b, h in torch.cartesian_prod(torch.arange(3), torch.arange(2)).tolist():
         own = h if built.options.own_units else 0
@@ -58,7 +58,7 @@ def test_equals_the_paper(implementation, padded, options):
 
 
 def test_shares_over_units_that_all_vanish_are_still_shares():
-    """Scores of thousands below the largest, of which no power is left in any precision."""
+    """Scores lie thousands below the largest, so that their exponentials underflow in any precision."""
     built, value = build().float(), draw(scale=1e3).detach().float()
     value.requires_grad_()
     out = built(None, None, value)

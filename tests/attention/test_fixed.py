@@ -1,4 +1,4 @@
-"""The fixed pattern of Sparse Transformers against a mask of every pair in float64."""
+"""The fixed pattern of Sparse Transformers against a dense mask over all pairs in float64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attn_zoo.kernels.cpu import block_sparse as gathered
 
 
 def sees(block: int, last: int, head: int, i: int, j: int) -> bool:
-    """The own block, and what stands in any block from ``last`` on."""
+    """Return whether key j is in the block of query i, or at place ``last`` or later of any block."""
     return i // block == j // block or j % block >= last
 
 
@@ -46,7 +46,7 @@ def test_cost_is_far_below_that_of_all_pairs():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stride": -1}, "0 for the root of the length; got -1"),
+        ({"stride": -1}, "0 for the square root of the length; got -1"),
         ({"stride": 4, "summary": 5}, "from 0 to stride=4; got 5"),
         ({"summary": -1}, "from 0 on; got -1"),
         ({"dropout": 1.0}, "lies in"),

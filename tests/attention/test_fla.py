@@ -1,4 +1,4 @@
-"""The ``fla`` implementations: maps on a CPU by the package's plain references, what is refused, and where ``auto`` takes them."""
+"""The ``fla`` implementations: outputs on a CPU by the package's plain references, refusals, and the choice of ``auto``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attn_zoo.kernels import fla
 
 pytest.importorskip("fla", reason="fla-core is not installed (extra: gpu or peers)")
 
-N, D = 100, 9  # the kernels want widths in multiples of 16
+N, D = 100, 9  # 9: the kernels need widths in multiples of 16, so it is padded
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 CASES: list[tuple[str, dict[str, Any], bool]] = [
     *(("linear", {"feature_map": name}, True) for name in ("elu", "relu", "squared_relu", "softmax")),
@@ -35,7 +35,7 @@ CASES: list[tuple[str, dict[str, Any], bool]] = [
 ]
 NAMES = sorted({name for name, _, _ in CASES})
 SINGLE = {"gated_linear", "performer"}
-"""Their reference computes in float32."""
+"""Mechanisms whose reference computes in float32."""
 
 
 def holes(n: int = N) -> torch.Tensor:
@@ -74,7 +74,7 @@ def test_gives_what_eager_gives(name, options, causal, scale, monkeypatch):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_holds_the_contract_in_its_own_type(name, monkeypatch):
-    """The kit, in bfloat16."""
+    """Run the kit in bfloat16."""
     fla_references.on_a_cpu(monkeypatch)
     cases = [case for case in attention_checks(name) if case.implementation == "fla" and case.variant == "default"]
     report = run_cases(name, cases)
@@ -170,10 +170,10 @@ def test_is_refused_on_a_cpu(name):
 @pytest.mark.parametrize(
     ("name", "geometry", "words"),
     [
-        ("linear", Geometry(2, D, N, N), "linear without causality is two products"),
-        ("cosformer", Geometry(2, D, N, N), "cosformer without causality is two products"),
-        ("performer", Geometry(2, D, N, N), "performer without causality is two products"),
-        ("delta_rule", Geometry(2, 272, N, N), "takes a head_dim of up to 256, got 272"),
+        ("linear", Geometry(2, D, N, N), "linear without causality is two matrix products"),
+        ("cosformer", Geometry(2, D, N, N), "cosformer without causality is two matrix products"),
+        ("performer", Geometry(2, D, N, N), "performer without causality is two matrix products"),
+        ("delta_rule", Geometry(2, 272, N, N), "takes a head_dim of up to 256; got 272"),
     ],
 )
 def test_what_the_kernels_do_not_take_is_refused_by_name_and_not_taken_by_auto(name, geometry, words):
@@ -197,7 +197,7 @@ def test_auto_takes_it_on_a_gpu_in_bfloat16_where_it_is_installed(name, monkeypa
 
 
 def test_the_kernels_that_are_called_are_there():
-    """In a process of its own: whether Triton interprets is decided when it is first imported."""
+    """Run in a subprocess, because Triton decides at its first import whether it interprets."""
     program = """
 import inspect
 from attn_zoo.kernels.fla import kernel

@@ -1,4 +1,4 @@
-"""The ``flex`` implementations: which pairs they compute, forward on a CPU through FlexAttention's plain form, and dispatch."""
+"""The ``flex`` implementations: the pairs that they compute, forward through FlexAttention's uncompiled form, and dispatch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHERS: dict[str, dict[str, int]] = {
     "block_sparse": {"seed": 1},
     "bigbird": {"random_blocks": 1},
 }
-"""An option by which the pairs differ."""
+"""Options of each mechanism that change its pairs."""
 CAUSAL = [(name, options, causal) for name, options in CASES for causal in (False, True) if card(name).can.causal or not causal]
 
 
@@ -75,7 +75,7 @@ def test_blocks_that_hold_pairs_are_found_without_all_pairs(pairs, monkeypatch):
 
 @pytest.fixture
 def made(monkeypatch) -> list[int]:
-    """Lengths at which block tables were made, with FlexAttention in its plain form."""
+    """Record the lengths at which block tables are made, with FlexAttention in its uncompiled form."""
     lengths: list[int] = []
     make = flex.blocks_of_pairs
 
@@ -91,7 +91,7 @@ def made(monkeypatch) -> list[int]:
 
 
 def tables_at(built: Attention, n: int) -> flex.PairTables:
-    """Block tables at a length of ``n``."""
+    """Return the block tables at a length of ``n``."""
     assert isinstance(built, PairwiseAttention)
     return built.tables(torch.empty(1, 2, n, 16))
 

@@ -24,7 +24,7 @@ def build(n: int = 33, *, causal: bool = True, **options) -> GatedLinear:
 
 
 def draw(n: int = 33, *, sharpness: float = 1.0, seed: int = 1) -> list[Tensor]:
-    """Queries, keys, values and gates."""
+    """Return queries, keys, values and gates."""
     generator = torch.Generator().manual_seed(seed)
     drawn = [torch.randn(3, 2, n, 8, dtype=torch.float64, generator=generator) for _ in range(4)]
     return [x.requires_grad_() for x in (*drawn[:3], sharpness * drawn[3])]
@@ -38,7 +38,7 @@ def call(built: GatedLinear, inputs: list[Tensor], valid: Tensor | None = None) 
 def recurrence(
     inputs: list[Tensor], *, temperature: float = 16.0, normalise: bool = True, valid: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """One token after another; padded ones are skipped. The norm comes last."""
+    """Return outputs, normalised last, and the final state, token by token; padding is skipped."""
     query, key, value, gate = inputs
     alpha = (torch.nn.functional.logsigmoid(gate) / temperature).clamp(min=-3.75).exp()
     state, out = query.new_zeros(3, 2, 8, 8), []
@@ -63,7 +63,7 @@ def require_same(got: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
 
 @pytest.fixture(params=["eager", "tiled"], autouse=True)
 def small_blocks(request, monkeypatch):
-    """Either implementation; tiles with chunks of 8 positions, and blocks of two or four."""
+    """Run each test with both implementations; the tiled one has chunks of 8 positions and blocks of two or four chunks."""
     monkeypatch.setattr(sys.modules[__name__], "IMPLEMENTATION", request.param)
     monkeypatch.setattr(chunks, "CHUNK", 16)
     monkeypatch.setattr(gated_linear, "CHUNK", 8)
@@ -114,7 +114,7 @@ def test_gradients_flow_through_the_state():
 
 @pytest.mark.parametrize("sharpness", [1.0, 100.0, 3000.0])
 def test_any_gate_is_exact_in_single_precision(sharpness, monkeypatch):
-    """Gates that forget almost everything and gates that keep it stand beside each other in a chunk of the usual size."""
+    """A chunk of the usual size holds gates that forget almost everything beside gates that keep almost everything."""
     monkeypatch.undo()
     inputs = [x.detach() for x in draw(200, sharpness=sharpness)]
     single = [x.float().requires_grad_() for x in inputs]

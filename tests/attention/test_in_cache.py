@@ -1,4 +1,4 @@
-"""How work is cut into steps: everything once, and no step larger than it has to be."""
+"""Work split into steps that fit the cache: everything is processed once, and no step is larger than necessary."""
 
 from __future__ import annotations
 

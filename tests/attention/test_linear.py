@@ -32,7 +32,7 @@ def draw(n: int = 33, *, queries: int | None = None, scale: float = 1.0, seed: i
 
 
 def phi(name: str, x: Tensor) -> Tensor:
-    """φ as documented."""
+    """Feature map φ as documented."""
     if name == "elu":
         return torch.nn.functional.elu(x) + 1
     if name == "softmax":
@@ -41,7 +41,7 @@ def phi(name: str, x: Tensor) -> Tensor:
 
 
 def written_out(inputs: list[Tensor], *, name: str = "elu", causal: bool = False, valid: Tensor | None = None) -> Tensor:
-    """The weights φ(Q) φ(K)ᵀ, masked, divided by their sums."""
+    """Attention with weights φ(Q) φ(K)ᵀ, masked and divided by their sums."""
     query, key, value = inputs
     weights = torch.einsum("bhqm,bhkm->bhqk", phi(name, query), phi(name, key))
     if causal:
@@ -61,7 +61,7 @@ def require_same(got: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
 
 @pytest.fixture(params=["eager", "tiled"])
 def small_blocks(request, monkeypatch):
-    """Either implementation; tiles with chunks of 16 positions, and blocks of one or two."""
+    """Run each test with both implementations; the tiled one has chunks of 16 positions and blocks of one or two chunks."""
     monkeypatch.setattr(sys.modules[__name__], "IMPLEMENTATION", request.param)
     monkeypatch.setattr(chunks, "CHUNK", 16)
     monkeypatch.setattr(chunks, "BLOCK_BYTES", 3 * 2 * 8 * 8 * 32)
@@ -87,7 +87,7 @@ def test_queries_of_another_number(queries):
 
 
 def pieces(built: Linear, inputs: list[Tensor], sizes: list[int]) -> tuple[Tensor, MemoryState]:
-    """Answers to pieces of the sequence, one call each."""
+    """Return outputs and the last state of one step for each piece of the sequence."""
     state, out = built.initial_state(inputs[0].shape[0], dtype=inputs[0].dtype), []
     for part in zip(*(x.split(sizes, dim=2) for x in inputs), strict=True):
         answer, state = step(built, part, state)
@@ -110,7 +110,7 @@ def test_steps_give_what_one_call_gives(name, sizes):
 
 @pytest.mark.usefixtures("small_blocks")
 def test_gradients_flow_through_the_state():
-    """Those of a loss on the state, and those that reach tokens before it."""
+    """Gradients of a loss on the last state reach the tokens of all pieces before it."""
     built, inputs = build(40, causal=True), draw(40)
     _, mine = pieces(built, inputs, [25, 15])
     features = phi("elu", inputs[1])
@@ -169,7 +169,7 @@ def test_steps_that_make_no_sense_are_refused():
             step(causal, inputs, other)
     with pytest.raises(ValueError, match="comes from initial_state or the step before; got NoneType"):
         step(causal, inputs, None)
-    with pytest.raises(ValueError, match="as many queries as keys; got 4 and 5"):
+    with pytest.raises(ValueError, match="as many queries as keys; got 4 queries and 5 keys"):
         step(causal, [inputs[0][:, :, 1:], *inputs[1:]], causal.initial_state(3, dtype=torch.float64))
     softmax = build_attention("softmax", causal.geometry)
     with pytest.raises(UnsupportedError, match="softmax carries no state from token to token"):

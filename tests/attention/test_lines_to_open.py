@@ -1,4 +1,4 @@
-"""Lines to open to read one mechanism whole in ``eager``: its own file and the helpers of ``attn_zoo.attention`` behind it."""
+"""Number of lines that one mechanism takes in ``eager``: its own file and the helpers of ``attn_zoo.attention`` it imports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from attn_zoo import card
 
 ROOM = "attn_zoo.attention"
-"""Contract and registry are read once for all mechanisms, kernels and precision only for other implementations."""
+"""Package whose lines count; contract and registry are read once, kernels and precision only for other implementations."""
 
 BARS = dict.fromkeys(("linear", "performer", "reformer", "longformer", "nystrom", "gated_linear", "delta_rule"), 250)
 BARS["linformer"] = 300
@@ -19,13 +19,13 @@ MOST_FILES, MOST_OF_ITS_OWN = 3, {"linformer": 200}
 
 
 def file_of(module: str) -> Path | None:
-    """The file of a module; None of a package, whose file only imports its mechanisms."""
+    """Return the file of a module; None for a package, whose file only imports its mechanisms."""
     spec = importlib.util.find_spec(module)
     return None if spec is None or spec.origin is None or spec.submodule_search_locations is not None else Path(spec.origin)
 
 
 def imported(source: str) -> set[str]:
-    """Modules of the room that a source imports, at its top or inside its functions."""
+    """Return the modules of ``ROOM`` that a source imports, at its top or inside its functions."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -36,7 +36,7 @@ def imported(source: str) -> set[str]:
 
 
 def files_to_open(module: str) -> dict[Path, int]:
-    """Files of the room that ``module`` needs, its own first, and the lines of each."""
+    """Return the files of ``ROOM`` that ``module`` needs, its own first, and the number of lines of each."""
     found: dict[Path, int] = {}
     waiting = [module]
     while waiting:

@@ -34,12 +34,12 @@ def draw(*, keys: int = 33, queries: int = 33, batch: int = 4, heads: int = 2) -
 
 
 def project(built: Linformer, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """What the same tokens become as keys and as values."""
+    """Return the projected keys and values of the same tokens."""
     return built.maps[0].project(tokens, tokens, None)
 
 
 def padding(keys: int = 33) -> Tensor:
-    """Padding at the end, a row of one token, a gap that empties windows in the middle, and nothing padded."""
+    """Return a mask of four rows: no padding, padding at the end, one valid token, and a gap in the middle that empties windows."""
     valid = torch.arange(keys) < torch.tensor([keys, keys * 2 // 3, 1, keys])[:, None]
     valid[3, keys // 4 : keys * 3 // 4] = False
     return valid
@@ -176,7 +176,7 @@ def test_dropout_drops_weights_in_training():
 @pytest.mark.parametrize("length", [66, 50, 20, 11])
 def test_resizing_keeps_what_a_steady_sequence_is_projected_to(sharing, length):
     built = build(sharing=sharing)
-    steps = torch.randn(4, 2, 11, 8, dtype=torch.float64)  # constant over thirds of eleven, then over as many at any length
+    steps = torch.randn(4, 2, 11, 8, dtype=torch.float64)  # each is repeated three times to fill 33 positions
     before = project(built, steps.repeat_interleave(3, dim=2))
     flat = torch.ones(1, 2, 33, 8, dtype=torch.float64)
     flat_before = project(built, flat)
@@ -185,7 +185,7 @@ def test_resizing_keeps_what_a_steady_sequence_is_projected_to(sharing, length):
     flat_after = project(built, flat[:, :, :1].expand(-1, -1, length, -1))
     for mine, theirs in zip(flat_after, flat_before, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
-    if length == 11:  # downward, neighbours that are equal are merged without loss
+    if length == 11:  # shrinking merges equal neighbours without loss
         for mine, theirs in zip(project(built, steps), before, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
     with pytest.raises(UnsupportedError, match="not below the 6 keys"):
@@ -206,15 +206,15 @@ def test_resized_convolution_keeps_the_sum_of_its_taps():
     [
         ({"projected_length": 33}, UnsupportedError, "projected_length=33 is not below the 33 keys"),
         ({"projected_lengths": "6+40", "sharing": "none"}, UnsupportedError, "projected_length=40 is not below"),
-        ({"projected_lengths": "6+4"}, ValueError, "only have with sharing=none; got sharing=headwise"),
-        ({"projected_lengths": "6+4+2", "sharing": "none"}, ValueError, "names 3 heads, the layer has 2"),
+        ({"projected_lengths": "6+4"}, ValueError, "which needs sharing=none; got sharing=headwise"),
+        ({"projected_lengths": "6+4+2", "sharing": "none"}, ValueError, "names 3 heads, but the layer has 2"),
         ({"projected_lengths": "6/4", "sharing": "layerwise"}, ValueError, "one projection for all layers"),
         ({"projected_lengths": "6,4"}, ValueError, "whole numbers of at least 1"),
         ({"projected_lengths": "6//4"}, ValueError, "whole numbers of at least 1"),
         ({"projected_length": 0}, ValueError, "at least 1; got 0"),
         ({"sharing": "per_head"}, ValueError, "per_head"),
         ({"projection": "pooling"}, ValueError, "pooling"),
-        ({"init": "average", "projection": "mean"}, ValueError, "init is random, or average with projection=learned"),
+        ({"init": "average", "projection": "mean"}, ValueError, "init must be random, or average with projection=learned"),
         ({"dropout": 1.0}, ValueError, r"lies in \[0, 1\)"),
     ],
 )

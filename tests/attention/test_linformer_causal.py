@@ -27,12 +27,12 @@ def draw(keys: int = 41) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def mixed(weights: Tensor, tokens: list[Tensor]) -> Tensor:
-    """One row for each row of the weights: the sum of the tokens, each times its weight."""
+    """Return the weighted sum of the tokens for each row of the weights."""
     return torch.stack([torch.stack([w * t for w, t in zip(row, tokens, strict=True)]).sum(dim=0) for row in weights])
 
 
 def validity(keys: int) -> Tensor:
-    """Real tokens of three examples, one of which has none in a block in the middle."""
+    """Return the mask of valid tokens of three examples, one of which has none in a block in the middle."""
     valid = torch.arange(keys) < torch.tensor([keys, keys * 2 // 3, 1])[:, None]
     valid[0, keys // 4 : keys // 2] = False
     return valid
@@ -40,7 +40,7 @@ def validity(keys: int) -> Tensor:
 
 @cache
 def written_out(causal: bool, padded: bool, keys: int) -> Tensor:
-    """For each query: its own block's keys up to it, and for every other block it may see, E K and F V of the real tokens."""
+    """Attention of each query over the keys of its own block (if causal, up to itself) and E K, F V of each other visible block."""
     built, (query, key, value) = build(causal), draw(keys)
     valid = validity(keys) if padded else None
     out, n, c = torch.zeros_like(query), key.shape[2], built.block

@@ -28,7 +28,7 @@ def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor]:
 
 
 def bucket_of(x: Tensor, rotations: Tensor, buckets: int) -> int:
-    """Digits to the base of 16, the last one smaller: each the nearest of some drawn directions and their opposites."""
+    """Return the bucket of x in digits of base 16, the last smaller: each the nearest of drawn directions and their opposites."""
     code, at = 0, 0
     while buckets > 1:
         digit = min(16, buckets)
@@ -39,7 +39,7 @@ def bucket_of(x: Tensor, rotations: Tensor, buckets: int) -> int:
 
 
 def written_out(built: LinformerLSH, query: Tensor, value: Tensor, valid: Tensor) -> Tensor:
-    """Each query of each head by itself: projected keys of all valid tokens, then those near it in the order of buckets."""
+    """Attention of one query at a time over the projected keys of all valid tokens and the keys near it in bucket order."""
     map_of = {head: (map_, at) for map_ in built.maps for at, head in enumerate(map_.heads)}
     buckets, rows = bucket_count(built.geometry.keys, built.options), []
     for b in range(query.shape[0]):
@@ -95,7 +95,7 @@ def test_fewer_keys_count_as_padded():
 
 
 def test_far_tokens_that_are_alike_see_each_other_one_by_one():
-    """Twins at both ends, loud beside the others: a window by position would reach neither, and the projection blurs them."""
+    """First and last token share a query, 40 times as large: no window by position joins them, and the projection blurs them."""
     n = 64
     built = build(n, window=5, projected_length=2, buckets=4096)
     query, value = (t.detach() for t in draw(n, batch=1))

@@ -12,7 +12,7 @@ peer = pytest.importorskip("linformer", reason="the extra `peers` is not install
 
 
 def pair(*, k: int, share_kv: bool, one_kv_head: bool, n: int = 512, dim: int = 64, heads: int = 4):
-    """The peer, and our layer with its weights; heads that share keys and values are copies of one head here."""
+    """Return the peer, and our layer with its weights; heads that share keys and values become copies of one head."""
     torch.manual_seed(0)
     theirs = peer.LinformerSelfAttention(dim=dim, seq_len=n, k=k, heads=heads, share_kv=share_kv, one_kv_head=one_kv_head)
     ours = MultiHeadAttention(

@@ -28,7 +28,7 @@ def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def written_out(built: LinformerWindow, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
-    """Each query of each head by itself: projected keys of all valid tokens, then those of its window."""
+    """Attention of one query at a time over the projected keys of all valid tokens and the keys of its window."""
     map_of = {head: (map_, at) for map_ in built.maps for at, head in enumerate(map_.heads)}
     rows = []
     for b in range(query.shape[0]):

@@ -1,4 +1,4 @@
-"""Local attention against a mask of every pair in float64."""
+"""Local attention against a dense mask over all pairs in float64."""
 
 from __future__ import annotations
 

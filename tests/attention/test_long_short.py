@@ -30,7 +30,7 @@ def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def written_out(built: LongShort, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
-    """Each query of each head by itself over the keys that it has."""
+    """Attention of one query at a time over the dynamically projected keys and the keys of its window."""
     o, out = built.options, torch.zeros_like(query)
 
     def norm(x: Tensor, which: int, head: int) -> Tensor:

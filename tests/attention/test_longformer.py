@@ -1,4 +1,4 @@
-"""Longformer against a dense mask written out in float64, and what a window really sees."""
+"""Longformer against a dense mask written out in float64, and the number of keys in a window."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def draw(built: Longformer, n: int, batch: int = 3) -> tuple[list[Tensor], dict[
 
 
 def dense(built: Longformer, inputs: list[Tensor], streams: dict[str, Tensor], valid: Tensor | None) -> Tensor:
-    """Position by position from the definition, without blocks, folding or broadcasting tricks."""
+    """Longformer by its definition, position by position, without blocks, folding or broadcasting tricks."""
     query, key, value = inputs
     o, causal, n = built.options, built.geometry.causal, query.shape[2]
     rows = []

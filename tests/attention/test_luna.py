@@ -20,7 +20,7 @@ def build(n: int = 33, *, causal: bool = False, queries: int | None = None, impl
 
 
 def draw(n: int = 33, queries: int | None = None) -> list[Tensor]:
-    """Queries, keys, values and what is compared with the packing queries."""
+    """Return queries, keys, values and the context, which is compared with the packing queries."""
     generator = torch.Generator().manual_seed(1)
     lengths = (queries or n, n, n, n)
     return [torch.randn(3, 2, length, 8, dtype=torch.float64, generator=generator).requires_grad_() for length in lengths]
@@ -40,7 +40,7 @@ def padding(n: int) -> Tensor:
 
 
 def nested(built: Luna, inputs: list[Tensor], valid: Tensor) -> Tensor:
-    """Both attentions, one head of one example at a time, over the valid tokens alone."""
+    """Pack and unpack attention of one head of one example at a time, over the valid tokens only."""
     out = []
     for b, h in torch.cartesian_prod(torch.arange(3), torch.arange(2)).tolist():
         query, (key, value, context) = inputs[0][b, h], (t[b, h, valid[b]] for t in inputs[1:])
@@ -50,7 +50,7 @@ def nested(built: Luna, inputs: list[Tensor], valid: Tensor) -> Tensor:
 
 
 def recurrent(built: Luna, inputs: list[Tensor], valid: Tensor) -> Tensor:
-    """Token after token, with the sums of a kᵀ and a vᵀ."""
+    """Causal Luna token by token, with running sums of a kᵀ and a vᵀ for packing weights a."""
     out = []
     for b, h in torch.cartesian_prod(torch.arange(3), torch.arange(2)).tolist():
         keys = values = torch.zeros(built.options.packed_length, 8, dtype=torch.float64)
@@ -110,7 +110,7 @@ def test_a_far_token_reaches_through_what_is_packed():
 
 
 def test_packing_before_or_after_the_projection_is_the_same():
-    """For one head: A (X W) is (A X) W, the order of the paper."""
+    """For one head, A (X W) equals (A X) W, the order of the paper."""
     torch.manual_seed(0)
     layer = MultiHeadAttention(8, 1, "luna", length=20, bias=False).double()
     tokens = torch.randn(2, 20, 8, dtype=torch.float64)

@@ -25,7 +25,7 @@ def build(n: int = 33, *, causal: bool = False, **options) -> Mega:
 
 
 def draw(n: int = 33) -> list[Tensor]:
-    """What queries and keys are made of, and values."""
+    """Return the tokens from which queries and keys are made, and values."""
     generator = torch.Generator().manual_seed(1)
     return [torch.randn(3, 2, n, 8, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2)]
 
@@ -39,7 +39,7 @@ def padding(n: int) -> Tensor:
 
 
 def recurrence(x: Tensor, keep: Tensor, write: Tensor, read: Tensor) -> Tensor:
-    """One direction, one step after the other, each channel h times over."""
+    """Moving average in one direction, step by step, with h states for each channel."""
     state, out = torch.zeros(*x.shape[:2], *keep.shape[1:], dtype=x.dtype), []
     for now in x.unbind(2):
         state = keep * state + write * now[..., None]
@@ -78,7 +78,7 @@ def require_same(got: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("options", [{"chunk": 7}, {"chunk": 16, "expansion": 1}, {"chunk": 64}], ids=str)
 def test_equals_its_definition(monkeypatch, causal, padded, options):
-    monkeypatch.setattr(chunks, "CHUNK", 8)  # of the averages
+    monkeypatch.setattr(chunks, "CHUNK", 8)  # positions in a chunk of the moving averages
     n = 32 if options["chunk"] == 16 else 27
     built, (x, value) = build(n, causal=causal, **options), draw(n)
     valid = padding(n) if padded else torch.ones(3, n, dtype=torch.bool)
@@ -106,7 +106,7 @@ def test_averages_that_forget_at_once_or_never(kept):
 
 
 def test_averages_leave_no_trace_of_the_future():
-    """Not even a rounding, however large it is."""
+    """Future tokens, however large, do not change past averages even by rounding."""
     x, weights = torch.randn(1, 2, 200, 3), torch.full((1, 2, 3, 4), 0.9)
     loud = torch.cat([x[:, :, :90], 1e20 * x[:, :, 90:]], dim=2)
     quiet, beside = (moving_average(t, weights, weights, weights)[:, :, :90] for t in (x, loud))
@@ -132,7 +132,7 @@ def test_padding_at_the_end_is_the_shortened_sequence(causal):
 
 
 def test_an_offset_of_keys_would_be_cancelled():
-    """Why there is none: a softmax does not know it."""
+    """MEGA has an offset for queries only: softmax cancels an offset common to all keys."""
     query, key, offset = torch.randn(3, 5, 8).double().unbind(0)
     torch.testing.assert_close((query @ key.T).softmax(dim=-1), (query @ (key + offset[:1]).T).softmax(dim=-1))
 

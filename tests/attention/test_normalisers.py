@@ -17,9 +17,9 @@ from attn_zoo.kernels.cpu.entmax import threshold
 
 
 def in_tiles(scores: Tensor, allowed: Tensor | None, alpha: float, dropout: float = 0.0) -> Tensor:
-    """Weights of attention in tiles: keys are unit vectors times √width, so that queries are scores, and values unit vectors."""
+    """Weights of tiled attention: with unit vectors times √width as keys, queries are the scores; values are unit vectors."""
     n = scores.shape[-1]
-    width = 4 ** math.ceil(math.log(n, 4))  # whose root is exact in every type
+    width = 4 ** math.ceil(math.log(n, 4))  # a power of 4, whose root is exact in every dtype
     shape = scores.shape if allowed is None else torch.broadcast_shapes(scores.shape, allowed.shape)
     query = F.pad(scores.expand(shape), (0, width - n)).reshape(-1, 1, 1, width)
     eye = torch.eye(n, width, dtype=scores.dtype).expand(len(query), 1, -1, -1)
@@ -33,14 +33,14 @@ ALPHAS = [1.0, 1.05, 1.25, 1.5, 1.75, 2.0]
 
 
 def sparsemax_by_sorting(row: Tensor) -> Tensor:
-    """The largest support whose smallest member stays above (its sum - 1) / its size."""
+    """Sparsemax by the largest support whose smallest member exceeds (the sum of the support - 1) / its size."""
     ordered, sizes = row.sort(descending=True).values, torch.arange(1, len(row) + 1)
     taus = (ordered.cumsum(0) - 1) / sizes
     return (row - taus[(ordered > taus).nonzero()[-1, 0]]).clamp(min=0)
 
 
 def entmax15_by_sorting(row: Tensor) -> Tensor:
-    """For each support a quadratic equation; the largest support whose smallest member stays above its solution."""
+    """1.5-entmax by the largest support whose smallest member exceeds the solution of the support's quadratic equation."""
     half, sizes = (row - row.max().detach()) / 2, torch.arange(1, len(row) + 1)
     ordered = half.sort(descending=True).values
     means = ordered.cumsum(0) / sizes
@@ -51,7 +51,7 @@ def entmax15_by_sorting(row: Tensor) -> Tensor:
 
 
 def by_bisection(row: Tensor, alpha: float) -> Tensor:
-    """[(α-1) s - τ]₊^(1/(α-1)) with τ halved in until it no longer moves."""
+    """α-entmax, [(α-1) s - τ]₊^(1/(α-1)), with τ bisected until it no longer changes."""
     tempered = (alpha - 1) * row
     low, high = tempered.max() - 1, tempered.max()
     for _ in range(80):
@@ -99,7 +99,7 @@ def test_equals_the_definition(alpha, rows, form):
 
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
 def test_bisection_and_sorting_agree(alpha):
-    """The definitions above are two for these."""
+    """For these alphas there are two reference definitions, which must agree."""
     rows = draw(5, 60)
     torch.testing.assert_close(torch.stack([by_bisection(row, alpha) for row in rows]), defined(rows, alpha), rtol=0, atol=1e-13)
 
@@ -222,7 +222,7 @@ def test_dropout_of_tiles_is_that_of_their_gradient():
 
 
 def test_search_is_short():
-    """Steps to the threshold among all keys of a row, counted by the passes that they take."""
+    """The search for the threshold takes few passes over all keys of a row."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Count(TorchDispatchMode):

@@ -28,12 +28,12 @@ def draw(n: int, batch: int = 3, scale: float = 1.0) -> tuple[Tensor, Tensor, Te
 
 
 def landmarks(tokens: Tensor, m: int) -> Tensor:
-    """Means of m parts of the rows; the first ones have one row more if it does not come out even."""
+    """Return the means of m parts of the rows; the first parts have one row more where m does not divide their number."""
     return torch.stack([part.mean(dim=0) for part in torch.tensor_split(tokens, min(m, len(tokens)))])
 
 
 def step_by_step(kernel: Tensor, iterations: int) -> Tensor:
-    """Eq. 14 and 15 with the norms of one matrix."""
+    """Iterative pseudo-inverse by Eq. 14 and 15, started from the norms of this one matrix."""
     inverse = kernel.T / (kernel.abs().sum(dim=0).max() * kernel.abs().sum(dim=1).max())
     one = torch.eye(len(kernel), dtype=kernel.dtype)
     for _ in range(iterations):
@@ -43,7 +43,7 @@ def step_by_step(kernel: Tensor, iterations: int) -> Tensor:
 
 
 def written_out(built: Nystrom, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
-    """Each head of each example by itself, on its valid tokens alone; the convolution over all positions."""
+    """Nyström attention of one head of one example at a time, on its valid tokens; the convolution covers all positions."""
     o, out = built.options, []
     for b in range(query.shape[0]):
         keep, heads = valid[b].nonzero()[:, 0], []
@@ -135,11 +135,11 @@ def test_as_many_landmarks_as_tokens_is_doubtful():
 
 
 def test_agrees_with_the_public_implementation_where_it_is_right():
-    """One example alone, a length that landmarks divide and no mask; there the public code computes the paper's equations."""
+    """With one example, a length that landmarks divide and no mask, the public code computes the paper's equations."""
     peer_module = pytest.importorskip("nystrom_attention")
     n, m, convolution = 48, 8, 5
     one = build_attention("nystrom", Geometry(1, HEAD_DIM, n, n), landmarks=m, convolution=convolution).double()
-    for tokens in draw(n, batch=1):  # its scale is a maximum over heads as well, so a head goes alone
+    for tokens in draw(n, batch=1):  # the peer's scale is a maximum over heads, too, so each head runs alone
         alone = peer_module.NystromAttention(
             HEAD_DIM, dim_head=HEAD_DIM, heads=1, num_landmarks=m, residual=True, residual_conv_kernel=convolution
         ).double()

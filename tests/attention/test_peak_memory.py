@@ -1,4 +1,4 @@
-"""No mechanism that claims to be sub-quadratic holds a number for each pair of tokens, forward or backward: memory as allocated."""
+"""Mechanisms that claim to be sub-quadratic allocate less than a byte for each pair of tokens, forward and backward."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from attn_zoo.registry import attention_options
 
 N = 8192
 PAIRS = N * N
-"""Bytes of one truth value for each pair: 64 MiB. Blocks of bounded size stay far below, however many pairs there are."""
+"""Bytes of one boolean for each pair of tokens: 64 MiB. Blocks of bounded size need far less, however many pairs there are."""
 
 SUB_QUADRATIC = [name for name in attentions() if card(name).time.exponent < 2]
 
 
 def peak(mechanism: AttentionCard, *, causal: bool, padded: bool = True) -> int:
-    """Most bytes held at once beside the inputs, in a step of one head over one example."""
+    """Peak memory in bytes, inputs excluded, of the forward and backward pass of one head on one example."""
     torch.manual_seed(0)
     built = mechanism.build(Geometry(1, 8, N, N, causal), attention_options(mechanism, DEFAULTS_AT, {}))
     request = draw(built, torch.float32, torch.device("cpu"), batch=1).leaves()
@@ -44,13 +44,13 @@ def test_holds_less_than_a_byte_for_each_pair(name):
 
 @dataclass
 class WithoutGlobals(Options):
-    """Of a window alone."""
+    """Options of Longformer without global tokens."""
 
     global_tokens: int = 0
 
 
 class MaskedWindow(Longformer):
-    """A window by a mask over all pairs: it gives what its card says, at the cost of softmax."""
+    """Longformer's window as a mask over all pairs: the outputs that its card states, at the cost of softmax."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **_: Tensor) -> Tensor:
         positions = torch.arange(query.shape[2])
@@ -60,7 +60,7 @@ class MaskedWindow(Longformer):
 
 @pytest.mark.process
 def test_a_mask_over_all_pairs_is_caught():
-    """Even where fused attention holds no scores; and a byte each is not the least that is seen."""
+    """The mask is caught although fused attention holds no scores, and the measurement resolves less than a byte for each pair."""
     MaskedWindow.card = replace(card("longformer"), build=MaskedWindow, options=WithoutGlobals)
     assert peak(MaskedWindow.card, causal=False) >= PAIRS
     assert 0 < peak(card("longformer"), causal=False) < PAIRS / 8

@@ -25,7 +25,7 @@ def draw(n: int = 33, *, head_dim: int = 8, scale: float = 1.0, seed: int = 1) -
 
 
 def features(built: Performer, x: Tensor) -> Tensor:
-    """φ as printed in the paper, nothing subtracted."""
+    """Feature map φ as printed in the paper, without a stabiliser."""
     x, m = x * x.shape[-1] ** -0.25, built.options.features
     projected = torch.einsum("bhnd,md->bhnm", x, built.directions)
     if built.options.kernel.name == "relu":
@@ -34,7 +34,7 @@ def features(built: Performer, x: Tensor) -> Tensor:
 
 
 def written_out(built: Performer, inputs: list[Tensor], valid: Tensor | None) -> Tensor:
-    """The n × n weights φ(Q) φ(K)ᵀ, masked, divided by their sums."""
+    """Attention with the n × n weights φ(Q) φ(K)ᵀ, masked and divided by their sums."""
     query, key, value = inputs
     weights = torch.einsum("bhqm,bhkm->bhqk", features(built, query), features(built, key))
     if built.geometry.causal:

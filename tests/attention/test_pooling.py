@@ -20,7 +20,7 @@ def draw(n: int = 33) -> Tensor:
 
 
 def written_out(value: Tensor, window: int, valid: Tensor) -> Tensor:
-    """At valid positions."""
+    """Mean of the valid values in the window minus the own value, at valid positions."""
     n, out = value.shape[2], []
     for i in range(n):
         total, count = torch.zeros(3, 2, 8, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)

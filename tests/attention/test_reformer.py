@@ -32,7 +32,7 @@ def draw(n: int, batch: int = 3, seed: int = 1) -> tuple[Tensor, Tensor]:
 
 
 def reachable(buckets: list[int], valid: list[bool], chunk: int, causal: bool) -> Tensor:
-    """Who sees whom in one round: same bucket, same chunk or the one before (around, unless causal)."""
+    """Return which keys each query sees in one round: same bucket, same chunk or the previous one (cyclic unless causal)."""
     n = len(buckets)
     rank = [sum(valid[j] and buckets[j] == buckets[i] for j in range(i)) for i in range(n)]
     size = {b: sum(valid[j] and buckets[j] == b for j in range(n)) for b in set(buckets)}
@@ -48,7 +48,7 @@ def reachable(buckets: list[int], valid: list[bool], chunk: int, causal: bool) -
 
 
 def written_out(built: Reformer, query: Tensor, value: Tensor, valid: Tensor) -> Tensor:
-    """Eq. 2 to 5 over all pairs: weights of each round, a key found N times taken by a factor 1/N, rounds summed."""
+    """Eq. 2 to 5 over all pairs: weights summed over rounds; a key found in N rounds is corrected by a factor 1/N."""
     o, causal = built.options, built.geometry.causal
     buckets = hashing.lsh_buckets(
         query, built.rotations, o.buckets or hashing.default_buckets(built.geometry.keys, o.chunk), tiled=True
@@ -107,7 +107,7 @@ def test_a_lone_position_attends_to_itself(implementation):
 @pytest.mark.parametrize("implementation", ["eager", "tiled"])
 @pytest.mark.parametrize("duplicates", ["corrected", "counted"])
 def test_who_sees_nobody_else_weighs_one_in_single_precision(duplicates, implementation):
-    """The first position of a causal sequence: its score with itself is too large for float32 to tell rounds apart."""
+    """At the first position of a causal sequence, the score with itself is too large for float32 to tell rounds apart."""
     built = build(33, causal=True, rounds=3, chunk=4, duplicates=duplicates, implementation=implementation).float()
     query, value = (x.detach().float().requires_grad_() for x in draw(33))
     out = built(query, query, value)
@@ -121,7 +121,7 @@ def test_who_sees_nobody_else_weighs_one_in_single_precision(duplicates, impleme
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("lsh", [hashing.lsh_buckets, partial(hashing.lsh_buckets, tiled=True)])
 def test_a_hash_is_the_first_of_the_nearest_directions(dtype, lsh):
-    """Digit by digit. Whole numbers leave no rounding and many equals; a vector of zeros has nothing but equals."""
+    """Each digit is compared. Integers avoid rounding and give many ties; a vector of zeros has only ties."""
     torch.manual_seed(0)
     x = torch.randint(-2, 3, (2, 3, 500, 8)).to(dtype)
     x[:, :, :3] = 0

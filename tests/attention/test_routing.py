@@ -31,7 +31,7 @@ def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor]:
 
 
 def written_out(built: Routing, query: Tensor, value: Tensor, valid: Tensor) -> Tensor:
-    """Each cluster of each head: its nearest valid positions, softmax among them, and the mean over a position's clusters."""
+    """Softmax attention among the valid positions nearest to each centroid, averaged over the clusters of a position."""
     found = []
     for b in range(query.shape[0]):
         keep = valid[b].nonzero()[:, 0].tolist()

@@ -28,7 +28,7 @@ def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def balanced(scores: Tensor, real: list[int], times: int) -> Tensor:
-    """exp(scores) among the real blocks with columns and rows normalised in turn; zero elsewhere."""
+    """Return exp(scores) among the real blocks with columns and rows normalised in turn; zero elsewhere."""
     weights = scores[real][:, real].exp()
     for _ in range(times):
         weights = weights / weights.sum(dim=0, keepdim=True)
@@ -41,13 +41,13 @@ def balanced(scores: Tensor, real: list[int], times: int) -> Tensor:
 
 
 def mean_of_blocks(tokens: Tensor, blocks: list[list[int]], ok: list[bool]) -> Tensor:
-    """Of the valid tokens of each block; zeros where there are none."""
+    """Return the mean of the valid tokens of each block; zeros where there are none."""
     kept = [[p for p in block if ok[p]] for block in blocks]
     return torch.stack([tokens[block].mean(dim=0) if block else tokens[0] * 0 for block in kept])
 
 
 def written_out(built: Sinkhorn, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
-    """Valid queries one by one, over the keys of their own block and the sorted places; zeros for padded ones."""
+    """Attention of each valid query over the keys of its own block and of the sorted block; zeros for padded ones."""
     o, n, out = built.options, query.shape[2], []
     b = block_size(built.geometry.keys, o)
     blocks = [list(range(start, min(start + b, n))) for start in range(0, n, b)]
@@ -108,7 +108,7 @@ def test_balancing_makes_rows_and_columns_sum_to_one():
 
 
 def test_a_sharp_permutation_brings_the_block_that_fits():
-    """Queries of block 0 resemble keys of block 3: at a low temperature their second block is that one."""
+    """Queries of block 0 resemble keys of block 3, so at a low temperature block 3 becomes their sorted block."""
     n, b = 16, 4
     direction = torch.eye(4, HEAD_DIM, dtype=torch.float64)
     query = 6 * direction.repeat_interleave(b, dim=0)[None, None].expand(1, HEADS, -1, -1)

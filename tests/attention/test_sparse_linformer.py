@@ -1,4 +1,4 @@
-"""Sparse Linformer against its equation, written out in float64, and against the mechanisms it lies between."""
+"""Sparse Linformer against its equation, written out in float64, and its limits, Linformer and entmax."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def draw(*, keys: int = 33, queries: int = 33, scale: float = 2.0) -> tuple[Tens
 
 
 def written_out(built: SparseLinformer, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None, alpha: float) -> Tensor:
-    """α-entmax over the projected keys that hold something."""
+    """α-entmax attention over the projected keys, empty windows left out."""
     out = torch.empty_like(query)
     for b, h in product(range(query.shape[0]), range(query.shape[1])):
         keep = torch.arange(key.shape[2]) if valid is None else valid[b].nonzero()[:, 0]
@@ -88,7 +88,7 @@ def test_gradients_equal_those_through_the_equation():
 
 
 def test_costs_what_linformer_costs_and_its_scores_once_more():
-    """Backward, tiles recompute them."""
+    """The backward pass of tiles recomputes the scores."""
     geometry = Geometry(4, 64, 1024, 1024)
     sparse, dense = (
         card(name).cost(geometry, card(name).options(projected_length=128)) for name in ("sparse_linformer", "linformer")
@@ -124,5 +124,5 @@ def test_bad_options_are_refused(options, message):
 def test_blocks_of_queries_change_nothing(monkeypatch):
     built = build(implementation="tiled")
     whole = built(*draw())
-    monkeypatch.setattr(tiles, "CHEAP_BYTES", 5 * 3 * 2 * 6 * 8)  # five queries
+    monkeypatch.setattr(tiles, "CHEAP_BYTES", 5 * 3 * 2 * 6 * 8)  # blocks of five queries
     torch.testing.assert_close(built(*draw()), whole, rtol=0, atol=1e-14)

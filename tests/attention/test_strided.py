@@ -1,4 +1,4 @@
-"""The strided pattern of Sparse Transformers against a mask of every pair in float64."""
+"""The strided pattern of Sparse Transformers against a dense mask over all pairs in float64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attn_zoo.kernels.cpu import strided as grid
 
 
 def sees(apart: int, head: int, i: int, j: int) -> bool:
-    """The window and every so many-th position."""
+    """Return whether key j is at most ``apart`` away from query i, or a multiple of it."""
     return abs(i - j) <= apart or (i - j) % apart == 0
 
 
@@ -44,7 +44,7 @@ def test_cost_is_far_below_that_of_all_pairs():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"stride": -1}, "0 for the root of the length it is built for; got -1"), ({"dropout": 1.0}, "lies in")],
+    [({"stride": -1}, "0 for the square root of the length; got -1"), ({"dropout": 1.0}, "lies in")],
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):

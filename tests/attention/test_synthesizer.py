@@ -36,7 +36,7 @@ def draw(*, queries: int = 33, keys: int = 33) -> tuple[Tensor, Tensor]:
 
 
 def score(built: Attention, query: Tensor, h: int, i: int, j: int) -> Tensor:
-    """B[i, j] of one head."""
+    """Return the score B[i, j] of one head."""
     state, kind = built.state_dict(), built.card.name
     if kind == "synthesizer_random":
         return state["scores"][h, i, j]
@@ -77,7 +77,7 @@ def test_equals_the_equation(implementation, name, options, causal, padded):
 
 
 def test_scores_are_those_of_a_two_layer_network():
-    """Section 3.1 with the layer's query projection as its first layer."""
+    """Section 3.1, with the query projection as the first layer of the network."""
     torch.manual_seed(0)
     layer = MultiHeadAttention(16, 2, "synthesizer_dense", length=20).double()
     assert not hasattr(layer.projections, "key")
@@ -101,7 +101,7 @@ def test_scores_are_those_of_a_two_layer_network():
 
 @every_setting
 def test_scores_start_at_unit_scale(name, options):
-    """As those of unit queries and keys would be."""
+    """Scores have a standard deviation near 1, like those of unit queries and keys."""
     torch.manual_seed(0)
     built = build_attention(name, Geometry(4, 64, 128, 128), **options)
     query = torch.randn(1, 4, 128, 64)
@@ -128,7 +128,7 @@ def test_longer_inputs_are_refused():
 
 
 def test_examples_of_a_batch_share_the_weights():
-    """Without padding the weights are alike for all examples, and none is copied."""
+    """Without padding, all examples share one matrix of weights, which is not copied."""
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
@@ -148,7 +148,7 @@ def test_examples_of_a_batch_share_the_weights():
 
 
 def test_parameters_are_those_of_the_paper():
-    """N d + N, N² and 2 N k a head, and nothing where frozen."""
+    """Each head has N d + N, N² or 2 N k parameters, and none where frozen."""
     geometry, found = Geometry(4, 64, 100, 100), {}
     for key, (name, options) in SETTINGS.items():
         found[key] = card(name).cost(geometry, card(name).options(**options)).parameters / 4
@@ -172,7 +172,7 @@ def test_bad_options_are_refused(name, options, message):
 
 
 def test_a_factor_larger_than_the_input():
-    """One number of the second factor."""
+    """The second factor then has one number."""
     built = build("synthesizer_dense", Geometry(2, 8, 9, 9), {"factor": 12})
     query, value = (t[:, :, :9] for t in draw())
     assert math.ceil(9 / 12) == built.get_parameter("weights.1").shape[-1]

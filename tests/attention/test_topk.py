@@ -32,7 +32,7 @@ def draw(queries: int, keys: int, batch: int = 3) -> tuple[Tensor, Tensor, Tenso
 
 
 def written_out(built: TopK, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
-    """Each query by itself: the keys it may see, sorted by score, cut after k."""
+    """Softmax attention of one query at a time over the k highest-scored keys that it may see."""
     rows = []
     for b in range(query.shape[0]):
         for h in range(HEADS):

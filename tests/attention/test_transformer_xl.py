@@ -37,13 +37,13 @@ def step(built: TransformerXL, piece: Sequence[Tensor], state: SegmentState) -> 
 
 
 def wave(distance: int, width: int) -> Tensor:
-    """sin(δ / 10000^(2k / width)) for each k, then the cosines."""
+    """Encode a distance δ as sin(δ / 10000^(2k / width)) for each k, then the cosines."""
     phases = [distance / 10000 ** (2 * k / width) for k in range(width // 2)]
     return torch.tensor([*map(math.sin, phases), *map(math.cos, phases)], dtype=torch.float64)
 
 
 def written_out(built: TransformerXL, inputs: list[Tensor], valid: Tensor | None = None) -> Tensor:
-    """Every pair of positions by itself."""
+    """Attention within segment and memory, one pair of positions at a time."""
     query, key, value = inputs
     o, causal, (batch, _, n, d) = built.options, built.geometry.causal, query.shape
     out = []
@@ -105,13 +105,13 @@ def test_pieces_give_what_one_call_gives(sizes, options):
         answer, state = step(built, piece, state)
         out.append(answer)
     require_same(torch.cat(out, dim=2), built(*inputs), [*inputs, *built.parameters()])
-    held = 3 + min(20, built.options.memory)  # three of the fifth segment, and the memory before it
+    held = 3 + min(20, built.options.memory)  # three tokens of the fifth segment, and the memory before it
     assert state.position == 23 and state.key.shape[2] == held
     torch.testing.assert_close(state.value, inputs[2][:, :, 23 - held :])
 
 
 def test_many_short_pieces_and_long_ones_take_either_order_of_the_product():
-    """q (W s) for pieces of many rows, (q W) s for few; both are the scores by distance."""
+    """Pieces of many rows compute q (W s), those of few rows (q W) s; both are the scores by distance."""
     built, (query, _, _) = build(segment=30, memory=30), draw(30)
     rows = torch.stack([built.position_projection @ wave(29 - t, 8) for t in range(30)]).unflatten(-1, (HEADS, HEAD_DIM))
     expected = torch.einsum("bhnd,thd->bhnt", query, rows)
@@ -187,7 +187,7 @@ def test_bad_options_are_refused(options, message):
 
 
 def test_segments_share_the_borders_of_the_whole_sequence():
-    """What stands before a segment's memory changes nothing in it; what stands in it does."""
+    """Tokens before a segment's memory do not influence its outputs; tokens in the memory do."""
     built, inputs = build(segment=4, memory=3), draw()
     out = built(*inputs)
     reached = [torch.autograd.grad(out[:, :, i].sum(), inputs[2], retain_graph=True)[0].abs().sum(dim=(0, 1, 3)) for i in range(23)]

@@ -1,4 +1,4 @@
-"""What is marked as untraced is called as it is, and marking it imports no compiler."""
+"""Functions marked as untraced are called without being traced, and marking them imports no compiler."""
 
 from __future__ import annotations
 

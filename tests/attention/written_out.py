@@ -13,7 +13,7 @@ from attn_zoo.contract import LengthMap
 
 
 def projected(map_: LengthMap, tokens: Tensor, role: int, copy: int, keep: Tensor) -> Tensor:
-    """What one head's tokens (keys, head_dim) become when only the positions ``keep`` are real; empty windows are left out."""
+    """Project one head's tokens (keys, head_dim), of which only the positions ``keep`` are valid; empty windows are left out."""
     if isinstance(map_, MatrixMap):
         weight = _own(map_.weight, role, copy)
         return torch.stack([torch.outer(weight[:, n], tokens[n]) for n in keep.tolist()]).sum(dim=0)
@@ -36,5 +36,5 @@ def projected(map_: LengthMap, tokens: Tensor, role: int, copy: int, keep: Tenso
 
 
 def _own(weight: Tensor, role: int, copy: int) -> Tensor:
-    """A head's own E or F, or the one that it shares."""
+    """Return a head's own E or F (role 0 or 1), or the one that it shares."""
     return weight[role if len(weight) == 2 else 0, copy if weight.shape[1] > 1 else 0]

@@ -1,4 +1,4 @@
-"""The benchmark of Linformer's kernels: least times by hand, what is checked and timed, failures, going on, and its tables."""
+"""The benchmark of Linformer's kernels: least times by hand, checks, timings, failures, resumption, and its tables."""
 
 from __future__ import annotations
 
@@ -104,13 +104,13 @@ def test_what_is_timed_and_all_of_ours_is_checked():
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch) -> None:
-    """What ``main`` sets is gone after each test."""
+    """Restore, after each test, the environment variable that ``main`` sets."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @pytest.fixture
 def scripted(monkeypatch) -> dict[str, Exception]:
-    """A device on which all results are right and each step takes a millisecond, but for the errors that a test adds by key."""
+    """Fake device: all results are right and each step takes a millisecond, except for errors that a test adds by key."""
     failing: dict[str, Exception] = {}
 
     def answer(key: str, point: dict[str, Any]) -> dict[str, Any]:
@@ -316,7 +316,7 @@ def test_a_time_is_that_of_do_bench(monkeypatch):
 
 
 def timed(share: float, cell: Cell, **changes: Any) -> dict[str, Any]:
-    """A point whose time has the given share of the least; for PyTorch's own ``share`` is seconds."""
+    """Return a timed point: of Triton, the least time is ``share`` of its time; of PyTorch, ``share`` is the time in seconds."""
     seconds = floor_seconds(cell.problem, cell.kind, STATED) / share if cell.by == "triton" else share
     peak = (100 if cell.problem.rows else 150) * 2**20
     return {f"time {cell}": {"seconds": [seconds] * 3, "launch_seconds": 1e-6, "peak_bytes": peak, **changes}}
@@ -333,7 +333,7 @@ def report(points: dict[str, Any], complete: bool = True) -> str:
 
 
 def row(table: str, *first: str) -> dict[str, str]:
-    """The row that begins with these cells, by its headings."""
+    """Return the row of a table that begins with these cells, by heading."""
     head: list[str] = []
     for before, line in zip(["", *table.splitlines()], table.splitlines(), strict=False):
         values = [value.strip() for value in line.strip("|").split("|")]

@@ -53,7 +53,7 @@ def test_it_trains_as_the_quickstart_did_and_prints_ranks_beside_its_rows(shippe
     assert planned.settings.records.startswith("compare/linear-")
     assert "linear on Digits (patches): 95.9 ± 0.8 %, rank 1 of 6, not told apart from" in printed
     assert "reformer" in printed and "none (c)" in printed
-    assert "A check failed (above)" in printed
+    assert "A check failed (see above)" in printed
 
 
 def test_changed_code_has_a_folder_of_its_own(trained, monkeypatch):

@@ -106,7 +106,7 @@ def test_one_seed_is_judged_by_the_tolerance_and_says_so(drop, status, tmp_path,
     a = folder(tmp_path / "a", rows(seeds=1))
     assert main(["diff", a, folder(tmp_path / "b", rows({"performer": -drop}, seeds=1))]) == status
     out = " ".join(capsys.readouterr().out.split())
-    assert "under 3 shared seeds noise is unknown and the tolerance alone decides" in out
+    assert "with fewer than 3 shared seeds noise is unknown, and the tolerance alone decides" in out
     assert ("over 1 shared seed, tolerance 1.0 points; the noise is unknown" in out) == bool(status)
 
 
@@ -214,7 +214,7 @@ def test_bad_input_is_status_two_and_damaged_files_are_named(tmp_path, capsys):
         ([a, str(tmp_path / "nowhere")], "does not exist"),
         ([a, str(tmp_path / "empty")], "B holds no record"),
         ([a, a, "--fail-on", "ugly"], "--fail-on takes worse, slower, larger"),
-        ([a, a, "--tolerance", "-1"], "a tolerance is 0 or more"),
+        ([a, a, "--tolerance", "-1"], "tolerances must be 0 or more"),
     ):
         assert main(["diff", *words]) == 2
         assert message in capsys.readouterr().err

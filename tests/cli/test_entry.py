@@ -73,7 +73,7 @@ def fails(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["leaderboard", "--tsk", "digits"], "no option is called '--tsk'; did you mean '--task'?"),
         (["analyze", "error", "--atention", "softmax"], "did you mean '--attention'?"),
         (["leaderboard", "--format", "htlm"], "no --format is called 'htlm'; did you mean 'html'?"),
-        (["leaderboard", "digits"], "takes no further word; got 'digits'"),
+        (["leaderboard", "digits"], "takes no further argument; got 'digits'"),
         (["list", "linfomer"], "no attention or task is called 'linfomer'; did you mean 'linformer'?"),
         (["list", "--attention", "linformer"], "no option is called '--attention'"),
         (["run", "attention=linfomer"], "no attention is called 'linfomer'; did you mean 'linformer'?"),
@@ -85,13 +85,13 @@ def fails(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["leaderboard", "records=runs"], "write --records runs"),
         (["run", "--records", "runs"], "write records=PATH"),
         (["run", "--records=runs"], "write records=runs"),
-        (["records", "verify", "runs"], "takes no further word; got 'runs'"),
-        (["records", "rerun", "runs", "--into", "again"], "takes no further word; got 'runs'"),
+        (["records", "verify", "runs"], "takes no further argument; got 'runs'"),
+        (["records", "rerun", "runs", "--into", "again"], "takes no further argument; got 'runs'"),
         (["list", "plugin=./mine.py"], "write --plugin ./mine.py"),
         (["measure", "--plugin=./mine.py"], "write plugin=./mine.py"),
         (["list", "--plugin", "nosuch.py"], "there is no file nosuch.py"),
         (["run", "plugin=nosuch.py"], "there is no file nosuch.py"),
-        (["analyze", "spectrum", "--model", "timm/test_vit"], "--weights random says that random ones are wanted"),
+        (["analyze", "spectrum", "--model", "timm/test_vit"], "--weights random analyzes random ones"),
     ],
 )
 def test_a_mistake_is_one_line_with_what_to_write(words, message, tmp_path, monkeypatch, capsys):
@@ -147,7 +147,7 @@ def test_a_run_of_a_plugin_that_has_changed_since_says_so(plugin, capsys):
     capsys.readouterr()
     plugin.write_text(PLUGIN.format(scale=3), encoding="utf-8")
     assert main(words) == 0
-    assert "recorded already by an earlier entry_plugin.py; records=FOLDER does it anew" in capsys.readouterr().out
+    assert "recorded already by an earlier version of entry_plugin.py; give another records=FOLDER" in capsys.readouterr().out
 
 
 def test_a_plugin_that_fails_is_named_with_its_file_and_line(plugin, capsys):

@@ -5,19 +5,19 @@ from __future__ import annotations
 from attn_zoo import card
 from attn_zoo.cli.config import store_groups
 from attn_zoo.cli.plan import plan
+from attn_zoo.cli.tune import plan_searches, read_request
 from attn_zoo.registry import build_task
 from attn_zoo.runner.count import count_mechanisms
 
 
 def test_every_row_has_the_same_time_at_a_constant_rate_and_fits_the_task():
     store_groups()
-    planned = plan(["-m", "experiment=equal_time"])
-    assert planned.settings.records == "equal_time"
-    (shared,) = {(spec.task, spec.model, spec.budget, str(spec.task_options)) for spec in planned.specs}
-    assert (shared[2].seconds, shared[2].schedule) == (1800, "constant")
-    task = build_task(shared[0], **planned.specs[0].task_options).spec
+    bases = [search.study.base for search in plan_searches(read_request(["experiment=equal_time"])) if search.study]
+    (shared,) = {(spec.task, spec.model, spec.budget, str(spec.task_options)) for spec in bases}
+    assert (shared[2].seconds, shared[2].schedule) == (180, "constant")
+    task = build_task(shared[0], **bases[0].task_options).spec
     assert (task.length, task.causal) == (1024, False)
-    flops = {spec.attention: count_mechanisms(spec, task)["mechanism_flops"] for spec in planned.specs}
+    flops = {spec.attention: count_mechanisms(spec, task)["mechanism_flops"] for spec in bases}
     efficient = [name for name, count in flops.items() if not card(name).control and 2 * count < flops["softmax"]]
     assert len(efficient) >= 6 and set(flops) - set(efficient) == {"softmax", "uniform"}
 

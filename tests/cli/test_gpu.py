@@ -92,7 +92,7 @@ def test_the_benchmark_of_kernels_is_run_from_the_checkout(device, interpreted, 
 def test_without_a_checkout_the_kernels_are_left_out_and_the_rest_goes_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("attn_zoo.cli.gpu.BENCHMARK", tmp_path / "linformer_kernels.py")
     assert main(["gpu", str(tmp_path / "out"), "--device", "cpu", "--parts", "kernels"]) == 0
-    assert "left out: linformer_kernels.py is no part of the package" in capsys.readouterr().out
+    assert "left out: linformer_kernels.py is not part of the package" in capsys.readouterr().out
 
 
 TINY: dict[str, Any] = {"device": "cpu", "lengths": [64], "tokens": 64, "dim": 8, "heads": 1, "rounds": 1, "precision": "fp32"}

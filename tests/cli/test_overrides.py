@@ -52,7 +52,7 @@ def test_a_row_is_unfolded_into_overrides_of_its_run():
         "task=digits",
     ]
     assert unfold_row(["attention=softmax", "attention.dropout=0.1"]) == ["attention=softmax", "attention.dropout=0.1"]
-    with pytest.raises(ValueError, match=r"attention\.dropout is given twice, in the row softmax\[dropout=0\] and beside it"):
+    with pytest.raises(ValueError, match=r"attention\.dropout is given twice, in the row softmax\[dropout=0\] and as a key"):
         unfold_row(["attention='softmax[dropout=0]'", "attention.dropout=0.1"])
 
 
@@ -85,7 +85,9 @@ def test_a_search_finds_the_options_of_every_mechanism_of_a_hybrid():
     assert {"attention.linformer.projected_length", "attention.linear.feature_map"} <= set(study.space)
     found = study.spec({"attention.linformer.projected_length": 8, "attention.linear.feature_map": "relu"})
     assert found.options["linformer.projected_length"] == 8 and found.options["linear.feature_map"] == "relu"
-    with pytest.raises(ValueError, match=r"seed is one value.* Searched can be: attention\.linformer\..*, attention\.linear\."):
+    with pytest.raises(
+        ValueError, match=r"seed takes one value.* These keys can be searched: attention\.linformer\..*, attention\.linear\."
+    ):
         plan(["experiment=tune", "attention=linformer+linear", *SMALL, "seed=1,2"])
 
 
@@ -94,7 +96,7 @@ def test_a_search_finds_the_options_of_every_mechanism_of_a_hybrid():
     [
         (["attention=linformer+softmaks"], "no attention is called 'softmaks'"),
         (["attention=2*linformer+softmax", "model.depth=2"], "takes at least 3 layers"),
-        (["attention=linear+softmax", "model.shared_weights=true"], "each with weights of its own, and the network has 1"),
+        (["attention=linear+softmax", "model.shared_weights=true"], "each with weights of its own, but the network has 1"),
         (["attention=linear+softmax", "attention.projected_length=4"], "projected_length"),
         (["attention=linear+softmax", "implementation=sdpa"], "no implementation of linear is called 'sdpa'"),
     ],

@@ -74,7 +74,7 @@ def test_the_cheapest_that_is_close_enough_is_taken_with_the_implementation_of_t
         "Also close enough: nystrom (sdpa).",
         'Use: MultiHeadAttention(256, 4, "linear", length=4096)',
     ]
-    assert lines[5].startswith("Doubt: scored at 16 tokens, with sizes for those; FLOPs are no time") and len(lines) == 6
+    assert lines[5].startswith("Doubt: scored at 16 tokens, with sizes for that length; FLOPs are not time") and len(lines) == 6
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_the_cheapest_that_is_close_enough_is_taken_with_the_implementation_of_t
 )
 def test_softmax_is_taken_where_nothing_qualifies_with_the_command_that_could_change_it(unfit):
     found = asked(records(**unfit))
-    why = "no recorded task says anything of mechanisms" if "none" in unfit else "none of "
+    why = "no recorded task says anything about mechanisms" if "none" in unfit else "none of "
     assert as_text(found).startswith(f"Take softmax (sdpa).\nWhy: {why}")
     command = evidence_command(found)
     if "none" in unfit:
-        assert command is None and "Your own task could change it" in as_text(found)
+        assert command is None and "Your own task could change the answer" in as_text(found)
         return
     assert command
     store_groups()
@@ -135,12 +135,12 @@ def test_sizes_follow_the_rules_of_the_cards_and_rows_with_sizes_of_ones_own_sta
     ("required", "label", "reason"),
     [
         ({"causal": True}, "linformer", "linformer has no causal form"),
-        ({"padding": True}, "fnet", "fnet cannot leave padded keys out"),
-        ({"cross": True}, "reformer", "reformer attends to its own tokens only"),
+        ({"padding": True}, "fnet", "fnet cannot mask padded keys"),
+        ({"cross": True}, "reformer", "reformer supports self-attention only"),
         ({"decode": True}, "local", "local has no recurrent form, so each token would be computed from the whole sequence"),
         ({"length": 1}, "linformer", "full rank"),
         ({"direction": "training", "memory": 2**24, "length": 16384}, "softmax", "keeps "),
-        ({"decode": True, "memory": 2**20}, "softmax", "softmax keeps 8 MiB (counted), more than 1 MiB"),
+        ({"decode": True, "memory": 2**20}, "softmax", "softmax keeps 8 MiB (counted), more than the limit of 1 MiB"),
     ],
 )
 def test_what_does_not_meet_the_requirements_is_refused_with_the_reason(required, label, reason):
@@ -153,7 +153,7 @@ def test_only_softmax_that_is_refused_as_well_leaves_nothing_to_take(capsys):
     words = ["recommend", "--length", "4096", "--decode", "--memory", "1KiB", "--device", "cpu", "--attention", "linear"]
     assert main(words) == 1
     said = capsys.readouterr().out
-    assert said.startswith("Nothing meets these requirements, softmax neither.\nsoftmax: softmax keeps 8 MiB (counted)")
+    assert said.startswith("No mechanism meets these requirements, not even softmax.\nsoftmax: softmax keeps 8 MiB (counted)")
 
 
 def test_generation_takes_the_smallest_state_of_a_recurrent_form():
@@ -172,7 +172,7 @@ def test_a_trained_model_is_judged_by_transplants():
         return recommend(Requirements(**{"length": 512, "trained": True, **required}), [], TRANSPLANT)
 
     assert taken(of()) == "softmax"
-    assert "Nearest: linformer (sdpa), 50 % of its FLOPs; -18.0 ± 1.0 at similarity of pairs." in as_text(of())
+    assert "Nearest: linformer (sdpa), 50 % of softmax's FLOPs; -18.0 ± 1.0 at similarity of pairs." in as_text(of())
     lenient = of(accept=30)
     assert as_text(lenient).startswith("Take linformer (sdpa).") and 'replace_attention(model, "linformer")' in as_text(lenient)
     command = evidence_command(of())
@@ -216,7 +216,7 @@ def test_of_those_that_qualify_the_fastest_is_taken_and_softmax_where_it_is_fast
     assert "Cost: 3.4 % of softmax's FLOPs at 4,096 tokens; 7 ms, softmax 9 ms." in as_text(timed(softmax=9, linear=8, nystrom=7))
     assert taken(timed(softmax=5, linear=8, nystrom=7)) == "softmax"
     slower = as_text(timed(softmax=5, linear=8, nystrom=7))
-    assert "nystrom (sdpa) is as good and takes 7 ms here, softmax 5 ms" in slower and "More tokens could change it" in slower
+    assert "nystrom (sdpa) is as good but takes 7 ms here, softmax 5 ms" in slower and "More tokens could change this" in slower
 
 
 def test_candidates_are_timed_here_as_they_are_required():
@@ -243,11 +243,11 @@ def test_json_holds_the_lines_and_the_evidence(capsys, tmp_path):
     [
         (["--length", "0"], "length counts something"),
         (["--heads", "3"], "width must be divisible by heads; got width 256 and 3 heads"),
-        (["--memory", "1GiB"], "memory is counted for training and for the state of generation"),
+        (["--memory", "1GiB"], "memory is limited only for training and for the state of generation"),
         (["--causal", "--cross"], "ask for one of the two"),
         (["--decode", "--direction", "training"], "decode is generation, which has no backward pass"),
         (["--decode", "--measure"], "--measure times whole sequences"),
-        (["--trained", "--task", "mqar"], "trained and task each choose the evidence"),
+        (["--trained", "--task", "mqar"], "trained and task each choose the tasks that decide"),
         (["--for", "recal"], "did you mean 'recall'?"),
         (["--for", "generation"], "ask for decode as well"),
         (["--for", "vision", "--causal"], "the tasks of vision are read both ways; leave out causal"),

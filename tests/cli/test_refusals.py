@@ -15,7 +15,7 @@ RUN = ["run", "attention=uniform", "task=needle", "level=smoke", "device=cpu"]
 WORDS = {
     "+budgett.steps=3": "no setting of a run is called 'budgett'; did you mean 'budget'?",
     "+x._target_=os.getcwd": "no setting of a run is called 'x'",
-    "~budget": "cannot be taken away",
+    "~budget": "cannot be removed",
     "attention={}": "attention takes a name",
     "attention=[1,2]": "attention takes a name",
     "attention=[uniform,none]": "attention takes a name",

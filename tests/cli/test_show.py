@@ -51,7 +51,7 @@ def test_a_row_begins_with_what_a_reviewer_checks(folder, capsys):
         "linformer on Digits",
         "2 of 3 seeds done; diverged with seed 3: because of diverged",
         "accuracy 81.5 ± 6.4 % over 2 seeds; +1.0 ± 0.0 over the best control, uniform",
-        "no ranks under 3 common seeds",
+        "no ranks with fewer than 3 common seeds",
         "k is as long as the input",
         "digitstest" * 4,
         "Some CPU, 2 threads, torch 2.15.0",
@@ -73,9 +73,9 @@ def test_all_shows_everything_that_is_recorded(folder, capsys):
         "70 k  counted",
         "5 k (5 k to 5 k)  measured",
         "not measured: step seconds median",
-        "not run here",
+        "not run, as records hold no checks",
         "attn-zoo check linformer",
-        "no score of this attention on this task is known",
+        "no published score of this attention on this task is known",
     ):
         assert told in out, told
 
@@ -84,7 +84,7 @@ def test_all_shows_everything_that_is_recorded(folder, capsys):
     ("dirty", "told"),
     [
         (False, "clean\n"),
-        (True, "dirty: changed, and"),
+        (True, "dirty: with uncommitted changes"),
         (None, "unknown whether changed"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -74,6 +75,23 @@ def test_what_is_recomputed_backward_is_not_in_the_floor():
     assert peers.floor_flops("entmax", d, 4, ours("entmax"), n) == {"forward": by_hand, "training": 3 * by_hand}  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_rate_of_the_floor_is_that_of_the_device_measured(device, monkeypatch):
+    used = []
+    monkeypatch.setattr(torch, "mm", lambda left, right, out: used.append({left.device.type, right.device.type, out.device.type}))
+
+    def seconds_of(step: Callable[[], object], on: torch.device, at_least: float) -> float:
+        step()
+        used.append({on.type})
+        return 1.0
+
+    monkeypatch.setattr("attn_zoo.cost.bench.seconds_of", seconds_of)
+    monkeypatch.setattr(Peers, "torch_device", torch.device(device))
+    made, *given = Peers().maker(Cell(PRODUCT, "forward", 4096, role=PRODUCT))
+    assert made(*given).parts("forward", 1, 4096) == (1.0,)
+    assert used == [{device}, {device}]
+
+
 @needs("linformer")
 def test_both_sides_of_linformer_are_the_same_map_on_the_same_weights():
     torch.manual_seed(0)
@@ -128,7 +146,7 @@ def test_every_side_runs_and_learns(name):
         ({"rounds": 0}, "rounds must be at least 1"),
         ({"allocator": "jemalloc"}, "protocol.allocator is one of default, keep; got 'jemalloc'"),
         ({"mechanisms": ["linformr"]}, "no mechanism of experiment=peers is called 'linformr'; did you mean 'linformer'"),
-        ({"mechanisms": []}, "mechanisms name at least one of linformer"),
+        ({"mechanisms": []}, "mechanisms must name at least one of linformer"),
         ({"mechanisms": ["linformer", "linformer[projected_length=8]"]}, "name each comparison once; got linformer twice"),
         ({"mechanisms": ["entmax[alpha=2]"]}, "no hyperparameter of the comparison entmax is called 'alpha'"),
         ({"mechanisms": ["linformer[sharing=none]"]}, "no hyperparameter of the comparison linformer is called 'sharing'"),
@@ -173,7 +191,7 @@ class Scripted:
 
     def __init__(self, make: Any, build: Any = None, *arguments: Any, environment: Any, bounded: bool) -> None:
         self.environments.append(environment)
-        self.who = build.args[:2] if build is not None else (PRODUCT, "")
+        self.who = (PRODUCT, "") if make is MatrixProducts else build.args[:2]
 
     def ask(self, method: str, kind: str, *arguments: Any, limit: float) -> Any:
         self.asked.append((method, *self.who, kind))

@@ -1,4 +1,4 @@
-"""Files that data are read from: packed or not, whole or damaged, there or missing."""
+"""Reading of data files: compressed or not, whole or damaged, present or missing."""
 
 from __future__ import annotations
 

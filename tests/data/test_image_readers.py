@@ -1,4 +1,4 @@
-"""Readers of images: what each form holds, and clear words about files that hold something else."""
+"""Readers of images: the contents of each file format, and clear errors for files that hold something else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLOUR = Expected(30, 20, 3, 8, 6, 5)
 
 
 def arrays(channels: int = 3) -> dict[str, Any]:
-    """Thirty and twenty images as an .npz holds them."""
+    """Return the arrays of an .npz file: 30 training and 20 test images with labels."""
     chance = np.random.RandomState(0)
     shape = (8, 6, 3)[: 2 if channels == 1 else 3]
     made = {}
@@ -93,7 +93,7 @@ def test_a_damaged_npz_is_named(tmp_path):
 
 
 def strips(images: np.ndarray, labels: np.ndarray, each: int = 8) -> dict[str, bytes]:
-    """Files of a zip: lossless strips of so many images, the last one shorter."""
+    """Return the files of a zip: lossless strips of ``each`` images, the last one shorter, and labels."""
     files = {}
     for at in range(0, len(images), each):
         part, packed = images[at : at + each], io.BytesIO()
@@ -131,7 +131,7 @@ def test_damaged_strips_are_named(tmp_path):
         r"train\.zip holds 22 images .*; 30 of": {name: data for name, data in whole.items() if "001" not in name},
         r"train\.zip: labels.npy holds labels of type uint8 and shape \(20,\)": strips(made["train_images"], made["test_labels"]),
         r"train\.zip is not a zip of lossless strips .*: it holds 5 other files": without,
-        r"train\.zip/images-001.webp is not an image, or not all of it": cut,
+        r"train\.zip/images-001.webp is not an image, or only part of it": cut,
     }
     for message, files in unlike.items():
         write_zip(tmp_path / "train.zip", files)
@@ -191,7 +191,7 @@ def md5(data: bytes) -> str:
 
 @pytest.fixture
 def server(tmp_path):
-    """Address of a server of the files in ``tmp_path / "here"``."""
+    """Address of an HTTP server of the files in ``tmp_path / "here"``."""
     (tmp_path / "here").mkdir()
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "here"))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as serving:
@@ -219,7 +219,7 @@ def test_of_an_archive_the_folder_is_kept(tmp_path, server):
     with tarfile.open(packed, "w:gz") as archive:
         archive.add(tmp_path / "records", "records")
     url, checksum, root = server + "a.tar.gz", md5(packed.read_bytes()), tmp_path / "data"
-    for _ in range(2):  # what was there is replaced
+    for _ in range(2):  # the second fetch replaces the first
         fetch_archive(url, checksum, root, "records")
         assert (root / "records" / "x.bin").read_bytes() == b"content"
         assert [path.name for path in root.iterdir()] == ["records"]

@@ -1,4 +1,4 @@
-"""Readers of labelled texts, fetching from the hub, and digests of files: what is read, and what is said of damage."""
+"""Readers of labelled texts, fetching from the hub, and digests of files: contents, and errors about damage."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_folder_has_the_digest_of_its_names_and_contents(tmp_path):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """What load_dataset would return, by split, and how it was asked."""
+    """Fake of ``load_dataset``: the tables that it returns, by split, and its recorded arguments."""
     datasets = pytest.importorskip("datasets")
     served = SimpleNamespace(tables={}, asked=[])
 

@@ -1,4 +1,4 @@
-"""Every block of code on the site's pages does what the page says, in an empty folder, and blocks of data can be read."""
+"""Code blocks of the site's pages run in an empty folder and do what the page says; data blocks can be parsed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from page_blocks import OUTPUT, PARSED, RUN, blocks, front_matter
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 WRITTEN = sorted(p for p in DOCS.rglob("*.md") if p.relative_to(DOCS).parts[0] not in ("generated", "_build"))
-"""Pages that people wrote."""
+"""Pages written by hand, not generated."""
 FOLLOWED_BY = "followed-by"
 
 
@@ -23,7 +23,7 @@ def text_of(page: Path) -> str:
 
 
 def has_code(page: Path) -> bool:
-    """Whether there is anything to run; a page that cannot be read is run, to fail by its name."""
+    """Whether a page has code to run; a page that cannot be parsed counts, so that a test with its name fails."""
     try:
         return any(block.language in RUN for block in blocks(text_of(page)))
     except ValueError:
@@ -39,7 +39,7 @@ RUN_ELSEWHERE = [page for page in WRITTEN if FOLLOWED_BY in front_matter(text_of
 
 
 def follow(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a page's blocks in ``folder``, in a process of its own, with no data and no network to rely on."""
+    """Run a page's code blocks in ``folder``, in a subprocess without a data folder and with Hugging Face libraries offline."""
     left_out = ("ATTN_ZOO_DATA", "TRITON_INTERPRET", "PYTHONPATH")
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}

@@ -1,6 +1,6 @@
-"""Every command that README and docs show, in a pseudo-terminal: no line too wide, the first one soon, and signs of life.
+"""Every command of the README and docs in a pseudo-terminal: no line too wide, no long silence before or between outputs.
 
-Commands are read from the pages, so that a new one is among them; those that take long are run with small sizes.
+Commands are read from the pages, so that new ones are included; slow ones are run with small sizes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLUSTER = {
     r"launcher\.init\.address=auto": "needs a running cluster of Ray",
     r"num_gpus=1": "needs a GPU",
 }
-"""Reasons to leave a command out, by its words."""
+"""Reason to skip a command, by a pattern of its text."""
 EXTRAS = {
     r"minilm|analyze matrix|transplant": "minilm",
     r"transplant|experiment=models": "text",
@@ -37,32 +37,32 @@ EXTRAS = {
     r"launch=(ray|submitit_local)": "sweeps",
     r"tracking\.to=": "trackers",
 }
-"""Extras of commands, by their words."""
+"""Extra that a command needs, by a pattern of its text."""
 VERDICTS = {
     r"experiment=aa_test": "timings of tiny layers beside other work need not be believed",
     r"records rerun": "another processor need not give the same bits",
 }
-"""Commands that may end with status 1, by their words, and the reason."""
+"""Reason why a command may exit with status 1, by a pattern of its text."""
 OWN = {"my_attention": "attention", "my_task": "task"}
-"""Packages that a reader writes, and the file that registers them."""
+"""Packages that the pages create, and the module of each that registers its entry."""
 NOT_SHOWN = {"gpu"}
-"""Commands that no page shows: one for maintainers with a GPU."""
+"""Subcommands that no page shows: one for maintainers with a GPU."""
 SMALL = {" ".join(words): words for words in map(small, shown_commands())}
-"""The words of every command in its small form, once."""
+"""Words of every distinct command in its small form, by its text."""
 
 
 def subcommand(words: list[str]) -> str:
-    """``run``, say, of a command's words."""
+    """Return the subcommand, such as ``run``, of a command's words."""
     return words[words.index("run") if words[0] == "torchrun" else 1]
 
 
 FIRST = [*{subcommand(words): words for words in reversed(SMALL.values())}.values()]
-"""The first command of each kind, which is started as a reader starts it; other processes are forked, with imports done."""
+"""First command of each subcommand, started in a new process as a user would; the others are forked with imports done."""
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory) -> Path:
-    """A folder with what the pages assume: records, packages and a file of one's own, costs, text, images, a small BERT."""
+    """Folder with what the pages assume: records, weights, packages, a plugin file, costs, texts, a small BERT."""
     folder = tmp_path_factory.mktemp("reader")
     for name in ("runs", "BEFORE", "AFTER", "equal_time", "linformer_figure3"):
         shutil.copytree(RESULTS / "quickstart", folder / name)
@@ -97,14 +97,14 @@ def prepared(tmp_path_factory) -> Path:
 
 
 def made(folder: Path) -> Path:
-    """The folder, made."""
+    """Create a folder and return it."""
     folder.mkdir()
     return folder
 
 
 @pytest.fixture
 def folder(prepared, tmp_path) -> Path:
-    """A folder with what the pages assume; what a command writes stays in it."""
+    """Folder with what the pages assume, for one command: ``runs`` is a copy, the rest are links."""
     for child in prepared.iterdir():
         if child.name == "runs":
             shutil.copytree(child, tmp_path / "runs")
@@ -115,7 +115,7 @@ def folder(prepared, tmp_path) -> Path:
 
 
 def program(words: list[str]) -> list[str]:
-    """The words as a command of this environment's Python."""
+    """Return the command that runs these words with this environment's Python."""
     return [sys.executable, "-P", "-m", {"attn-zoo": "attn_zoo.cli", "torchrun": "torch.distributed.run"}[words[0]], *words[1:]]
 
 
@@ -137,11 +137,11 @@ def test_a_command_fits(words, folder):
     environment = {
         "ATTN_ZOO_PLUGIN": os.pathsep.join(plugins),
         "ATTN_ZOO_DATA": str(folder / "data"),
-        "WANDB_MODE": "offline",  # without an account it asks for one on a terminal
+        "WANDB_MODE": "offline",  # without an account, W&B would prompt for one
         "WANDB_SILENT": "true",
     }
     verdict = any(re.search(pattern, " ".join(words)) for pattern in VERDICTS)
-    # Workers of a launcher outlive a forked process by minutes; the quickstart has one of its own.
+    # Worker processes of a launcher keep running for minutes after the forked process has ended; the quickstart sets a launcher.
     launched = any(word.startswith("launch=") or word == "experiment=quickstart" for word in words)
     forked = words not in FIRST and words[0] != "torchrun" and not launched
     given = words[1:] if forked else program(words)

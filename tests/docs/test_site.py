@@ -1,4 +1,4 @@
-"""The site as a reader finds it: built without a warning, a page for everything, no dead link, nothing of this machine in it."""
+"""Documentation site: built without a warning, a page for every entry, no dead links, no local folder names."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ DOCS = ROOT / "docs"
 
 
 def build(docs: Path, into: Path) -> subprocess.CompletedProcess[str]:
-    """Every warning is an error; references that lead nowhere are warnings."""
+    """Build the site with Sphinx; every warning is an error, and unresolved references are warnings."""
     options = ["-W", "--keep-going", "-n", "-q", "-D", f"zoo_results={ROOT / 'results'}"]
     command = [sys.executable, "-P", "-m", "sphinx", *options, str(docs), str(into)]
     return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
 
 
 def test_it_is_built_and_whole(tmp_path):
-    """One test, as several would build it on each worker."""
+    """Build and check the site in one test, because several tests would build it on each pytest worker."""
     docs, site = tmp_path / "docs", tmp_path / "site"
     shutil.copytree(DOCS, docs, ignore=shutil.ignore_patterns("generated", "_build", "__pycache__"))
     built = build(docs, site)
@@ -46,7 +46,7 @@ def test_it_is_built_and_whole(tmp_path):
 
 
 def missing_pages(site: Path) -> Iterator[str]:
-    """Of what is registered here and of the classes that people are told to use."""
+    """Yield registered entries without a page, and recommended classes that the reference lacks."""
     for kind, names in (("attention", registry.attentions()), ("task", registry.task_names())):
         yield from (f"{kind} {name} has no page" for name in names if not (site / "generated" / kind / f"{name}.html").is_file())
     reference = "".join((site / "api" / f"{page}.html").read_text(encoding="utf-8") for page in ("build", "contract"))
@@ -74,7 +74,7 @@ class Tags(HTMLParser):
 
 
 def wrong_page(page: Path, site: Path) -> Iterator[str]:
-    """Links and pictures that lead nowhere, what is loaded from other sites, pictures without words, names of folders."""
+    """Yield dead links and images, resources loaded from other sites, images without alt text, and names of local folders."""
     text = page.read_text(encoding="utf-8")
     for tag, has in Tags(text).found:
         to = has.get("href") if tag in ("a", "link") else has.get("src") if tag in ("script", "img") else None
@@ -90,7 +90,7 @@ def wrong_page(page: Path, site: Path) -> Iterator[str]:
 
 
 def leads_somewhere(to: str, page: Path) -> bool:
-    """Whether the file is there, and in it the place that is named after #."""
+    """Whether a link's file exists and contains the anchor named after #."""
     path, place = urldefrag(to.partition("?")[0] if "?" in to.partition("#")[0] else to)
     target = (page.parent / unquote(path)).resolve() if path else page
     if not target.is_file():
@@ -104,7 +104,7 @@ def places(page: Path) -> frozenset[str]:
 
 
 def wrong_commands(generated: Path, every: int = 1) -> Iterator[str]:
-    """Commands on one in so many generated pages that attn-zoo would not understand."""
+    """Yield commands that attn-zoo would reject, from every ``every``-th generated page."""
     store_groups()
     for page in sorted(generated.rglob("*.md"))[::every]:
         for block in blocks(page.read_text(encoding="utf-8")):
@@ -177,7 +177,7 @@ def test_wrong_code_is_caught(tmp_path):
 
 
 def test_a_page_that_no_list_names_fails_the_build(tmp_path):
-    """What the first test relies on: a forgotten page and a dead reference are warnings, and warnings are errors."""
+    """The first test relies on this: Sphinx warns about forgotten pages and dead references, and warnings are errors."""
     (tmp_path / "conf.py").write_text("extensions = ['myst_parser']\nnitpicky = True\n", encoding="utf-8")
     (tmp_path / "index.md").write_text("# Index\n", encoding="utf-8")
     plain = [sys.executable, "-P", "-m", "sphinx", "-W", "-q", str(tmp_path), str(tmp_path / "site")]

@@ -1,4 +1,4 @@
-"""Models with a short convolution before every attention: all kinds of tasks, shared weights, and what they count."""
+"""Models with a short convolution before every attention: all kinds of tasks, shared weights, and counted FLOPs and parameters."""
 
 from __future__ import annotations
 

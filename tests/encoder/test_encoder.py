@@ -1,4 +1,4 @@
-"""The network around every attention: what it reads, and what padding may do."""
+"""The network around every attention: its inputs, and the influence of padding."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def test_padding_leaves_scores_alone(name):
 
 
 SHORT_REACH = ("convolution", "fixed", "pooling", "reformer", "routing")
-"""Their neighbourhoods, hashes or clusters may keep a token from the class token within two layers."""
+"""Mechanisms whose windows, hashes or clusters may keep a token from reaching the class token within two layers."""
 
 WIDE = {"local": {"block": 24}, "topk": {"kept": 8}, "transformer_xl": {"segment": 32, "memory": 32}}
-"""Sizes at which all tokens are in reach, where the defaults of short inputs are smaller."""
+"""Options with which all tokens are in reach; the defaults for short inputs are smaller."""
 
 
 @pytest.mark.parametrize("name", [n for n in attentions() if n != "none"])
@@ -119,14 +119,14 @@ def test_without_positions_causality_alone_tells_the_order():
 def test_positions_of_another_kind_are_refused():
     with pytest.raises(ValueError, match="learned or none; got 'rotary'"):
         model(WORDS, positions="rotary")
-    with pytest.raises(UnsupportedError, match=r"is for tasks on tokens: .* take model\.positions=learned"):
+    with pytest.raises(UnsupportedError, match=r"is for tasks on tokens: .* set model\.positions=learned"):
         model(IMAGES, positions="none")
 
 
 def test_specs_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="labels by position are of one sequence of tokens or frames; got inputs Pairs"):
+    with pytest.raises(ValueError, match="labels by position need inputs of one sequence of tokens or frames; got Pairs"):
         TaskSpec(Pairs(12), 20, 3, labels="position")
-    with pytest.raises(ValueError, match="a causal task labels positions"):
+    with pytest.raises(ValueError, match="a causal task must label positions"):
         TaskSpec(Tokens(12), 20, 3, causal=True)
     assert (WORDS.positions, ASKED.positions) == (21, 20)
 
@@ -142,7 +142,7 @@ def test_a_backbone_of_timm_keeps_its_own_sizes_and_features():
         assert built(torch.randn(2, 1, 8, 8)).shape == registers(torch.randn(2, 1, 8, 8)).shape == (2, 3)
 
 
-@pytest.mark.parametrize(("backbone", "words"), [("vit_tyni", "timm has no model"), ("resnet18", "is a ResNet|another kind")])
+@pytest.mark.parametrize(("backbone", "words"), [("vit_tyni", "timm has no model"), ("resnet18", "is a ResNet|another class")])
 def test_backbones_that_are_no_vision_transformers_are_refused(backbone, words):
     with pytest.raises(UnsupportedError, match=words):
         model(IMAGES, backbone=backbone)

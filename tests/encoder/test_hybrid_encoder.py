@@ -1,4 +1,4 @@
-"""Encoders whose layers take different mechanisms: what each layer holds, and the map of the whole."""
+"""Encoders whose layers take different mechanisms: the mechanism of each layer, and causality and padding of the whole network."""
 
 from __future__ import annotations
 

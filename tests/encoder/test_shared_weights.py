@@ -1,4 +1,4 @@
-"""One block applied over and over, with keys of its own each time or those of the first application."""
+"""One block applied repeatedly (shared weights), with new keys each time or those of the first application."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def padding() -> Tensor:
 
 
 def unrolled(encoder, tokens: Tensor, valid: Tensor | None, *, reuse: bool) -> Tensor:
-    """Softmax blocks written out with the weights of one, keys and values from the first input of the norm if they are reused."""
+    """Apply one softmax block three times, written out; with ``reuse``, keys and values come from the first normed input."""
     (block,) = encoder.blocks
     layer, d = block.attention, 8
     x = torch.cat([encoder.class_token.expand(len(tokens), 1, -1), encoder.embedding(tokens)], dim=1) + encoder.positions
@@ -88,7 +88,7 @@ def test_reused_keys_are_projected_once(name):
     layer = built[0].encoder.blocks[0].attention
     projections = 2 * 2 * 21 * 16 * 16 * len({"key", "value"} & set(layer.reads))
     projections += sum(2 * 2 * min(21, s.first or 21) * 16 * 16 for s in layer.streams if s.of == "keys")
-    if layer.order is Order.compress_first:  # and with the projections of the few, the compression before them
+    if layer.order is Order.compress_first:  # the compression, and the projections of the compressed tokens
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             layer.remember(torch.zeros(2, 21, 16))
         projections = counter.get_total_flops()
@@ -130,7 +130,7 @@ def test_images_share_weights_and_refuse_reused_keys():
     torch.nn.init.normal_(other.transformer.head.weight)
     other.load_state_dict(shared.state_dict())
     assert torch.equal(other(pictures), shared(pictures))
-    with pytest.raises(UnsupportedError, match="makes its keys anew each time"):
+    with pytest.raises(UnsupportedError, match="computes its keys anew each time"):
         model(IMAGES, shared_weights=True, reuse_keys=True)
 
 
@@ -140,7 +140,7 @@ def test_a_shared_block_is_a_stack_of_one_layer(task):
     (layer,) = (m for m in built.modules() if isinstance(m, MultiHeadAttention))
     assert sum(p.numel() for p in layer.mechanism.parameters()) == 5 * layer.mechanism.geometry.keys
     model(task, "linformer", options={"projected_lengths": "7"}, shared_weights=True)
-    with pytest.raises(ValueError, match="names 3 layers, the model has 1"):
+    with pytest.raises(ValueError, match=r"'7/5/3'.* has values for 3 layers, the model has 1"):
         model(task, "linformer", options={"projected_lengths": "7/5/3"}, shared_weights=True)
 
 

@@ -1,4 +1,4 @@
-"""Layers and models as programs: run by the real runtimes at other sizes, compared, and refused where they would be wrong."""
+"""Layers and models exported as programs: run by real runtimes at other sizes, compared, and refused where they would be wrong."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_linformer_inside_a_whole_encoder_and_a_vision_transformer(tmp_path):
 
 
 class Sorts(nn.Module):
-    """Sorts by few distinct numbers, so that there are ties."""
+    """Module that sorts few distinct numbers, so that there are ties."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         up = x.sort(dim=1, stable=True)
@@ -119,7 +119,7 @@ def test_a_stable_sort_keeps_equal_numbers_in_their_order(tmp_path):
 
 
 class Twofaced(nn.Module):
-    """Answers something else while it is exported."""
+    """Module whose output is different while it is exported."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * (1.002 if torch.compiler.is_exporting() else 1.0)

@@ -1,4 +1,4 @@
-"""The committed list of what can be exported: whole, true on this torch, and printed with its reasons."""
+"""The committed list of what can be exported: complete, true for the installed torch, and printed with its reasons."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from attn_zoo.export.trials import DIM, HEADS, LENGTH, record_of
 REST = ["--length", "9", "--dim", "4", "--heads", "2", "--output", "x.onnx"]
 QUICK = [("none", False), ("linformer", False), ("fixed", False), ("entmax", False), ("local", True)]
 QUICK += [("synthesizer_random", False), ("linformer_causal", False), ("performer", True)]
-"""Forms of attentions that are tried again here, of those that take least time."""
+"""(attention, causal) pairs that are exported again here, chosen among the fastest."""
 COMMITTED = json.loads((Path(__file__).parents[2] / "results" / "export.json").read_text(encoding="utf-8"))
 
 
 def outcome(record: dict[str, Any]) -> tuple[Any, ...]:
-    """What a record says, apart from numbers."""
+    """Return the open sizes and refusals of a record, without its measured numbers."""
     return tuple((record[format]["open"], tuple(record[format]["refused"].items())) for format in ("torch", "onnx"))
 
 
 def way(record: dict[str, Any]) -> tuple[Any, ...]:
-    """In which way it ends in ONNX: what stays open, and the kinds of the reasons."""
+    """Return how the export to ONNX ends: the sizes that stay open, and the kinds of reasons."""
     return record["onnx"]["open"], *sorted({why["kind"] for why in record["onnx"]["refused"].values()})
 
 
@@ -109,7 +109,7 @@ def test_the_command_writes_a_layer_and_says_what_it_is(tmp_path, capsys):
     [
         ([], "export needs ROW, --length, --dim, --heads, --output; or --all"),
         (["linformer", "--length", "8"], "export needs --dim, --heads, --output"),
-        (["--all", "--dim", "8", "--causal"], "--all tries every attention in every form; leave out --dim, --causal"),
+        (["--all", "--dim", "8", "--causal"], "--all tries every attention in every format; leave out --dim, --causal"),
         (["linformer", "--all"], "leave out linformer"),
         (["--all", "--output", "nowhere/x.json"], "lies in no folder that exists"),
         (["linformer[frozen]", *REST], "OPTION=VALUE"),

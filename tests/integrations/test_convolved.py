@@ -1,4 +1,4 @@
-"""A short convolution in models of timm and transformers: starts as nothing, heeds causality and padding, is saved and loaded."""
+"""A short convolution in timm and transformers: starts as the identity, respects causality and padding, is saved and loaded."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_attention_of_a_trained_model_is_replaced_and_its_taps_are_told():
 
 
 def run(model: Any, batch: dict[str, Tensor]) -> Tensor:
-    """The first output at real tokens."""
+    """Return the first output of the model at valid tokens."""
     out = model(**batch)[0]
     return out[tiny.real_of(batch, out)]
 
@@ -157,7 +157,9 @@ def test_a_replacement_without_one_is_described_as_before():
 
 def test_cross_attention_of_transformers_is_refused():
     model = tiny.build("bert", is_decoder=True, add_cross_attention=True, use_cache=False)
-    with pytest.raises(UnsupportedError, match=r"crossattention.* a short convolution is for self-attention; name the others"):
+    with pytest.raises(
+        UnsupportedError, match=r"crossattention.* a short convolution is for self-attention; list the other modules"
+    ):
         replace_attention(model, "softmax", short_convolution=4)
     replace_attention(model, "softmax", short_convolution=4, layers=[0, 2])
     assert len(convolutions(model)) == 2

@@ -18,7 +18,7 @@ RECURRENT = [name for name in attentions() if card(name).can.stepwise and card(n
 
 
 def decoder(kind: str, attention: str, **options: Any) -> Any:
-    """A tiny decoder in float64, where rounding decides no token."""
+    """Build a tiny decoder in float64, so that rounding decides no token."""
     sizes = {
         key: options.pop(key) for key in list(options) if key in ("num_hidden_layers", "max_position_embeddings", "n_positions")
     }
@@ -40,7 +40,7 @@ def test_the_state_generates_what_recomputing_does(name, kind):
     expected = generate(model, ids, cached=False)
     found = generate(model, ids, cached=True, return_dict_in_generate=True)
     assert torch.equal(found.sequences, expected) and len(set(expected[:, 5:].flatten().tolist())) > 2
-    layers = found.past_key_values.layers
+    layers = tiny.cache_of(found).layers
     assert [type(layer).__name__ for layer in layers] == ["StateLayer"] * 2 and all(layer.length == 12 for layer in layers)
     assert not any(tensor.numel() for layer in layers for tensor in (layer.keys, layer.values) if tensor is not None)
 
@@ -49,7 +49,7 @@ def test_caching_is_the_default_and_the_logits_agree():
     model, ids = decoder("llama", "gated_linear"), tiny.inputs("llama")["input_ids"]
     whole = model(ids, use_cache=False).logits
     first = model(ids[:, :4])
-    rest = model(ids[:, 4:], past_key_values=first.past_key_values)
+    rest = model(ids[:, 4:], **tiny.with_cache(tiny.cache_of(first)))
     torch.testing.assert_close(torch.cat([first.logits, rest.logits], dim=1), whole, rtol=0, atol=1e-10)
 
 
@@ -77,8 +77,8 @@ def test_padding_leaves_no_state_to_go_on_from():
     model = decoder("llama", "linear")
     prompt = {name: tensor[:, :6] for name, tensor in tiny.inputs("llama", "left").items()}
     whole = model(**prompt, use_cache=False).logits
-    assert torch.equal(model(**prompt).logits, whole)  # one call is answered as without a cache
-    with pytest.raises(UnsupportedError, match=r"no state of the tokens before \(padding\).*use_cache=False"):
+    assert torch.equal(model(**prompt).logits, whole)  # a single call gives the output without a cache
+    with pytest.raises(UnsupportedError, match=r"no state for the earlier tokens \(padding\).*use_cache=False"):
         model.generate(**prompt, max_new_tokens=3)
     assert model.generate(**prompt, max_new_tokens=3, use_cache=False).shape == (3, 9)
 
@@ -88,18 +88,18 @@ def test_training_keeps_no_state():
     out = model(ids, labels=ids)
     out.loss.backward()
     with pytest.raises(UnsupportedError, match="in training mode"):
-        model(ids[:, :1], past_key_values=out.past_key_values)
+        model(ids[:, :1], **tiny.with_cache(tiny.cache_of(out)))
 
 
 def test_a_cache_that_cannot_serve_is_refused():
     model, ids = decoder("llama", "linear"), tiny.inputs("llama")["input_ids"]
-    keys = tiny.build("llama").double()(ids).past_key_values
-    with pytest.raises(UnsupportedError, match="linear cannot go on from this DynamicCache"):
-        model(ids[:, :1], past_key_values=keys)
+    keys = tiny.cache_of(tiny.build("llama").double()(ids))
+    with pytest.raises(UnsupportedError, match="linear cannot continue from this DynamicCache"):
+        model(ids[:, :1], **tiny.with_cache(keys))
     with pytest.raises(UnsupportedError, match=r"StaticCache.*use_cache=False"):
         generate(model, ids[:, :4], cached=True, cache_implementation="static")
-    cache = model(ids).past_key_values
-    with pytest.raises(UnsupportedError, match="none can be taken back"):
+    cache = tiny.cache_of(model(ids))
+    with pytest.raises(UnsupportedError, match="none can be removed"):
         cache.layers[0].crop(3)
     cache.layers[0].reset()
     assert cache.layers[0].get_seq_length() == 0 and cache.layers[0].state is None

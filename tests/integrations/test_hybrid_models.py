@@ -76,7 +76,7 @@ def test_generation_from_the_caches_of_all_layers_is_that_of_recomputing(text, k
     found, expected = generate(model, ids, cached=True), generate(model, ids, cached=False)
     assert torch.equal(found.sequences, expected.sequences) and len(set(expected.sequences[:, 5:].flatten().tolist())) > 2
     kinds = {"softmax": "DynamicLayer", "linear": "StateLayer", "gated_linear": "StateLayer"}
-    assert [type(layer).__name__ for layer in found.past_key_values.layers] == [kinds[name] for name in text.split("+")]
+    assert [type(layer).__name__ for layer in tiny.cache_of(found).layers] == [kinds[name] for name in text.split("+")]
 
 
 def test_a_layer_without_a_cache_of_its_own_refuses_cached_generation_by_name():
@@ -84,6 +84,6 @@ def test_a_layer_without_a_cache_of_its_own_refuses_cached_generation_by_name():
     model = replace_attention(tiny.build("gpt2"), "linear+block_sparse", **small)
     assert not model.config.use_cache
     ids = tiny.inputs("gpt2")["input_ids"][:, :5]
-    with pytest.raises(UnsupportedError, match=r"block_sparse cannot go on from this DynamicCache; .* use_cache=False"):
+    with pytest.raises(UnsupportedError, match=r"block_sparse cannot continue from this DynamicCache; .* use_cache=False"):
         generate(model, ids, cached=True)
     assert generate(model, ids, cached=False).sequences.shape == (3, 13)

@@ -1,4 +1,4 @@
-"""Every mechanism built into timm's VisionTransformer through ``attn_layer``: what is honoured, what is refused."""
+"""Every mechanism built into timm's VisionTransformer through ``attn_layer``: arguments that are honoured and refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def vit(layer: type = Attention, **changes) -> Any:
     torch.manual_seed(0)
     made = VisionTransformer(**{**SIZES, **changes}, attn_layer=layer)
     for head in (m for name, m in made.named_modules() if name.endswith("head") and isinstance(m, nn.Linear)):
-        nn.init.normal_(head.weight)  # some start at zero, from where nothing can be seen
+        nn.init.normal_(head.weight)  # some heads start at zero, which would hide every difference
     return made
 
 
@@ -66,7 +66,7 @@ def test_every_mechanism_trains_with_all_of_timms_norms_and_checkpointing(name):
 
 
 class Float32Norm(nn.LayerNorm):
-    """Answers in float32, as autocast on a GPU makes every norm do."""
+    """Norm that returns float32, as every norm does under autocast on a GPU."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         return super().forward(tokens.float())
@@ -142,7 +142,7 @@ def test_streams_start_as_copies_after_timm_has_drawn_its_weights(start):
 @pytest.mark.parametrize("name", ["linformer", "performer", "longformer", "reformer"])
 def test_models_are_pickled_copied_saved_and_loaded(name, tmp_path):
     built = vit(bound(name)).eval()
-    built.attn_layer = type(built.blocks[0].attn)  # timm keeps what a model was made with
+    built.attn_layer = type(built.blocks[0].attn)  # timm stores the layer class that a model was built with
     expected = built(images())
     buffer = io.BytesIO()
     torch.save(built, buffer)

@@ -1,4 +1,4 @@
-"""timm's masks: padding in every shape it comes in, and nothing else."""
+"""timm's masks: padding is read in all its shapes, and other masks are refused."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def test_one_mask_for_all_examples():
 def test_the_future_may_be_hidden_where_the_layer_hides_it():
     assert valid_of(CAUSAL, causal=True).all()
     assert torch.equal(valid_of(BOTH & CAUSAL, causal=True), VALID)
-    with pytest.raises(UnsupportedError, match="hides other keys from other queries"):
+    with pytest.raises(UnsupportedError, match="hides different keys from different queries"):
         valid_of(CAUSAL)
 
 
 @pytest.mark.parametrize(
     ("mask", "error", "words"),
     [
-        (VALID.long(), ValueError, "boolean or added to the scores"),
+        (VALID.long(), ValueError, "must be boolean, or of a float dtype"),
         (torch.full((3, 1, 1, 6), -1e4), UnsupportedError, "adds a bias to the scores"),
-        (torch.eye(6, dtype=torch.bool), UnsupportedError, "hides other keys from other queries"),
-        (torch.stack([VALID, ~VALID], dim=1)[:, :, None], UnsupportedError, "differs from head to head"),
+        (torch.eye(6, dtype=torch.bool), UnsupportedError, "hides different keys from different queries"),
+        (torch.stack([VALID, ~VALID], dim=1)[:, :, None], UnsupportedError, "differs between heads"),
         (VALID[:, :5], ValueError, r"with batch=3 and 6 tokens; got \(3, 5\)"),
         (VALID[:, None], ValueError, r"got \(3, 1, 6\)"),
         (VALID[:2, None, None], ValueError, r"got \(2, 1, 1, 6\)"),
@@ -113,7 +113,7 @@ def test_padding_has_no_influence_or_is_refused(name):
 
 
 def test_images_of_several_sizes_in_one_batch():
-    """timm's NaFlex: patches with coordinates, padded to the longest image, MAP pooling over what is real."""
+    """timm's NaFlex: patches with coordinates, padded to the longest image, MAP pooling over valid patches."""
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"embed_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 4}
     theirs: Any = timm.create_model("naflexvit_base_patch16_siglip", **sizes).eval()

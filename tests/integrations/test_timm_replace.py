@@ -1,4 +1,4 @@
-"""Attention replaced in timm's models as they come: weights kept, lengths read, refusals that leave the model alone."""
+"""Attention replaced in unmodified models of timm: weights kept, lengths read, refusals that leave the model unchanged."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_models_of_several_stages_are_counted_in_an_example(name, size, lengths)
 
 
 class TwoReadings(nn.Module):
-    """A layer that sees two lengths, or none."""
+    """Model whose attention is called at two lengths, or not at all."""
 
     def __init__(self, called: bool) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ def test_an_example_that_does_not_tell_the_length_is_refused(called, words):
         ("vit_relpos_small_patch16_224", "RelPosAttention adds a bias for relative positions"),
         ("eva02_tiny_patch14_224", "EvaAttention turns queries and keys by their positions"),
         ("vit_small_patch16_rope_224", "AttentionRope turns queries and keys by their positions"),
-        ("volo_d1_224", "OutlookAttention is of a kind of its own"),
+        ("volo_d1_224", "OutlookAttention is of a kind unknown to attn-zoo"),
         ("resnet18", "ResNet holds .* it has no attention"),
     ],
 )
@@ -246,7 +246,7 @@ def test_refusals_leave_the_model_as_it_was():
         adapted.blocks[0].attn = other
         with pytest.raises(UnsupportedError, match=words):
             replace_attention(adapted, "softmax")
-    with pytest.raises(ValueError, match="inside a model"):
+    with pytest.raises(ValueError, match="give the module that holds it"):
         replace_attention(Attention(16, 2), "softmax", length=4)
     replace_attention(model, "softmax")
     with pytest.raises(UnsupportedError, match="attn-zoo's already"):
@@ -255,7 +255,7 @@ def test_refusals_leave_the_model_as_it_was():
 
 @pytest.mark.parametrize("name", attentions())
 def test_images_of_other_sizes(name):
-    """``dynamic_img_size`` works where the card says so; ``set_input_size`` carries a mechanism over or changes nothing."""
+    """``dynamic_img_size`` works where the card says so; ``set_input_size`` resizes a mechanism, or refuses and changes nothing."""
     model = vit(dynamic_img_size=True)
     replace_attention(model, name)
     larger = images(2, 1, 12, 8)
@@ -271,7 +271,7 @@ def test_images_of_other_sizes(name):
     except UnsupportedError as error:
         refusal = str(error)
     if refusal:
-        assert "blocks.0.attn cannot go over to 25 tokens" in refusal and not card(name).can.any_length
+        assert "blocks.0.attn cannot be resized to 25 tokens" in refusal and not card(name).can.any_length
         assert model.pos_embed.shape[1] == 17 and model(images()).shape == (2, 3)
         return
     assert model.pos_embed.shape[1] == 25 and all(layer.mechanism.geometry.keys == 25 for layer in layers(model))
@@ -282,13 +282,13 @@ def test_images_of_other_sizes(name):
 def test_sizes_that_cannot_be_set_are_refused():
     with pytest.raises(UnsupportedError, match="holds no layer of the zoo"):
         set_input_size(vit(), 12)
-    with pytest.raises(UnsupportedError, match="TwoReadings is no VisionTransformer; build it anew"):
+    with pytest.raises(UnsupportedError, match="TwoReadings is not a VisionTransformer; build it anew"):
         set_input_size(TwoReadings(True), 12)
     shared = vit()
     replace_attention(shared, "linformer", projected_length=4, sharing="layerwise")
     assert set_input_size(shared, patch_size=4) == 5
     assert shared(images()).shape == (2, 3)
-    with pytest.raises(UnsupportedError, match=r"blocks.0.attn cannot go over to 2 tokens.*not below the 2 keys"):
+    with pytest.raises(UnsupportedError, match=r"blocks.0.attn cannot be resized to 2 tokens.*not below the 2 keys"):
         set_input_size(shared, patch_size=8)
     assert shared(images()).shape == (2, 3) and tokens_of(shared) == 5
 

@@ -17,7 +17,7 @@ from attn_zoo.integrations.transformers import replace_attention, zoo_layers
 
 
 def run(model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
-    """The first output at real tokens, one row each."""
+    """Return the first output of the model at valid tokens, one row each."""
     out = model(**batch)[0]
     return out[tiny.real_of(batch, out)]
 
@@ -27,7 +27,7 @@ TEXT = [(name, padding) for name in (*tiny.ENCODERS, *tiny.DECODERS) for padding
 
 @pytest.mark.parametrize(("name", "padding"), [*TEXT, ("vit", "none")])
 def test_softmax_gives_what_the_model_gave(name, padding):
-    # Not against "eager", which in some models takes the softmax in float32 whatever the model's type.
+    # The reference is not "eager", which in some models computes the softmax in float32 for any dtype of the model.
     model, batch = tiny.build(name, attn_implementation="sdpa").double(), tiny.inputs(name, padding)
     batch = {key: value.double() if value.is_floating_point() else value for key, value in batch.items()}
     ours = replace_attention(copy.deepcopy(model), "softmax")

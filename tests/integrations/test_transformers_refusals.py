@@ -1,4 +1,4 @@
-"""What models of transformers may ask for and mechanisms of the zoo cannot honour: each is refused by name, nothing is ignored."""
+"""Requests of transformers' models that mechanisms of the zoo cannot honour: each is refused by name, none is ignored."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ T5 = {"vocab_size": 30, "d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 1, "
 
 CALLS: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "mask by query": (lambda: tiny.build("bert"), {"attention_mask": torch.ones(3, 1, 10, 10)}, r"shape \(batch, length\)"),
-    "mask by query, causal": (lambda: tiny.build("llama"), {"attention_mask": torch.ones(3, 1, 10, 10)}, "tells queries apart"),
-    "mask of another length": (lambda: tiny.build("gpt2"), {"attention_mask": torch.ones(3, 12)}, "tell of each key|queries with"),
+    "mask by query, causal": (lambda: tiny.build("llama"), {"attention_mask": torch.ones(3, 1, 10, 10)}, "differs between queries"),
+    "mask of another length": (lambda: tiny.build("gpt2"), {"attention_mask": torch.ones(3, 12)}, "say for each key|queries with"),
     "weights": (lambda: tiny.build("bert"), {"output_attentions": True}, "asks for weights"),
     "packed sequences": (
         lambda: tiny.build("llama"),
@@ -37,7 +37,7 @@ CALLS: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     ),
     "fixed cache": (
         lambda: tiny.build("llama"),
-        {"past_key_values": "static"},
+        {"cache": "static"},
         r"StaticCache.*use_cache=False|for keys from position|queries with",
     ),
 }
@@ -47,17 +47,17 @@ CALLS: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
 def test_a_call_is_refused(asked):
     make, keywords, words = CALLS[asked]
     model = replace_attention(make().eval(), "softmax")
-    if keywords.get("past_key_values") == "static":
-        keywords = {"past_key_values": transformers.StaticCache(config=model.config, max_cache_len=16)}
+    if keywords.get("cache") == "static":
+        keywords = tiny.with_cache(transformers.StaticCache(config=model.config, max_cache_len=16))
     with pytest.raises(UnsupportedError, match=words):
         model(IDS, **keywords)
 
 
 def test_pieces_of_a_cached_sequence_are_refused():
     model = replace_attention(tiny.build("llama"), "softmax")
-    cache = model(IDS[:, :6], use_cache=True).past_key_values
+    cache = tiny.cache_of(model(IDS[:, :6], use_cache=True))
     with pytest.raises(UnsupportedError, match=r"4 queries with 10 keys.*one new token"):
-        model(IDS[:, 6:], past_key_values=cache)
+        model(IDS[:, 6:], **tiny.with_cache(cache))
 
 
 def test_soft_capping_is_refused():
@@ -122,7 +122,7 @@ def weights_wanted(model: Any) -> Any:
 
 
 def renamed(model: Any) -> Any:
-    """A model whose projections have names that nobody knows."""
+    """Rename the query projections of a model to an unknown name."""
     for layer in model.encoder.layer:
         layer.attention.self.to_queries = layer.attention.self.query
         del layer.attention.self.query

@@ -123,13 +123,13 @@ def test_transformers_alone_never_runs_softmax_in_its_place(tmp_path, monkeypatc
     plainly = transformers.AutoModel.from_pretrained(tmp_path)
     with pytest.raises(UnsupportedError, match="no mechanism is attached"):
         plainly(**tiny.inputs("bert"))
-    monkeypatch.delitem(transformers.AttentionInterface._global_mapping, "attn_zoo")  # as in a process without us
+    monkeypatch.delitem(transformers.AttentionInterface._global_mapping, "attn_zoo")  # as in a process without attn_zoo
     with pytest.raises(ValueError, match='attn_implementation="attn_zoo"` is not supported'):
         transformers.AutoModel.from_pretrained(tmp_path)
 
 
 class Sentences(torch.utils.data.Dataset[dict[str, Any]]):
-    """Tokens whose label is whether the first is even."""
+    """Sentences of random tokens, labelled with the parity of the first token."""
 
     def __len__(self) -> int:
         return 12

@@ -25,13 +25,13 @@ def replaced(model: Any, name: str) -> Any:
 
 
 def answer(model: Any, **batch: Tensor) -> Tensor:
-    """The first output, with the same hashes and features where they are drawn in the call."""
+    """Return the first output, under a fixed seed for hashes and features that are drawn in the call."""
     torch.manual_seed(6)
     return model(**batch)[0]
 
 
 def unread(parameter: str, name: str) -> bool:
-    """Whether a parameter belongs to a projection that the mechanism does not read."""
+    """Return whether a parameter belongs to a projection that the mechanism does not read."""
     entry = card(name)
     reads = set(entry.reads) - ({"key"} if entry.can.shares_query_key else set())
     return any(f".{word}." in parameter for which, words in PROJECTIONS.items() if which not in reads for word in words)

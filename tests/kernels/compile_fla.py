@@ -1,7 +1,7 @@
 """Compile flash-linear-attention's kernels as ``fla`` layers launch them on an H100; one JSON line for each kernel of a mechanism.
 
-A program of its own, as ``compile_table``: Triton and the package ask for the device when they are imported. They are told of an
-H100, and launches by layers on CPU tensors are compiled for it and not run, so outputs hold no meaning.
+This is a separate program, as ``compile_table``, because Triton and the package query the device when they are imported. A fake
+driver reports an H100; launches by layers on CPU tensors are compiled for it but not run, so outputs are meaningless.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ compile_or_launch = JITFunction.run
 
 
 class H100:
-    """Driver of a device that is not there, with what compiling asks for."""
+    """Fake driver of an H100, with the properties that compilation queries."""
 
     utils = SimpleNamespace(get_device_properties=lambda _: {"max_shared_mem": SHARED_LIMIT, "multiprocessor_count": 132})
 
@@ -45,24 +45,24 @@ class H100:
 
 
 def pretend() -> None:
-    """Put an H100 in the place of the device, for Triton, the package and the contract."""
+    """Make Triton, the package and the contract see an H100."""
     driver.set_active(H100())
     torch.cuda.get_device_capability = lambda *_: (9, 0)
     torch.cuda.get_device_name = lambda *_: "NVIDIA H100"
-    from fla.utils import hardware  # type: ignore[import-untyped]  # asks for the device
+    from fla.utils import hardware  # type: ignore[import-untyped]  # queries the device
 
     hardware.get_all_max_shared_mem = lambda: {None: SHARED_LIMIT, 0: SHARED_LIMIT}  # None: index of a CPU tensor's device
     attention.unavailable = lambda *_: None  # type: ignore[attr-defined]
 
 
 def first_tile(tuner: Any, *arguments: Any, **named: Any) -> Any:
-    """Launch with the first tile that the search for the fastest would try."""
+    """Launch with the first tile that the autotuner would try."""
     tuner.nargs = dict(zip(tuner.arg_names, arguments, strict=False))
     return tuner.fn.run(*arguments, **named, **tuner.prune_configs(named)[0].all_kwargs())
 
 
 def compile_launches(mechanism: str) -> None:
-    """Replace launches by compilations, and print the report of each that is new."""
+    """Replace kernel launches by compilations, and print each new report."""
     seen = set()
 
     def compile_once(kernel: Any, *arguments: Any, warmup: bool, **named: Any) -> None:
@@ -83,7 +83,7 @@ def compile_launches(mechanism: str) -> None:
 
 @triton.jit
 def broken(out_pointer):
-    """Kernel that no compiler takes."""
+    """Kernel that fails to compile."""
     tl.static_assert(False, "broken on purpose")
 
 

@@ -24,7 +24,7 @@ INTEGERS = ("queries", "keys", "heads", "splits", "tiles", "rows", "width", "chu
 
 @dataclass(frozen=True)
 class Case:
-    """One kernel in one form."""
+    """Kernel in one form, to be compiled."""
 
     kernel: str
     tile: table.AttentionTile | table.ProjectionTile
@@ -55,7 +55,7 @@ class Case:
 
 
 def entries() -> Iterator[tuple[str, int, bool, table.AttentionTile | table.ProjectionTile]]:
-    """All combinations of kernel name, bits of an input, use of dropout or padding, and tile."""
+    """Yield all combinations of kernel name, bits of an input, use of dropout or padding, and tile."""
     for random in (False, True):
         for kernel, whole in table.WHOLE.items():
             for keys, dim in whole:
@@ -70,7 +70,7 @@ def entries() -> Iterator[tuple[str, int, bool, table.AttentionTile | table.Proj
 
 
 def cases(everything: bool) -> Iterator[Case]:
-    """Every entry as it is mostly launched; with ``everything`` all forms of it, else those of one entry for each kernel."""
+    """Yield every entry in its usual form, and all forms of one entry for each kernel or, with ``everything``, of every entry."""
     seen = set()
     for kernel, bits, random, tile in entries():
         case = Case(kernel, tile, "bf16" if bits == 16 else "fp32", "random" if random else "plain")

@@ -1,4 +1,4 @@
-"""Compile a kernel for sm_90 on a machine without a GPU, and read what it needs of the processor and is made of."""
+"""Compile a kernel for sm_90 on a machine without a GPU, and read its resource usage and instructions."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ PROGRAMS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 @dataclass(frozen=True)
 class Report:
-    """What one compiled kernel takes, and what it is made of."""
+    """Resource usage and instruction counts of one compiled kernel."""
 
     registers: int
     stack: int
-    """Bytes a thread keeps in slow memory because registers ran out."""
+    """Bytes of slow local memory of a thread, used where registers ran out (spills)."""
     shared: int
-    """Bytes of shared memory a program takes."""
+    """Bytes of shared memory of a program."""
     wgmma: int
-    """Matrix instructions of Hopper's own kind, for a group of four warps."""
+    """Number of Hopper's own matrix instructions, each for a group of four warps."""
     mma: int
-    """Matrix instructions of the older kind, for one warp at half the rate."""
+    """Number of older matrix instructions, each for one warp, at half the rate."""
     wide_loads: int
-    """Loads of 16 bytes a thread, synchronous or not."""
+    """Number of loads of 16 bytes for each thread, synchronous or asynchronous."""
 
 
 def compile_for_hopper(
@@ -49,15 +49,15 @@ def compile_for_hopper(
     aligned: Collection[str],
     ones: Collection[str] = (),
 ) -> Report:
-    """Compile ``kernel``.
+    """Compile ``kernel`` for sm_90 and report its resource usage.
 
     Args:
         kernel: a function under ``triton.jit``.
         pointers: element type by name; a pointer left out is None.
-        constants: value by name of every argument in capitals.
-        warps: warps of a program.
-        aligned: names of pointers and integers that are multiples of 16, which Triton makes wide loads of.
-        ones: names of integers that are 1, which Triton compiles in.
+        constants: values, by name, of all arguments in capitals.
+        warps: number of warps of a program.
+        aligned: names of pointers and integers that are multiples of 16, for which Triton uses wide loads.
+        ones: names of integers that are 1, which Triton compiles as constants.
     """
     signature, values, hints = {}, {}, {}
     for index, name in enumerate(kernel.arg_names):
@@ -79,7 +79,7 @@ def compile_for_hopper(
 
 
 def reports_of(program: str, *arguments: str) -> list[dict[str, Any]]:
-    """Lines of JSON that a program of this folder prints, run in a process of its own with the interpreter off."""
+    """Run a program of this folder in a subprocess, with the interpreter off, and return the lines of JSON that it prints."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-W", "ignore", "-m", f"kernels.{program}", *arguments]
     folder = Path(__file__).parent.parent
@@ -89,7 +89,7 @@ def reports_of(program: str, *arguments: str) -> list[dict[str, Any]]:
 
 
 def read(cubin: bytes, ptx: str, shared: int) -> Report:
-    """Registers as the assembler allotted them, instructions as the compiler chose them."""
+    """Read registers and stack from the assembled kernel (cubin), and count its instructions in the PTX."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()

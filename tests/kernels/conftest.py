@@ -1,4 +1,4 @@
-"""Kernels run in Triton's interpreter where there is no GPU, and on the GPU where there is one."""
+"""Fixtures of the kernel tests, which run on a GPU or, without one, in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton, which decides then
+    os.environ["TRITON_INTERPRET"] = "1"  # before the first import of triton, which reads it then
 
 import interpreter
 
@@ -26,7 +26,7 @@ def device() -> torch.device:
 
 @pytest.fixture(autouse=True)
 def memory(monkeypatch):
-    """Everything kernels write starts as NaN and lies between NaN, which must still be there afterwards."""
+    """Fill outputs of kernels, and margins around them, with NaN, and assert after the test that the margins still hold NaN."""
     from attn_zoo.kernels.linformer import launch  # after TRITON_INTERPRET was set
 
     guard = Memory()

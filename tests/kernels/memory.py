@@ -1,4 +1,4 @@
-"""Memory that shows what a kernel left out or wrote too much, and inputs with nothing but NaN around them."""
+"""Output memory that reveals missing and out-of-bounds writes of a kernel, and inputs surrounded by NaN."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MARGIN = 256
 
 
 class Memory:
-    """Hands out tensors full of NaN with NaN before and after."""
+    """Allocator of tensors full of NaN, with margins of NaN before and after."""
 
     def __init__(self) -> None:
         self.handed_out: list[tuple[Tensor, int]] = []
@@ -21,13 +21,13 @@ class Memory:
         return buffer[MARGIN : MARGIN + count].view(shape)
 
     def check_margins(self) -> None:
-        """Refuse a kernel that wrote outside of its output."""
+        """Assert that no kernel wrote outside its output."""
         for buffer, count in self.handed_out:
             assert buffer[:MARGIN].isnan().all() and buffer[MARGIN + count :].isnan().all(), "a kernel wrote beside its output"
 
 
 def surrounded(values: Tensor) -> Tensor:
-    """The same values as a view of a larger tensor that holds NaN everywhere else, so that reading outside is seen."""
+    """Return the values as a view of a larger tensor that holds NaN everywhere else, so that reading outside is seen."""
     larger = values.new_full([size + 3 for size in values.shape], float("nan"))
     view = larger[tuple(slice(1, size + 1) for size in values.shape)]
     view.copy_(values)

@@ -1,4 +1,4 @@
-"""What the kernels must compute, written out in float64, and the random words of dropout from their published definition."""
+"""References of the kernels in float64, and the random numbers of dropout from their published definition."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 from kernels.memory import surrounded
 
 TOLERANCE = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
-"""Largest norm of the error over norm of the result. On a GPU float32 goes through three tf32 products."""
+"""Largest relative error, norm over norm. On a GPU, a float32 product is computed as three tf32 products."""
 
 
 def error(found: Tensor, expected: Tensor) -> float:
-    """Norm of the difference over the norm of the expectation; NaN anywhere gives NaN, which no comparison accepts."""
+    """Return the norm of the difference over the norm of ``expected``; NaN anywhere gives NaN, which fails any comparison."""
     expected = expected.double()
     scale = expected.norm().item()
     return (found.double() - expected).norm().item() / (scale or 1.0)
@@ -26,7 +26,7 @@ def assert_close(found: Tensor, expected: Tensor, what: str, loosen: float = 1.0
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, kept: Tensor | None = None, dropout: float = 0.0) -> Tensor:
-    """softmax(Q Kᵀ / √d), the kept weights grown by 1 / (1 - dropout), times V."""
+    """softmax(Q Kᵀ / √d), the kept weights scaled by 1 / (1 - dropout), times V."""
     weights = (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1)
     if kept is not None:
         weights = weights * kept / (1 - dropout)
@@ -43,7 +43,7 @@ def projection(matrix: Tensor, tokens: Tensor, key_valid: Tensor | None) -> Tens
 
 
 def differentiate(function, inputs: tuple[Tensor, ...], *rest) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
-    """Output of ``function``, gradients of the inputs for a fixed random gradient of the output, and that gradient."""
+    """Return the output of ``function``, gradients of the inputs for a fixed random gradient of the output, and that gradient."""
     inputs = tuple(x.detach().requires_grad_() for x in inputs)
     out = function(*inputs, *rest)
     generator = torch.Generator().manual_seed(7)
@@ -52,7 +52,7 @@ def differentiate(function, inputs: tuple[Tensor, ...], *rest) -> tuple[Tensor, 
 
 
 def kept_weights(seed: int, dropout: float, batch: int, heads: int, queries: int, keys: int) -> Tensor:
-    """True where dropout keeps a weight: (batch, heads, queries, keys)."""
+    """Return the mask of weights that dropout keeps, (batch, heads, queries, keys)."""
     head, query, key = np.ogrid[: batch * heads, :queries, :keys]
     counter = [query // 16 * 8 + query % 8, key // 16 * 8 + key % 8, head, np.zeros_like(head)]
     words = philox(counter, seed, rounds=7)
@@ -62,7 +62,7 @@ def kept_weights(seed: int, dropout: float, batch: int, heads: int, queries: int
 
 
 def philox(counter: list[np.ndarray], seed: int, rounds: int) -> list[np.ndarray]:
-    """Philox4x32 of Salmon et al. 2011, Section 3.3: four words of 32 bits, kept in 64."""
+    """Philox4x32 of Salmon et al. 2011, Section 3.3: four 32-bit words, stored in 64 bits."""
     low = np.uint64(0xFFFFFFFF)
     c0, c1, c2, c3 = (np.broadcast_to(c, np.broadcast_shapes(*(x.shape for x in counter))).astype(np.uint64) for c in counter)
     k0, k1 = seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF

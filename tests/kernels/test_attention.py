@@ -27,7 +27,7 @@ SHAPES = [  # batch, heads, queries, keys, head_dim
 
 
 def draw(shape: tuple[int, int, int, int, int], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key, value as the layer hands them over, transposed views of (batch, length, heads, head_dim), amid NaN."""
+    """Return query, key, value as a layer passes them: transposed views of (batch, length, heads, head_dim), surrounded by NaN."""
     batch, heads, queries, keys, dim = shape
     generator = torch.Generator().manual_seed(queries + keys)
     query, key, value = (
@@ -38,7 +38,7 @@ def draw(shape: tuple[int, int, int, int, int], dtype: torch.dtype, device: torc
 
 
 def run(inputs: tuple[Tensor, ...], **options) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Output and gradients. ``differentiate`` detaches, which keeps the strides."""
+    """Return output and gradients; ``differentiate`` detaches the inputs, which keeps their strides."""
     out, grads, _ = differentiate(lambda q, k, v: linformer_attention(q, k, v, **options), inputs)
     return out, grads
 
@@ -51,7 +51,7 @@ def test_equals_softmax_attention(shape, dtype, device):
     expected, expected_grads, _ = differentiate(attention, tuple(x.double() for x in inputs))
     assert_close(out, expected, "out")
     for name, found, wanted in zip(("query", "key", "value"), grads, expected_grads, strict=True):
-        if shape[3] == 1 and name != "value":  # one weight, always 1: the gradient is zero but for rounding
+        if shape[3] == 1 and name != "value":  # a single weight is always 1, so the gradient is zero up to rounding
             assert found.abs().max() <= TOLERANCE[dtype] * 10
         else:
             assert_close(found, wanted, f"gradient of {name}")
@@ -71,7 +71,7 @@ def test_is_as_exact_as_torch_in_the_same_dtype(dtype, device):
 @pytest.mark.parametrize("keys", [60, 300])
 @pytest.mark.parametrize("score", [200.0, -200.0])
 def test_scores_may_be_large(score, keys, device):
-    """exp of 200 overflows; the largest is subtracted first, block by block. Below -200 the empty part of a block is larger."""
+    """exp(200) overflows unless the largest score is subtracted, block by block; scores of -200 lie below a block's empty part."""
     query, key, value = draw((1, 1, 40, keys, 64), torch.float32, device)
     query[..., 0], key[..., 0] = score / 2, 16.0
     out, grads = run((query, key, value))
@@ -105,7 +105,7 @@ def test_every_run_gives_the_same_bits(keys, device):
 
 @pytest.mark.parametrize("layout", list(itertools.permutations(range(3))), ids=str)
 def test_any_strides(layout, device):
-    """The memory may order batch, heads and length anyhow; a last dimension that is not dense is copied."""
+    """Batch, heads and length may lie in memory in any order; a last dimension that is not contiguous is copied."""
     back = [layout.index(i) for i in range(3)]
     inputs = draw((2, 3, 20, 17, 32), torch.float32, device)
     expected = run(inputs)
@@ -164,7 +164,7 @@ def test_dropout_drops_what_the_seed_says(shape, dtype, device):
     expected, expected_grads, _ = differentiate(
         lambda q, k, v: attention(q, k, v, kept, dropout), tuple(x.double() for x in inputs)
     )
-    # Kernels take the factor 1 / (1 - dropout) in float32.
+    # Kernels compute the factor 1 / (1 - dropout) in float32.
     loosen = 1e6 if dtype == torch.float64 else 1.0
     assert_close(out, expected, "out", loosen)
     for name, found, wanted in zip(("query", "key", "value"), grads, expected_grads, strict=True):
@@ -172,7 +172,7 @@ def test_dropout_drops_what_the_seed_says(shape, dtype, device):
 
 
 def test_dropout_has_its_rate(device):
-    """Values of 1 and equal scores: every output is the share of kept weights over 1 - dropout, which is 1 on average."""
+    """With values of 1 and equal scores, an output is the share of kept weights over 1 - dropout, which is 1 on average."""
     query, key = torch.zeros(1, 4, 128, 64, device=device), torch.zeros(1, 4, 64, 64, device=device)
     for dropout in (0.1, 0.5, 0.9):
         out = linformer_attention(query, key, torch.ones_like(key), dropout=dropout, seed=torch.tensor(3, device=device))
@@ -195,9 +195,9 @@ def test_dropout_draws_its_seed_from_torch(device):
     ("change", "message"),
     [
         ({"query": torch.zeros(2, 3, 4)}, r"takes \(batch, heads, length, head_dim\)"),
-        ({"key": torch.zeros(1, 2, 9, 8)}, "key and value alike"),
-        ({"query": torch.zeros(1, 3, 5, 8)}, "agree in batch, heads and head_dim"),
-        ({"query": torch.zeros(1, 2, 5, 16)}, "agree in batch, heads and head_dim"),
+        ({"key": torch.zeros(1, 2, 9, 8)}, "key and value of one shape"),
+        ({"query": torch.zeros(1, 3, 5, 8)}, "have equal batch, heads and head_dim"),
+        ({"query": torch.zeros(1, 2, 5, 16)}, "have equal batch, heads and head_dim"),
         ({"key": torch.zeros(1, 2, 0, 8), "value": torch.zeros(1, 2, 0, 8)}, "at least one key"),
         ({name: torch.zeros(1, 2, 4, 144) for name in ("query", "key", "value")}, "head_dim must be in 1 … 128; got 144"),
         ({"value": torch.zeros(1, 2, 4, 8, dtype=torch.float16)}, "must share device and dtype"),

@@ -1,4 +1,4 @@
-"""Every entry of the table compiles for sm_90, fits it, and is made of its matrix instruction. No GPU is needed."""
+"""Every entry of the table compiles for sm_90, fits its shared memory and uses its matrix instruction. No GPU is needed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from kernels.compiling import SHARED_LIMIT, reports_of
 
-# Bytes that a thread may keep in slow memory, the most of Triton 3.6 and 3.9: kernel, dtype, form, tile -> bytes.
+# Bytes that a thread may spill to local memory, the larger of Triton 3.6 and 3.9: kernel, dtype, form, tile -> bytes.
 SPILLS = {
     ("attend", "bf16", "random", (64, 256, 32)): 96,
     ("attend", "bf16", "ragged", (64, 256, 32)): 64,
@@ -31,7 +31,7 @@ SPILLS = {
 
 @pytest.fixture(scope="module")
 def reports() -> list[dict[str, Any]]:
-    """One process compiles all, with the interpreter off."""
+    """Reports of all kernels, compiled in one subprocess with the interpreter off."""
     return reports_of("compile_table")
 
 

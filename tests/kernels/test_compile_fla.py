@@ -16,7 +16,7 @@ MECHANISMS = [name for name in attentions() if "fla" in card(name).implementatio
 
 @pytest.fixture(scope="module")
 def reports() -> list[dict[str, Any]]:
-    """Kernels of all mechanisms, and one that is broken."""
+    """Reports of the kernels of all mechanisms, and of one broken kernel."""
     return reports_of("compile_fla", *MECHANISMS, "broken")
 
 

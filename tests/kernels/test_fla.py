@@ -1,4 +1,4 @@
-"""flash-linear-attention's own kernels under our calls: in Triton's interpreter where there is no GPU."""
+"""flash-linear-attention's own kernels, called by our layers: in Triton's interpreter where there is no GPU."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from attn_zoo.conformance.requests import answers, draw
 pytest.importorskip("fla", reason="fla-core is not installed (extra: gpu or peers)")
 
 ALLOWED = 0.02
-"""Tolerance as a share of the largest number: some five roundings to bfloat16."""
+"""Tolerance relative to the largest number: about five roundings to bfloat16."""
 NEGATIVE = 0.025
 """Tolerance of negative eigenvalues, whose strengths up to 2 take a sixth rounding: 0.022 measured."""
 
 
 @pytest.fixture
 def kernels(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU: no search for the fastest tile, which takes a GPU, and loops whose counters are Triton's, as compiled ones are."""
+    """Adapt the kernels to a CPU: no autotuning, which needs a GPU, and Triton tensors as loop counters, as in compiled code."""
     if device.type == "cuda":
         return
     import triton.language as tl
@@ -49,7 +49,7 @@ def kernels(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Triton is not supported on current platform")
-# Weights of later keys, which the kernels mask after they computed them:
+# The kernels compute the weights of later keys, which may overflow, before they mask them:
 @pytest.mark.filterwarnings("ignore:overflow encountered in exp2", "ignore:invalid value encountered in multiply")
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What PyTorch asks of an operator: exact gradients, honest shapes for tracing, compilation in one graph, autocast."""
+"""PyTorch's requirements of an operator: exact gradients, true shapes for tracing, compilation in one graph, autocast."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_projection_gradients_are_exact(heads, padded, device):
 
 @pytest.mark.parametrize("seeded", [False, True])
 def test_attention_operators_pass_opcheck(seeded, device, monkeypatch):
-    monkeypatch.undo()  # an output amid NaN has an offset in its memory, which opcheck takes for a mistake
+    monkeypatch.undo()  # outputs surrounded by NaN have a storage offset, which opcheck rejects
     query, key, value = (draw(2, 3, n, 16, device=device, dtype=torch.float16) for n in (20, 9, 9))
     random = (torch.tensor(3, device=device), 0.5) if seeded else (None, 0.0)
     opcheck(ops.attend, (query, key, value, *random))
@@ -63,7 +63,7 @@ def test_projection_operators_pass_opcheck(padded, device, monkeypatch):
 
 @pytest.mark.parametrize(("backend", "dynamic"), [("eager", None), ("aot_eager", None), ("aot_eager", True)])
 def test_compiles_in_one_graph(backend, dynamic, device):
-    """A layer's use of both functions, from tokens to output, compiled against not compiled, at two lengths."""
+    """Both functions as a layer uses them, from tokens to output, compiled against uncompiled, at two lengths."""
 
     def attend(matrix: Tensor, tokens: Tensor, valid: Tensor) -> Tensor:
         compressed = project_sequence(matrix, tokens, valid)

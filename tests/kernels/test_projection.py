@@ -1,4 +1,4 @@
-"""The projection along the sequence: kernels against float64, with padding, odd sizes, strides and a sum cut anyhow."""
+"""The projection along the sequence: kernels against float64, with padding, odd sizes, strides and sums split in any way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARED = [  # batch, keys, width, rows, unused columns of the projection
 
 
 def draw(batch: int, keys: int, width: int, rows: int, unused: int, heads: int, dtype: torch.dtype, device: torch.device):
-    """Projection, tokens amid NaN, and a padding mask with one example nearly empty."""
+    """Return a projection, tokens surrounded by NaN, and a padding mask with one example nearly empty."""
     generator = torch.Generator().manual_seed(keys + width)
     lead = (heads,) if heads else ()
     matrix = torch.randn(*lead, rows, keys + unused, generator=generator) / keys**0.5
@@ -63,7 +63,7 @@ def test_projection_for_each_head(padded, dtype, device):
 
 
 def test_heads_side_by_side_are_read_in_place(device):
-    """What the layer has: (batch, keys, heads · head_dim) seen as (batch, heads, keys, head_dim)."""
+    """Tokens as a layer has them: (batch, keys, heads · head_dim) viewed as (batch, heads, keys, head_dim)."""
     matrix, tokens, valid = draw(2, 75, 32, 20, 0, 3, torch.float32, device)
     check(matrix, tokens.transpose(1, 2).contiguous().transpose(1, 2), None)
     check(matrix.mT.contiguous().mT, with_nan_padding(tokens, valid).mT.contiguous().mT, valid)
@@ -119,11 +119,11 @@ def test_gradient_of_one_input(wanted, device):
 @pytest.mark.parametrize(
     ("matrix", "tokens", "valid", "message"),
     [
-        ((3, 5), (2, 2, 5, 4), None, r"takes \(r, length\)"),
-        ((2, 3, 5), (2, 5, 4), None, r"takes \(r, length\)"),
-        ((3, 3, 5), (2, 2, 5, 4), None, "agree in heads"),
-        ((3, 5), (2, 6, 4), None, "a column for each of the keys"),
-        ((0, 5), (2, 5, 4), None, "needs a row"),
+        ((3, 5), (2, 2, 5, 4), None, r"takes a projection \(r, length\)"),
+        ((2, 3, 5), (2, 5, 4), None, r"takes a projection \(r, length\)"),
+        ((3, 3, 5), (2, 2, 5, 4), None, "have equal heads"),
+        ((3, 5), (2, 6, 4), None, "a column for each key"),
+        ((0, 5), (2, 5, 4), None, "needs at least one row"),
         ((3, 5), (2, 5, 4), torch.ones(2, 4, dtype=torch.bool), r"\(batch, keys\) = \(2, 5\)"),
         ((3, 5), (2, 5, 4), torch.ones(2, 5), "must be boolean"),
     ],

@@ -1,4 +1,4 @@
-"""The table has a tile for every problem, and work is cut into whole steps that fill the GPU."""
+"""The table has a tile for every problem, and work is split into whole steps that fill the GPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_papers_sizes_are_on_chip():
 
 
 def test_tiles_are_all_listed():
-    """What can be looked up is what the compiler test compiles."""
+    """Every tile that a lookup can return is among those that the compiler test compiles."""
     listed = {(kernel, bits, random, tile) for kernel, bits, random, tile in entries()}
     for dtype, random, keys, dim in itertools.product(DTYPES[1:3], (False, True), (64, 128, 256, 512), (32, 64, 128)):
         bits = 8 * dtype.itemsize

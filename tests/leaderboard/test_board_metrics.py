@@ -111,7 +111,7 @@ def test_averages_are_over_scores_between_0_and_1():
     shares = [*assemble.tables(records("f1_micro", "one")), *assemble.tables(records("f1_micro", "two"))]
     found = averages([*shares, table("r2"), table("mse")])
     assert found.reason is None and len(found.tasks) == 2
-    assert averages([shares[0], table("r2")]).reason == "fewer than two tasks are scored by a share"
+    assert averages([shares[0], table("r2")]).reason == "fewer than two tasks are scored by accuracy or F1"
 
 
 def test_a_difference_is_told_in_the_unit_of_its_metric():

@@ -53,7 +53,7 @@ def test_controls_do_not_shorten_the_budget():
 def test_a_budget_before_the_first_look_is_over():
     records = [run("softmax", seed, curve=SLOW) for seed in (1, 2)] + [run("linformer", seed, curve=FAST) for seed in (1, 2)]
     found, entries = board(records, "time", time=1.5)
-    assert (found.budget, found.rule) == (1.5, "as asked for")
+    assert (found.budget, found.rule) == (1.5, "as requested")
     assert entries["softmax"].over and entries["softmax"].score is None and "at 2.00 s" in entries["softmax"].note
     assert entries["linformer"].score.mean == 0.5 and entries["linformer"].score.count == 2
     (table,) = tables(records, equal={"time": 1.5})
@@ -95,10 +95,10 @@ def test_equal_memory_takes_the_best_dial_on_validation_that_fits():
     softmax = run("softmax", peak=3 * 2**20)
     records = [dial(8, 0.5, 2**20), dial(16, 0.7, 2 * 2**20), dial(32, 0.9, 4 * 2**20), softmax]
     found, entries = board(records, "memory")
-    assert (found.budget, found.score) == (3 * 2**20, "test") and "what softmax takes" in found.rule
+    assert (found.budget, found.score) == (3 * 2**20, "test") and "peak memory of any softmax row" in found.rule
     assert set(entries) == {"linformer k=16", "softmax"}
     assert entries["linformer k=16"].score.mean == pytest.approx(0.65), "the test score of the one chosen on validation"
-    assert entries["linformer k=16"].note == "best on validation of 2 that fit, of 3"
+    assert entries["linformer k=16"].note == "best on validation among the rows that fit (2 of 3)"
     _, entries = board(records, "memory", memory=1.5 * 2**20)
     assert entries["linformer k=8"].score.mean == pytest.approx(0.45) and entries["softmax"].over
     _, entries = board(records, "memory", memory=1000)
@@ -177,7 +177,7 @@ def test_times_are_shown_where_they_are_asked_for_alone():
     assert "- after 90.0 s, softmax: spent less than the budget" in render(tables(records, at=(5.0, 90.0)), "terminal")
     assert "after 5.00 s, softmax" not in render(tables(records, at=(5.0, 90.0)), "terminal")
     page = html_page(tables(records, at=(3.0,)), records, [])
-    assert "<b>time: 3.00 s</b> (as asked for)" in page
+    assert "<b>time: 3.00 s</b> (as requested)" in page
 
 
 def test_pretraining_counts_as_time_and_flops():
@@ -192,7 +192,7 @@ def test_pretraining_counts_as_time_and_flops():
     (row,) = table.rows
     assert row.costs.train_seconds == 8.0
     assert [point.seconds for point in row.scores.curve] == pytest.approx([4.0, 6.0, 8.0])
-    assert "400 steps of 64 examples, after 20 of pretraining on masked tokens; fp32" in render([table], "github")
+    assert "400 steps of 64 examples, after 20 steps of pretraining on masked tokens; fp32" in render([table], "github")
     uncounted = make_record(curve=SLOW, counted={"parameters": 1, "flops_per_example": 100}, spec_budget=budget)
     assert "FLOPs" not in tables([uncounted])[0].boards, "what pretraining took is not known"
 
@@ -200,9 +200,10 @@ def test_pretraining_counts_as_time_and_flops():
 def test_tables_say_that_a_time_ends_training_and_that_the_rate_stays():
     text = render(tables([timed("softmax", 0.2, 0.4, 0.8)]), "github")
     assert "; 10.0 s of training, at most 1,000,000 steps of 64 examples at a constant learning rate; fp32" in text
-    assert "had spent no more. Equal memory" in text and "planned for" not in text
+    assert "reached within the budget. Equal memory" in text and "planned for" not in text
     usual = render(tables([run("softmax", curve=SLOW)]), "github")
-    assert "; 400 steps of 64 examples; fp32" in usual and "no more, under a learning rate planned for all steps. Equal" in usual
+    assert "; 400 steps of 64 examples; fp32" in usual
+    assert "within the budget, under a learning-rate schedule planned for all steps. Equal" in usual
 
 
 def test_a_curve_over_seeds_has_the_steps_that_all_of_them_looked_after():

@@ -126,8 +126,8 @@ def test_sentences_tell_scores_differences_cost_and_what_was_not_judged():
 def test_a_task_on_which_nobody_passes_the_controls_says_nothing():
     records = [*yardsticks(softmax=(0.20, 0.22, 0.21)), *runs("linformer", 0.20, 0.21, 0.21)]
     ability = only(records)
-    assert "Says nothing of mechanisms: no mechanism is better than the control uniform" in of_ability(ability)
-    assert of_mechanism("linformer", [ability], ACCEPT)[0] == "No task that was measured says anything of it."
+    assert "This says nothing about mechanisms: no mechanism is better than the control uniform" in of_ability(ability)
+    assert of_mechanism("linformer", [ability], ACCEPT)[0] == "No measured task says anything about it."
 
 
 def test_abilities_are_told_apart_by_direction_and_convolution():
@@ -162,7 +162,7 @@ def test_the_cheapest_that_is_good_at_every_task_is_taken():
         "Take linformer: 2 % of softmax's FLOPs at 4,096 tokens. Against softmax: +0.3 ± 1.4 points at Copying and "
         "+0.0 ± 0.0 points at Mqar (3 seeds). Also close enough, in this order: nystrom."
     )
-    assert rests == "Rests on Copying, as tokens come back; Mqar, as keys find values."
+    assert rests == "This rests on Copying (because tokens come back); Mqar (because keys find values)."
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_what_does_not_qualify_is_not_taken(unfit):
 def test_without_another_mechanism_at_every_task_nothing_is_said_to_be_too_far():
     for beside in ([], cheap("linformer", *SURE), both("linformer", SURE, SURE[:2]), both("none", SURE, SURE)[:1]):
         told = next(of_answer(chosen(BASE, beside)))
-        assert told == "Not measured yet: beside softmax no mechanism has 3 seeds at all that this rests on."
+        assert told == "Not measured yet: no mechanism besides softmax has 3 seeds at every task that decides."
 
 
 def test_one_that_is_no_better_than_a_control_is_not_taken_however_little_may_be_kept():
@@ -243,7 +243,8 @@ def test_a_task_read_the_other_way_does_not_speak_and_each_way_has_its_answer():
 def test_what_is_not_recorded_and_what_says_nothing_is_named():
     found = chosen(yardsticks("copying", softmax=SURE[:2]), cheap("linformer", *SURE, task="copying"))
     (told,) = of_answer(found)
-    assert told.startswith("Not measured yet: Copying says nothing of it (softmax or the control uniform has fewer than 3 seeds)")
+    why = "softmax or the control uniform has fewer than 3 seeds"
+    assert told.startswith(f"Not measured yet: Copying says nothing about it ({why})")
     assert told.endswith("no records of mqar.")
 
 
@@ -277,7 +278,7 @@ def test_a_student_that_failed_at_a_seed_is_left_out():
     points = [{**p, "failed": "NaN"} if p["seed"] == 2 and p["attention"] != "uniform" else p for p in TRANSPLANT["points"]]
     found = drop_in({**TRANSPLANT, "points": points}, 25.0)
     assert found.spoken and not found.chosen and found.nearest is None
-    assert next(of_answer(found)).startswith("Not measured yet: beside softmax")
+    assert next(of_answer(found)).startswith("Not measured yet: no mechanism besides softmax")
 
 
 def test_without_a_control_an_encoder_says_nothing():
@@ -316,7 +317,7 @@ def test_the_setting_that_stands_for_a_mechanism_is_named():
 def test_without_records_it_says_so():
     text = findings([])
     assert "Not measured yet: there are no records." in text and text.count("Not measured yet") == len(NEEDS) + 3
-    assert "nothing recorded is close enough" not in text
+    assert "no other recorded mechanism is close enough" not in text
 
 
 @pytest.mark.parametrize("accept", [-1.0, 100.0])
@@ -340,12 +341,17 @@ def test_the_command_prints_them(folder, capsys):
     assert main(["findings", "--records", str(folder / "runs"), "--transplant", str(file), "--accept", "3"]) == 0
     out = capsys.readouterr().out
     assert "Take linformer" in out and "above -3 points" in out and "similarity of passages" in out
-    assert "left out, as it is no whole record" in out and "broken.json" in out
+    assert "left out, as it is not a complete record" in out and "broken.json" in out
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("{", "is no JSON"), ('{"experiment": "growth"}', "is of growth"), ("[]", "another kind"), ("unfinished", "was not finished")],
+    [
+        ("{", "is no JSON"),
+        ('{"experiment": "growth"}', "is a file of growth"),
+        ("[]", "another kind"),
+        ("unfinished", "was not finished"),
+    ],
 )
 def test_a_file_that_is_no_transplant_is_refused(folder, capsys, content, said):
     file = folder / "found.json"

@@ -93,7 +93,7 @@ def test_shade_is_none_at_the_best_control_and_deepest_at_the_best_of_each_task(
 def test_what_separates_nothing_is_not_shaded_and_says_why(whole):
     unshaded = {column.table.task["name"]: column.unshaded for column in whole.columns if column.unshaded}
     assert set(unshaded) == {"pixels"} and "beyond noise" in str(unshaded["pixels"])
-    assert "Not shaded: Pixels (CIFAR-10) (no mechanism is better than the control" in heat_map_svg(whole).replace("\n", " ")
+    assert "Not shaded: Pixels (CIFAR-10) (no mechanism is better than the control" in _words(heat_map_svg(whole))
 
 
 def test_gaps_say_why(whole):
@@ -115,13 +115,13 @@ def test_of_several_settings_the_best_on_validation_is_shown():
     found = heat_map(tables(records))
     assert [line.attention for line in found.lines] == ["softmax", "linformer", "uniform"]
     assert cell_of(found, "linformer", "digits").row.label == "linformer dial=1", "the choice does not see the test"
-    assert found.several == ("linformer",) and "best on validation: linformer" in heat_map_text(found)
+    assert found.several == ("linformer",) and "best on validation is shown: linformer" in heat_map_text(found)
 
 
 def test_what_was_tuned_is_said():
     study = Tuning("abc", {"budget.learning_rate": "choice(1,2)"}, trials=2, failed=0, best_trial=1, best_valid=0.9, seed=0)
     written = heat_map_text(heat_map(tables([make_record("linformer", tuning=study)])))
-    assert "Each row with its own budget.learning_rate, chosen on validation" in written
+    assert "Each row has its own budget.learning_rate, chosen on validation" in written
     assert "chosen on validation" not in heat_map_text(heat_map(tables([make_record("linformer")])))
 
 
@@ -136,7 +136,7 @@ def test_beyond_sixty_mechanisms_the_least_shaded_are_left_out():
     found = heat_map(tables([*many, make_record("uniform", test=0.4)]))
     assert len(found.lines) == MOST_LINES + 1 and found.left_out == 3 and found.lines[-1].control
     assert {"m00", "m01", "m02"}.isdisjoint({line.attention for line in found.lines})
-    assert "3 mechanisms of less shade are left out" in heat_map_text(found)
+    assert "3 mechanisms with less average shade are left out" in heat_map_text(found)
 
 
 def test_the_picture_holds_each_cell_once_in_the_colour_of_its_shade(whole):
@@ -174,6 +174,11 @@ def test_nothing_of_the_picture_reaches_over_its_edge(whole):
             x, y = float(text.get("x", 0)), float(text.get("y", 0))
             left = x - {"start": 0, "middle": 0.5, "end": 1}[text.get("text-anchor", "start")] * reach
             assert left >= -1 and left + 0.9 * reach <= width and size <= y <= height, f"{said!r} is cut"
+
+
+def _words(picture: str) -> str:
+    """Text of a picture, with its lines joined."""
+    return " ".join(re.sub("<[^>]*>", " ", picture).split())
 
 
 def _long_card() -> dict[str, Any]:
@@ -268,7 +273,7 @@ def test_counted_costs_stand_beside_the_scores(tmp_path):
     found = heat_map(tables([make_record(), make_record("linformer"), make_record("performer")]), columns)
     assert {line.attention: line.costs for line in found.lines}["linformer"] == ("0.004×", "64 KiB")
     picture = heat_map_svg(found)
-    assert ">0.004×</text>" in picture and "FLOPs at 4,096" in picture and "times softmax" in picture
+    assert ">0.004×</text>" in picture and "FLOPs at 4,096" in picture and "relative to softmax" in _words(picture)
     assert "0.004×" in heat_map_text(found)
 
 
@@ -301,13 +306,13 @@ def test_records_that_count_mechanisms_alone_show_them_at_one_length():
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"experiment": "growth"}, "takes a file of experiment=counted"), ({"complete": False}, "not finished")],
+    [({"experiment": "growth"}, "experiment=counted wrote; .* is of growth"), ({"complete": False}, "not finished")],
 )
 def test_a_file_of_other_figures_is_refused(tmp_path, changes, said):
     with pytest.raises(ValueError, match=said):
         counted_columns([counted(tmp_path, **changes)])
     (tmp_path / "broken.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match="no JSON"):
+    with pytest.raises(ValueError, match="not valid JSON"):
         counted_columns([tmp_path / "broken.json"])
 
 
@@ -356,7 +361,7 @@ def test_the_overview_of_the_terminal_is_the_map(folder, capsys):
     ("words", "said"),
     [
         (["--format", "svg", "--seeds"], "leave out --seeds"),
-        (["--format", "csv", "--costs", "some.json"], "--costs stands beside the heat map"),
+        (["--format", "csv", "--costs", "some.json"], "--costs adds columns to the heat map"),
         (["--costs", "nowhere.json"], "nowhere.json"),
         (["--format", "svg", "--records", "nowhere"], "there is no 'nowhere'"),
     ],

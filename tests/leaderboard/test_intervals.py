@@ -64,7 +64,7 @@ def test_a_score_that_is_no_number_is_a_failure():
     scores = {"test": float("nan"), "valid": 0.5, "train": 0.5}
     (table,) = tables([make_record(), make_record("linformer", scores=scores)])
     assert table.rows[1].scores.test is None
-    assert [str(failure) for failure in table.rows[1].scores.failures] == ["done with seed 1: its test score is no number"]
+    assert [str(failure) for failure in table.rows[1].scores.failures] == ["done with seed 1: its test score is not a number"]
 
 
 def grid(**cells: Mapping[str, tuple[float, ...]]) -> list[RunRecord]:

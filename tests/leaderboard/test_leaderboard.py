@@ -58,7 +58,7 @@ def test_rows_aggregate_seeds_and_show_failures_with_their_reason():
     assert "90.0 ± 24.8" in text
     assert "1 of 2" in text
     assert "because of diverged" in text
-    assert "rows differ in their seeds" in text
+    assert "rows were run with different seeds" in text
 
 
 def test_a_row_that_only_failed_shows_its_status():
@@ -254,4 +254,5 @@ def test_convolved_networks_stand_in_a_table_of_their_own_that_says_so():
     assert len(made) == len(said) == 3
     assert sum("heads=4; " in line for line in said) == 1
     assert sum("heads=4, a short convolution (4) before every attention; " in line for line in said) == 1
-    assert sum("one block for all layers, its keys and values made once, a short convolution (3)" in line for line in said) == 1
+    shared = "one block for all layers, with keys and values computed once, a short convolution (3)"
+    assert sum(shared in line for line in said) == 1

@@ -76,7 +76,7 @@ def test_a_cost_named_twice_is_refused(folder, capsys):
 def test_budgets_and_seeds_can_be_asked_for(folder, capsys):
     assert main(["leaderboard", "--records", str(folder), "--equal", "memory=2.5e6", "--seeds"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "of memory as asked for" in text and "2.4 MiB" in text
+    assert "for memory, as requested" in text and "2.4 MiB" in text
     assert "Digits, by seed" in text and "seed 3" in text and "90.3" in text
 
 
@@ -180,11 +180,11 @@ def test_all_columns_and_the_legend_are_shown_where_they_are_asked_for(crowded, 
     command = ["leaderboard", "--records", str(crowded), "--task", "digits"]
     assert main(command) == 0
     short = capsys.readouterr().out
-    assert "left out: dominated by" in short and "'dominated by': rows" not in short and "--legend tells" in short
+    assert "left out: dominated by" in short and "'dominated by' names rows" not in short and "--legend tells" in short
     assert main([*command, "--wide", "--legend"]) == 0
     whole = capsys.readouterr().out
     assert "left out" not in whole and "examples/s" in whole and "--legend tells" not in whole
-    assert "'dominated by': rows" in " ".join(whole.split())
+    assert "'dominated by' names rows" in " ".join(whole.split())
 
 
 def test_the_time_that_rows_are_ordered_by_stands_beside_the_scores(crowded, capsys):
@@ -199,4 +199,4 @@ def test_the_time_that_rows_are_ordered_by_stands_beside_the_scores(crowded, cap
 @pytest.mark.parametrize("word", ["--wide", "--legend"])
 def test_what_is_of_the_terminal_is_refused_elsewhere(crowded, capsys, word):
     assert main(["leaderboard", "--records", str(crowded), "--format", "github", word]) != 0
-    assert f"{word} is of --format terminal; --format github shows all of it" in capsys.readouterr().err
+    assert f"{word} applies to --format terminal only; --format github always shows everything" in capsys.readouterr().err

@@ -192,9 +192,8 @@ def test_other_data_have_a_table_of_their_own(tmp_path, plain):
 
 def test_a_page_tells_of_shared_blocks_and_short_convolutions(tmp_path, plain):
     text = page(some(tmp_path, spec_model=ModelSpec(shared_weights=True, reuse_keys=True, short_convolution=4)))
-    assert (
-        "4 heads, one block for all layers, its keys and values made once, a short convolution (4) before every attention" in text
-    )
+    shared = "one block for all layers, with keys and values computed once"
+    assert f"4 heads, {shared}, a short convolution (4) before every attention" in text
 
 
 def test_same_records_same_page(whole):

@@ -317,7 +317,7 @@ def test_over_all_tasks_a_mechanism_stands_at_its_mean_way_and_its_multiple_of_s
 def test_a_mechanism_on_few_tasks_is_no_point_over_all_tasks():
     _, found = overall_map(left_out="reformer")
     assert "reformer" not in {point.attention for point in overall.points(found, found.costs[1])}
-    assert "1 mechanisms were run on less than half of the tasks" in overall.caption(found, found.costs[1])
+    assert "Not drawn: 1 mechanisms run on fewer than half of the tasks" in overall.caption(found, found.costs[1])
 
 
 def test_files_follow_a_dark_page(tmp_path):

@@ -365,7 +365,7 @@ def test_no_rank_under_three_seeds_and_it_is_said_how_many_are_missing(seeds, mi
     (table,) = tables(records_of({name: scores[:seeds] for name, scores in CLEAR.items()}))
     assert all(row.standing.rank is None for row in table.rows)
     text = render([table], "terminal")
-    assert f"no ranks under 3 common seeds; {missing} more needed" in text
+    assert f"no ranks with fewer than 3 common seeds; {missing} more needed" in text
     assert "rank  attention" not in text and "Holm" not in text
 
 
@@ -373,7 +373,7 @@ def test_a_row_with_too_few_seeds_has_no_rank_and_takes_no_part():
     (table,) = tables(records_of(CLEAR | {"reformer": (0.4, 0.41)}))
     ranks = {row.label: row.standing.rank for row in table.rows}
     assert ranks == {"softmax": 1, "linformer": 1, "performer": 3, "reformer": None, "uniform": None}
-    assert "reformer: no rank under 3 seeds; 1 more needed" in render([table], "terminal")
+    assert "reformer: no rank with fewer than 3 seeds; 1 more needed" in render([table], "terminal")
 
 
 def test_a_row_of_which_a_seed_failed_has_no_rank():
@@ -400,13 +400,13 @@ def test_a_row_that_shares_no_seeds_is_left_out_with_its_reason():
         "performer": 3,
         "reformer": 4,
     }
-    reason = "longformer: no rank under 3 seeds in common with every ranked row; 2 more needed"
+    reason = "longformer: no rank with fewer than 3 seeds in common with every ranked row; 2 more needed"
     assert reason in render([table], "terminal")
 
 
 def test_one_contender_alone_has_no_rank():
     (table,) = tables(records_of({name: CLEAR[name] for name in ("softmax", "uniform")}))
-    assert table.ranking.reason == "no ranks, as there is one contender"
+    assert table.ranking.reason == "no ranks, as there is only one contender"
 
 
 def test_notes_are_of_the_rows_that_are_shown():

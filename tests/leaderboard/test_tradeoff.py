@@ -78,7 +78,7 @@ def test_settings_may_each_be_tuned_but_no_searched_hyperparameter_is_a_point():
     (curve,) = curves_of(table, FLOPS)
     assert curve.name == "linformer" and [row.costs.flops_per_example for row in curve.rows] == [100, 200]
     (picture,) = [p for p in tradeoffs([table]) if p.along == "FLOPs"]
-    assert "each setting with its own budget.learning_rate, chosen on validation" in picture.caption
+    assert "each setting has its own budget.learning_rate, chosen on validation" in picture.caption
 
 
 def test_what_failed_is_not_joined_and_a_named_implementation_has_its_own_curve():
@@ -249,7 +249,7 @@ def test_measured_costs_of_a_layer_are_axes_at_each_length(tmp_path):
     [
         ({"experiment": "cost"}, "of experiment=growth wrote"),
         ({"complete": False}, "not finished"),
-        ({"cells": None}, "not a whole"),
+        ({"cells": None}, "not a complete"),
     ],
 )
 def test_other_measurements_are_refused(tmp_path, changes, message):

@@ -1,6 +1,6 @@
-"""Broken attentions, at least one for each check of the kit; several are defects that published packages really have.
+"""Mutants: broken attentions, at least one for each check of the kit; several are defects of published packages.
 
-Each module holds those of one part of the kit, and importing it enters them in ``MUTANTS``. ``mutants.tasks`` has the tasks.
+Each module holds the mutants of one part of the kit; importing it enters them in ``MUTANTS``. ``mutants.tasks`` holds broken tasks.
 """
 
 from mutants import (
@@ -28,6 +28,6 @@ from mutants.originals import ORIGINALS
 PARTS = (card, agreement, causality, padding, stepwise, batch, promises, state, modes, gradients, numerics, cost, sizes)
 """Modules of mutants, in the order of the kit's parts."""
 DRAWN = (stranger, stranger_places, stranger_linear, stranger_trained)
-"""Modules of mutants drawn by somebody who had not read the kit."""
+"""Modules of mutants devised without knowledge of the kit."""
 
 __all__ = ["DRAWN", "MUTANTS", "ORIGINALS", "PARTS", "Mutant", "breaks", "plant"]

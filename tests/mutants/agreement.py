@@ -11,9 +11,9 @@ from mutants.entering import breaks
 from mutants.originals import PlainSoftmax, Projected, identity
 
 
-@breaks("eager_agrees_with_the_definition", "softmax", "of the largest number from the definition")
+@breaks("eager_agrees_with_the_definition", "softmax", "differs from the definition by")
 class HalvesTheScores(PlainSoftmax):
-    """Divides scores by twice the root that its own definition names."""
+    """Divides scores by 2 √d, where its own definition divides by √d."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().attend(query / 2, key, value, key_valid)
@@ -40,9 +40,9 @@ class DoublesItsQueries(Projected):
 breaks("limit_is_softmax", "projected", "against softmax attention", softmax_limit=identity(DoublesItsQueries))(DoublesItsQueries)
 
 
-@breaks("implementation_agrees_with_eager", "softmax", "errs by")
+@breaks("implementation_agrees_with_eager", "softmax", "the error is")
 class RoughKernel(PlainSoftmax):
-    """Has a kernel that multiplies in ten bits, as tensor cores do when nobody forbids it."""
+    """Has a kernel that multiplies with ten-bit mantissas, as tensor cores do unless that is switched off."""
 
     def attend_sdpa(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         rough = query + (query.half().to(query.dtype) - query).detach()
@@ -51,13 +51,13 @@ class RoughKernel(PlainSoftmax):
 
 @breaks("implementation_agrees_with_eager", "softmax", "gradient of value")
 class KernelWithoutGradient(PlainSoftmax):
-    """Has a kernel whose backward forgets the values."""
+    """Has a kernel whose backward pass gives the values no gradient."""
 
     def attend_sdpa(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().attend_sdpa(query, key, value.detach(), key_valid)
 
 
-@breaks("compressing_first_agrees", "projected", "compress first")
+@breaks("compressing_first_agrees", "projected", "compressing first against projecting first")
 class CompressesAlike(Projected):
     """Uses the map of the keys for the values as well when it compresses first."""
 
@@ -65,7 +65,7 @@ class CompressesAlike(Projected):
         return self.key_map @ tokens, self.key_map.clone() @ tokens
 
 
-@breaks("compressing_first_agrees", "projected", "masses against ones compressed")
+@breaks("compressing_first_agrees", "projected", "masses against the compressed mask")
 class WeighsPaddingToo(Projected):
     """Takes padded tokens for real ones when it weighs the bias."""
 
@@ -73,7 +73,7 @@ class WeighsPaddingToo(Projected):
         return self.compress(tokens, key_valid), self.compress(torch.ones_like(tokens[..., :1]), None)
 
 
-@breaks("compressing_first_agrees", "projected", "compressed and weighed against compressed")
+@breaks("compressing_first_agrees", "projected", "tokens of compress_and_weigh against those of compress")
 class WeighsAlike(Projected):
     """Uses the map of the keys for the values as well when it weighs."""
 

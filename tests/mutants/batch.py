@@ -1,4 +1,4 @@
-"""Mutants in which other examples or the layout of memory have an influence."""
+"""Mutants in which other examples or the memory layout influence the output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ScaledByTheBatch(PlainSoftmax):
 
 @breaks("batch_order_has_no_influence", "softmax", "permuted examples")
 class NumbersItsRows(PlainSoftmax):
-    """Treats examples by their place in the batch."""
+    """Scales the queries of an example by its place in the batch."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         place = torch.arange(len(query), dtype=query.dtype)[:, None, None, None]
@@ -28,7 +28,7 @@ class NumbersItsRows(PlainSoftmax):
 
 @breaks("batch_size_has_no_influence", "linear", "examples against 6")
 class CarriesOver(Linear):
-    """Works in blocks of a thousand examples and shifts the values of the second by one."""
+    """Works in blocks of a thousand examples and shifts the values of the second block by one example."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         blocks = [value[:1000], value[1000:].roll(1, dims=0)]
@@ -37,7 +37,7 @@ class CarriesOver(Linear):
 
 @breaks("memory_layout_has_no_influence", "softmax", "view")
 class WantsContiguous(PlainSoftmax):
-    """Views memory as it is not laid out."""
+    """Calls ``view`` on queries as if they were contiguous."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().attend(query.view(-1).view(query.shape), key, value, key_valid)
@@ -45,7 +45,7 @@ class WantsContiguous(PlainSoftmax):
 
 @breaks("memory_layout_has_no_influence", "softmax", "against contiguous inputs")
 class AssumesContiguous(PlainSoftmax):
-    """Reads memory as if it were contiguous."""
+    """Reads queries with strides of contiguous memory, even if they are not contiguous."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         heads, length, width = query.shape[1:]
@@ -55,7 +55,7 @@ class AssumesContiguous(PlainSoftmax):
 
 @breaks("inputs_are_left_alone", "linear", "writing into the output changed")
 class HandsBackItsInput(Linear):
-    """Returns the caller's own memory."""
+    """Returns the caller's own value tensor."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return value
@@ -63,7 +63,7 @@ class HandsBackItsInput(Linear):
 
 @breaks("inputs_are_left_alone", "softmax", "the call changed")
 class ScalesInPlace(PlainSoftmax):
-    """Scales the caller's queries."""
+    """Scales the caller's queries in place."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().attend(query.mul_(0.5), key, value, key_valid)

@@ -1,4 +1,4 @@
-"""Mutants whose card claims what does not hold, is incomplete, or does not refuse the rest."""
+"""Mutants with a card that is false or incomplete, or that do not refuse requests beyond their claims."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Untypeable(Linear):
 
 @breaks("card_is_complete", "projected", "equals the defaults", variants={"twice": {"projected_length": 6}})
 class SameVariant(Projected):
-    """Proves its defaults twice."""
+    """Has a variant that equals its defaults."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Unshrinking:
 
 @breaks("defaults_suit_every_length", "projected", "the defaults are refused at", options=Unshrinking)
 class RefusedByDefault(Projected):
-    """Refuses short inputs, to which its default is no shorter."""
+    """Refuses short inputs, for which its default projected length is not shorter."""
 
     def __init__(self, geometry: Geometry, options: Unshrinking, implementation: str = "eager") -> None:
         if options.projected_length >= geometry.keys:
@@ -58,9 +58,9 @@ class RefusedByDefault(Projected):
         super().__init__(geometry, ProjectedOptions(projected_length=options.projected_length), implementation)
 
 
-@breaks("defaults_suit_every_length", "projected", "the defaults are doubted at")
+@breaks("defaults_suit_every_length", "projected", "the method warnings doubts the defaults at")
 class DoubtedByDefault(Projected):
-    """Doubts what its own default makes of long inputs."""
+    """Warns about its own default projected length for long inputs."""
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class CausalInName(PlainSoftmax):
 
 @breaks("request_checking_is_inherited", "softmax", "overrides forward")
 class SwallowsKeywords(PlainSoftmax):
-    """Takes any keyword and looks at none, as a public Linformer does with its mask."""
+    """Accepts any keyword and ignores it, as a public Linformer does with its mask."""
 
     def forward(self, query: Any, key: Any, value: Any, **ignored: Any) -> Tensor:
         return self.attend(query, key, value, None)
@@ -86,7 +86,7 @@ class SwallowsKeywords(PlainSoftmax):
 
 @breaks("output_is_like_the_queries", "softmax", "float64, inputs torch.float32")
 class Widens(PlainSoftmax):
-    """Answers in double precision whatever it was given."""
+    """Returns float64 for inputs of any dtype."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().attend(query, key, value, key_valid).double()
@@ -102,7 +102,7 @@ class ZeroByZero(Linear):
 
 @breaks("cross_lengths_run_or_are_refused", "linear", "must be refused with UnsupportedError")
 class SwallowsCross(Linear):
-    """Builds for unequal lengths by forgetting one of them."""
+    """Accepts unequal lengths of queries and keys and ignores one of them."""
 
     def __init__(self, geometry: Geometry, options: NoOptions, implementation: str = "eager") -> None:
         super().__init__(replace(geometry, queries=geometry.keys), options, implementation)
@@ -112,7 +112,7 @@ class SwallowsCross(Linear):
     "cross_lengths_run_or_are_refused", "linear", "output (3, 2, 33, 8), queries (3, 2, 9, 8)", can={"cross": True, "causal": False}
 )
 class SquareOnly(Linear):
-    """Claims cross attention and answers once per key."""
+    """Claims cross attention and returns one output for each key."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().attend(query, key, value, key_valid).mean(dim=2, keepdim=True).expand_as(value)
@@ -120,7 +120,7 @@ class SquareOnly(Linear):
 
 @breaks("other_lengths_run_or_are_refused", "softmax", "RuntimeError")
 class WholeBlocksOnly(PlainSoftmax):
-    """Claims any length and runs at multiples of three."""
+    """Claims any length and runs at multiples of three only."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().attend(query.unflatten(2, (-1, 3)).flatten(2, 3), key, value, key_valid)
@@ -128,7 +128,7 @@ class WholeBlocksOnly(PlainSoftmax):
 
 @breaks("other_lengths_run_or_are_refused", "projected", "RuntimeError")
 class WantsTheWholeLength(Projected):
-    """Claims shorter inputs and runs at one length."""
+    """Claims shorter inputs and runs at one length only."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return self.attend_compressed(query, self.key_map @ key, self.value_map @ value)
@@ -136,7 +136,7 @@ class WantsTheWholeLength(Projected):
 
 @breaks("resizing_leads_to_the_new_length", "projected", "RuntimeError")
 class ResizesInName(Projected):
-    """Notes the new length and leaves its maps as they are."""
+    """Records the new length and leaves its maps unchanged."""
 
     def resize_length(self, length: int) -> None:
         self.geometry = self.geometry_at(length)
@@ -144,7 +144,7 @@ class ResizesInName(Projected):
 
 @breaks("resizing_leads_to_the_new_length", "linear", "is refused")
 class RefusesToGrow(Linear):
-    """Claims any length and refuses to go there."""
+    """Claims any length and refuses to be resized."""
 
     def resize_length(self, length: int) -> None:
         raise UnsupportedError("no")
@@ -172,16 +172,16 @@ class ReadsInSecret(UniformAverage):
 
 @breaks("unfit_requests_are_refused", "linear", "must raise ValueError")
 class TakesAnything(Linear):
-    """Leaves every request unchecked."""
+    """Skips the check of every request."""
 
     def _check_request(self, *request: Any) -> None: ...
 
 
 @breaks("building_draws_what_is_claimed", "hashed", "random_at_build is not claimed", can={"random_at_build": False})
 class RandomInSecret(Hashed):
-    """Draws its plane without saying so."""
+    """Draws its plane at random, which its card does not claim."""
 
 
 @breaks("building_draws_what_is_claimed", "linear", "the card claims random_at_build", can={"random_at_build": True})
 class RandomInName(Linear):
-    """Claims to draw something and draws nothing."""
+    """Claims to draw at random when built, and draws nothing."""

@@ -1,4 +1,4 @@
-"""Mutants in which the future has an influence, or the past has none."""
+"""Mutants in which the future influences the output, or the past does not."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TriangleOnProjections(Projected):
 
 @breaks("causal_output_ignores_the_future", "projected", "must be refused with UnsupportedError, but it ran")
 class SwallowsCausality(Projected):
-    """Builds a causal geometry as if it were not."""
+    """Accepts a causal geometry and ignores causality."""
 
     def __init__(self, geometry: Geometry, options: ProjectedOptions, implementation: str = "eager") -> None:
         super().__init__(replace(geometry, causal=False), options, implementation)
@@ -69,7 +69,7 @@ class SwallowsCausality(Projected):
 
 @breaks("padding_in_the_future_has_no_influence", "softmax", "when the rest is padding")
 class CountsTheFuture(PlainSoftmax):
-    """Sharpens by the number of valid keys, later ones included."""
+    """Sharpens the weights by the log of the number of valid keys, later ones included."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         count = torch.tensor(float(key.shape[2])) if key_valid is None else key_valid.sum(dim=-1)[:, None, None, None]
@@ -86,7 +86,7 @@ class SumsOverFeatures(Linear):
 
 @breaks("causal_output_sees_the_past", "softmax", "does not see itself")
 class BlindToItself(PlainSoftmax):
-    """Sees only what came before, as the blocks of a public linear attention do."""
+    """Sees only earlier positions, not itself, as the blocks of a public linear attention do."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         before = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril(-1)

@@ -1,4 +1,4 @@
-"""Mutants whose cost is not that on the card."""
+"""Mutants whose cost differs from that on the card."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def half_cost(geometry: Geometry, options: Any) -> Cost:
 
 @breaks("cost_formula_is_exact", "softmax", "FLOPs, PyTorch counted", cost=half_cost)
 class CountsHalf(PlainSoftmax):
-    """Counts a multiply-add as one."""
+    """Counts a multiply-add as one FLOP."""
 
 
 def hidden_parameters(geometry: Geometry, options: Any) -> Cost:
@@ -29,7 +29,7 @@ def hidden_parameters(geometry: Geometry, options: Any) -> Cost:
 
 @breaks("cost_formula_is_exact", "projected", "the card says 0 parameters", cost=hidden_parameters)
 class HidesParameters(Projected):
-    """Does not count what grows with the length."""
+    """Does not count its parameters, which grow with the length."""
 
 
 def backward_as_forward(geometry: Geometry, options: Any) -> Cost:
@@ -39,7 +39,7 @@ def backward_as_forward(geometry: Geometry, options: Any) -> Cost:
 
 @breaks("cost_formula_is_exact", "softmax", "FLOPs backward, PyTorch counted", cost=backward_as_forward)
 class HalvesItsBackward(PlainSoftmax):
-    """Counts one gradient of a product that has two."""
+    """Counts one of the two gradients of each product in the backward pass."""
 
 
 def state_of(tensors: float) -> Callable[[Geometry, Any], Cost]:
@@ -52,17 +52,17 @@ def state_of(tensors: float) -> Callable[[Geometry, Any], Cost]:
 
 @breaks("state_bytes_are_needed_and_enough", "softmax", "depend on 40 independent numbers", cost=state_of(1))
 class CachesKeysOnly(PlainSoftmax):
-    """Forgets that values are cached, too."""
+    """States a cache of the keys without the values."""
 
 
 @breaks("state_bytes_are_needed_and_enough", "softmax", "depend on 40 independent numbers", cost=state_of(1.8))
 class ForgetsTheFirst(PlainSoftmax):
-    """Counts a cache that lacks one of five tokens' keys."""
+    """States a cache that lacks the key of one of five tokens."""
 
 
-@breaks("state_bytes_are_needed_and_enough", "softmax", "all of key, value, which later answers depend on", cost=state_of(3))
+@breaks("state_bytes_are_needed_and_enough", "softmax", "all of key, value, which later outputs depend on", cost=state_of(3))
 class CachesQueriesToo(PlainSoftmax):
-    """Counts queries among what must be held."""
+    """States a cache that holds queries as well."""
 
 
 def always(geometry: Geometry, options: Any) -> Cost:
@@ -71,12 +71,12 @@ def always(geometry: Geometry, options: Any) -> Cost:
 
 @breaks("state_bytes_are_needed_and_enough", "softmax", "of state without causality", cost=always)
 class StateWithoutOrder(PlainSoftmax):
-    """States a cache where every token sees all others."""
+    """States a cache without causality, where every token sees all others."""
 
 
-@breaks("shapes_flow_without_numbers", "softmax", "asks shapes for numbers")
+@breaks("shapes_flow_without_numbers", "softmax", "does not run on the meta device")
 class Peeping(PlainSoftmax):
-    """Chooses its path by looking at its inputs."""
+    """Branches on the values of its inputs."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().attend(query, key, value if value.sum() > 0 else value * 1, key_valid)
@@ -84,12 +84,12 @@ class Peeping(PlainSoftmax):
 
 @breaks("time_grows_as_printed", "led", "FLOPs grow like n^2.00", time=Growth("n d"), cost=led_cost)
 class LinearInName(Led):
-    """Prints a big-O that its own formula contradicts."""
+    """Claims a growth of time that its own cost formula contradicts."""
 
 
 @breaks("time_grows_as_printed", "linear", "numbers written grow like n^")
 class QuadraticSums(Linear):
-    """Forms all pairs where no matrix product shows them, block by block."""
+    """Forms all pairs block by block without a matrix product, so that no FLOPs are counted."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         pairs = torch.stack([(query - key[:, :, j : j + 1]).sum(dim=(2, 3)) for j in range(0, key.shape[2], 16)]).sum(dim=0)
@@ -98,7 +98,7 @@ class QuadraticSums(Linear):
 
 @breaks("time_grows_as_printed", "linear", "eager, causal=False: FLOPs grow like n^", implementations=("eager", "tiled"))
 class QuadraticBesideItsTiles(Linear):
-    """Compares all pairs block by block in ``eager``, where the card counts tiles that do not."""
+    """Compares all pairs block by block in ``eager``, while the card counts the ``tiled`` form, which does not."""
 
     attend_tiled = Linear.attend
 
@@ -109,7 +109,7 @@ class QuadraticBesideItsTiles(Linear):
 
 @breaks("time_grows_as_printed", "linear", "eager, causal=False: numbers written grow like n^", implementations=("eager", "tiled"))
 class QuadraticSumsBesideItsTiles(QuadraticSums):
-    """The same without matrix products."""
+    """Forms all pairs in ``eager`` alone, without a matrix product."""
 
     attend_tiled = Linear.attend
 

@@ -1,4 +1,4 @@
-"""Entry of mutants: a class made by hand, or a planted defect of a line or two in a sound attention."""
+"""Registration of mutants: a class written by hand, or a defect of a line or two planted in a sound attention."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mutants.originals import ORIGINALS
 
 
 class Mutant(NamedTuple):
-    """A broken attention, the check that must catch it and a part of what the check must say."""
+    """A broken attention, the check that must catch it, its original, and a part of the expected message."""
 
     check: str
     card: AttentionCard
@@ -27,14 +27,14 @@ MUTANTS: list[Mutant] = []
 Class = type[Attention]
 
 SHAPED = originals_more.Window, originals_more.Gated, originals_more.Features
-"""Importing them enters their cards."""
+"""Originals whose import enters their cards."""
 
 Around = Callable[..., Tensor]
-"""A call of the base as a function of (attend, module, query, key, value, key_valid), where ``attend`` is the base's."""
+"""Wrapper of the base's method: a function of (attend, module, query, key, value, key_valid), ``attend`` being that method."""
 
 
 def breaks(check: str, original: str, says: str, **facts: Any) -> Callable[[Class], Class]:
-    """Enter a class as the mutant that ``check`` must catch. ``can`` changes single claims."""
+    """Enter a class as the mutant that ``check`` must catch. ``facts`` change its card; ``can`` changes single claims."""
 
     def enter(cls: Class) -> Class:
         sound = ORIGINALS[original]
@@ -57,7 +57,7 @@ def plant(
     members: Mapping[str, Any] | None = None,
     **facts: Any,
 ) -> None:
-    """Enter a mutant of ``base``: ``around`` stands for one method, ``members`` for others."""
+    """Enter a mutant of ``base``: ``around`` wraps its ``method``, and ``members`` replace other attributes."""
     sound = ORIGINALS[base].build
     held = dict(members or {})
     if around is not None:

@@ -12,7 +12,7 @@ from mutants.originals import Led, Linear, PlainSoftmax, Projected, ProjectedOpt
 
 @breaks("every_position_gets_a_gradient", "softmax", "key: no gradient at 1 of 33 positions")
 class DropsTheLastKey(PlainSoftmax):
-    """Loses a key to rounding down."""
+    """Ignores the last key, as rounding down would."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         seen = torch.ones(len(key), key.shape[2], dtype=torch.bool) if key_valid is None else key_valid.clone()
@@ -22,7 +22,7 @@ class DropsTheLastKey(PlainSoftmax):
 
 @breaks("every_position_gets_a_gradient", "led", "stream second_value: no gradient at 33 of 33 positions")
 class IgnoresAStream(Led):
-    """Asks its layer for a projection that it does not use."""
+    """Requests a stream (a projection) from its layer and does not use it."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         return super().attend(query, key, value, key_valid, **{**streams, "second_value": value})
@@ -39,7 +39,7 @@ class Idle(Projected):
 
 @breaks("gradients_match_finite_differences", "linear", "causal=False")
 class DetachesTheNormaliser(Linear):
-    """Treats its features of the keys as constants when it differentiates."""
+    """Halves the gradient of the keys, as a normaliser taken for a constant would."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().attend(query, key.detach() + 0.5 * (key - key.detach()), value, key_valid)

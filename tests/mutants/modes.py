@@ -1,4 +1,4 @@
-"""Mutants that only some modes show: training, no gradients, other types and devices, loud inputs, padding between tokens."""
+"""Mutants that fail only in some modes: training, no gradients, other dtypes and devices, large inputs, padding between tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def unmasked(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, 
 
 
 def with_the_mean(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-    """Add a trace of the mean of all values."""
+    """Add a thousandth of the mean of all values."""
     return attend(query, key, value, key_valid) + 1e-3 * value.mean(dim=2, keepdim=True)
 
 
@@ -63,7 +63,7 @@ def filled(fill: float, *, future: bool) -> Any:
 
 
 class _Contiguous(torch.autograd.Function):
-    """Identity whose backward views the gradient of the output flat."""
+    """Identity whose backward pass calls ``view(-1)`` on the gradient of the output."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class _Contiguous(torch.autograd.Function):
 
 
 class _Misread(_Contiguous):
-    """Identity whose backward reads the gradient of the output as if it were contiguous."""
+    """Identity whose backward pass reads the gradient of the output as if it were contiguous."""
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -126,27 +126,27 @@ def mask_on_the_cpu(attend: Any, self: Any, query: Tensor, key: Tensor, value: T
 
 
 def leaves_half(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-    """Pass through numbers beyond the range of float16."""
+    """Compute with intermediate numbers beyond the range of float16."""
     return attend(query, key, value * 60000 / 60000, key_valid)
 
 
 def by_place(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-    """Scale by the number of keys, padding included, where there is a mask."""
+    """Scale the output by 1 + 1 / keys, padding included in the count, where there is a mask."""
     return attend(query, key, value, key_valid) * (1 if key_valid is None else 1 + 1 / key.shape[2])
 
 
 def decays(logs: Any, self: Any, key: Tensor, key_valid: Tensor | None) -> Tensor:
-    """Let padded tokens decay the memory as a key of zeros does."""
+    """Let padded tokens decay the memory as any key does."""
     return logs(key, None)
 
 
 def decays_at_least(logs: Any, self: Any, key: Tensor, key_valid: Tensor | None) -> Tensor:
-    """Keep nine tenths of the memory at most, also at padded tokens."""
+    """Keep at most nine tenths of the memory at each token, padded ones included."""
     return logs(key, None) - 0.1
 
 
 def sharpened(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-    """Sharpen by the logarithm of the length, padding included."""
+    """Sharpen the weights by the root of the number of keys, padding included, where there is a mask."""
     return attend(query * (1 if key_valid is None else 1 + 0.01 * key.shape[2] ** 0.5), key, value, key_valid)
 
 

@@ -1,4 +1,4 @@
-"""Mutants that lose precision or drop out wrongly."""
+"""Mutants that lose precision or apply dropout wrongly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mutants.originals import Linear, PlainSoftmax
 
 @breaks("single_precision_is_close", "softmax", "float32 against float64")
 class HalvesInSecret(PlainSoftmax):
-    """Computes in half precision whatever falls short of double."""
+    """Rounds float32 queries to half precision."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         rounded = query.half().to(query.dtype) if query.dtype == torch.float32 else query
@@ -20,7 +20,7 @@ class HalvesInSecret(PlainSoftmax):
 
 @breaks("large_inputs_stay_finite", "softmax", "inputs 30 times as large")
 class Overflows(PlainSoftmax):
-    """Takes exponentials of scores as they come, as a public Performer does."""
+    """Takes exponentials of scores without subtracting the largest, as a public Performer does."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         weights = (query @ key.mT / query.shape[-1] ** 0.5).exp()
@@ -38,7 +38,7 @@ class KnowsNoBfloat(Linear):
 
 @breaks("bfloat16_is_close", "linear", "half of the outputs are off by more than")
 class CountsInBfloat(Linear):
-    """Subtracts large numbers that bfloat16 cannot tell apart."""
+    """Adds and subtracts a large number, which bfloat16 rounds."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().attend(query, key, (value + 300) - 300, key_valid)
@@ -46,15 +46,15 @@ class CountsInBfloat(Linear):
 
 @breaks("compiled_agrees", "softmax", "compiled by eager")
 class CompilesOtherwise(PlainSoftmax):
-    """Takes another path when it is compiled, and leaves the scale behind."""
+    """Takes another path when it is compiled, with scores twice as large."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().attend(2 * query if torch.compiler.is_compiling() else query, key, value, key_valid)
 
 
-@breaks("dropout_acts_in_training_only", "softmax", "survivors must be scaled up")
+@breaks("dropout_acts_in_training_only", "softmax", "scale what is not dropped")
 class DropsWithoutScaling(PlainSoftmax):
-    """Drops outputs and leaves the survivors as they are."""
+    """Drops outputs without scaling up the survivors."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         kept = 1 - self.options.dropout * self.training
@@ -63,7 +63,7 @@ class DropsWithoutScaling(PlainSoftmax):
 
 @breaks("dropout_acts_in_training_only", "softmax", "nothing is dropped")
 class NeverDrops(PlainSoftmax):
-    """Takes a dropout rate and forgets it."""
+    """Accepts a dropout rate and ignores it."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         was, self.training = self.training, False

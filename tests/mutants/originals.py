@@ -1,4 +1,4 @@
-"""Small sound attentions that the mutants are made from: one for each thing a card can say. None is registered."""
+"""Originals: small sound attentions that mutants are derived from, one for each kind of claim on a card. None is registered."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ORIGINALS["uniform"] = card_of("uniform")
 
 @dataclass
 class NoOptions:
-    """Nothing to choose."""
+    """Options of an attention that has none."""
 
 
 def linear_cost(geometry: Geometry, options: NoOptions) -> Cost:
@@ -66,7 +66,7 @@ def linear_cost(geometry: Geometry, options: NoOptions) -> Cost:
 
 @dataclass(frozen=True)
 class Sums:
-    """φ(K)ᵀ [V 1] of the tokens read."""
+    """State of linear attention: the sum φ(K)ᵀ [V 1] over the tokens read."""
 
     summed: Tensor
     position: int = 0
@@ -133,7 +133,7 @@ def projected_cost(geometry: Geometry, options: ProjectedOptions) -> Cost:
 
 
 def identity(cls: type[Projected]) -> Callable[[Geometry], Attention]:
-    """The setting in which ``cls`` is softmax attention."""
+    """Return a builder of ``cls`` with identity maps, which is softmax attention."""
 
     def build(geometry: Geometry) -> Attention:
         built = cls(geometry, ProjectedOptions(projected_length=geometry.keys))
@@ -203,7 +203,7 @@ def quadratic_cost(geometry: Geometry, options: NoOptions) -> Cost:
     reads=("query", "value"),
 )
 class Hashed(Attention):
-    """Softmax attention of X to itself within the two halves that a random plane cuts space into."""
+    """Softmax attention of X to itself within two buckets, the sides of a random plane."""
 
     plane: Tensor
 
@@ -245,7 +245,7 @@ def leaders(geometry: Geometry, options: NoOptions) -> tuple[Stream, ...]:
     streams=leaders,
 )
 class Led(Attention):
-    """Softmax attention whose first two positions ask with a query of their own, and whose values come in two halves."""
+    """Softmax attention with its own query projection for the first two positions, and the mean of two projections as values."""
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, *, leader_query: Tensor, second_value: Tensor

@@ -1,4 +1,4 @@
-"""More small sound attentions for mutants: a gated recurrence, a window and random features, each beside its definition."""
+"""More small sound attentions for mutants: a gated recurrence, a window and random features, each with its definition."""
 
 from __future__ import annotations
 

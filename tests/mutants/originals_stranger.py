@@ -1,4 +1,4 @@
-"""Sound attentions as strangers write them, from which ``mutants_stranger`` is made; most carry no definition."""
+"""Sound attentions in the style of third-party code, originals of the ``stranger`` mutants; most have no definition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, allowed_p
 from mutants.originals import NoOptions, original
 
 CHUNK = 16
-"""Positions that the chunked recurrences read at once."""
+"""Positions in a chunk of the recurrences."""
 
 
 @dataclass
@@ -142,7 +142,7 @@ def alibi_cost(geometry: Geometry, options: AlibiOptions) -> Cost:
     variants={"narrow": {"window": 3}},
 )
 class Alibi(Attention):
-    """Softmax attention within a window of positions, less a slope of the head times the distance."""
+    """Softmax attention within a window of positions; scores are reduced by a slope of the head times the distance."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         window, width = self.options.window, alibi_width(self.geometry, self.options)
@@ -167,7 +167,7 @@ class Alibi(Attention):
 
 @dataclass(frozen=True)
 class Kept:
-    """Rotated keys, and values, of the tokens read."""
+    """Cache of the rotated keys and the values of the tokens read."""
 
     key: Tensor
     value: Tensor

@@ -1,4 +1,4 @@
-"""More sound attentions as strangers write them: recurrences, low rank, random features, hashing, and a mixture."""
+"""More sound attentions in the style of third-party code: recurrences, low rank, random features, hashing, and a mixture."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mutants.originals_stranger import CHUNK
 
 @dataclass(frozen=True)
 class Held:
-    """Decayed sum of the outer products of the tokens read."""
+    """State of a recurrence: the decayed sum of the outer products of the tokens read."""
 
     summed: Tensor
     position: int = 0
@@ -77,7 +77,7 @@ class Decayed(Attention):
             return self.divided(torch.cat(outputs, dim=2)).to(value.dtype), summed
 
     def chunk(self, summed: Tensor, query: Tensor, key: Tensor, value: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs of the chunk, and the sum after it; ``logs`` are those of the gates, (batch, heads, c, 1)."""
+        """Return the outputs of the chunk and the sum after it; ``logs`` are log gates, (batch, heads, c, 1)."""
         total = logs.cumsum(dim=2)
         decays = (total - total.mT).tril().exp().tril()
         out = (query @ key.mT * decays) @ value + (query * total.exp()) @ summed
@@ -140,7 +140,7 @@ class Segmented(Attention):
         return softmax_over_valid(scores, (size[..., 0] > 0)[:, None, None]) @ (means @ value)
 
     def segment(self, valid: Tensor) -> Tensor:
-        """Number of the segment of each token."""
+        """Return the index of the segment of each token."""
         rank, count = valid.cumsum(dim=1) - 1, valid.sum(dim=1, keepdim=True)
         return torch.div(rank * self.options.segments, count.clamp(min=1), rounding_mode="floor")
 

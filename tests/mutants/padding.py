@@ -1,4 +1,4 @@
-"""Mutants in which padding has an influence."""
+"""Mutants in which padding influences the output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ForgetsTheMask(SwallowsKeywords):
 
 @breaks("padding_has_no_influence", "linear", "must be refused with UnsupportedError, but it ran", can={"key_padding": False})
 class TakesMasks(TakesAnything):
-    """Takes a mask that the card says it cannot honour."""
+    """Accepts a mask that its card does not claim to honour."""
 
 
 @breaks("padding_gets_no_weight", "softmax", "padded keys seem to stay in the normaliser")
@@ -48,7 +48,7 @@ class ValuesMaskedOnly(Linear):
         return super().attend(query, key, value, None)
 
 
-@breaks("padding_gets_no_weight", "linear", "fills up the last block seems to take part")
+@breaks("padding_gets_no_weight", "linear", "fill up the last block seem to take part")
 class FillsUpWithZeros(Linear):
     """Fills the last block with zero keys that take part, as a public Nyström attention does."""
 
@@ -78,7 +78,7 @@ class PaddingTakesPlaces(Hashed):
 
 @breaks("padding_amounts_to_shorter_inputs", "projected", "positions padded to")
 class MovesShorterInputs(Projected):
-    """Puts shorter inputs at the end of its maps and padded ones at their front."""
+    """Applies the last columns of its maps to shorter inputs, but the first columns to padded ones."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         keys = key.shape[2]
@@ -87,7 +87,7 @@ class MovesShorterInputs(Projected):
 
 @breaks("padding_amounts_to_shorter_inputs", "projected", "31 positions padded to 95")
 class DoublesForShortInputs(Projected):
-    """Weighs inputs that are much too short twice."""
+    """Doubles the keys of inputs that are more than 40 tokens shorter than the built length."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         short = self.geometry.keys - key.shape[2] > 40
@@ -107,7 +107,7 @@ class MinusInfinity(PlainSoftmax):
 
 @breaks("queries_without_keys_give_zeros", "softmax", "before the first valid key must give zeros")
 class MeanOfNothing(PlainSoftmax):
-    """Masks with a large negative number, so that a row without keys is a mean of what it may not see."""
+    """Masks with a large negative number, so that a row without keys is a mean of masked values."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)

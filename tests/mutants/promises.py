@@ -1,4 +1,4 @@
-"""Mutants that break a promise which no output shows at once: arguments, heads, the process, options, errors, resizing."""
+"""Mutants that break a promise that a single output does not show: heads, the process, options, errors, resizing, empty inputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def heads_swapped(attend: Any, self: Any, query: Tensor, key: Tensor, value: Ten
 
 
 def first(act: Any) -> Any:
-    """Do something before each call."""
+    """Call ``act(module)`` before each call of the base."""
 
     def around(attend: Any, self: Any, *given: Any) -> Tensor:
         act(self)
@@ -42,7 +42,7 @@ def first(act: Any) -> Any:
 
 
 def built(act: Any) -> Any:
-    """Do something when a module is built."""
+    """Call ``act(options)`` when a module is built."""
 
     def init(self: Any, geometry: Any, options: Any, implementation: str = "eager") -> None:
         act(options)
@@ -62,7 +62,7 @@ def narrows(options: Any) -> None:
 @dataclass
 class Reversible:
     reverse: bool = False
-    """Reads from the end."""
+    """Read the sequence from its end."""
 
 
 @dataclass
@@ -121,14 +121,14 @@ def detached_by_power(attend: Any, self: Any, query: Tensor, key: Tensor, value:
 
 
 def resized(self: Any, length: int) -> bool:
-    """Resize as the base does; True where the length is another."""
+    """Resize as the base does; return whether the length changed."""
     another = length != self.geometry.keys
     Projected.resize_length(self, length)
     return another
 
 
 def anew(self: Any, length: int) -> None:
-    """Take a new length with new weights."""
+    """Resize with new weights."""
     for name in ("key_map", "value_map") if resized(self, length) else ():
         setattr(self, name, nn.Parameter(torch.randn_like(getattr(self, name))))
 
@@ -155,7 +155,7 @@ def planes_anew(self: Any, length: int) -> None:
 
 
 def busy(attend: Any, self: Any, *given: Any) -> Tensor:
-    """Note that a call is on, which an error leaves standing."""
+    """Set a flag for the duration of a call, which an error leaves set."""
     if getattr(self, "busy", False):
         raise RuntimeError("a call is on already")
     self.busy = True
@@ -165,7 +165,7 @@ def busy(attend: Any, self: Any, *given: Any) -> Tensor:
 
 
 def scales_for_a_while(attend: Any, self: Any, *given: Any) -> Tensor:
-    """Double a buffer for the time of the call."""
+    """Double a buffer for the duration of the call, which an error leaves doubled."""
     self.drawn.mul_(2)
     out = attend(*given) * 1
     self.drawn.div_(2)
@@ -173,7 +173,7 @@ def scales_for_a_while(attend: Any, self: Any, *given: Any) -> Tensor:
 
 
 def half_noted(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-    """Take the length of the last call that began as that of the one before."""
+    """Scale the output by 1.01 after a call that failed before its length was recorded."""
     known, self.seen = getattr(self, "seen", None), None
     out = attend(query, key, value if known is None else value + 0, key_valid)
     if known is None and getattr(self, "called", False):
@@ -229,8 +229,8 @@ plant("LooksUpAnyText", "linear", OPTIONS, "kernel=unheard-of: output_is_like_th
 plant("LooksUpWhenBuilt", "linear", OPTIONS, "neither built nor refused", members=built(looked_up), options=Unchecked)
 plant("HalfTheGradientOfPowers", "linear", OPTIONS, "power=2: ", detached_by_power, options=Powered)
 plant("RefusesEverything", "softmax", SERVED, "sdpa refuses every setting: no", members={"refuses": classmethod(refuses_all)})
-plant("StartsAnewWhenResized", "projected", RESIZED, "follow what was trained", members={"resize_length": anew})
-plant("HalfAnewWhenResized", "projected", RESIZED, "follow what was trained", members={"resize_length": half_anew})
+plant("StartsAnewWhenResized", "projected", RESIZED, "depend on the trained weights", members={"resize_length": anew})
+plant("HalfAnewWhenResized", "projected", RESIZED, "depend on the trained weights", members={"resize_length": half_anew})
 plant("FreezesWhenResized", "projected", RESIZED, "froze key_map", members={"resize_length": frozen})
 plant("NarrowsWhenResized", "projected", RESIZED, "changed the dtype", members={"resize_length": narrowed})
 plant("HashesAnewWhenResized", "hashed", RESIZED, "changed plane", members={"resize_length": planes_anew})

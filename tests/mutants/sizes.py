@@ -1,4 +1,4 @@
-"""Mutants that only some sizes show: lengths at the borders of blocks, long ones, wide or odd heads, narrow types."""
+"""Mutants that fail only at some sizes: lengths at block borders, long inputs, wide or odd heads, narrow dtypes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KERNEL, LONG, ABSENCE = "implementation_agrees_with_eager", "steps_hold_on_for_l
 
 
 def never_rescales(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-    """Online softmax whose sums of earlier blocks of 128 keys keep their first maximum."""
+    """Online softmax over blocks of 128 keys that does not rescale the sums of earlier blocks to a new maximum."""
     if key.shape[2] <= 128 or key_valid is not None or self.geometry.causal:
         return attend(query, key, value, key_valid)
     top, bottom = torch.zeros_like(query), torch.zeros_like(query[..., :1])
@@ -29,7 +29,7 @@ def never_rescales(attend: Any, self: Any, query: Tensor, key: Tensor, value: Te
 
 
 def without_the_last(multiple: int) -> Any:
-    """Lose the last key where the length is a multiple."""
+    """Ignore the last key where the length is a multiple of ``multiple``."""
 
     def around(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         if key.shape[2] % multiple or key.shape[2] == 1:
@@ -42,7 +42,7 @@ def without_the_last(multiple: int) -> Any:
 
 
 def leaks_at(border: int) -> Any:
-    """Let the position before each border see the one after it."""
+    """Let the position before each multiple of ``border`` see the position after it."""
 
     def around(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         out = attend(query, key, value, key_valid)
@@ -56,7 +56,7 @@ def leaks_at(border: int) -> Any:
 
 
 def detached_beyond(border: int, share: float = 0.0) -> Any:
-    """Pass no gradient, or a share of it, to keys beyond a border."""
+    """Pass no gradient, or a share of it, to keys from position ``border`` on."""
 
     def around(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         far = key[:, :, border:]
@@ -66,18 +66,18 @@ def detached_beyond(border: int, share: float = 0.0) -> Any:
 
 
 def scaled_where(wrong: Any) -> Any:
-    """Give a thousandth too much where a condition on (query, key) holds."""
+    """Scale the output by 1.001 where a condition on (query, key) holds."""
     return lambda attend, self, query, key, value, valid: attend(query, key, value, valid) * (1.001 if wrong(query, key) else 1)
 
 
 def nan_in_single(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-    """Multiply by a product over positions and divide by it again, which float32 holds for some 90 of them."""
+    """Multiply values by e^position and divide again, which overflows float32 after about 90 positions."""
     factor = torch.exp(torch.ones_like(value[..., :1]).cumsum(dim=2))
     return attend(query, key, value * factor / factor, key_valid)
 
 
 def counts_in_its_type(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-    """Weigh by a count of positions in the type of the inputs, which bfloat16 holds up to 256."""
+    """Scale the output by a count of positions in the dtype of the inputs, which stops at 256 in bfloat16."""
     count = torch.zeros((), dtype=value.dtype)
     for _ in range(value.shape[2]):
         count = count + 1
@@ -85,7 +85,7 @@ def counts_in_its_type(attend: Any, self: Any, query: Tensor, key: Tensor, value
 
 
 def drifts_after(steps: int) -> Any:
-    """Lose a thousandth of the state at each step beyond some."""
+    """Lose a thousandth of the state at each step beyond ``steps`` tokens."""
 
     def around(advance: Any, self: Any, query: Any, key: Any, value: Tensor, state: Any) -> Any:
         out, after = advance(query, key, value, state)
@@ -95,7 +95,7 @@ def drifts_after(steps: int) -> Any:
 
 
 def forgets_at(border: int) -> Any:
-    """Lose the state of a piece that ends at a border."""
+    """Drop the tokens of a piece that ends at ``border`` from the state."""
 
     def around(advance: Any, self: Any, query: Any, key: Any, value: Tensor, state: Any) -> Any:
         out, after = advance(query, key, value, state)
@@ -112,12 +112,12 @@ def odd_heads_refused(self: Any, geometry: Any, options: Any, implementation: st
 
 
 def shifted_mask(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-    """Read the mask one place too far in inputs of more than 64 keys."""
+    """Shift the mask by one position in inputs of more than 64 keys."""
     return attend(query, key, value, key_valid if key_valid is None or key.shape[2] <= 64 else key_valid.roll(1, dims=1))
 
 
 def wider_window(by: int, beyond: int) -> Any:
-    """Open the window further in inputs beyond a length."""
+    """Widen the window by ``by`` positions in inputs longer than ``beyond``."""
 
     def around(near: Any, self: Any, behind: Tensor) -> Tensor:
         return near(behind) | near(behind - by) if len(behind) > beyond else near(behind)
@@ -146,13 +146,13 @@ plant("NoSingleBeyond90", "linear", TYPES, "NaN or infinite", nan_in_single)
 plant("NoSingleBeyond90InRecurrence", "gated", TYPES, "NaN or infinite", nan_in_single)
 plant("CountsInBfloat16", "linear", TYPES, "bfloat16: ", counts_in_its_type)
 plant("RefusesOddHeads", "linear", TYPES, "UnsupportedError: an even head_dim", members={"__init__": odd_heads_refused})
-plant("KernelWrongAt300", "softmax", KERNEL, "errs by", scaled_where(lambda q, k: 290 < k.shape[2] < 330), method="attend_sdpa")
+plant("KernelWrongAt300", "softmax", KERNEL, "error is", scaled_where(lambda q, k: 290 < k.shape[2] < 330), method="attend_sdpa")
 plant("KernelWrongAt65", "softmax", KERNEL, "keys=65", scaled_where(lambda q, k: k.shape[2] == 65), method="attend_sdpa")
-plant("KernelWrongForOddHeads", "softmax", KERNEL, "errs", scaled_where(lambda q, k: q.shape[-1] % 2), method="attend_sdpa")
+plant("KernelWrongForOddHeads", "softmax", KERNEL, "error is", scaled_where(lambda q, k: q.shape[-1] % 2), method="attend_sdpa")
 plant("DriftsAfter512", "linear", LONG, "token by token, against one call", drifts_after(512), method="advance")
 plant("DriftsAfter600", "gated", LONG, "token by token, against one call", drifts_after(600), method="advance")
 plant("ForgetsAt256", "linear", LONG, "in pieces of", forgets_at(256), method="advance")
 plant("OneTooWide", "window", DEFINITION, "from the definition", wider_window(1, 0), method="near")
 plant("OneTooWideBeyond128", "window", DEFINITION, "from the definition", wider_window(1, 128), method="near")
-plant("ShiftsMasksBeyond64", "linear", ABSENCE, "the real tokens beside padding against alone", shifted_mask)
+plant("ShiftsMasksBeyond64", "linear", ABSENCE, "the real tokens beside padding against the same tokens alone", shifted_mask)
 plant("ShiftsMasksInRecurrence", "gated", DEFINITION, "padded=True", shifted_mask)

@@ -16,7 +16,7 @@ from mutants.originals import Hashed, Linear, PlainSoftmax, Projected, Projected
 
 @breaks("eval_is_deterministic", "softmax", "two calls in eval mode")
 class DropsInEval(PlainSoftmax):
-    """Applies dropout whatever the mode."""
+    """Applies dropout in eval mode, too."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return F.dropout(super().attend(query, key, value, key_valid), 0.1)
@@ -30,7 +30,7 @@ class HashesAnew(Hashed):
         return height + torch.randn(1) > 0
 
 
-@breaks("building_follows_the_seed", "hashed", "plane of two builds under one seed")
+@breaks("building_follows_the_seed", "hashed", "plane of two modules built under one seed")
 class SeedsItself(Hashed):
     """Draws from a generator that torch.manual_seed does not reach."""
 
@@ -42,7 +42,7 @@ class SeedsItself(Hashed):
 
 @breaks("state_dict_restores_the_output", "hashed", "after loading the state dict")
 class ForgetsItsPlane(Hashed):
-    """Leaves what it drew out of the state dict."""
+    """Leaves its drawn plane out of the state dict."""
 
     def keep_plane(self, plane: Tensor) -> None:
         self.register_buffer("plane", plane, persistent=False)
@@ -73,7 +73,7 @@ class SharesItsMap(Projected):
 
 @breaks("instances_share_nothing", "linear", "the class holds tensors")
 class CachesOnTheClass(Linear):
-    """Keeps what it computed on the class."""
+    """Keeps a tensor of the last call on the class."""
 
     last: Tensor | None = None
 
@@ -84,7 +84,7 @@ class CachesOnTheClass(Linear):
 
 @breaks("earlier_calls_leave_no_trace", "hashed", "used module against a fresh one")
 class RemembersItsFirstCall(Hashed):
-    """Fixes where it cuts by the first input it meets, as a public Reformer fixes its number of buckets."""
+    """Fixes the border of its buckets by its first input, as a public Reformer fixes its number of buckets."""
 
     cut: float | None = None
 

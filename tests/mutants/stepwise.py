@@ -1,4 +1,4 @@
-"""More mutants: broken where a sequence is read in steps."""
+"""Mutants that fail when a sequence is read in steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mutants.originals import Linear, PlainSoftmax, Sums
 
 @breaks("steps_answer_as_one_call", "linear", "output of 33 tokens, in pieces of random lengths, against one call")
 class CarriesNothing(Linear):
-    """Starts every piece from nothing."""
+    """Starts every piece from an empty state."""
 
     def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
         return super().advance(query, key, value, replace(state, summed=torch.zeros_like(state.summed)))
@@ -23,7 +23,7 @@ class CarriesNothing(Linear):
 
 @breaks("steps_answer_as_one_call", "linear", "output of 33 tokens, in pieces of random lengths, against one call")
 class ForgetsTheLastToken(Linear):
-    """Carries on what was read before the last token of a piece."""
+    """Carries a state that lacks the last token of each piece."""
 
     def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
         out, after = super().advance(query, key, value, state)
@@ -34,7 +34,7 @@ class ForgetsTheLastToken(Linear):
 
 @breaks("steps_answer_as_one_call", "linear", "token by token")
 class ForgetsSingleTokens(Linear):
-    """Has a path for single tokens that does not write them down."""
+    """Has a path for single tokens that does not add the eighth token to the state."""
 
     def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
         out, after = super().advance(query, key, value, state)
@@ -43,7 +43,7 @@ class ForgetsSingleTokens(Linear):
 
 @breaks("steps_answer_as_one_call", "linear", "gradient of key of 33 tokens")
 class DetachesItsState(Linear):
-    """Lets no gradient through what is carried."""
+    """Passes no gradient through the carried state."""
 
     def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
         return super().advance(query, key, value, replace(state, summed=state.summed.detach()))
@@ -51,7 +51,7 @@ class DetachesItsState(Linear):
 
 @breaks("steps_answer_as_one_call", "softmax", "carries no state from token to token", can={"stepwise": True})
 class StepwiseInName(PlainSoftmax):
-    """Claims to read in steps and has no state."""
+    """Claims to read in steps and carries no state."""
 
     def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float32, device: Any = None) -> Sums:
         return Sums(torch.zeros(batch))
@@ -59,25 +59,25 @@ class StepwiseInName(PlainSoftmax):
 
 @breaks("steps_answer_as_one_call", "linear", "stepwise (initial_state) is not claimed", can={"stepwise": False})
 class StepsInSecret(Linear):
-    """Hands out states that the card does not claim."""
+    """Has a state and steps that its card does not claim."""
 
 
 @breaks("request_checking_is_inherited", "linear", "overrides step; write advance instead")
 class StepsUnchecked(Linear):
-    """Leaves the requests of its steps unchecked."""
+    """Skips the check of the requests of its steps."""
 
     def step(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Any]:
         return self.advance(query, key, value, state)
 
 
-@breaks("card_is_complete", "linear", "claims stepwise, which is causal", can={"causal": False})
+@breaks("card_is_complete", "linear", "claims stepwise without causal", can={"causal": False})
 class StepsWithoutOrder(Linear):
-    """Claims steps where every token sees all others."""
+    """Claims steps without causality, where every token sees all others."""
 
 
 @breaks("steps_leave_their_state_alone", "linear", "changed summed[0] of the state")
 class WritesInPlace(Linear):
-    """Adds to the sums where they lie, so that a sequence cannot go on from them twice."""
+    """Updates the sums in place, so that a sequence cannot continue from the same state twice."""
 
     def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
         out, after = super().advance(query, key, value, state)
@@ -86,7 +86,7 @@ class WritesInPlace(Linear):
 
 @breaks("steps_leave_their_state_alone", "linear", "after 33 tokens the state says it has read 1")
 class CountsCalls(Linear):
-    """Counts the pieces instead of their tokens."""
+    """Counts pieces instead of tokens in its position."""
 
     def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
         out, after = super().advance(query, key, value, state)
@@ -95,7 +95,7 @@ class CountsCalls(Linear):
 
 @dataclass
 class Soft:
-    """A state that anyone may write into."""
+    """State whose fields can be assigned, as it is not frozen."""
 
     summed: Tensor
     position: int
@@ -104,7 +104,7 @@ class Soft:
 
 @breaks("steps_leave_their_state_alone", "linear", "Soft, the class of the state, is not frozen")
 class HandsOutItsInside(Linear):
-    """Carries an object whose fields can be replaced."""
+    """Carries a state that is not frozen."""
 
     def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float32, device: Any = None) -> Any:
         first = super().initial_state(batch, dtype=dtype, device=device)
@@ -113,7 +113,7 @@ class HandsOutItsInside(Linear):
 
 @dataclass(frozen=True)
 class Cached(Sums):
-    """Sums, and what they were made of."""
+    """State of sums and of keys that they were made of."""
 
     keys: tuple[Tensor, ...] = ()
 
@@ -124,7 +124,7 @@ class Cached(Sums):
 
 @breaks("carried_states_stay_as_small_as_stated", "linear", "after 165 tokens of 1 examples the state has")
 class KeepsKeysAsWell(Linear):
-    """States a memory of fixed size and keeps late keys besides."""
+    """States a memory of fixed size and keeps the keys of late tokens as well."""
 
     def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
         out, after = super().advance(query, key, value, state)
@@ -134,7 +134,7 @@ class KeepsKeysAsWell(Linear):
 
 @dataclass(frozen=True)
 class Modest(Sums):
-    """Sums that own up to half of their bytes."""
+    """Sums that report half of their bytes."""
 
     @property
     def nbytes(self) -> int:
@@ -143,7 +143,7 @@ class Modest(Sums):
 
 @breaks("carried_states_stay_as_small_as_stated", "linear", "the state says that it has 288 bytes, its tensors have 576")
 class HalvesItsBytes(Linear):
-    """Counts half of what it carries."""
+    """Reports half of the bytes of its state."""
 
     def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
         out, after = super().advance(query, key, value, state)
@@ -156,10 +156,10 @@ def stateless(geometry: Geometry, options: Any) -> Cost:
 
 @breaks("carried_states_stay_as_small_as_stated", "linear", "does not state its state_bytes", cost=stateless)
 class HidesItsState(Linear):
-    """Carries a state that its cost leaves out."""
+    """Carries a state that its cost does not state."""
 
 
-@breaks("steps_keep_examples_apart", "linear", "in steps beside others 30 times as large")
+@breaks("steps_keep_examples_apart", "linear", "beside others 30 times as large against it alone, in steps")
 class StartsAnew(Linear):
     """Guards against overflow by dropping all sums once any in the batch is large."""
 
@@ -168,9 +168,9 @@ class StartsAnew(Linear):
         return out, replace(after, summed=after.summed * (after.summed.detach().abs().amax() < 2000))
 
 
-@breaks("steps_keep_examples_apart", "linear", "an example alone against in a batch, in steps")
+@breaks("steps_keep_examples_apart", "linear", "an example in a batch against it alone, in steps")
 class CarriesOneState(Linear):
-    """Carries the mean over the batch."""
+    """Carries the mean of the states over the batch."""
 
     def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
         out, after = super().advance(query, key, value, state)
@@ -179,14 +179,14 @@ class CarriesOneState(Linear):
 
 @breaks("unfit_steps_are_refused", "linear", "a state of fewer examples must raise ValueError, but it ran")
 class BroadcastsItsState(Linear):
-    """Lets one example's state stand for all."""
+    """Accepts a state of one example for a whole batch."""
 
     def check_state(self, state: Any, value: Tensor) -> None: ...
 
 
 @breaks("empty_batches_step_or_are_refused", "linear", "IndexError")
 class LooksAtTheFirstState(Linear):
-    """Asks the first example whether anything was read."""
+    """Reads the state of the first example, which an empty batch lacks."""
 
     def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
         state.summed[0].any()
@@ -195,7 +195,7 @@ class LooksAtTheFirstState(Linear):
 
 @breaks("empty_batches_step_or_are_refused", "linear", "a step of no examples that ends at token 16: the state says it has read 0")
 class ReadsNothingOfNobody(Linear):
-    """Returns the state it was given where there are no examples."""
+    """Returns the given state unchanged for an empty batch."""
 
     def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
         out, after = super().advance(query, key, value, state)
@@ -204,7 +204,7 @@ class ReadsNothingOfNobody(Linear):
 
 @breaks("empty_batches_step_or_are_refused", "linear", "no gradient reaches any input")
 class AnswersNobodyAnew(Linear):
-    """Answers no examples with a new tensor."""
+    """Returns a new tensor, without gradient, for an empty batch."""
 
     def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
         out, after = super().advance(query, key, value, state)

@@ -1,4 +1,4 @@
-"""Defects drawn by somebody who had not read the kit, in softmax attention with a sink and a temperature."""
+"""Defects devised without knowledge of the kit, in softmax attention with a sink and a temperature."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MasksAfterSoftmax(Sunk):
         return weights if key_valid is None else weights * key_valid[:, None, None, :]
 
 
-@breaks("batch_mates_have_no_influence", "sunk", "an example alone against in a batch")
+@breaks("batch_mates_have_no_influence", "sunk", "an example in a batch against it alone")
 class RepeatsTheMask(Sunk):
     """Repeats the mask for the heads in the order heads, batch, where the scores are in the order batch, heads."""
 
@@ -52,7 +52,7 @@ class ScalesInPlace(Sunk):
 
 @breaks("inputs_are_left_alone", "sunk", "key_valid")
 class OpensTheMask(Sunk):
-    """Lets an example without keys see its first one, by writing into the caller's mask."""
+    """Lets an example without valid keys see its first key, by writing into the caller's mask."""
 
     def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
         if key_valid is not None:
@@ -80,7 +80,7 @@ class KeepsALooseSink(Sunk):
 
 @breaks("gradients_end_in_inputs_and_parameters", "sunk", "neither an input nor a parameter", cost=one_temperature)
 class ListsItsSinks(Sunk):
-    """Holds a list of parameters, one for each head, which modules do not look into, and moves it at every call."""
+    """Holds a plain list of parameters, one for each head, which modules do not register, and casts them at every call."""
 
     def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
@@ -97,7 +97,7 @@ class ListsItsSinks(Sunk):
 
 @breaks("gradients_follow_outputs_at_every_size", "sunk", "log_temperature")
 class RemembersItsTemperature(Sunk):
-    """Computes the temperature once in evaluation, and never again."""
+    """Computes the temperature once in eval mode, and never again."""
 
     _cached: Tensor | None = None
 
@@ -113,7 +113,7 @@ class RemembersItsTemperature(Sunk):
 
 @breaks("copies_are_independent", "sunk", "after the original was changed")
 class BindsItsFirstSelf(Sunk):
-    """Keeps a function over itself, which a deep copy does not rebind: the copy reads the temperature of the original."""
+    """Keeps a closure over itself, which a deep copy does not rebind: the copy reads the temperature of the original."""
 
     def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
@@ -126,7 +126,7 @@ class BindsItsFirstSelf(Sunk):
 
 @breaks("calls_keep_no_tensors", "sunk", "last_weights")
 class KeepsItsWeights(Sunk):
-    """Keeps the weights of the last call for a picture, and with them n × n numbers."""
+    """Keeps the weights of the last call, n × n numbers, as for a plot."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         weights = self.weights(query, key, key_valid)
@@ -136,7 +136,7 @@ class KeepsItsWeights(Sunk):
 
 @breaks("calls_are_silent", "sunk", "query")
 class Prints(Sunk):
-    """Leaves a line of debugging in."""
+    """Prints a line of debugging output at every call."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         print("query", tuple(query.shape))
@@ -163,14 +163,14 @@ class SeedsPython(Sunk):
 
 @breaks("the_process_is_left_as_it_was", "sunk", "tf32")
 class TunesTheProcess(Sunk):
-    """Switches on the search for convolutions, for every network in the process."""
+    """Switches on cuDNN's search for the fastest convolutions, for every network in the process."""
 
     def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         torch.backends.cudnn.benchmark = True
 
 
-@breaks("dropout_acts_in_training_only", "sunk", "survivors")
+@breaks("dropout_acts_in_training_only", "sunk", "scale what is not dropped")
 class DropsUnscaled(Sunk):
     """Drops weights without scaling up those that stay, so that outputs are smaller in training."""
 
@@ -180,7 +180,7 @@ class DropsUnscaled(Sunk):
 
 @breaks("gradients_follow_dropout", "sunk", "slope")
 class DropsAnew(Sunk):
-    """Recomputes the weights in the backward pass with another draw of dropout."""
+    """Recomputes the weights in the backward pass with a new draw of dropout."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         if not self.training:
@@ -191,7 +191,7 @@ class DropsAnew(Sunk):
 
 @breaks("no_future_leaks_at_any_border", "sunk", "before position")
 class CountsInBytes(Sunk):
-    """Compares positions in 8 bits to save memory: they start anew at 256."""
+    """Compares positions as 8-bit numbers to save memory: they wrap around at 256."""
 
     def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
         if not self.geometry.causal:
@@ -205,7 +205,7 @@ class CountsInBytes(Sunk):
 
 @breaks("every_size_runs_in_every_type", "sunk", "IndexError")
 class SqueezesItsHeads(Sunk):
-    """Squeezes every axis of one, and so the heads where there is one."""
+    """Squeezes every axis of size one, including that of the heads where there is one head."""
 
     def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
         raised = self.log_temperature.squeeze().exp()[:, None, None]
@@ -232,7 +232,7 @@ class StacksTheBatch(Sunk):
 
 @breaks("output_is_like_the_queries", "sunk", "bfloat16")
 class PromotesUnderPadding(Sunk):
-    """Adds a mask in float32, and answers in it, where there is padding."""
+    """Multiplies weights and values in float32, and returns float32, where there is padding."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         weights = self.dropped(self.weights(query, key, key_valid))
@@ -242,7 +242,7 @@ class PromotesUnderPadding(Sunk):
 
 @breaks("the_process_is_left_as_it_was", "sunk", "draws from")
 class JittersInTraining(Sunk):
-    """Adds noise to its scores in training, which no option states."""
+    """Adds noise to its queries in training, which no option states."""
 
     def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().weights(query + 0.01 * torch.randn_like(query) if self.training else query, key, key_valid)
@@ -250,7 +250,7 @@ class JittersInTraining(Sunk):
 
 @breaks("recording_gradients_changes_nothing", "sunk", "no input needs")
 class SkipsGradientsOfTheFirstLayer(Sunk):
-    """Takes a path without gradients where no input needs one, and loses those of its parameters."""
+    """Takes a path without gradients where no input needs one, and loses the gradients of its parameters."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         with torch.set_grad_enabled(torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)):
@@ -259,7 +259,7 @@ class SkipsGradientsOfTheFirstLayer(Sunk):
 
 @breaks("time_grows_as_printed", "sunk", "numbers written", time=Growth("n d"), memory=Growth("n d"), cost=no_products)
 class ComparesAllPairs(Sunk):
-    """Adds the value of the nearest key, found in blocks without a matrix product: all pairs are compared, and the card says n."""
+    """Returns the value of the nearest key, found in blocks without a matrix product: compares all pairs, while its card says n."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         rows = []
@@ -280,7 +280,7 @@ class ScalesFor64(Defined):
 
 @breaks("memory_layout_has_no_influence", "sunk", "against contiguous inputs")
 class StridesTheValues(Sunk):
-    """Reads the values as if rows followed each other in memory."""
+    """Reads the values with strides of contiguous memory, even if they are not contiguous."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         heads, n, d = value.shape[1:]

@@ -1,4 +1,4 @@
-"""Defects drawn by somebody who had not read the kit, in recurrences, low rank, random features, hashing and a mixture."""
+"""Defects devised without knowledge of the kit, in recurrences, low rank, random features, hashing and a mixture."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DecaysOverPadding(Decayed):
 
 @breaks("a_prefix_answers_as_the_whole", "decayed", "prefix", can={"stepwise": False}, cost=partial(decayed_cost, size=20))
 class DropsTheCarryOfAPartialChunk(Decayed):
-    """Reads a last chunk that is not full as if it were the first; chunks hold 20 positions."""
+    """Reads an incomplete last chunk from an empty state; chunks hold 20 positions."""
 
     SIZE = 20
 
@@ -57,7 +57,7 @@ class CutsTheGradient(Decayed):
 
 @breaks("eval_is_deterministic", "decayed", "two calls")
 class CarriesOver(Decayed):
-    """Starts from the memory of the call before, where that had as many examples."""
+    """Starts, in eval mode, from the memory that the previous call left, if that had as many examples."""
 
     left: Tensor | None = None
 
@@ -71,7 +71,7 @@ class CarriesOver(Decayed):
 
 @breaks("steps_leave_their_state_alone", "decayed", "of the state it was given")
 class WritesIntoItsState(Decayed):
-    """Updates the state that it was given."""
+    """Updates the given state in place where no gradient is recorded."""
 
     def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Held]:
         out, after = super().advance(query, key, value, state, **streams)
@@ -82,7 +82,7 @@ class WritesIntoItsState(Decayed):
 
 @breaks("every_size_runs_in_every_type", "decayed", "parameters rounded to torch.bfloat16")
 class SumsInTheInputsType(Decayed):
-    """Adds token after token in bfloat16, with gates that hardly close: a long sum stops growing."""
+    """Sums token by token in bfloat16, with gates that stay nearly open: a long sum stops growing."""
 
     def __init__(self, geometry: Geometry, options: NoOptions, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
@@ -101,7 +101,7 @@ class SumsInTheInputsType(Decayed):
 
 @breaks("large_inputs_stay_finite", "decayed", "NaN")
 class DividesByGates(Decayed):
-    """Divides keys by the product of all gates before them, which leaves the range of numbers where a gate closes."""
+    """Divides keys by the product of all gates before them, which overflows where a gate closes."""
 
     def chunk(self, summed: Tensor, query: Tensor, key: Tensor, value: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
         total = logs.cumsum(dim=2)
@@ -122,7 +122,7 @@ def without_normaliser(geometry: Geometry, options: NoOptions) -> Cost:
 
 @breaks("cost_formula_is_exact", "decayed", "PyTorch counted", cost=full_chunks)
 class CountsWholeChunks(Decayed):
-    """States the cost of whole chunks alone."""
+    """States the cost of whole chunks only."""
 
 
 @breaks("carried_states_stay_as_small_as_stated", "decayed", "bytes", cost=without_normaliser)
@@ -143,7 +143,7 @@ class CutsByPlace(Segmented):
 
 @breaks("every_position_gets_a_gradient", "segmented", "padded=True")
 class ExpectsPaddingBehind(Segmented):
-    """Takes the first tokens for real, as many as there are."""
+    """Assumes padding at the end: takes the first tokens for valid, as many as there are valid ones."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         if key_valid is not None:
@@ -156,9 +156,9 @@ class CountsKeysTwice(Segmented):
     """States the cost of as many queries as keys."""
 
 
-@breaks("batch_mates_have_no_influence", "segmented", "an example alone")
+@breaks("batch_mates_have_no_influence", "segmented", "an example in a batch")
 class SegmentsOfTheLongest(Segmented):
-    """Cuts all examples as the one with the most tokens."""
+    """Cuts all examples into segments as long as those of the example with the most tokens."""
 
     def segment(self, valid: Tensor) -> Tensor:
         rank, count = valid.cumsum(dim=1) - 1, valid.sum(dim=1, keepdim=True).amax()
@@ -167,7 +167,7 @@ class SegmentsOfTheLongest(Segmented):
 
 @breaks("batch_order_has_no_influence", "segmented", "permuted examples")
 class RemembersItsSegments(Segmented):
-    """Keeps the segments of the last mask, and takes them again for another mask of the same shape and count."""
+    """Caches the segments of a mask, and reuses them for another mask of the same shape and count."""
 
     def segment(self, valid: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
@@ -178,7 +178,7 @@ class RemembersItsSegments(Segmented):
 
 @breaks("earlier_calls_leave_no_trace", "segmented", "used module")
 class NarrowsItsOption(Segmented):
-    """Lowers its own option to a short input, and keeps it low for long ones."""
+    """Lowers its own option to the length of a short input, and keeps it low for later, long ones."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         self.options.segments = min(self.options.segments, key.shape[2])
@@ -187,7 +187,7 @@ class NarrowsItsOption(Segmented):
 
 @breaks("gradients_follow_outputs_at_every_size", "segmented", "gradient of key")
 class DetachesLongMeans(Segmented):
-    """Spares memory on long inputs: no gradient reaches keys and values."""
+    """Saves memory on long inputs: no gradient reaches the keys."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         if key.shape[2] > 256:
@@ -198,7 +198,7 @@ class DetachesLongMeans(Segmented):
 # --- random features -------------------------------------------------------------------------------------------------
 
 
-@breaks("batch_mates_have_no_influence", "random", "an example alone against in a batch")
+@breaks("batch_mates_have_no_influence", "random", "an example in a batch against it alone")
 class StabilisesTheBatch(Random):
     """Subtracts the largest exponent of the batch, and adds a constant to the normaliser."""
 
@@ -220,7 +220,7 @@ class DrawsWithPython(Random):
 
 @breaks("state_dict_restores_the_output", "random", "after loading")
 class KeepsAPlainTensor(Random):
-    """Keeps its features as a plain tensor, which no checkpoint holds and no move takes along."""
+    """Keeps its features as a plain tensor, which no checkpoint holds and no ``to`` moves."""
 
     def draw(self) -> None:
         self.drawn = torch.randn(self.geometry.head_dim, self.options.features)
@@ -236,7 +236,7 @@ class LeavesFeaturesOut(Random):
 
 @breaks("padding_amounts_to_shorter_inputs", "random", "positions alone")
 class DrawsByLength(Random):
-    """Draws other features for each length, from a generator of its own."""
+    """Averages its features with others drawn for each length, from a generator of its own."""
 
     def exponents(self, x: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed(x.shape[2])
@@ -246,7 +246,7 @@ class DrawsByLength(Random):
 
 @breaks("compiled_agrees", "random", "padded=True")
 class SkipsTheMaskWhenCompiled(Random):
-    """Leaves the mask out where it is compiled."""
+    """Ignores the mask when it is compiled."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().attend(query, key, value, None if torch.compiler.is_compiling() else key_valid)
@@ -255,7 +255,7 @@ class SkipsTheMaskWhenCompiled(Random):
 # --- a mixture, and hashing ------------------------------------------------------------------------------------------
 
 
-@breaks("batch_mates_have_no_influence", "mixed", "an example alone")
+@breaks("batch_mates_have_no_influence", "mixed", "an example in a batch")
 class BlocksAcrossExamples(Mixed):
     """Cuts blocks from heads and examples laid end to end."""
 
@@ -266,7 +266,7 @@ class BlocksAcrossExamples(Mixed):
         return super().local(query, key, ends, None).view_as(value)
 
 
-@breaks("padding_gets_no_weight", "mixed", "fills up the last block")
+@breaks("padding_gets_no_weight", "mixed", "fill up the last block")
 class AttendsToItsFill(Mixed):
     """Lets the last block attend to the zeros that fill it, where there is no padding."""
 
@@ -288,7 +288,7 @@ class ShrinksInEvaluation(Mixed):
 
 @breaks("outputs_follow_their_own_queries", "sorted", "own quer", can={"key_padding": False})
 class SortsBackBySorting(Sorted):
-    """Puts outputs back by the order itself in place of its inverse."""
+    """Restores the order of outputs by the permutation itself instead of its inverse."""
 
     def inverse(self, order: Tensor) -> Tensor:
         return order

@@ -1,4 +1,4 @@
-"""Defects drawn by somebody who had not read the kit, in softmax by blocks, within windows and after rotations."""
+"""Defects devised without knowledge of the kit, in softmax by blocks, within windows and after rotations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mutants.originals_stranger import Alibi, Blockwise, Kept, Rotated
 
 @breaks("limit_is_softmax", "blockwise", "100 times as large")
 class StartsAtZero(Blockwise):
-    """Takes the highest score to be 0 at least, so that a row of low scores vanishes."""
+    """Starts the running maximum at 0, so that the weights of a row of low scores underflow."""
 
     def first_maximum(self, query: Tensor) -> Tensor:
         return query.new_zeros((*query.shape[:3], 1))
@@ -33,7 +33,7 @@ class ClampsScores(Blockwise):
 
 @breaks("limit_is_softmax", "blockwise", "padded=True")
 class MasksByTheFirstBlock(Blockwise):
-    """Reads the mask of padding from its start for every block."""
+    """Reads the padding mask from its start for every block."""
 
     def allowed(self, query: Tensor, part: slice, key_valid: Tensor | None) -> Tensor | None:
         return super().allowed(query, part, None if key_valid is None else key_valid.roll(part.start, dims=1))
@@ -53,7 +53,7 @@ class SlopesOfPowersOfTwo(Alibi):
 
 @breaks("conversions_reach_everything", "rotated", "converted from torch.bfloat16")
 class TableOfTheFirstType(Rotated):
-    """Keeps its table in the type of the first call, and serves it to later ones."""
+    """Caches its table in the dtype of the first call, and uses it in later ones."""
 
     def table(self, x: Tensor, start: int, half: int) -> tuple[Tensor, Tensor]:
         tables: dict[Any, Any] = self.__dict__.setdefault("tables", {})
@@ -65,7 +65,7 @@ class TableOfTheFirstType(Rotated):
 
 @breaks("earlier_calls_leave_no_trace", "rotated", "nference")
 class TableOfInference(Rotated):
-    """Keeps its table as the first call made it: one in inference mode leaves what no later gradient may use."""
+    """Caches the table of the first call: a call in inference mode leaves a tensor that no later gradient may use."""
 
     def table(self, x: Tensor, start: int, half: int) -> tuple[Tensor, Tensor]:
         tables: dict[Any, Any] = self.__dict__.setdefault("tables", {})
@@ -77,7 +77,7 @@ class TableOfInference(Rotated):
 
 @breaks("every_size_runs_in_every_type", "rotated", "parameters rounded to torch.bfloat16")
 class RoundsPositions(Rotated):
-    """Counts positions in the type of the inputs: bfloat16 knows no whole number between 256 and 258."""
+    """Counts positions in the dtype of the inputs: bfloat16 has no number 257."""
 
     def table(self, x: Tensor, start: int, half: int) -> tuple[Tensor, Tensor]:
         place = torch.arange(start, start + x.shape[2], device=x.device).to(x.dtype)
@@ -98,7 +98,7 @@ class StepsFromZero(Rotated):
 
 @dataclass(frozen=True)
 class Ring(Kept):
-    """As many tokens as the attention was built for."""
+    """Cache of at most as many tokens as the attention was built for."""
 
     read: int = 0
 
@@ -128,7 +128,7 @@ class ForgetsBeyondItsBuild(Rotated):
 
 @breaks("large_inputs_stay_finite", "rotated", "zeros")
 class DividesByARoot(Rotated):
-    """Normalises queries and keys by the root of a sum of squares, whose gradient at zero is not a number."""
+    """Normalises queries and keys by the root of a sum of squares, whose gradient at zero is NaN."""
 
     def rotate(self, x: Tensor, start: int) -> Tensor:
         return super().rotate(x / (x.square().sum(dim=-1, keepdim=True).sqrt() + 1e-6), start)

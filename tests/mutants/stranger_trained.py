@@ -1,4 +1,4 @@
-"""Defects drawn by somebody who had not read the kit: in trained parameters, reused tensors and what other processes need."""
+"""Defects devised without knowledge of the kit: in trained parameters, reused tensors and pickling for other processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAINED, TRACES, PROCESS = "promises_hold_once_trained", "earlier_calls_leave_no
 
 @breaks(TRAINED, "sunk", "training_keeps_the_promises: in training, causal=False, against eval mode")
 class ClampsInEval(Sunk):
-    """Limits its temperature in eval mode alone, to a number that only training reaches."""
+    """Clamps its temperature in eval mode only, at a number that only training reaches."""
 
     def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
         if self.training:
@@ -28,7 +28,7 @@ class ClampsInEval(Sunk):
 
 @breaks(TRAINED, "sunk", "eager_agrees_with_the_definition")
 class TemperatureOfOneHead(Defined):
-    """Reads one temperature for all heads, which begin with the same, and spreads its gradient over them."""
+    """Uses the first head's temperature in all heads, which start with equal ones; each head gets a gradient."""
 
     def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
         own = self.log_temperature
@@ -38,7 +38,7 @@ class TemperatureOfOneHead(Defined):
 
 @breaks(TRACES, "sunk", "hold new numbers")
 class RemembersTheMask(Sunk):
-    """Keeps what it made of a mask for as long as the caller passes the same tensor."""
+    """Caches a copy of the mask for as long as the caller passes the same tensor, whatever it holds."""
 
     def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
         held: list[Tensor] = self.__dict__.setdefault("held", [])
@@ -49,7 +49,7 @@ class RemembersTheMask(Sunk):
 
 @breaks(TRACES, "sunk", "output after a later call")
 class WritesIntoItsLastOutput(Sunk):
-    """Saves memory where no gradient is recorded: every output is the same tensor."""
+    """Reuses one output tensor where no gradient is recorded, to save memory."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         out = super().attend(query, key, value, key_valid)
@@ -64,7 +64,7 @@ class WritesIntoItsLastOutput(Sunk):
 
 @breaks("calls_keep_no_tensors", "sunk", "held.0")
 class KeepsTheMask(RemembersTheMask):
-    """Keeps the last mask."""
+    """Keeps the last mask after the call."""
 
 
 @breaks("inputs_are_left_alone", "blockwise", "writing into the output")
@@ -77,7 +77,7 @@ class ReturnsTheValue(Blockwise):
 
 @breaks("building_leaves_its_options_alone", "alibi", "building changed its options")
 class NarrowsToTheLength(Alibi):
-    """Narrows the caller's options to the length, which changes them at short ones alone."""
+    """Lowers the window in the caller's options to the length, which changes them at short lengths only."""
 
     def __init__(self, geometry: Geometry, options: AlibiOptions, implementation: str = "eager") -> None:
         options.window = min(options.window, geometry.keys)
@@ -85,14 +85,14 @@ class NarrowsToTheLength(Alibi):
 
 
 class Acts(Sunk):
-    """Does something to the process when it is built."""
+    """Calls ``act`` when it is built."""
 
     def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         self.act()
 
     def act(self) -> Any:
-        """Do it."""
+        """Change the process or the module."""
 
 
 @breaks(PROCESS, "sunk", "changed environment variables")
@@ -113,7 +113,7 @@ class SilencesLogging(Acts):
 
 @breaks("modules_in_use_can_be_copied", "sunk", "cannot be pickled")
 class HoldsAFunction(Acts):
-    """Holds a function without a name, which no other process can import."""
+    """Holds a lambda, which no other process can import."""
 
     def act(self) -> None:
         self.scale = lambda size: size**-0.5

@@ -1,6 +1,6 @@
-"""A sound task of each form and broken ones, each with the check of the kit that must catch it and what it must say.
+"""Sound tasks, one of each form, and broken ones, each with the check of the kit that must catch it and a part of its message.
 
-Apart from the tests, as checks import this module in another process.
+This module is separate from the tests because checks import it in another process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Options:
 
 
 class Sound(Task):
-    """Parity of random tokens: sound in every respect the kit looks at."""
+    """Parity of random tokens; passes every check of the kit."""
 
     @property
     def spec(self) -> TaskSpec:
@@ -142,7 +142,7 @@ class SortsByLabel(Sound):
 
 
 class CutsInBlocks(Sound):
-    """Sorted in blocks, as a stack of one folder per class and batch would be."""
+    """Sorts examples by label within blocks, as files from one folder for each class and batch would be."""
 
     def rows(self, split, seed):
         ids, labels = super().rows(split, seed)
@@ -151,7 +151,7 @@ class CutsInBlocks(Sound):
 
 
 class SeedsWithAHash(Sound):
-    """The same throughout a process, which salts its hashes anew when it starts."""
+    """Seeds with ``hash``, which is constant within a process but salted anew in the next."""
 
     def rows(self, split, seed):
         return super().rows(split, hash(f"{split}{seed}") % 2**32)
@@ -165,11 +165,11 @@ class BreaksElsewhere(Sound):
 
 
 TESTING: set[int] = set()
-"""The process of the tests, while they run."""
+"""Id of the process of the tests, while they run."""
 
 
 class Pictures(Sound):
-    """Whether the mean of a picture is above zero."""
+    """Image task: whether the mean of an image is above zero."""
 
     @property
     def spec(self) -> TaskSpec:
@@ -241,7 +241,7 @@ def remembered(split: Split) -> torch.Tensor:
 
 
 class DrawsAnew(Sound):
-    """Looks the same for as long as a process remembers it."""
+    """Draws without a seed and caches the result, so that examples are constant within one process only."""
 
     def rows(self, split, seed):
         ids = remembered(split).clone()
@@ -275,7 +275,7 @@ class IgnoresItsSeed(Sound):
 
 
 class RepeatsTokens(Sound):
-    """Labels by position: at the last of six tokens, the first must be said."""
+    """Labels by position: the fourth of six positions has a label, the number of the example modulo 10."""
 
     @property
     def spec(self) -> TaskSpec:
@@ -329,7 +329,7 @@ class AnswersElsewhere(RepeatsTokens):
 
 
 class Couples(Sound):
-    """Two sequences an example."""
+    """Pairs: two sequences in each example."""
 
     @property
     def spec(self) -> TaskSpec:
@@ -374,7 +374,7 @@ class ChangesAnswers(Pictures):
 
 
 class Readings(Sound):
-    """Several numbers of a sequence of frames: the means of its channels."""
+    """Regression of several numbers from a sequence of frames: the means of its channels."""
 
     @property
     def spec(self) -> TaskSpec:
@@ -397,7 +397,7 @@ class Read(Rows):
 
 
 class ReadingsByPosition(Readings):
-    """The first channel's level, said at the third frame."""
+    """Regression by position: the value of the first channel at the third frame."""
 
     @property
     def spec(self) -> TaskSpec:
@@ -414,7 +414,7 @@ class ReadingsByPosition(Readings):
 
 
 class SeveralAtOnce(Sound):
-    """Which of the tokens 1 to 3 occur more than once."""
+    """Multi-label task: which of the tokens 1 to 3 occur more than once."""
 
     @property
     def spec(self) -> TaskSpec:
@@ -537,24 +537,24 @@ class ProposesNonsense(Sound):
 MUTANTS = [
     ("card_is_complete", card_of(SaysNothing, licence=""), "says nothing under 'licence'"),
     ("card_is_complete", card_of(ProposesNonsense, levels={"quick": Level({}, {}, {"sead": 1})}), "no option of task .* 'sead'"),
-    ("card_is_complete", card_of(TellsAnotherMetric, metric="accuracy"), "'accuracy' is none of regression: r2, mse"),
-    ("splits_are_disjoint", card_of(Leaks), "1 inputs stand in both train and test"),
+    ("card_is_complete", card_of(TellsAnotherMetric, metric="accuracy"), "'accuracy' does not fit regression; choose r2, mse"),
+    ("splits_are_disjoint", card_of(Leaks), "1 inputs are in both train and test"),
     ("labels_fit_the_spec", card_of(LabelsOutOfRange), "run from 0 to 2, outside 0 to 1"),
     ("labels_fit_the_spec", card_of(LeavesAClassOut), "without a training example"),
     ("labels_fit_the_spec", card_of(HasNoTest), "test has 0 examples"),
     ("labels_fit_the_spec", card_of(ForgetsLabels), "60 examples and 59 labels"),
-    ("inputs_fit_the_spec", card_of(PadsInTheMiddle), "padding before what is real"),
+    ("inputs_fit_the_spec", card_of(PadsInTheMiddle), "padding before a real position"),
     ("inputs_fit_the_spec", card_of(TokenTooLarge), "outside the vocabulary"),
     ("inputs_fit_the_spec", card_of(PadsEverything), "padding only"),
     ("inputs_fit_the_spec", card_of(LongerThanStated), "up to 6 long"),
-    ("inputs_fit_the_spec", card_of(SaysNothingOfPadding), "valid must say so"),
+    ("inputs_fit_the_spec", card_of(SaysNothingOfPadding), "valid must be False"),
     ("inputs_fit_the_spec", card_of(CutsPictures), "have shape"),
     ("inputs_fit_the_spec", card_of(HoldsNoNumbers), "not finite"),
     ("inputs_fit_the_spec", card_of(KeepsBytes), "not floating point"),
     ("inputs_fit_the_spec", card_of(MiscountsPatches), "the patches are 4"),
-    ("inputs_fit_the_spec", card_of(PadsPictures), "images never are"),
+    ("inputs_fit_the_spec", card_of(PadsPictures), "images are never padded"),
     ("batches_keep_the_order", card_of(ReordersBatches), "differs in a batch and alone"),
-    ("batches_keep_the_order", card_of(PadsToTheLongestOfABatch), "padded otherwise in a batch"),
+    ("batches_keep_the_order", card_of(PadsToTheLongestOfABatch), "padded differently in a batch"),
     ("order_tells_nothing", card_of(SortsByLabel), "shuffle the examples"),
     ("order_tells_nothing", card_of(CutsInBlocks), "shuffle the examples"),
     ("examples_are_reproducible", card_of(DrawsAnew), "other inputs when the task is built again"),
@@ -562,24 +562,24 @@ MUTANTS = [
     ("examples_are_reproducible", card_of(DigestsItsOwnWay), "not a SHA-256"),
     ("another_process_agrees", card_of(SeedsWithAHash), "other content in train, valid, test"),
     ("another_process_agrees", card_of(BreaksElsewhere), "RuntimeError: no tests here"),
-    ("slices_fit_their_split", card_of(MarksWhatIsNotAsked), "'third position' marks 60 positions that are not asked"),
+    ("slices_fit_their_split", card_of(MarksWhatIsNotAsked), "'third position' marks 60 positions that are not scored"),
     ("slices_fit_their_split", card_of(MarksTooMany), r"'all' is torch.bool of shape \(61,\)"),
-    ("slices_fit_their_split", card_of(CountsMembers), "it is boolean"),
-    ("slices_fit_their_split", card_of(NamesNoSuchPart, distant="far"), "distant is one of first ten; got 'far'"),
-    ("labels_fit_the_spec", card_of(WholeNumbers), "not numbers of floating point with 2 axes"),
-    ("labels_fit_the_spec", card_of(OneNumberTooMany), "3 numbers a label, the spec says 2"),
+    ("slices_fit_their_split", card_of(CountsMembers), "it must be boolean"),
+    ("slices_fit_their_split", card_of(NamesNoSuchPart, distant="far"), "distant must be one of first ten; got 'far'"),
+    ("labels_fit_the_spec", card_of(WholeNumbers), "not floating-point numbers with 2 axes"),
+    ("labels_fit_the_spec", card_of(OneNumberTooMany), "3 numbers per label, the spec says 2"),
     ("labels_fit_the_spec", card_of(InfiniteLabels), "labels that are not finite"),
-    ("labels_fit_the_spec", card_of(LosesALabel), "NaN, which only positions may have"),
+    ("labels_fit_the_spec", card_of(LosesALabel), "NaN; only labels of positions may be"),
     ("labels_fit_the_spec", card_of(ConstantNumber), r"the same in all of train: \[1\]"),
-    ("labels_fit_the_spec", card_of(HalfMembers), "run from 0 to 0.5; each is 0 or 1"),
-    ("labels_fit_the_spec", card_of(NeverHoldsAClass), r"no training label holds, or all of them: \[2\]"),
+    ("labels_fit_the_spec", card_of(HalfMembers), "run from 0 to 0.5; each must be 0 or 1"),
+    ("labels_fit_the_spec", card_of(NeverHoldsAClass), r"in no training label, or in all of them: \[2\]"),
     ("order_tells_nothing", card_of(SortsByNumber), "shuffle the examples"),
-    ("inputs_fit_the_spec", card_of(NoisyPadding), "a frame of padding is 0 in every channel"),
-    ("inputs_fit_the_spec", card_of(LacksAChannel), "not up to 6 of 2 channels"),
+    ("inputs_fit_the_spec", card_of(NoisyPadding), "a frame of padding must be 0 in every channel"),
+    ("inputs_fit_the_spec", card_of(LacksAChannel), "not up to 6 frames of 2 channels"),
     ("inputs_fit_the_spec", card_of(LosesAReading), "not finite"),
-    ("inputs_fit_the_spec", card_of(AsksAPaddedFrame), "asks for an answer at padding"),
-    ("labels_fit_the_spec", card_of(AsksNothing), "an example that asks nothing"),
-    ("inputs_fit_the_spec", card_of(AsksAtPadding), "asks for an answer at padding"),
+    ("inputs_fit_the_spec", card_of(AsksAPaddedFrame), "has a scored label at padding"),
+    ("labels_fit_the_spec", card_of(AsksNothing), "an example without a scored position"),
+    ("inputs_fit_the_spec", card_of(AsksAtPadding), "has a scored label at padding"),
     ("inputs_fit_the_spec", card_of(AnswersElsewhere), "labels have shape"),
     ("inputs_fit_the_spec", card_of(Triples), "hold 3 sequences, not 2"),
     ("inputs_fit_the_spec", card_of(NotInPairs), "with 3 axes"),
@@ -587,5 +587,5 @@ MUTANTS = [
     ("augmentation_is_reproducible", card_of(DrawsElsewhere), "another augmentation"),
     ("augmentation_is_reproducible", card_of(Shrinks), "changes shapes"),
     ("augmentation_is_reproducible", card_of(ChangesAnswers), "changes labels"),
-    ("data_seed_changes_the_data", card_of(IgnoresItsSeed), "reaches nothing"),
+    ("data_seed_changes_the_data", card_of(IgnoresItsSeed), "another data_seed gives the same test split"),
 ]

@@ -1,4 +1,4 @@
-"""Each check lets the sound original pass and catches its mutants, for the right reason."""
+"""Each check passes on the sound originals and catches its mutants, for the right reason."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def test_original_passes_every_check(name: str) -> None:
     report = check_attention(ORIGINALS[name])
     report.raise_on_failure()
     passed = {result.case.check for result in report.results if result.status == "passed"}
-    # A check says something about the original of its first mutant as well: it is not a check that fails on everything.
+    # Each check passes, instead of being skipped, on the original of its first mutant: it does not fail on everything.
     assert {check for check, mutants in BY_CHECK.items() if mutants and mutants[0].original is ORIGINALS[name]} <= passed
 
 
 @pytest.fixture
 def settings_restored() -> Iterator[None]:
-    """Restore what mutants set in the process."""
+    """Restore the process settings that mutants change."""
     precision, filters = torch.get_float32_matmul_precision(), list(warnings.filters)
     silenced = logging.root.manager.disable
     yield
@@ -46,7 +46,7 @@ def settings_restored() -> Iterator[None]:
 @pytest.mark.usefixtures("settings_restored")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.check}-{mutant.card.name}")
 def test_check_catches_its_mutant(mutant: Mutant) -> None:
-    # Where shapes in annotations are checked at run time, the annotations may speak first.
+    # Where shapes in annotations are checked at run time, that check may fail first.
     reasons, found = (mutant.says, "TypeCheckError"), []
     for case in only(mutant.card, mutant.check):  # until one setting is caught
         report = run_cases(mutant.card.name, [case])

@@ -1,4 +1,4 @@
-"""What the processes of test_sequence_parallel.py run: each case on four processes, and on two of them by a group of their own."""
+"""Cases that the processes of test_sequence_parallel.py run: each in a group of all four processes and in groups of two."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attn_zoo.encoder.token import Block
 from attn_zoo.layer import MultiHeadAttention, join_layers
 from attn_zoo.parallel import SequenceParallelLinformer, all_reduce_sum, gather_state, parallelise, reduce_gradients
 
-LENGTH, DIM, HEADS, BATCH = 22, 12, 3, 3  # neither 2 · 11 nor 4 · 5.5: slices of four processes differ
+LENGTH, DIM, HEADS, BATCH = 22, 12, 3, 3  # 22 = 4 · 5.5 tokens: slices of four processes differ in length
 
 LAYERS: dict[str, dict[str, Any]] = {
     "headwise": {},
@@ -48,7 +48,7 @@ COUNTED = ("headwise_project_first", "headwise_compress_first", "key_value", "un
 
 
 def build(dtype: torch.dtype = torch.float64, **options: Any) -> MultiHeadAttention:
-    """A layer, the same in every process, whose biases are not zero."""
+    """Build a layer, the same in every process, whose biases are not zero."""
     torch.manual_seed(5)
     attention = options.pop("attention", "linformer")
     if "projected_lengths" not in options:
@@ -61,7 +61,7 @@ def build(dtype: torch.dtype = torch.float64, **options: Any) -> MultiHeadAttent
 
 
 def inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, which of them are real (one row entirely, one in parts, one not at all) and the output's gradient."""
+    """Return tokens, the mask of valid ones (one row full, one partial, one empty), and the gradient of the output."""
     generator = torch.Generator().manual_seed(6)
     tokens = torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64, generator=generator).to(dtype)
     weights = torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64, generator=generator).to(dtype)
@@ -72,7 +72,7 @@ def inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def furthest(got: Tensor | None, want: Tensor | None, scale: float | None = None) -> float:
-    """Largest difference, relative to the largest number or to ``scale``; infinite where there is one tensor instead of two."""
+    """Largest difference, relative to the largest number or to ``scale``; infinite where one tensor is missing."""
     if got is None or want is None:
         return 0.0 if got is want else float("inf")
     if not got.isfinite().all() or got.shape != want.shape:
@@ -83,7 +83,7 @@ def furthest(got: Tensor | None, want: Tensor | None, scale: float | None = None
 
 
 def one_layer(group: dist.ProcessGroup, dtype: torch.dtype, padded: bool, options: dict[str, Any]) -> dict[str, float]:
-    """Forward and backward of a slice against the same slice of the whole."""
+    """Compare forward and backward pass of a slice with the same slice of the whole layer."""
     whole = build(dtype, **options)
     shard = parallelise(whole, group)
     assert isinstance(shard, SequenceParallelLinformer)
@@ -92,7 +92,7 @@ def one_layer(group: dist.ProcessGroup, dtype: torch.dtype, padded: bool, option
         tokens = tokens.masked_fill(~real[..., None], float("nan"))
     all_tokens, at = tokens.clone().requires_grad_(), shard.positions
     expected = whole(all_tokens, key_valid=real if padded else None)
-    # What comes out at padding is the caller's business, so nothing is asked of it.
+    # Outputs at padded positions are left to the caller, so their gradient is set to zero.
     asked = weights.masked_fill(~real[..., None], 0) if padded else weights
     (expected * asked).sum().backward()
     own = tokens[:, at].clone().requires_grad_()
@@ -105,19 +105,19 @@ def one_layer(group: dist.ProcessGroup, dtype: torch.dtype, padded: bool, option
 
 
 def _gradients(shard: nn.Module, whole: nn.Module) -> dict[str, float]:
-    """Gradients of all weights, those of E and F put together as a state would be."""
+    """Compare the gradients of all weights; those of E and F are gathered as a state dict would be."""
     held = copy.deepcopy(shard)
     for mine, theirs in zip(held.parameters(), shard.parameters(), strict=True):
         mine.data = torch.zeros_like(theirs) if theirs.grad is None else theirs.grad
     joined = gather_state(held)
     wanted = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in whole.named_parameters()}
-    # Of all weights together: softmax is blind to some biases of the keys, whose gradients are nothing but rounding.
+    # The largest gradient of all weights is the scale: those of some key biases, which softmax cancels, are mere rounding.
     largest = max(gradient.abs().max().item() for gradient in wanted.values())
     return {name: furthest(joined[name], gradient, largest) for name, gradient in wanted.items()}
 
 
 class Encoder(nn.Module):
-    """Positions, two of the zoo's blocks, the mean over real tokens, class scores: as in the documentation."""
+    """Encoder of the documentation: positions, two of the zoo's blocks, the mean over valid tokens, class scores."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Encoder(nn.Module):
 
 
 def encoder(group: dist.ProcessGroup, options: dict[str, Any]) -> dict[str, float]:
-    """Two blocks and pooling over processes: scores, and after two steps of an optimiser every weight."""
+    """Compare two blocks and pooling over processes with one process: scores, and every weight after two optimiser steps."""
     torch.manual_seed(7)
     whole = Encoder(**options).double()
     join_layers(whole)
@@ -167,7 +167,7 @@ def encoder(group: dist.ProcessGroup, options: dict[str, Any]) -> dict[str, floa
 
 
 class Collectives(TorchDispatchMode):
-    """Notes the bytes of every collective."""
+    """Mode that records the bytes of every collective."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,20 +180,20 @@ class Collectives(TorchDispatchMode):
 
 
 def counted(group: dist.ProcessGroup, options: dict[str, Any]) -> dict[str, Any]:
-    """The collectives of a step, and what the layer says of them."""
+    """Return the collectives of a training step, and those that the layer states."""
     shard = parallelise(build(torch.float32, **options), group)
     assert isinstance(shard, SequenceParallelLinformer)
     tokens = inputs(torch.float32)[0][:, shard.positions].requires_grad_()
     with Collectives() as seen:
         out = shard(tokens)
     forward, seen.seen = seen.seen, []
-    with torch.autograd.set_multithreading_enabled(False), seen:  # in this thread, where the mode sees it
+    with torch.autograd.set_multithreading_enabled(False), seen:  # backward in this thread, where the mode sees it
         out.sum().backward()
     return {"forward": forward, "backward": seen.seen, "said": shard.communicated(BATCH), "order": shard.order.value}
 
 
 def shorter(group: dist.ProcessGroup, options: dict[str, Any]) -> dict[str, float]:
-    """A sequence that ends early: some processes hold fewer tokens, or none."""
+    """Compare outputs and gradients of shorter sequences, of which some processes hold fewer tokens or none."""
     whole = build(**options)
     shard = parallelise(whole, group)
     assert isinstance(shard, SequenceParallelLinformer)
@@ -215,7 +215,7 @@ def shorter(group: dist.ProcessGroup, options: dict[str, Any]) -> dict[str, floa
 
 
 def unused_weight(group: dist.ProcessGroup) -> dict[str, Any]:
-    """A weight that only one process reaches, and one that none does."""
+    """Return the gradients of a weight that only one process uses, and of one that none uses."""
     torch.manual_seed(8)
     model = nn.ModuleDict({"layer": build(), "some": nn.Linear(2, 2).double(), "never": nn.Linear(2, 2).double()})
     shard = parallelise(model, group)
@@ -227,7 +227,7 @@ def unused_weight(group: dist.ProcessGroup) -> dict[str, Any]:
 
 
 def second_derivative(group: dist.ProcessGroup) -> dict[str, float]:
-    """The sum over processes of x³ summed: its second derivative is 6 Σ x for each."""
+    """Compare the derivatives of (Σ x)³, x being summed over processes: the second is 6 Σ x in each."""
     x = torch.tensor(float(dist.get_rank(group) + 1), dtype=torch.float64, requires_grad=True)
     (first,) = torch.autograd.grad(all_reduce_sum(x, group) ** 3 / dist.get_world_size(group), x, create_graph=True)
     total = sum(range(1, dist.get_world_size(group) + 1))
@@ -236,7 +236,7 @@ def second_derivative(group: dist.ProcessGroup) -> dict[str, float]:
 
 
 def refusals(group: dist.ProcessGroup) -> dict[str, str]:
-    """What is said of a request that is not offered, by what it is."""
+    """Return the error messages of unsupported requests, by request."""
     shard = parallelise(build(), group)
     assert isinstance(shard, SequenceParallelLinformer)
     tokens = inputs(torch.float64)[0]
@@ -271,7 +271,7 @@ def refusals(group: dist.ProcessGroup) -> dict[str, str]:
 
 
 def cases() -> dict[str, Callable[[dist.ProcessGroup], dict[str, Any]]]:
-    """By name; each says how far it is from one process, in parts, or what was seen."""
+    """Return the cases by name; each returns its differences from one process, by part, or its observations."""
     double = torch.float64
     found = {name: partial(one_layer, dtype=double, padded=True, options=options) for name, options in LAYERS.items()}
     for name in ("headwise", "no_sharing", "mean"):
@@ -288,8 +288,8 @@ def cases() -> dict[str, Callable[[dist.ProcessGroup], dict[str, Any]]]:
 
 
 def run() -> dict[int, dict[str, Any]]:
-    """All cases in one of four processes: what it found, by the number of processes that shared the sequence."""
-    patience = timedelta(seconds=60)  # with those that failed and do not come
+    """Run all cases in one of four processes; return their results by the number of processes that share the sequence."""
+    patience = timedelta(seconds=60)  # timeout for processes that failed and never arrive
     dist.init_process_group("gloo", timeout=patience)
     pairs = [dist.new_group(ranks, timeout=patience) for ranks in ([0, 1], [2, 3])]
     groups = {4: dist.group.WORLD, 2: pairs[dist.get_rank() // 2]}
@@ -299,7 +299,7 @@ def run() -> dict[int, dict[str, Any]]:
         for name, case in cases().items():
             try:
                 found[ranks][name] = case(group)  # type: ignore[arg-type]  # WORLD is None in the types until processes have met
-            except Exception:  # told to the test, which fails by it; the other processes would wait otherwise
+            except Exception:  # reported to the test, which fails; raised here, it would leave the other processes waiting
                 found[ranks][name] = {"failed": traceback.format_exc()}
     dist.destroy_process_group()
     return found

@@ -20,13 +20,13 @@ FLOAT = 4
 
 @pytest.fixture(scope="module")
 def found() -> dict[int, list[dict[str, dict[str, Any]]]]:
-    """What each process found, by the number of processes that shared the sequence."""
+    """Results of each process, by the number of processes that share the sequence."""
     by_process = together(4, parallel_cases.run)
     return {n: [process[n] for process in by_process] for n in RANKS}
 
 
 def differences(found, ranks: int, case: str) -> dict[str, float]:
-    """The largest over the processes, by what was compared."""
+    """Return the largest difference over the processes, by what was compared."""
     by_process = [process[case] for process in found[ranks]]
     for seen in by_process:
         assert "failed" not in seen, seen["failed"]

@@ -1,4 +1,4 @@
-"""Our rows beside the literature: its spread, the settings beneath, and verdicts that few seeds do not give."""
+"""Our rows beside the literature: spread of its figures, differing settings, and no verdict from few seeds."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_only_one_attention_keeps_the_verdict_on_it():
 
 
 def test_a_task_nobody_published_is_said():
-    assert "Nobody published scores for these tables" in render_published(tables([make_record()]))
+    assert "No published scores are known for these tables" in render_published(tables([make_record()]))
     assert "pixels" in render_published([])
 
 

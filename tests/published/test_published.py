@@ -1,4 +1,4 @@
-"""The literature's figures are those that were printed, their averages are computed, and settings are told apart."""
+"""Figures of the literature: as printed, with computed averages, and with differences of settings named."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_exactly_two_orderings_are_shared_by_all_three_sources():
 
 
 def facts(**changed) -> Facts:
-    """Those of LRA's ListOps as the source gives them, unless changed."""
+    """Return the facts of LRA's ListOps as the source gives them, unless changed."""
     told = {"data": "LRA ListOps", "length": 2000, "depth": 6, "dim": 512, "heads": 8, "ffn": 2048, "steps": 5000}
     told |= {"batch_size": 32, "optimiser": "Adam", "learning_rate": 0.05, "warmup_steps": 1000, "weight_decay": 0.1}
     return Facts(**{"metric": SCORE, "seeds": 1, **told, **changed})

@@ -11,7 +11,7 @@ from attn_zoo.records import PROTOCOL, SCHEMA, RunRecord, RunSpec
 def make_record(
     attention: str = "softmax", task: str = "digits", seed: int = 1, *, test: float = 0.9, status: str = "done", **changes: Any
 ) -> RunRecord:
-    """A record as the runner would write it; ``changes`` are fields of the record, or of its spec as ``spec_…``."""
+    """Return a record as the runner would write it; ``changes`` override fields, those of its spec with the prefix ``spec_``."""
     spec = RunSpec(attention=attention, task=task, options={"dial": 1}, task_options={"size": 8}, seed=seed)
     spec = replace(spec, **{name.removeprefix("spec_"): changes.pop(name) for name in list(changes) if name.startswith("spec_")})
     done = status == "done"

@@ -42,8 +42,8 @@ _PERPLEXITY = "masked_language"
 
 
 def synthetic_records(mechanisms: int = 60, tasks: int = 16, seeds: int = 3, draw: int = 0) -> list[RunRecord]:
-    """Records of ``mechanisms`` (controls among them) on ``tasks``, ``seeds`` each: one refuses a task, one diverges at a seed, one
-    runs out of memory, one was not run on a task."""
+    """Return records of ``mechanisms`` (controls included) on ``tasks``, with ``seeds`` each. One mechanism refuses a task, one
+    diverges at one seed, one runs out of memory, one times out, and one was not run on a task."""
     chance = random.Random(draw)
     names = [*MECHANISMS[: mechanisms - len(CONTROLS)], *CONTROLS]
     skill = {name: [chance.random() for _ in range(4)] for name in names}
@@ -105,7 +105,7 @@ def dialled_records(dials: Sequence[int] = (8, 16, 32, 64, 128), tasks: int = 9,
 
 
 def _level(name: str, skill: Sequence[float], at: int) -> float:
-    """How much of a task is solved, from 0 to 1; the tenth task separates nothing."""
+    """Share of a task that a mechanism solves, from 0 to 1; it is the same for all mechanisms on the tenth task."""
     if at == 9:
         return 0.35
     if name in CONTROLS:

@@ -1,4 +1,4 @@
-"""Ids of committed records: found again from what the records say, and from the command that is the same run."""
+"""Ids of committed records: recomputed from their specs, and from the commands that repeat the runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 
 def first_of_each(folder: str) -> dict[str, RunRecord]:
-    """A record of each attention that is recorded in a folder."""
+    """Return the first record of each attention in a folder, by the attention's name."""
     return {record.spec.attention: record for record in reversed(Store(RESULTS / folder).load()[0])}
 
 

@@ -1,4 +1,4 @@
-"""Generated damage of records and generated bad calls: no traceback, and nothing is read that ``verify`` would not accept."""
+"""Property-based tests of damaged records and bad calls: no traceback, and no record is read that ``verify`` rejects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from attn_zoo.records.verify import verify
 from attn_zoo.registry import build_task, card, task_card
 
 FEW, MANY = 10, 1000
-"""Examples in the plain tier, and in the suite."""
+"""Number of generated examples in the short tests, and in the long tests of the tier ``process``."""
 
 HOSTILE = ["", "\x1b[31m", "a\n\\input{x}", "=1+1", "| a | b", "<script>", "../../x", "\u202e", "nan", "0", "x" * 300]
 VALUES: st.SearchStrategy[Any] = st.one_of(
@@ -50,7 +50,7 @@ PLACES = places(WHOLE)
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """File of a record with a field replaced, taken away or added, most with the digest of what they hold; or with flipped bits."""
+    """Draw a record's file with changed, removed or added fields, a correct, missing or stale digest, and at times flipped bits."""
     data = json.loads(json.dumps(WHOLE))
     for place in draw(st.lists(st.sampled_from(PLACES), min_size=1, max_size=3)):
         part = data
@@ -65,7 +65,7 @@ def damaged(draw: st.DrawFn) -> bytes:
             else:
                 part[place[-1]] = draw(VALUES)
         except (KeyError, IndexError, TypeError):
-            continue  # an earlier change took the place away
+            continue  # an earlier change removed this path
     if draw(st.integers(0, 4)):
         rest = {name: value for name, value in data.items() if name != "digest"}
         data = {**rest, "digest": digest_of(rest)} if draw(st.booleans()) else {**rest, "schema": 4}
@@ -77,7 +77,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 @cache
 def sound_files() -> dict[str, bytes]:
-    """Files of two sound records, by name."""
+    """Return the files of two valid records, by name."""
     with tempfile.TemporaryDirectory() as folder:
         for seed in (1, 2):
             Store(folder).add(make_record(seed=seed))
@@ -85,7 +85,7 @@ def sound_files() -> dict[str, bytes]:
 
 
 def check_damaged(content: bytes) -> None:
-    """Check that every reader takes a folder with this file, and reads what ``verify`` accepts."""
+    """Check that every reader accepts a folder with this file and loads exactly the records that ``verify`` accepts."""
     with tempfile.TemporaryDirectory() as folder:
         for name, sound in sound_files().items():
             (Path(folder) / name).write_bytes(sound)
@@ -99,7 +99,7 @@ def check_damaged(content: bytes) -> None:
         made = tables(records)
         findings(made, None)
         if left_out:
-            html_page((), (), left_out)  # pictures of the other two records would be the same each time
+            html_page((), (), left_out)  # figures of the two valid records would be the same each time
         else:
             html_page(made, records, left_out)
 
@@ -144,7 +144,7 @@ ARGUMENTS = st.one_of(
 
 
 def check_call(name: str, value: Any) -> None:
-    """Check that a call is done or refused, by a ValueError or as a name that is unknown."""
+    """Check that a call succeeds, or raises a ValueError or an UnknownNameError."""
     with suppress(ValueError, UnknownNameError):
         CALLS[name](value)
 

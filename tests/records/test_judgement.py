@@ -1,4 +1,4 @@
-"""One judgement for all readers: what ``records verify`` calls damaged, every command leaves out with its reason."""
+"""One verdict for all readers: every command leaves out what ``records verify`` calls damaged, and states the reason."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from attn_zoo.records.verify import verify
 
 
 def signed(data: dict[str, Any]) -> str:
-    """Text of a record with the digest of its content."""
+    """Return the JSON text of a record with the digest of its content."""
     rest = {name: value for name, value in data.items() if name != "digest"}
     return json.dumps({**rest, "digest": digest_of(rest)})
 
 
 def put(*path: str | int, value: Any) -> Any:
-    """Change of one field."""
+    """Return a function that changes one field of a record and renews its digest."""
 
     def change(data: dict[str, Any]) -> str:
         part: Any = data
@@ -145,7 +145,7 @@ def test_another_last_digit_of_the_same_number_is_noticed_and_white_space_is_not
     text = path.read_text(encoding="utf-8")
     assert "0.30000000000000004" in text and float("0.30000000000000003") == 0.1 + 0.2
     path.write_text(text.replace("0.30000000000000004", "0.30000000000000003"), encoding="utf-8")
-    assert "spelled otherwise" in Store(tmp_path).load()[1][0].reason
+    assert "differs from what attn-zoo writes" in Store(tmp_path).load()[1][0].reason
     path.write_text(json.dumps(json.loads(text)), encoding="utf-8")
     assert verify(tmp_path).clean
 
@@ -161,7 +161,7 @@ def test_pipes_folders_and_huge_files_are_no_records_and_stop_nothing(tmp_path):
     records, left_out = Store(tmp_path).load()
     assert len(records) == 1
     reasons = {item.path.name: item.reason for item in left_out}
-    assert reasons["pipe.json"] == reasons["folder.json"] == "no regular file"
+    assert reasons["pipe.json"] == reasons["folder.json"] == "not a regular file"
     assert "too large" in reasons["huge.json"] and "cannot be read" in reasons["nowhere.json"]
     assert {Path(name).name for finding in verify(tmp_path).findings for name in finding.files} == set(reasons)
     assert main(["leaderboard", "--records", str(tmp_path)]) == 0
@@ -174,4 +174,4 @@ def test_a_record_of_an_earlier_schema_needs_no_digest(tmp_path):
     path.write_text(json.dumps({**data, "schema": 4}), encoding="utf-8")
     assert Store(tmp_path).load() == ([make_record()], [])
     path.write_text(json.dumps({**data, "schema": 4, "digest": digest}), encoding="utf-8")
-    assert "fields no record of schema 4 has: 'digest'" in Store(tmp_path).load()[1][0].reason
+    assert "fields that no record of schema 4 has: 'digest'" in Store(tmp_path).load()[1][0].reason

@@ -1,4 +1,4 @@
-"""Packed records: the same records, read alike wherever a folder is, and those that come with the package."""
+"""Packed records: commands read them as they read a folder, and those in the package equal the committed records."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ def test_a_page_of_packed_records_links_no_files(folder, packed, capsys):
 )
 def test_a_damaged_packed_file_is_refused_whole(packed, capsys, damage):
     packed.write_bytes(damage(packed.read_bytes()))
-    with pytest.raises(RecordError, match=r"some\.jsonl\.xz is no whole file of packed records"):
+    with pytest.raises(RecordError, match=r"some\.jsonl\.xz is not a complete file of packed records"):
         Store(packed).load()
     assert main(["leaderboard", "--records", str(packed)]) == 2
-    assert "get it anew" in capsys.readouterr().err
+    assert "get it again" in capsys.readouterr().err
 
 
 def test_a_packed_file_is_told_by_its_name(tmp_path):
-    with pytest.raises(ValueError, match=r"ends in \.jsonl\.xz; got 'records\.json'"):
+    with pytest.raises(ValueError, match=r"must end in \.jsonl\.xz; got 'records\.json'"):
         pack([], tmp_path / "records.json")
 
 

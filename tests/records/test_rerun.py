@@ -1,4 +1,4 @@
-"""``attn-zoo records rerun``: what is drawn, that equal scores are found equal, and that one changed bit is not."""
+"""``attn-zoo records rerun``: which runs are drawn, equal scores reported as equal, one changed bit as different."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TINY = ["task=digits", "budget.steps=2", "budget.evaluate_every=1", "seed=3", "r
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Path:
-    """Folder of two tiny runs, done by the command."""
+    """Folder with the records of two tiny runs of the command ``run``."""
     folder = tmp_path_factory.mktemp("rerun")
     command = [sys.executable, "-P", "-m", "attn_zoo.cli", "run", "-m", "attention=softmax,linformer", *TINY]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -36,7 +36,9 @@ def rerun(folder: Path, into: Path, *words: str) -> int:
 
 def test_runs_done_anew_have_equal_scores(recorded, tmp_path, capsys):
     assert rerun(recorded, tmp_path / "again", "--cells", "5") == 0
-    first, second, last = capsys.readouterr().out.splitlines()
+    out, err = capsys.readouterr()
+    assert [line.split(":")[0] for line in err.splitlines()] == ["repeating run 1 of 2", "repeating run 2 of 2"]
+    first, second, last = out.splitlines()
     assert {line.split(" on digits, seed 3, run ")[0] for line in (first, second)} == {"softmax", "linformer"}
     assert all(": scores equal, test 0." in line for line in (first, second)) and last == "2 of 2 runs have equal scores"
     made, known = ({r.run_id: r for r in Store(root).load()[0]} for root in (tmp_path / "again", recorded))
@@ -104,7 +106,7 @@ def test_only_runs_that_a_command_can_do_again_are_drawn():
         replace(make_record("linear"), scores={"valid": 0.5}, tuning=trial),
     ]
     assert draw([fit, *unfit], 10, 0) == [fit]
-    with pytest.raises(ValueError, match="of 4 none is of a run that is done"):
+    with pytest.raises(ValueError, match="none of 4 records has status done"):
         draw(unfit, 10, 0)
     with pytest.raises(ValueError, match="at least 1; got 0"):
         draw([fit], 0, 0)

@@ -1,4 +1,4 @@
-"""Records survive what happens to files: half writes, damage, full disks, strangers, two writers at once."""
+"""Storage of records: half-written and damaged files, full disks, foreign files, two writers at once."""
 
 from __future__ import annotations
 

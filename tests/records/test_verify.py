@@ -1,4 +1,4 @@
-"""What is wrong with a folder of records is found, each fault under its own name, and nothing is touched."""
+"""``records verify`` finds each fault of a folder of records, under its own name, and changes no file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], Any], *, signed: bool
 
 
 def filled(folder: Path) -> list[Path]:
-    """Three good records."""
+    """Write three valid records and return their paths."""
     return [Store(folder).add(make_record(seed=seed, test=0.8 + seed / 100)) for seed in (1, 2, 3)]
 
 
@@ -69,16 +69,16 @@ def test_a_truncated_record_is_named(tmp_path, cut):
     [
         (lambda d: d.pop("scores"), "damaged", "scores missing"),
         (lambda d: d.update(schema=99), "damaged", "install the newest"),
-        (lambda d: d["scores"].update(test="high"), "damaged", "scores.test is no number but 'high'"),
-        (lambda d: d["scores"].update(test=None), "damaged", "scores.test is no number but None"),
-        (lambda d: d.update(environment="here"), "damaged", "environment is no mapping but 'here'"),
+        (lambda d: d["scores"].update(test="high"), "damaged", "scores.test must be a number, not 'high'"),
+        (lambda d: d["scores"].update(test=None), "damaged", "scores.test must be a number, not None"),
+        (lambda d: d.update(environment="here"), "damaged", "environment must be a mapping, not 'here'"),
         (lambda d: d["data"]["test"].pop("digest"), "damaged", "data.test lacks 'digest'"),
-        (lambda d: d.update(curve=[1]), "damaged", "curve[0] is no mapping but 1"),
+        (lambda d: d.update(curve=[1]), "damaged", "curve[0] must be a mapping, not 1"),
         (lambda d: d["spec"].update(seed=7), "edited", "does not follow from its spec"),
         (lambda d: d["spec"]["budget"].update(steps=1), "edited", "does not follow from its spec"),
         (lambda d: d["task_card"].update(version="2"), "edited", "does not follow from its spec"),
-        (lambda d: d["task_card"].update(name="listops"), "edited", "card is of task 'listops', its spec of 'digits'"),
-        (lambda d: d["attention_card"].update(name="performer"), "edited", "card is of attention 'performer'"),
+        (lambda d: d["task_card"].update(name="listops"), "edited", "card names task 'listops', its spec 'digits'"),
+        (lambda d: d["attention_card"].update(name="performer"), "edited", "card names attention 'performer'"),
         (lambda d: d["scores"].update(valid=0.99), "edited", "validation score is 0.99, but its curve's is 0.81"),
         (lambda d: d["data"]["test"].update(digest="other"), "data differ", "the test split of digits"),
     ],
@@ -98,11 +98,11 @@ def test_a_record_that_was_edited_without_its_digest_is_named_and_left_out(tmp_p
     path = filled(tmp_path)[0]
     rewrite(path, change, signed=False)
     finding = kinds(tmp_path)["edited"]
-    assert finding.files == (path.name,) and "does not have its digest" in finding.words
+    assert finding.files == (path.name,) and "does not match its digest" in finding.words
     records, left_out = Store(tmp_path).load()
     assert [record.spec.seed for record in records] == [2, 3]
     assert [item.path for item in left_out] == [path]
-    assert "does not have its digest" in leaderboard(tmp_path)
+    assert "does not match its digest" in leaderboard(tmp_path)
     assert Store(tmp_path).find(make_record(seed=1).run_id) is None, "the same command does the run again"
 
 
@@ -142,7 +142,7 @@ def test_foreign_protocols_are_named_and_their_ids_are_held_to_their_own(tmp_pat
     Store(tmp_path).add(replace(record, run_id=record.spec.run_id("1", "0.9")))
     found = kinds(tmp_path)
     assert set(found) == {"foreign protocol"}
-    assert f"protocol 0.9, where this version has {PROTOCOL}" in found["foreign protocol"].words
+    assert f"protocol 0.9, this version has {PROTOCOL}" in found["foreign protocol"].words
 
 
 def test_old_schemas_and_measurements_are_said_and_are_no_fault(tmp_path):
@@ -240,7 +240,7 @@ def test_the_command_reports_and_changes_nothing(tmp_path, capsys):
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_folders_are_merged_by_copying_in_any_order(tmp_path, nested):
-    """Three people's runs: some of the same, one of these with another score, one that failed for one and not the other."""
+    """Three folders hold shared runs with different scores, one run of their own each, and one run that only one completed."""
     parts = [tmp_path / name for name in "abc"]
     for at, part in enumerate(parts):
         for seed in (1, 2, at + 3):

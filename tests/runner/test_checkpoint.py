@@ -1,4 +1,4 @@
-"""A run that is cut short anywhere goes on from its checkpoint to the very bits that it would have come to, and loses nothing."""
+"""Resuming from checkpoints: an interrupted run ends with the same bits as an uninterrupted one, and loses nothing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_run_cut_short_twice_comes_to_the_same_bits(case, images, tmp_path):
     record = run(asked_for, Quiet(), where, whole)
     assert record.status == "done", record.reason
 
-    for after in (6, 9):  # the first checkpoint that is gone on from is of step 5, in the middle of an epoch; the second of 8
+    for after in (6, 9):  # resumes from the checkpoint of step 5, in the middle of an epoch, then from that of step 8
         begun = Checkpoint(tmp_path, "cut", every=5 if after == 6 else 4, minutes=0)
         begun.open()
         with pytest.raises(KeyboardInterrupt):
@@ -99,7 +99,7 @@ def test_a_run_cut_short_twice_comes_to_the_same_bits(case, images, tmp_path):
 
 
 def test_each_part_of_the_state_is_needed(images, tmp_path):
-    """Without any one of them the run comes to other bits: none is kept in vain, and the comparison sees each."""
+    """Resuming with any one part of the state of another step changes the final weights: each part is needed and compared."""
     attention, task, rest = CASES["augmented, redrawn"]
     asked_for, where = spec(attention, task, **rest), {"path": str(images)}
     whole = Checkpoint(tmp_path, "whole", every=13, minutes=0)
@@ -186,7 +186,7 @@ def test_two_processes_of_which_one_is_killed_go_on_together(tmp_path):
     other.kill()
     status, _, errors = main.end()
     assert status == 2, errors
-    assert "another process of this run is gone" in errors and "from its last checkpoint" in errors
+    assert "another process of this run has ended" in errors and "from its last checkpoint" in errors
     assert list((cut / "runs").glob("*.json")) == []
     ended = [command.end() for command in started(cut)]
     assert [status for status, _, _ in ended] == [0, 0], ended
@@ -240,12 +240,12 @@ def no_header(checkpoint: Checkpoint) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (flipped, "it is damaged: its content does not have its digest"),
+        (flipped, "it is damaged: its content does not match its digest"),
         (truncated, "it is damaged"),
         (no_header, "it is damaged"),
         (rewritten(torch="1.0"), "it was written with torch 1.0, and this is"),
         (rewritten(attn_zoo="0.0"), "it was written with attn_zoo 0.0"),
-        (rewritten(run_id="another"), "it is of run another"),
+        (rewritten(run_id="another"), "it belongs to run another"),
         (rewritten(format=7), "it has format 7"),
     ],
 )
@@ -254,7 +254,7 @@ def test_a_checkpoint_of_no_use_is_put_aside_and_named(spoil, words, tmp_path):
     again = Checkpoint(tmp_path, "known", every=0, minutes=0)
     before = again.path.read_bytes()
     said = str(again.open())
-    assert words in said and said.endswith("begins anew")
+    assert words in said and said.endswith("starts again from step 0")
     (aside,) = tmp_path.glob(".known.checkpoint.*.unused")
     assert aside.name in said and aside.read_bytes() == before and not again.path.exists()
     record = run(spec(), Quiet(), None, again)
@@ -265,7 +265,7 @@ def test_a_checkpoint_of_another_network_is_refused_and_kept(tmp_path):
     cut_short(tmp_path)
     again = Checkpoint(tmp_path, "known")
     again.open()
-    with pytest.raises(CheckpointError, match=r"the checkpoint of shape .*delete .* to begin anew"):
+    with pytest.raises(CheckpointError, match=r"the checkpoint of shape .*delete .* to start again from step 0"):
         run(spec("none"), Quiet(), None, again)
     assert again.path.exists()
 
@@ -308,6 +308,15 @@ def test_without_checkpoints_signals_act_as_ever(tmp_path):
     assert checkpoints(tmp_path) == []
 
 
+@pytest.fixture
+def default_sigterm():
+    """Default action of SIGTERM during a test; other tests' libraries, such as Ray, leave handlers of their own in the process."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("default_sigterm")
 def test_signals_in_quick_succession_are_one_and_a_later_one_acts(monkeypatch):
     before = signal.getsignal(signal.SIGINT)
     with Interrupts() as held:

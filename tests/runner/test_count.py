@@ -1,4 +1,4 @@
-"""What a record says by counting: training FLOPs, activations of a real step, and what is doubtful about the setting."""
+"""Counts in a record: training FLOPs and activations of a real step; and warnings about doubtful settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attn_zoo.runner.count import _batch, count_mechanisms, count_per_example, m
 
 
 class Quiet:
-    """Shows no progress."""
+    """Progress display that shows nothing."""
 
     def start(self, label: str, steps: int) -> None: ...
     def advance(self, step: int, loss: float, valid: float | None) -> None: ...
@@ -53,7 +53,7 @@ def test_counts_of_shapes_are_those_of_the_network_that_trains(attention, task, 
     both = count_model(form, _batch(task_spec, 1))
     assert counted["flops_per_example"] == both.flops
     assert counted["training_flops_per_example"] == (both.flops or 0) + (both.backward_flops or 0)
-    most = 3.5 if attention == "longformer" else 3  # it computes its scores anew for the gradient
+    most = 3.5 if attention == "longformer" else 3  # Longformer recomputes its scores in the backward pass
     assert 2.5 < counted["training_flops_per_example"] / counted["flops_per_example"] <= most
 
 
@@ -87,7 +87,7 @@ def test_record_carries_counts_and_warnings():
 def test_mechanisms_are_counted_here_and_at_4096_tokens():
     recall = build_task("mqar", causal=True).spec
     counted = {name: count_mechanisms(spec(name, "mqar"), recall) for name in ("softmax", "linear", "none")}
-    layers, products = 2, 2 * 2  # two products of two FLOPs each
+    layers, products = 2, 2 * 2  # two matrix products, two FLOPs per multiplication
     assert counted["softmax"] == {
         "mechanism_flops": layers * products * 64 * 64 * 16,
         "state_bytes": layers * (2 * 64) * 16 * 4,

@@ -1,4 +1,4 @@
-"""Weights that a run writes while it trains: those of that step, without influence on a result, and enough to build the network."""
+"""Weights written during training: those of the step, without influence on results, and sufficient to rebuild the network."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HERE = ("device=cpu", "report=false")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Records of one run, and its weights before training, in it and at its end."""
+    """Folder with the record of one run and its weights before, during and after training."""
     folder = tmp_path_factory.mktemp("kept")
     words = (f"records={folder}/runs", "weights.after=[0,3,6]", f"weights.folder={folder}/weights")
     assert main([*RUN, *BUDGET, *HERE, *words]) == 0
@@ -109,7 +109,7 @@ def test_a_step_that_is_never_reached_is_refused_before_training(step, tmp_path,
 
 def test_files_of_another_kind_are_refused(folder, tmp_path):
     file = tmp_path / "foreign.safetensors"
-    with pytest.raises(FileNotFoundError, match="no file of weights"):
+    with pytest.raises(FileNotFoundError, match="no weights file"):
         load_subject(Request(str(file), sequences=1))
     save_file({"weight": torch.zeros(1)}, file)
     with pytest.raises(ValueError, match="holds no weights of a run"):
@@ -118,7 +118,7 @@ def test_files_of_another_kind_are_refused(folder, tmp_path):
     save_file({"weight": torch.zeros(1)}, file, metadata={"attn_zoo_weights": json.dumps({**facts, "task_version": "0"})})
     with pytest.raises(ValueError, match="trained on version 0 of listops"):
         load_subject(Request(str(file), sequences=1))
-    with pytest.raises(ValueError, match="leave --weights away"):
+    with pytest.raises(ValueError, match="leave --weights out"):
         load_subject(Request(str(files(folder)[0]), sequences=1, weights="random"))
     with pytest.raises(ValueError, match="at most 24 tokens"):
         load_subject(Request(str(files(folder)[0]), sequences=1, length=25))

@@ -1,4 +1,4 @@
-"""Metrics against torchmetrics, answer by answer and over processes."""
+"""Metrics compared with torchmetrics, batch by batch, and gathered over processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PEERS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 def some_answers(name: str, seed: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Outputs, and labels of the metric's kind of problem."""
+    """Return random outputs, and labels for the metric's kind of problem."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randn(count, 2, generator=generator)
     if name in METRICS["classification"]:
@@ -57,7 +57,7 @@ def test_a_metric_is_that_of_torchmetrics(name):
 
 
 class Three:
-    """Three processes, of which the second has no answers."""
+    """Substitute for three processes, the second of which has no answers."""
 
     def __init__(self, others: list[list[float]]) -> None:
         self.others = others
@@ -84,7 +84,7 @@ def test_an_unlikely_label_has_a_finite_perplexity():
 
 
 def test_no_answer_has_no_figure():
-    with pytest.raises(ValueError, match="needs an answer"):
+    with pytest.raises(ValueError, match="needs at least one prediction"):
         metrics.measure_named("accuracy").make(2).compute()
 
 
@@ -136,9 +136,9 @@ def test_chance_of_several_classes_at_once_is_the_best_set_and_of_numbers_the_me
 def test_a_metric_of_another_kind_of_problem_is_refused_by_name():
     numbers = TaskSpec(Frames(2), 4, 1, problem="regression")
     assert metrics.measure_of("mse", numbers) is metrics.MEASURES["mse"]
-    with pytest.raises(ValueError, match="accuracy is not one of regression, which the task is; take r2 or mse"):
+    with pytest.raises(ValueError, match="accuracy is not for regression, the problem of this task; use r2 or mse"):
         metrics.measure_of("accuracy", numbers)
-    with pytest.raises(ValueError, match="take f1_micro or f1_macro"):
+    with pytest.raises(ValueError, match="use f1_micro or f1_macro"):
         metrics.measure_of("f1", TaskSpec(Tokens(2), 4, 2, problem="multi_label"))
     with pytest.raises(UnknownNameError, match="did you mean 'mse'"):
         metrics.measure_of("msee", numbers)

@@ -1,4 +1,4 @@
-"""No pickle is ever loaded from a folder of results or of data: none in the source, and none when a run is resumed and recorded."""
+"""No pickle is loaded from a folder of results or data: neither by calls in the source, nor when a run is resumed and recorded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PERMITTED = {
 
 
 def unpickling(source: str) -> Iterator[str]:
-    """What in a module could load a pickle, by name, however it was imported."""
+    """Yield the names of imports and calls of a module that could load a pickle, also under aliases."""
     tree, known = ast.parse(source), dict[str, str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

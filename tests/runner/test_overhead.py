@@ -1,8 +1,8 @@
-"""What measuring adds to a training step of the runner: the rest of its loop, beside the step itself, and the profiled step.
+"""Overhead of measuring in a training step of the runner: the rest of the loop's body, and the profiled step.
 
-Two runs, one with and one without measuring, differ by more than that on a busy machine. So each step is its own control: in the
-same thread, a clock around the loop's body and one around what it is there for, drawing a batch and training on it. What lies
-between them is the runner's clocks, its bookkeeping and its words to whoever watches: all that measuring can have added.
+On a busy machine, two runs with and without measuring differ by more than this overhead. So each step is its own control: in the
+same thread, one clock times the loop's body and another its work, which is drawing a batch and training on it. The difference
+is the runner's clocks, its bookkeeping and its progress reports: all that measuring can have added.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from attn_zoo.runner import train as loop
 STEPS = 100
 
 SHORTEST_RUN = 300
-"""Steps of the shortest budget in a table of ours, that of the quickstart's ListOps: over so many the profiled step spreads."""
+"""Number of steps over which the cost of the profiled step is spread: ListOps at level ``quick``, the shortest such budget."""
 
 ADDED_AT_MOST = 0.02
 
 
 class Watch:
-    """Processor seconds of this thread, by step: of the loop's body, and of the work in it."""
+    """Progress display that records this thread's processor seconds in each step: of the loop's body, and of the work in it."""
 
     def __init__(self) -> None:
         self.body: list[float] = []
@@ -38,7 +38,7 @@ class Watch:
         self._worked, self._since = 0.0, 0.0
 
     def working(self, function: Any) -> Any:
-        """``function``, its time counted as work."""
+        """Wrap ``function`` so that its time counts as work."""
 
         def worked(*arguments: Any) -> Any:
             started = time.thread_time()
@@ -59,7 +59,7 @@ class Watch:
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> Watch:
-    """A small training run, watched."""
+    """Time the steps of a small training run."""
     watch, batches = Watch(), loop.batches
 
     def drawn(*arguments: Any) -> Iterator[Any]:
@@ -79,29 +79,39 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 
 def added(watch: Watch) -> float:
-    """Share of the work that the rest of the body adds, step by step: the median of the steps that are not profiled."""
-    pairs = list(zip(watch.body, watch.work, strict=True))[2:-1]  # the first allocates, the last looks at validation
+    """Time of the rest of the loop's body as a share of the work: median over the steps that are not profiled."""
+    pairs = list(zip(watch.body, watch.work, strict=True))[2:-1]  # without steps that allocate, are profiled or evaluate
     return statistics.median((body - work) / work for body, work in pairs)
 
 
+def overhead(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Time that measuring adds to a step, as a share of its work: the least of three runs, as other processes only add to it."""
+    shares = []
+    for _ in range(3):
+        with monkeypatch.context() as patched:
+            watch = watched(patched)
+        assert len(watch.body) == STEPS and added(watch) > 0
+        work = statistics.median(watch.work)
+        shares.append(added(watch) + (watch.body[1] - work) / (SHORTEST_RUN * work))
+    return min(shares)
+
+
 def test_measuring_adds_less_than_two_percent_to_a_training_step(monkeypatch):
-    watch = watched(monkeypatch)
-    assert len(watch.body) == STEPS
-    profiled = (watch.body[1] - statistics.median(watch.work)) / (SHORTEST_RUN * statistics.median(watch.work))
-    assert 0 < added(watch) + profiled < ADDED_AT_MOST, f"{added(watch):.3%} a step, {profiled:.3%} for the profiled one"
+    share = overhead(monkeypatch)
+    assert share < ADDED_AT_MOST, f"{share:.3%} a step"
 
 
 def test_an_overhead_of_three_percent_would_be_seen(monkeypatch):
-    """A clock that takes its time, as long as 3 % of a step of the run before."""
+    """A slow clock adds 3 % of a step of the previous run, which exceeds the limit."""
     step = statistics.median(watched(monkeypatch).work)
 
     class SlowClock:
         def perf_counter(self) -> float:
-            until = time.thread_time() + 0.015 * step  # it is asked twice a step
+            until = time.thread_time() + 0.015 * step  # the clock is read twice per step
             while time.thread_time() < until:
                 pass
             return time.perf_counter()
 
     monkeypatch.undo()
     monkeypatch.setattr(loop, "time", SlowClock())
-    assert added(watched(monkeypatch)) > ADDED_AT_MOST
+    assert overhead(monkeypatch) > ADDED_AT_MOST

@@ -1,4 +1,4 @@
-"""Self-pretraining: what is masked, that every row has the same, that its weights are trained on, and that it can be cut short."""
+"""Self-pretraining: masked tokens, equal masks for every row, training from the pretrained encoder, interruption and resuming."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def spec(attention: str = "softmax", task: str = "listops", *, dropout: float = 
 
 
 class Steps(Quiet):
-    """Keeps the numbers and losses of the steps that it is told of."""
+    """Progress display that keeps the numbers and losses of the reported steps."""
 
     def __init__(self) -> None:
         self.told: dict[int, float] = {}
@@ -160,7 +160,7 @@ def test_every_row_reads_the_same_masks_with_the_same_head(monkeypatch):
 
 
 def test_flops_count_the_encoder_and_what_is_asked():
-    """One token of sixteen ids for each of three that are asked; the first product of all has no gradient of its input."""
+    """The pretraining head scores 16 ids for each of three masked tokens, in place of the classifier's 10 classes."""
     record = run(spec(), Quiet())
     classifier = record.counted["training_flops_per_example"]
     heads = 3 * 2 * 16 * (3 * 16 - 10)
@@ -176,7 +176,7 @@ def without_clock(record: RunRecord) -> list[dict[str, float]]:
 def test_a_run_cut_short_in_pretraining_and_after_it_comes_to_the_same_bits(attention, options, tmp_path):
     asked = spec(attention, dropout=0.1, options=options)
     whole = run(asked, Quiet())
-    for after, every in ((-1, 5), (6, 3)):  # after steps 6 of pretraining and 6 of training; kept are 5 and 6
+    for after, every in ((-1, 5), (6, 3)):  # interrupted after steps 6 of pretraining and 6 of training; checkpoints are of 5 and 6
         begun = Checkpoint(tmp_path, "cut", every=every, minutes=0)
         begun.open()
         with pytest.raises(KeyboardInterrupt):
@@ -195,7 +195,7 @@ def test_a_run_cut_short_in_pretraining_and_after_it_comes_to_the_same_bits(atte
 
 
 def test_time_is_told_apart_and_a_limit_counts_both(monkeypatch):
-    """A step takes a second; the second of training is profiled and not timed."""
+    """Each step takes one second; the second training step is profiled and not timed."""
     monkeypatch.setattr(loop, "time", StepClock(1.0))
     timed = run(spec(budget={"steps": 100, "seconds": 5.5}), Quiet())
     assert [point["step"] for point in timed.curve] == [4, 7] and timed.status == "done"
@@ -211,7 +211,7 @@ def test_time_is_told_apart_and_a_limit_counts_both(monkeypatch):
 def test_tasks_without_pretraining_refuse_it(task, words):
     record = run(spec(task=task), Quiet())
     assert record.status == "refused"
-    assert words in str(record.reason) and "take budget.pretrain_steps=0" in str(record.reason)
+    assert words in str(record.reason) and "set budget.pretrain_steps=0" in str(record.reason)
 
 
 def test_ids_tell_pretrained_runs_apart_and_are_as_before_without():

@@ -1,4 +1,4 @@
-"""Several processes do what one does: the same batches, gradients, scores and weights, one record, and an end together."""
+"""Runs on several processes equal runs on one: same batches, gradients, scores and weights, one record, and a common end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SPECS = [
 
 
 def without_key_biases(weights: dict[str, Any]) -> dict[str, Any]:
-    """Softmax does not feel them: their gradient is rounding alone, and Adam makes steps of it."""
+    """Leave out the key biases: softmax is invariant to them, so their gradient is only rounding, which Adam turns into steps."""
     return {name: weight for name, weight in weights.items() if not name.endswith("key.bias")}
 
 
@@ -55,7 +55,7 @@ def alone(tmp_path_factory):
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_several_processes_end_with_the_weights_and_scores_of_one(count, alone, tmp_path):
-    """Eight examples are no multiple of three, and evaluation deals out as many batches as there are, two or one."""
+    """Uneven shares are covered: eight examples for three processes in training, and one or two batches in evaluation."""
     found = together(count, do_runs, SPECS, tmp_path)
     for at, (record, weights) in enumerate(alone):
         assert record["status"] == "done", record["reason"]
@@ -97,7 +97,7 @@ def test_a_process_of_whose_examples_nothing_is_asked_adds_nothing():
 
 
 def test_parts_of_a_batch_are_the_batch():
-    """Whatever their number, parts differ by an example at most and come in order."""
+    """Parts come in order and differ in size by at most one example, for any number of processes."""
     batch = Batch(torch.arange(20).view(10, 2), torch.ones(10, 2, dtype=torch.bool), torch.arange(10))
     PartialState(cpu=True)
     processes = Processes()
@@ -151,7 +151,7 @@ def test_time_runs_out_for_all_by_the_clock_of_one(tmp_path):
 def test_a_mechanism_that_follows_the_examples_is_not_done_by_several(tmp_path):
     ((record, _),), ((other, _),) = together(2, do_runs, [spec("routing")], tmp_path)
     assert record["status"] == other["status"] == "failed", "which a later start on one process does again"
-    assert "2 processes do not do what one does" in record["reason"] and "on one process" in record["reason"]
+    assert "2 processes would not train as one process does" in record["reason"] and "with one process" in record["reason"]
 
 
 def test_a_batch_smaller_than_the_processes_is_refused_before_work(tmp_path):
@@ -173,14 +173,14 @@ assert not any("gloo" in name for name in threads()), threads()
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the threads of a process from /proc")
 def test_no_thread_of_gloo_outlives_the_process_group(tmp_path):
-    """One that does aborts the process now and then, as the interpreter ends."""
+    """A thread that outlives the group sometimes aborts the process when the interpreter exits."""
     (tmp_path / "ends.py").write_text(ENDS)
     done = launched("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "ends.py", folder=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_sweep_under_a_launcher_is_one_sweep(tmp_path):
-    """accelerate's, which starts torchrun; the page on clusters starts torchrun itself."""
+    """The launcher is accelerate's, which starts torchrun; the page on clusters starts torchrun itself."""
     plainly = ["--multi_gpu", "--num_machines", "1", "--num_processes", "2", "--mixed_precision", "bf16", "--dynamo_backend", "no"]
     small = ["task=listops", "task.length=24", "task.train=200", "task.valid=50", "task.test=50", "device=cpu"]  # imports no timm
     small += ["budget.steps=4", "budget.evaluate_every=2", "model.dim=16", "model.heads=2"]

@@ -1,4 +1,4 @@
-"""One run: reproducible, honest about its splits, and a record whatever goes wrong."""
+"""A single run: reproducible, with correct use of its splits, and recorded whatever fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from attn_zoo.runner.execute import _implementation
 
 
 class Rows(Examples):
-    """Examples of one token each."""
+    """Examples with given tokens and labels."""
 
     def __init__(self, ids: Tensor, labels: Tensor) -> None:
         self.ids, self.answers = ids, labels
@@ -58,12 +58,12 @@ SMALL_LISTOPS = {"length": 24, "train": 200, "valid": 50, "test": 60}
 
 @dataclass
 class Options:
-    """None."""
+    """No options."""
 
 
 @pytest.fixture
 def broken(monkeypatch):
-    """Registers an attention that does what it is told, for one test."""
+    """Return a function that registers an attention with a given behaviour, for one test."""
 
     def register(behave: Callable[[Attention, Tensor], Tensor]) -> str:
         class Broken(Attention):
@@ -260,7 +260,7 @@ def test_parts_are_scored_apart_in_the_same_reading():
 
 
 def test_parts_of_positions_are_scored_apart():
-    labels = torch.tensor([[1, UNASKED, 0], [1, 1, 1]]).repeat(200, 1)  # answered with 1, over two readings
+    labels = torch.tensor([[1, UNASKED, 0], [1, 1, 1]]).repeat(200, 1)  # the model answers 1 everywhere, in two batches
     examples = Rows(torch.ones(400, 3, dtype=torch.long), labels)
 
     class Model(torch.nn.Module):
@@ -286,7 +286,7 @@ def test_perplexity_is_better_when_lower_and_unknown_metrics_are_refused():
 def test_flops_are_those_of_the_card_and_the_rest_of_the_network():
     found = {name: run(spec(name), Quiet()).counted["flops_per_example"] for name in ("none", "softmax")}
     geometry_flops = 2 * 4 * 17 * 17 * 16  # depth 2, n = 17, width 16
-    projections = 2 * 2 * (2 * 17 * 16 * 16)  # queries and keys, which the control does not have
+    projections = 2 * 2 * (2 * 17 * 16 * 16)  # of queries and keys, which the control lacks
     assert found["softmax"] - found["none"] == geometry_flops + projections
 
 
@@ -309,7 +309,7 @@ def test_auto_knows_the_precision_of_the_run(monkeypatch):
 
 
 def test_an_option_added_later_is_left_out_of_specs_where_it_is_off():
-    """As committed records of its entry, which are older, do not have it."""
+    """Older committed records of the task do not have the option."""
     plain, ladder = (
         resolve_spec(RunSpec("softmax", "mqar", task_options=given))
         for given in ({"fewest_pairs": 0, "most_pairs": 0}, {"fewest_pairs": 4, "most_pairs": 8})

@@ -1,4 +1,4 @@
-"""Runs of one block for all layers or with a short convolution: what their records count, and that other runs keep their ids."""
+"""Runs with one block for all layers or with a short convolution: counts in their records, and unchanged ids of other runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = {"length": 24, "train": 64, "valid": 16, "test": 16}
 
 
 class Quiet:
-    """Shows no progress."""
+    """Progress display that shows nothing."""
 
     def start(self, label: str, steps: int) -> None: ...
     def advance(self, step: int, loss: float, valid: float | None) -> None: ...
@@ -44,7 +44,7 @@ def test_records_count_a_shared_block_once_and_its_work_each_time():
     assert shared.counted["parameters"] == reused.counted["parameters"] < apart.counted["parameters"]
     for figure in ("flops_per_example", "training_flops_per_example"):
         assert shared.counted[figure] == apart.counted[figure] > reused.counted[figure]
-    projections = 2 * 2 * 2 * 25 * 16 * 16  # of keys and values, in the second and third application
+    projections = 2 * 2 * 2 * 25 * 16 * 16  # of keys and values, in the block's second and third application
     assert shared.counted["flops_per_example"] - reused.counted["flops_per_example"] == projections
     saved = shared.counted["training_flops_per_example"] - reused.counted["training_flops_per_example"]
     assert saved == 3 * projections

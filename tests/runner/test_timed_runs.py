@@ -1,4 +1,4 @@
-"""Runs that a time ends: where they stop, how their rate falls, and that an interruption or several processes change neither."""
+"""Runs with a time budget: where they stop and how the learning rate falls, also when interrupted or on several processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def steps(record: RunRecord) -> list[float]:
 
 
 def test_training_ends_as_done_after_the_step_in_which_its_time_is_over():
-    """A step takes a second; the second one is profiled and not timed."""
+    """Each step takes one second; the second step is profiled and not timed."""
     record = run(spec(), Quiet())
     assert steps(record) == [4, 7], "the last look is at the end"
     assert [point["train_seconds"] for point in record.curve] == [3.0, 6.0]
@@ -50,7 +50,7 @@ def test_steps_are_the_most_that_are_done_and_max_seconds_stays_a_failure():
 
 
 def rates(monkeypatch, asked: RunSpec) -> list[float]:
-    """Share of the learning rate at each step."""
+    """Return the learning rate at each step as a share of the budget's learning rate."""
     seen, step = [], loop._step
 
     def watched(training, *rest):
@@ -66,7 +66,7 @@ def test_a_cosine_falls_along_the_time_or_the_steps_whichever_is_nearer_its_end(
     def fallen(share: float) -> float:
         return 0.5 * (1 + math.cos(math.pi * share))
 
-    by_time = [fallen(seconds / 5.5) for seconds in (0, 0, 1, 1, 2, 3, 4)]  # known when the step before is done
+    by_time = [fallen(seconds / 5.5) for seconds in (0, 0, 1, 1, 2, 3, 4)]  # measured when the previous step has ended
     assert rates(monkeypatch, spec()) == pytest.approx(by_time, abs=1e-3)
     assert rates(monkeypatch, spec(steps=4)) == pytest.approx([fallen(share) for share in (0, 1 / 4, 1 / 2, 3 / 4)])
     by_steps = [fallen(step / 1000) for step in range(7)]
@@ -81,7 +81,7 @@ def test_a_constant_rate_stays_after_the_warm_up(monkeypatch):
 
 @pytest.mark.parametrize("after", [5, 7])
 def test_a_timed_run_cut_short_ends_where_the_whole_would(after, tmp_path, monkeypatch):
-    """Cut after step 7, its time is over and only the last look is left."""
+    """Interrupted after step 7, the run has used up its time, and only the last evaluation is left."""
     whole = run(spec(), Quiet())
     monkeypatch.setattr(loop, "time", StepClock(1.0))
     with pytest.raises(KeyboardInterrupt):
@@ -95,7 +95,7 @@ def test_a_timed_run_cut_short_ends_where_the_whole_would(after, tmp_path, monke
 
 @pytest.mark.process
 def test_the_clock_of_the_main_process_ends_all_and_sets_their_rates():
-    """The other process's steps take ten times as long by its own clock."""
+    """Steps of the second process take ten times as long by its own clock."""
     alone = run(spec(), Quiet())
     first, second = (RunRecord.from_dict(found) for found in together(2, run_by_own_clock, spec(), (1.0, 10.0)))
     assert steps(first) == steps(second) == steps(alone)

@@ -1,4 +1,4 @@
-"""Trackers are told a run's course, each read back from what it wrote; none of them can change a record or cost one."""
+"""Trackers log a run: what each of them wrote is read back, and no tracker can change a record or lose one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPEC = resolve_spec(
         options={"projected_length": 4},
         task_options={"length": 24, "train": 40, "valid": 20, "test": 20},
         model=ModelSpec(dim=16, heads=2),
-        budget=Budget(steps=8, batch_size=8, evaluate_every=4, pretrain_steps=4),  # of which trackers are told nothing
+        budget=Budget(steps=8, batch_size=8, evaluate_every=4, pretrain_steps=4),  # trackers do not log pretraining
         seed=3,
         device="cpu",
     )
@@ -41,7 +41,7 @@ NAME = f"linformer-listops-s3-{RUN_ID}"
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """The record of a run, and the folder in which three trackers were told of it."""
+    """Return the record of a run, its path, and the folder that three trackers wrote."""
     folder = tmp_path_factory.mktemp("told")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_MODE", "offline")
@@ -102,7 +102,7 @@ def test_mlflow_has_them(told):
 
 
 def offline_records(path: Path) -> Iterator[Any]:
-    """What Weights & Biases wrote: after seven bytes, blocks of 32 KiB of chunks, each with a checksum, a length and a kind."""
+    """Yield records of a Weights & Biases file: after seven bytes, blocks of 32 KiB of chunks with checksum, length and kind."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, held = path.read_bytes(), 7, b""
@@ -113,7 +113,7 @@ def offline_records(path: Path) -> Iterator[Any]:
         _, length, kind = struct.unpack_from("<IHB", data, at)
         held += data[at + 7 : at + 7 + length]
         at += 7 + length
-        if kind in (1, 4):  # whole, or the last piece
+        if kind in (1, 4):  # a whole record, or its last piece
             record = Record()
             record.ParseFromString(held)
             held = b""
@@ -150,7 +150,7 @@ def test_weights_and_biases_has_them_offline(told):
 
 
 class Failing(TensorBoardTracker):  # type: ignore[misc]
-    """Takes the settings and two points."""
+    """Tracker that takes the settings and two points, then fails as on a full disk."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -168,7 +168,7 @@ def test_a_tracker_that_fails_on_the_way_is_complained_of_once_and_costs_nothing
         record = run(SPEC, watcher)
         watcher.finish(record, tmp_path)
     assert record.status == "done"
-    assert capsys.readouterr().err.count("tracker tensorboard failed and is told no more (OSError: [Errno 28]") == 1
+    assert capsys.readouterr().err.count("tracker tensorboard failed and gets no more values (OSError: [Errno 28]") == 1
 
 
 def test_a_tracker_that_does_not_start_ends_before_work_and_ends_those_begun(tmp_path, monkeypatch):
@@ -176,7 +176,7 @@ def test_a_tracker_that_does_not_start_ends_before_work_and_ends_those_begun(tmp
     monkeypatch.setattr(TensorBoardTracker, "finish", lambda self: ended.append(self.run_name))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://there")
     both = Tracking(["tensorboard", "mlflow"], SPEC, RUN_ID, project="zoo", folder=tmp_path)
-    with pytest.raises(TrackerError, match=r"tracking\.to=mlflow does not start .*leave it out, or set it up"), both:
+    with pytest.raises(TrackerError, match=r"tracking\.to=mlflow could not be started .*leave it out, or set it up"), both:
         raise AssertionError("not reached")
     assert ended == [NAME]
 

@@ -1,4 +1,4 @@
-"""The command in processes that may be killed. A server forks them."""
+"""The command ``attn-zoo`` in subprocesses that may be killed; a fork server starts them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _DAC_OVERRIDE = 1
 
 
 class Command:
-    """``attn-zoo WORDS`` in a process of its own, started in ``folder``.
+    """Subprocess that runs ``attn-zoo WORDS`` in ``folder``.
 
     Args:
-        obedient: heed permissions, which root otherwise does not.
-        longest_file: bytes beyond which the system lets no file grow, so that writing fails as on a full disk.
-        temporary: folder for temporary files; one beside ``folder`` unless said.
-        environment: variables to set.
+        obedient: respect file permissions, which root otherwise does not.
+        longest_file: maximum size of a file in bytes, beyond which writing fails as on a full disk.
+        temporary: folder for temporary files; by default one beside ``folder``.
+        environment: environment variables to set.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Command:
         return self._process.pid
 
     def wait_to_hear(self) -> None:
-        """Until it prints something or ends."""
+        """Wait until it prints something or ends."""
         assert self._out.poll(120), "waited in vain"
 
     @property
@@ -63,20 +63,20 @@ class Command:
         return self._process.is_alive()
 
     def wait_for(self, condition: Callable[[], Any]) -> None:
-        """Until the condition holds or the process ends."""
+        """Wait until the condition holds or the process ends."""
         until = time.monotonic() + 120
         while not condition() and self.alive:
             assert time.monotonic() < until, "waited in vain"
             time.sleep(0.005)
 
     def kill(self) -> tuple[int, str, str]:
-        """End it with SIGKILL, unless it has ended; then as ``end``."""
+        """Send SIGKILL, unless it has ended, and return what ``end`` returns."""
         if self.alive:
             os.kill(self.pid, signal.SIGKILL)
         return self.end()
 
     def end(self) -> tuple[int, str, str]:
-        """Exit status, output and errors when it is over."""
+        """Wait for its end, and return exit status, output and errors."""
         self._process.join(120)
         assert not self.alive, "it does not end"
         assert self._process.exitcode is not None
@@ -113,12 +113,12 @@ def _work(
 
 
 def _give_up_override() -> None:
-    """Drop the capability by which root writes where it may not."""
+    """Drop the capability by which root ignores file permissions."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, held = struct.pack("Ii", _CAPABILITIES_V3, 0), ctypes.create_string_buffer(24)
     if libc.capget(header, held) != 0:
         raise OSError(ctypes.get_errno(), "capget")
     words = list(struct.unpack("6I", held.raw))
-    words[0] &= ~(1 << _DAC_OVERRIDE)  # of the effective ones
+    words[0] &= ~(1 << _DAC_OVERRIDE)  # word of the effective capabilities
     if libc.capset(header, struct.pack("6I", *words)) != 0:
         raise OSError(ctypes.get_errno(), "capset")

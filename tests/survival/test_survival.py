@@ -1,4 +1,4 @@
-"""Sweeps that are killed, starved of disk, shut out, doubled and damaged lose nothing that was recorded, and go on from there."""
+"""Sweeps that are killed, out of disk, without permission, run twice at once or damaged keep their records and resume."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WHOLE = {f"{name} on digits, seed {seed}" for name in ("softmax", "none") for se
 
 
 def recorded(folder: Path) -> set[str]:
-    """The runs that are recorded; every record is whole."""
+    """Return the recorded runs, and assert that every record is whole."""
     records, damaged = Store(folder / "runs").load()
     assert damaged == []
     assert {record.status for record in records} <= {"done"}
@@ -34,7 +34,7 @@ def recorded(folder: Path) -> set[str]:
 
 
 def said(output: str) -> set[str]:
-    """Runs that the command said it had done."""
+    """Return the runs that the command reported as done."""
     return set(re.findall(r"^(.*): test accuracy", output, re.MULTILINE))
 
 
@@ -45,7 +45,7 @@ def check_complete(folder: Path) -> None:
 
 
 def in_the_second_run(folder: Path) -> bool:
-    """Whether a run is on and another is recorded."""
+    """Return whether one run is in progress and another is recorded."""
     names = [path.name for path in (folder / "runs").glob("*.json")]
     claims = [path.name.strip(".").removesuffix(".claim") for path in (folder / "runs").glob(".*.claim")]
     return bool(names) and any(all(run_id not in name for name in names) for run_id in claims)
@@ -70,7 +70,7 @@ def test_a_sweep_killed_at_any_moment_loses_the_run_in_flight_and_goes_on(tmp_pa
 
 
 def kill_again_and_again(folder: Path, kills: int) -> None:
-    """Kill sweeps with a checkpoint after every step, each until it is whole; nothing recorded is lost, doubled or changed."""
+    """Kill sweeps with a checkpoint at every step until each is complete; assert that no record is lost, doubled or changed."""
     moments, sweep, killed = random.Random(22), [*SWEEP, "checkpoint.every=1", "report=false"], 0
     for turn in itertools.count():
         place = folder / str(turn)
@@ -177,7 +177,7 @@ def test_a_folder_that_becomes_read_only_in_a_sweep_costs_not_even_the_run_in_fl
     assert 1 <= len(kept) < 6
     assert said(output) == kept
     (spare,) = aside.rglob("*.json")
-    assert f"it is not lost: copy {str(spare)!r} to there first" in errors
+    assert f"the record is kept in {str(spare)!r}: copy it to the folder of records first" in errors
     shutil.copy(spare, runs)
     _, output, _ = Command(*SWEEP, folder=tmp_path).end()
     assert output.startswith(f"6 runs, {len(kept) + 1} of them recorded already")

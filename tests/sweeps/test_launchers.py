@@ -1,4 +1,4 @@
-"""Sweeps on several processes find what the serial one finds, bit for bit, although a worker is killed in the middle."""
+"""Sweeps on several processes record the same as a serial sweep, bit for bit, although a worker is killed during a run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def zoo(*words: str, folder: Path) -> int:
 
 
 def found(folder: Path) -> dict[str, object]:
-    """All of each record that is no measurement and no date, by run id."""
+    """Return each record without its measurements and dates, by run id."""
     records, damaged = Store(folder / "runs").load()
     assert damaged == []
     assert len(records) == len({record.run_id for record in records}), "no run is recorded twice"
@@ -72,7 +72,7 @@ def test_no_worker_is_started_where_all_is_recorded(tmp_path, monkeypatch, capsy
 
 
 def holder(claim: Path) -> int | None:
-    """The process that does a run: it has the lock on the file of its claim."""
+    """Return the id of the process that executes a run, which holds the lock on its claim file, or None."""
     try:
         inode = str(claim.stat().st_ino)
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def holder(claim: Path) -> int | None:
 
 @contextmanager
 def a_worker_is_killed(folder: Path) -> Iterator[list[int]]:
-    """Kill the first worker that is seen to be at a run."""
+    """Kill the first worker that is seen executing a run."""
     over, killed = threading.Event(), list[int]()
 
     def watch() -> None:
@@ -109,10 +109,10 @@ def a_worker_is_killed(folder: Path) -> Iterator[list[int]]:
 
 
 def check_sweep(launch: str, folder: Path, serial: dict[str, object], workers: int, seeds: str = "1,2") -> None:
-    """With a killed worker, the sweep has all the records of the serial one and no other.
+    """Check that a sweep with a killed worker has the records of the serial sweep and no others.
 
     Args:
-        workers: few, as starting one takes seconds.
+        workers: number of workers; few, because starting one takes seconds.
     """
     with a_worker_is_killed(folder) as killed:
         assert zoo(*SWEEP, f"seed={seeds}", f"launch={launch}", f"workers={workers}", folder=folder) == 0
@@ -130,8 +130,8 @@ def check_sweep(launch: str, folder: Path, serial: dict[str, object], workers: i
 def test_joblib(serial, tmp_path, capfd):
     check_sweep("joblib", tmp_path, serial, workers=2, seeds="1")
     output, errors = capfd.readouterr()
-    assert "a worker ended before its run did (TerminatedWorkerError" in errors
-    assert "what is missing is started again" in errors
+    assert "a worker process ended before its run was done (TerminatedWorkerError" in errors
+    assert "missing runs are started again" in errors
     assert output.count("ListOps, costs") == 1, "the leaderboard is printed once, in the end, by the parent"
 
 
@@ -144,15 +144,15 @@ def test_ray(serial, tmp_path, capfd):
     finally:
         ray.shutdown()
     output, errors = capfd.readouterr()
-    assert "what is missing is started again" not in errors, "Ray itself begins the run again"
+    assert "missing runs are started again" not in errors, "Ray itself begins the run again"
     assert output.count("ListOps, costs") == 1
 
 
 def test_submitit(serial, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("submitit.core.core.Job._results_timeout_s", 1)  # for the result of a job that has none
-    check_sweep("submitit_local", tmp_path, serial, workers=1, seeds="1")  # each of its runs starts a process
+    monkeypatch.setattr("submitit.core.core.Job._results_timeout_s", 1)  # seconds to wait for the result of a job without one
+    check_sweep("submitit_local", tmp_path, serial, workers=1, seeds="1")  # each run starts a process
     output, errors = capfd.readouterr()
-    assert "a worker ended before its run did (UncompletedJobError" in errors
+    assert "a worker process ended before its run was done (UncompletedJobError" in errors
     assert output.count("ListOps, costs") == 1
     assert (tmp_path / ".submitit").is_dir(), "its pickles lie beside the records, not among them"
     assert not list((tmp_path / "runs").rglob("*.pkl"))
@@ -179,7 +179,7 @@ if [ -e $(dirname $0)/over ]; then echo "70|COMPLETED|here"; else echo "70|RUNNI
 
 
 def test_slurm_is_asked_for_what_the_configuration_says(tmp_path, monkeypatch):
-    """SLURM is played by scripts: sbatch starts a job without a queue, and srun what the job's script tells it to."""
+    """Scripts simulate Slurm: sbatch starts a job without a queue, and srun starts the command of the job's script."""
     commands = tmp_path / "bin"
     commands.mkdir()
     seen = tmp_path / "batch.sh"
@@ -298,8 +298,8 @@ def test_a_worker_that_dies_every_time_ends_the_command_with_what_is_left(tmp_pa
     monkeypatch.setattr("attn_zoo.cli.run.launch", dies)
     assert zoo("run", "-m", "launch=joblib", "seed=1,2", "restarts=1", *SMALL, folder=tmp_path) == 1
     output, errors = capfd.readouterr()
-    assert errors.count("a worker ended before its run did") == 2
-    assert "the same command does what is missing" in errors
+    assert errors.count("a worker process ended before its run was done") == 2
+    assert "the same command does the missing runs" in errors
     assert "2 runs are not recorded" in output
 
 

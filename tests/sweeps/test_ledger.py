@@ -1,4 +1,4 @@
-"""What records and tables make of trials and of the runs with the best settings."""
+"""Trials of a search and runs with the best settings, in records and in tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def trial(number: int, *, valid: float, study: str = "a" * 12, attention: str = 
 
 
 def renewed(data: dict[str, Any]) -> dict[str, Any]:
-    """Data of a record with the digest of what they hold."""
+    """Return a record's data with the digest of their content."""
     rest = {name: value for name, value in data.items() if name != "digest"}
     return {**rest, "digest": digest_of(rest)}
 
@@ -99,11 +99,11 @@ def test_a_trial_with_a_test_score_is_no_record():
         replace(trial(0, valid=0.5), scores={"valid": 0.5, "test": 0.5})
     with pytest.raises(RecordError, match="by validation alone"):
         replace(trial(0, valid=0.5), scores={"valid": 0.5, "test: part": 0.5})
-    with pytest.raises(RecordError, match="has a test score"):
+    with pytest.raises(RecordError, match="needs a test score"):
         replace(chosen(1), scores={"valid": 0.5})
-    with pytest.raises(ValueError, match="one trial or of what was chosen"):
+    with pytest.raises(ValueError, match="needs either trial, an index, or trials"):
         Tuning("a" * 12, SPACE)
-    with pytest.raises(ValueError, match="names its study"):
+    with pytest.raises(ValueError, match="needs the name of a study"):
         Tuning("", SPACE, trial=1)
 
 
@@ -143,7 +143,7 @@ def test_every_way_of_showing_says_how_many_trials(tmp_path, capsys):
         Store(tmp_path).add(record)
     loaded = Store(tmp_path).load()[0]
     text = leaderboard(tmp_path)
-    assert "linformer: dial=2, learning_rate=0.002, best of 2 trials by validation (80.0 %, seed 0)" in text
+    assert "linformer: dial=2, learning_rate=0.002, best of 2 trials by validation score (80.0 %, seed 0)" in text
     assert "different numbers of trials" in text and "2: linformer; 7: softmax" in text
     lines = {line["label"]: line for line in csv.DictReader(io.StringIO(render(tables(loaded), "csv")))}
     assert lines["linformer"]["trials"] == "2" and lines["linformer"]["study"] == "a" * 12

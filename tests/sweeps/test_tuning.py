@@ -1,4 +1,4 @@
-"""Settings are searched by validation alone, with trials that are counted, and the rows that come of it say so."""
+"""Hyperparameter search: settings are chosen on validation alone, trials are counted, and the resulting rows say so."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def groups() -> None:
         (["budget.learning_rate=0.001"], "nothing is left to search"),
         (["tuning.trials=0"], "at least 1"),
         (["tuning.sampler=random"], "tuning.sampler is grid or tpe"),
-        (["tuning.sampler=grid"], "has no end of values"),
+        (["tuning.sampler=grid"], "has infinitely many values"),
     ],
 )
 def test_a_bad_search_is_refused_before_any_trial(words, message, groups):
@@ -330,5 +330,5 @@ def test_a_trial_that_fails_is_the_worst_there_is_and_is_not_tried_again(tmp_pat
     assert Store(tmp_path).finished(failed.run_id, tuning), "it is spent"
     assert not Store(tmp_path).finished(failed.run_id), "a run that is no trial is done all the same"
     assert not Store(tmp_path).finished(failed.run_id, replace(tuning, study="ba9876543210"))
-    with pytest.raises(BlockingIOError, match="another process is at a trial"):
+    with pytest.raises(BlockingIOError, match="another process is doing a trial"):
         objective(None)

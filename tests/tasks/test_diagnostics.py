@@ -1,4 +1,4 @@
-"""Diagnostic tasks: an oracle solves each from its tokens alone, and what should not be enough is not."""
+"""Diagnostic tasks: an oracle solves each from its tokens alone, and simple statistics, such as token counts, do not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = ("mqar", "copying", "induction", "selective", "haystack")
 
 
 def bag_of_tokens_accuracy(task: Task, steps: int = 300) -> float:
-    """Test accuracy of a linear model of the counts of tokens, where the last position is asked."""
+    """Test accuracy of a linear model on token counts, for tasks that ask the last position."""
     assert isinstance(task.spec.inputs, Tokens)
     vocabulary, classes = task.spec.inputs.vocabulary, task.spec.classes
     (x, y), (tx, ty) = (everything(task.examples(split)) for split in ("train", "test"))
@@ -45,7 +45,7 @@ def depths_of(task: Task, split: Split) -> Tensor:
 
 
 def mqar_answers(ids: list[int], first_key: int, first_value: int) -> dict[int, int]:
-    """Pairs end where no value stands at an odd place any more."""
+    """Return the answer at each query position; the pairs end where an odd position holds no value."""
     end = next((at for at in range(0, len(ids), 2) if ids[at + 1] < first_value), len(ids))
     pairs = dict(zip(ids[:end:2], ids[1:end:2], strict=True))
     assert all(value >= first_value > key >= first_key for key, value in pairs.items())
@@ -77,10 +77,10 @@ def test_mqar_tells_nothing_but_by_the_pairs():
     ids, labels = everything(task.examples("train"))
     rows, at = (labels != UNASKED).nonzero(as_tuple=True)
     asked, keys = labels[rows, at], ids[rows, at]
-    for hint in (torch.zeros_like(at), at, keys):  # nothing, the place of the query, its key
+    for hint in (torch.zeros_like(at), at, keys):  # no hint, the query's position, its key
         assert most_frequent(task.examples("train"), hint) < 1 / 16 + 0.04
     values = ids[:, 1:16:2] - (2 + 16)
-    for pair in range(8):  # none of the pairs is asked more than others, wherever the query is
+    for pair in range(8):  # each pair is asked equally often, also by the first query
         share = (values[rows, pair] == asked).float()
         assert share.mean() == pytest.approx(1 / 8, abs=0.001)
         assert share[at == at.min()].mean() == pytest.approx(1 / 8, abs=0.03)
@@ -327,9 +327,9 @@ def test_ten_thousand_examples_take_seconds(name):
         ("mqar", {"length": 65}, "length is even"),
         ("mqar", {"length": 64, "pairs": 17}, "at most a quarter of length=64 and lies in 1 to 16; got 17"),
         ("mqar", {"pairs": 16, "vocabulary": 30}, "holds 16 of each; got 30"),
-        ("mqar", {"alpha": 9.0}, "alpha is the power"),
+        ("mqar", {"alpha": 9.0}, "alpha is the exponent"),
         ("mqar", {"fewest_pairs": 17}, "mqar.fewest_pairs is at most pairs=16"),
-        ("mqar", {"most_pairs": 32}, "begins the ladder that ends at most_pairs=32 and lies in 1 to that; got 0"),
+        ("mqar", {"most_pairs": 32}, "most_pairs=32 the last, so it lies in 1 to most_pairs; got 0"),
         ("mqar", {"fewest_pairs": 4, "most_pairs": 64}, "holds 64 of each; got 64"),
         ("mqar", {"fillers": 0}, "fillers counts tokens"),
         ("copying", {"length": 32, "tokens": 16}, "copying.tokens .* lies in 1 to 15; got 16"),
@@ -339,11 +339,11 @@ def test_ten_thousand_examples_take_seconds(name):
         ("induction", {"occurrences": 32}, "lies in 1 to 31; got 32"),
         ("induction", {"vocabulary": 2}, "counts symbols"),
         ("selective", {"marked": 13, "modulus": 4}, "here 12"),
-        ("selective", {"marked": 2}, "no majority"),
+        ("selective", {"marked": 2}, "a majority only if they are equal"),
         ("selective", {"kind": "median"}, "must be sum or majority"),
         ("haystack", {"distractors": 26}, "needles about other keys"),
         ("haystack", {"length": 40}, "haystack.length counts bytes"),
-        ("haystack", {"shallowest": 0.6, "deepest": 0.5}, "in this order; got 0.6 and 0.5"),
+        ("haystack", {"shallowest": 0.6, "deepest": 0.5}, "shallowest is at most deepest; got 0.6 and 0.5"),
         ("haystack", {"values": "words"}, "must be digits or letters"),
         *((name, {"train": 0}, f"{name}.train counts examples") for name in NAMES),
     ],
@@ -355,7 +355,7 @@ def test_bad_options_are_refused(name, options, message):
 
 def test_too_few_different_examples_end_with_an_error():
     task = build_task("induction", length=4, vocabulary=3, train=1000)
-    with pytest.raises(ValueError, match="seem to be all there are"):
+    with pytest.raises(ValueError, match="were found and no more"):
         task.examples("train")
 
 

@@ -1,4 +1,4 @@
-"""Every mechanism on every task: a step of training with a gradient everywhere, or a refusal that its card foretells."""
+"""Every mechanism on every task: a backward pass with a gradient for every parameter, or a refusal that its card predicts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def first_examples(task: Task) -> Batch:
 
 
 def foretold(card: AttentionCard, spec: TaskSpec, batch: Batch) -> str | None:
-    """What the refusal says, where the card claims too little for the task."""
+    """Return the expected text of the refusal if the card lacks a capability that the task needs, else None."""
     if spec.causal and not card.can.causal:
         return "has no causal form"
     if batch.valid is not None and not card.can.key_padding:
@@ -33,7 +33,7 @@ def foretold(card: AttentionCard, spec: TaskSpec, batch: Batch) -> str | None:
 
 
 def step(card: AttentionCard, spec: TaskSpec, batch: Batch) -> None:
-    """One step of training at the mechanism's defaults, without the optimiser."""
+    """Run a forward and backward pass with default options, and check that every parameter has a finite gradient."""
     torch.manual_seed(0)
     model = build_model(spec, attention=card.name, options={}, **SIZES)
     loss = F.cross_entropy(*answers(model, batch))

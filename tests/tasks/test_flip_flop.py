@@ -1,4 +1,4 @@
-"""Flip-flop: a memory of one symbol solves it, and the parts of the test differ in how far back that lies."""
+"""Flip-flop: a memory of one symbol solves it, and parts of the test split differ in the distance to the last write."""
 
 from __future__ import annotations
 

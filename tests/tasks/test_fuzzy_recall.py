@@ -15,7 +15,7 @@ SMALL = {"train": 600, "valid": 60, "test": 60}
 
 
 def motifs(ids: list[int], first_value: int) -> list[tuple[int, list[int], list[int]]]:
-    """Where the value of each pair begins, with the tokens of its key and value; values that follow each other end a pair."""
+    """Return the position of each pair's value with the tokens of key and value; a run of value tokens ends a pair."""
     runs = [(kind, list(run)) for kind, run in groupby(ids, lambda token: (token > 1) + (token >= first_value))]
     if runs[-1][0] == 0:
         runs.pop()

@@ -1,4 +1,4 @@
-"""Digits and MNIST: splits, scaling, and clear words about files that are missing or damaged."""
+"""Digits and MNIST: splits, scaling, and clear messages about missing or damaged files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_digits_use_every_image_once_and_keep_the_shares():
 
 
 def test_digits_come_in_random_order_and_the_first_stand_for_all():
-    """The training score is taken on the first examples of the split."""
+    """The training score uses only the first examples of the split, so these must contain every class."""
     for split in ("train", "valid", "test"):
         first = build_task("digits").examples(split).labels()[:100]
         assert torch.bincount(first, minlength=10).min() > 0
@@ -90,7 +90,7 @@ def test_digits_patches():
         ({"valid": 0}, "takes 1 to 30,000"),
         ({"train": -1}, "0 for all or at most the 55000"),
         ({"train": 55_001}, "0 for all or at most the 55000"),
-        ({"augment": "crop_flip"}, "a reflected digit is none"),
+        ({"augment": "crop_flip"}, "a mirrored digit is not a digit"),
         ({"augment": "mixup"}, "must be none, crop, crop_flip or timm; got 'mixup'"),
     ],
 )
@@ -101,7 +101,7 @@ def test_bad_mnist_options_are_refused(options, message):
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):
-    """Idx files like the published ones, but of 40 and 20 images."""
+    """Folder with IDX files like the published ones, of 40 training and 20 test images."""
     monkeypatch.setitem(published.EXPECTED, "mnist", Expected(40, 20, 1, 28, 28, 10))
     generator = np.random.RandomState(0)
     (tmp_path / "mnist").mkdir()
@@ -155,7 +155,7 @@ def test_missing_and_damaged_files_are_named(small):
     with pytest.raises(DamagedDataError, match="holds 15 values where 20 belong; it is truncated"):
         build_task("mnist", root=str(small), valid=10).examples("test")
     path.write_bytes(gzip.compress(b"\0" + whole[1:3] + b"\7" + whole[4:]))
-    with pytest.raises(DamagedDataError, match="does not begin as"):
+    with pytest.raises(DamagedDataError, match="does not begin with the header of"):
         build_task("mnist", root=str(small), valid=10).examples("test")
     path.write_bytes(gzip.compress(whole[:-1] + b"\x0a"))
     with pytest.raises(DamagedDataError, match=r"t10k-labels-idx1-ubyte.gz holds the label 10 where 0 to 9 belong"):

@@ -1,4 +1,4 @@
-"""ListOps: every label worked out again from the tokens, and none of the flaws of the published pipelines."""
+"""ListOps: every label is recomputed from the tokens, and the flaws of published pipelines are absent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attn_zoo.contract import SPLITS, DamagedDataError, MissingDataError
 
 
 def value_of(text: str) -> int:
-    """An evaluator of its own: a stack over the words, medians by the standard library."""
+    """Evaluate an expression independently of the task's code, with a stack over the words and medians by the standard library."""
     stack: list[list[Any]] = [[]]
     for word in text.split():
         if word.startswith("["):
@@ -74,7 +74,7 @@ def test_brackets_are_kept_and_nothing_is_cut():
 
 
 def test_the_flaws_of_published_pipelines_would_be_noticed():
-    """Cut at 512, robbed of the last token or of its brackets, an expression has no value for our evaluator."""
+    """``value_of`` rejects an expression cut at 512 tokens, or without its first token, last token or brackets."""
     batch = build_task("listops", length=1000, train=100, valid=20, test=20).examples("train").batch(range(100))
     assert batch.valid is not None
     words = listops.render(batch.inputs[int(batch.valid.sum(1).argmax())]).split()
@@ -91,7 +91,7 @@ def test_the_vocabulary_has_one_id_a_symbol_and_renders():
 
 @pytest.mark.parametrize(("length", "missing"), [(64, 0.07), (2000, 0.02)])
 def test_lengths_spread_between_the_shortest_and_the_longest(length, missing):
-    """Nearly evenly, short by what the docstring says; drawn blindly, most would be close to the shortest."""
+    """Lengths are nearly uniform, less the shortfall in the task's docstring; trees drawn without a length are mostly short."""
     train = build_task("listops", length=length, train=1000, valid=10, test=10).examples("train")
     valid = train.batch(range(1000)).valid
     assert valid is not None
@@ -154,7 +154,7 @@ def test_bad_options_are_refused(options, message):
 def test_too_many_short_expressions_end_with_an_error():
     task = build_task("listops", length=16, shortest=0.3, max_depth=1, max_arguments=14, train=200_000)
     task.options.length = 6
-    with pytest.raises(ValueError, match="all there are"):
+    with pytest.raises(ValueError, match="were found and no more"):
         task.examples("train")
 
 
@@ -173,8 +173,8 @@ def test_a_generated_expression_has_its_value_by_the_evaluator_that_reads_files(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[MAX 1 2 ] ]", "closes that none opened"),
-        ("[MAX 1 [MIN 2 3 ]", "1 brackets are open"),
+        ("[MAX 1 2 ] ]", "closes that was not opened"),
+        ("[MAX 1 [MIN 2 3 ]", "1 brackets are still open"),
         ("[MAX ]", "no arguments"),
         ("[MAX 1 2 ] 3", "2 expressions, not one"),
         ("", "0 expressions, not one"),
@@ -186,7 +186,7 @@ def test_what_is_no_expression_has_no_value(text, message):
 
 
 def published_form(text: str) -> str:
-    """An expression with the round brackets of the published files: each argument, and the end, joined to all before it."""
+    """Add the round brackets of the published files, which join each argument, and the end, to everything before it."""
     lists: list[str] = []
     for word in text.split():
         if word.startswith("["):
@@ -207,7 +207,7 @@ def test_the_published_form_is_as_we_remember_it():
 
 @pytest.fixture
 def released(monkeypatch, tmp_path):
-    """Files like the published ones, but of 30, 10 and 10 short expressions, one of which stands in train and in test."""
+    """Files like the published ones, with 30, 10 and 10 short expressions, one of which is in both train and test."""
     rows = {"train": 30, "valid": 10, "test": 10}
     monkeypatch.setenv("ATTN_ZOO_CACHE", "off")
     monkeypatch.setattr(published, "ROWS", rows)
@@ -262,7 +262,7 @@ def test_generated_data_say_so():
         (lambda source, value: f"{source[: len(source) // 2]}", r"basic_train.tsv, line 6: "),
         (lambda source, value: source.replace(" ] )", " )", 1) + f"\t{value}", r"line 6: .*brackets? (are|open)"),
         (lambda source, value: source.replace("( ", "", 1) + f"\t{value}", r"line 6: \d+ round brackets open and"),
-        (lambda source, value: source.replace("[", "") + f"\t{value}", r"line 6: '\w+' is no symbol of ListOps"),
+        (lambda source, value: source.replace("[", "") + f"\t{value}", r"line 6: '\w+' is not a symbol of ListOps"),
         (lambda source, value: f"{source}\t", r"line 6: .*the file says ''"),
         (lambda source, value: "( ( ( [MAX 1 ) 2 ) ] )\t2", r"line 6: it has 4 tokens where 6 to"),
     ],

@@ -11,7 +11,7 @@ from attn_zoo.contract import UNASKED
 
 
 def table_of(task) -> dict[int, int]:
-    """The table, as the training examples show it by their labels."""
+    """Return the table of keys and values that the labels of the training examples give."""
     ids, labels = everything(task.examples("train"))
     return dict(zip(ids[:, ::2].flatten().tolist(), labels[:, 1::2].flatten().tolist(), strict=True))
 

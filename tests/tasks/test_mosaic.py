@@ -1,4 +1,4 @@
-"""The mosaic of digits: an oracle solves it from its images alone, and what should not be enough is not."""
+"""Mosaic of digits: an oracle solves it from its images alone; counts of digits or single positions do not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL = {"train": 400, "valid": 50, "test": 50}
 
 @lru_cache(maxsize=1)
 def known() -> dict[bytes, str]:
-    """What each image of a cell is: ``mark 3``, or ``digit 7 of train``."""
+    """Map each cell's image to its meaning: ``mark 3``, or ``digit 7 of train``."""
     found = {mark.tobytes(): f"mark {number}" for number, mark in enumerate(mosaic.MARKS)}
     for split in SPLITS:
         part = divided(0)[split]
@@ -29,7 +29,7 @@ def known() -> dict[bytes, str]:
 
 
 def cells(task: Task, split: Split) -> list[list[str]]:
-    """What stands in each cell of each mosaic, row by row."""
+    """Return the meaning of each cell of each mosaic, row by row."""
     examples = task.examples(split)
     images = examples.batch(range(len(examples))).inputs
     levels = torch.unique(images)
@@ -95,7 +95,7 @@ def test_the_same_bytes_on_every_machine():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"grid": 3}, "mosaic.grid counts cells a side and lies in 4 to 32; got 3"),
+        ({"grid": 3}, "mosaic.grid counts cells per side and lies in 4 to 32; got 3"),
         ({"grid": 4, "marks": 8}, "at most 7 at grid=4, and lies in 1 to 7; got 8"),
         ({"marks": 9}, "lies in 1 to 8; got 9"),
         ({"valid": 0}, "mosaic.valid counts examples"),

@@ -1,4 +1,4 @@
-"""Needles: reading the hay solves them, hay is of its kind, and longer tests are scored apart."""
+"""Needle: an oracle that finds the keys solves it, the hay is of the stated kind, and longer test inputs are scored apart."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_needles_lie_anywhere_and_only_their_keys_tell_the_values():
     places = (ids >= 1 + 64 + 32).nonzero()[:, 1].bincount(minlength=64)[1:60] / 16_000
     assert (places - 1 / 59).abs().max() < 0.006
     values = torch.stack([row[row >= 97] - 97 for row in ids])
-    for number in range(4):  # none of the needles is asked more at one place than at another
+    for number in range(4):  # each needle is asked equally often at each query position
         assert (values == labels[:, 60 + number, None]).float().mean(0).tolist() == pytest.approx([0.25] * 4, abs=0.03)
 
 

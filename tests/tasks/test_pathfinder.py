@@ -1,4 +1,4 @@
-"""Pathfinder: solved from its pixels, the same everywhere, without shortcuts; and the files of Long Range Arena."""
+"""Pathfinder: solved from its pixels, the same bytes on every machine, without shortcuts; and files of Long Range Arena."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_image_is_solved_from_its_pixels_alone(plan):
 
 
 def pieces(lit, reach):
-    """Sets of pixels, each within reach of another of its set, found pixel by pixel."""
+    """Return the connected components of lit pixels, where pixels at a distance of at most ``reach`` are connected."""
     left = {(int(y), int(x)) for y, x in zip(*lit.nonzero(), strict=True)}
     found = []
     while left:
@@ -109,7 +109,7 @@ def test_a_sector_is_a_sixteenth_of_a_turn_wherever_north_is():
 
 
 def test_simple_statistics_tell_nothing():
-    """Brightness, the histogram of grey levels, the distance of the dots, and where they are: near chance."""
+    """Brightness, the histogram of grey levels, the distance of the dots and their positions predict labels only near chance."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -245,7 +245,7 @@ def test_what_is_kept_in_the_cache_is_what_was_drawn(monkeypatch, tmp_path):
 
 @pytest.fixture
 def released(monkeypatch, tmp_path):
-    """A folder like the published one, of 40 images in two lists, two of them equal and one of no bytes."""
+    """Folder like the published one, with 40 images in two lists; two images are equal, and one file is empty."""
     monkeypatch.setenv("ATTN_ZOO_CACHE", str(tmp_path / "cache"))
     images, labels = Draughtsman(Plan(32, 6, 2, 45, 1.0)).images(40, "released")
     level = tmp_path / "lra_release" / "pathfinder32" / "curv_contour_length_14"
@@ -332,20 +332,23 @@ def edit(path: Path, old: bytes, new: bytes) -> None:
             r"imgs/10/sample_3.png is not there, though .*10.npy, row 4 names it",
         ),
         (lambda level: edit(level / "metadata/2.npy", b"imgs/2", b"imgs/9"), r"imgs/9/sample_0.png is not there"),
-        (lambda level: (level / "metadata/2.npy").write_text("imgs/2 sample_0.png 0"), r"2.npy, row 1 is no folder, file, number"),
-        (lambda level: (level / "metadata/2.npy").write_text("imgs/2 sample_0.png 0 7"), r"2.npy, row 1 is no .* label 0 or 1"),
+        (
+            lambda level: (level / "metadata/2.npy").write_text("imgs/2 sample_0.png 0"),
+            r"2.npy, row 1 must be folder, file, number",
+        ),
+        (lambda level: (level / "metadata/2.npy").write_text("imgs/2 sample_0.png 0 7"), r"2.npy, row 1 must be .* label 0 or 1"),
         (lambda level: (level / "metadata/2.npy").write_bytes(b"\xff\xfe"), r"2.npy is not a list of images"),
         (lambda level: (level / "imgs/2/sample_5.png").write_bytes(b"\x89PNG"), r"sample_5.png is not a grey PNG of 32 x 32"),
         (
             lambda level: (level / "imgs/2/sample_5.png").write_bytes((level / "imgs/2/sample_5.png").read_bytes()[:60]),
-            r"sample_5.png is not a grey PNG of 32 x 32 pixels, or not all of it",
+            r"sample_5.png is not a grey PNG of 32 x 32 pixels, or only part of it",
         ),
         (
             lambda level: Image.new("L", (32, 31)).save(level / "imgs/2/sample_5.png"),
-            r"sample_5.png is 32 x 31 pixels of mode L, not grey of 32 x 32",
+            r"sample_5.png is 32 x 31 pixels of mode L, not a grey image of 32 x 32",
         ),
         (lambda level: [path.unlink() for path in (level / "metadata").iterdir()], r"metadata holds no lists; 0.npy"),
-        (lambda level: level.rename(level.parent / "other"), r"pathfinder32 holds none of curv_baseline"),
+        (lambda level: level.rename(level.parent / "other"), r"pathfinder32 holds none of the folders curv_baseline"),
     ],
 )
 def test_damaged_files_are_named(released, damage, message):

@@ -1,4 +1,4 @@
-"""The profile of abilities of mechanisms that read both ways: its tasks, and what their levels have in common."""
+"""Profile of abilities for bidirectional mechanisms: its tasks, and what their levels have in common."""
 
 from __future__ import annotations
 

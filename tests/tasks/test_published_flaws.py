@@ -1,7 +1,7 @@
-"""Faults that published suites had, each looked for in every task of ours.
+"""Flaws of published benchmark suites, each looked for in every task of the zoo.
 
-Brackets lost and expressions cut (ListOps) are looked for in ``test_listops.py``, test examples dropped
-in ``tests/runner/test_run.py``, validation that is the test by the kit's ``splits_are_disjoint``.
+Lost brackets and cut expressions (ListOps) are tested in ``test_listops.py``, dropped test examples
+in ``tests/runner/test_run.py``, and validation on test data by the kit's check ``splits_are_disjoint``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from attn_zoo import registry
 from attn_zoo.contract import SPLITS, DataSet, Task
 
 ALIKE = {"imdb": "mrpc", "qnli": "mrpc", "qqp": "mrpc", "sst2": "mrpc", "cifar100": "cifar10", "fashion_mnist": "cifar10"}
-"""Tasks that share their code with another, which stands for them here."""
+"""Tasks not tested here, and for each the tested task that shares its code."""
 
 
 def smallest(name: str, **changes: Any) -> Task:
-    """A task as its level ``smoke`` proposes it, with changes."""
+    """Build a task with the options of its level ``smoke``, some of them changed."""
     return registry.build_task(name, **{**registry.task_card(name).levels["smoke"].options, **changes})
 
 
 @pytest.fixture(autouse=True, scope="module")
 def files_are_read_once():
-    """Tests make one task after the other from the same content, in several ways; the last one read is kept."""
+    """Keep the data set that was read last, because the tests build each task several times from the same files."""
     load, kept = DataSet.load, dict[tuple[str, Path], Any]()
 
     def load_once(dataset: DataSet[Any], root: Path) -> Any:
@@ -51,7 +51,7 @@ def cases() -> list[tuple[str, str]]:
 
 
 def other_values(value: Any) -> Iterator[Any]:
-    """Values near one that an option may take as well."""
+    """Yield other values that an option might take, near the given one."""
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, Enum):
@@ -63,7 +63,7 @@ def other_values(value: Any) -> Iterator[Any]:
 
 
 def seen(task: Task) -> list[Any]:
-    """All that a model or a reader of tables could see of a task."""
+    """Return everything of a task that a model or a table can show."""
     train = task.examples("train")
     batch = train.batch(range(min(16, len(train))))
     augmented = task.augment(batch, torch.Generator().manual_seed(1)).inputs
@@ -72,13 +72,13 @@ def seen(task: Task) -> list[Any]:
 
 @cache
 def unchanged(name: str) -> list[Any]:
-    """All that could be seen of a task at its smallest level."""
+    """Return ``seen`` of a task at its level ``smoke``."""
     return seen(smallest(name))
 
 
 @pytest.mark.parametrize(("name", "option"), cases())
 def test_every_option_of_a_task_is_read(name, option):
-    """A published configuration set a value that nothing read, and its table told another story than its code."""
+    """One published configuration set a value that no code read, so that its table disagreed with its code."""
     try:
         before = unchanged(name)
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""State tracking: things that are moved one word after another end where the labels say."""
+"""State tracking: applying the words one after another gives the labelled states."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_tables_are_of_groups():
     ("options", "message"),
     [
         ({"group": "s4"}, "must be parity or s3 or s5; got 's4'"),
-        ({"swaps": True}, "parity has no others; got swaps=True"),
+        ({"swaps": True}, "parity has none; got swaps=True"),
         ({"length": 1}, "state_words.length counts elements"),
         ({"test_length": 20}, "at least as many as length=32, and lies in 32 to"),
         ({"valid": 0}, "state_words.valid counts examples"),

@@ -72,7 +72,7 @@ def test_every_layout_gives_the_same_examples(tmp_path):
 
 
 def test_splits_share_no_text_as_the_model_sees_it_and_the_test_stays_whole(tmp_path):
-    """Reviews alike in their first bytes are one to a model that reads no more."""
+    """Reviews with the same first bytes are identical for a model that reads only those."""
     again = "test 0 of 0" + " " * 30
     train = [*TRAIN[:-3], (1, again + "and more"), (0, TRAIN[0][1]), (0, TRAIN[1][1] + " " * 40)]
     test = [*TEST[:-1], (0, again + "and other"), (1, TEST[0][1])][-len(TEST) :]

@@ -1,4 +1,4 @@
-"""Causal language modelling: the next token, sequences within texts, and what repeats a rare run."""
+"""Causal language modelling: the next token, sequences within one text, and tokens that repeat a rare run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def folder(tmp_path) -> str:
     (tmp_path / "texts").mkdir()
     for n in range(10):
         words = prose(str(n)).split()
-        words[::20] = [prose(f"name {n}", 4).replace(" ", "").title()] * len(words[::20])  # one that comes again and again
+        words[::20] = [prose(f"name {n}", 4).replace(" ", "").title()] * len(words[::20])  # a name that recurs in the text
         (tmp_path / f"texts/{n}.txt").write_text(" ".join(words))
     return str(tmp_path / "texts")
 
@@ -71,12 +71,12 @@ def test_repeated_is_what_ends_a_rare_run_that_stood_before(folder):
 
 
 def whole_sequences(ids: Tensor, labels: Tensor) -> Tensor:
-    """Tokens with the one that follows the last."""
+    """Return the sequences, each with the token that follows its last."""
     return torch.cat([ids[:, :1], labels], dim=1)
 
 
 def occurrences(text: bytes, run: bytes) -> int:
-    """Those that overlap are counted, too."""
+    """Count the occurrences of a run in a text, including overlapping ones."""
     return sum(text.startswith(run, at) for at in range(len(text)))
 
 
@@ -88,12 +88,12 @@ def test_a_number_stands_before():
 def test_no_training_sequence_stands_in_a_later_split(folder):
     for n in range(10):  # all texts are the same
         open(f"{folder}/{n}.txt", "w").write(prose("same"))  # noqa: SIM115
-    with pytest.raises(ValueError, match="every training sequence also stands in a later split"):
+    with pytest.raises(ValueError, match="every training sequence also occurs in a later split"):
         build(folder).examples("train")
 
 
 def test_texts_that_are_too_short_are_refused(folder):
-    with pytest.raises(ValueError, match="no text of a split has 16385 tokens; give it longer ones"):
+    with pytest.raises(ValueError, match="one split has no text of 16385 tokens; give it longer texts"):
         build(folder, length=16_384).examples("test")
 
 

@@ -1,4 +1,4 @@
-"""Masked language modelling: what is asked, whole words, division by author, and files of every layout."""
+"""Masked language modelling: masked tokens, whole words, splits by author, and files of every layout."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def everything(examples):
 
 
 def restored(inputs, labels):
-    """The text as it was: the label where one is asked."""
+    """Restore the unmasked text: the label at asked positions, the input elsewhere."""
     return torch.where(labels == UNASKED, inputs, labels)
 
 
@@ -188,7 +188,7 @@ def test_texts_of_an_author_stay_together():
     owners = {split: {owner[text] for text in texts} for split, texts in found.items()}
     assert [len(owners[split]) for split in task.SPLITS] == [12, 2, 2] and len(set.union(*owners.values())) == 16
     assert divided({"all": library["all"][::-1]})["test"][::-1] == found["test"], "the order of the file decides nothing"
-    with pytest.raises(ValueError, match="three are needed, there are 2"):
+    with pytest.raises(ValueError, match="at least one for each split; got only 2"):
         divided({"all": library["all"][:2]})
 
 
@@ -268,8 +268,8 @@ def test_folders_without_enough_texts_are_named(tmp_path, folder):
 def test_options_are_refused_by_name():
     refused = (
         ({"files": "books"}, "files must be one of wikitext, wikitext_valid, novels, folder"),
-        ({"files": "folder"}, "path names a folder where files is folder"),
-        ({"path": "x"}, "path names a folder"),
+        ({"files": "folder"}, "path must name a folder if files=folder"),
+        ({"path": "x"}, "path must name a folder"),
         ({"share": 0.9}, "share lies in"),
         ({"draws": 0}, "draws lies in"),
         ({"length": 8}, "length counts tokens"),

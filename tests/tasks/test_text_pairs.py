@@ -1,4 +1,4 @@
-"""Retrieval: what is left of a post, how pairs are drawn, and the files of AAN."""
+"""Retrieval: cleaning of posts, drawing of pairs, and the files of AAN."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_pairs_are_balanced_different_and_tell_nothing_by_one_document():
         share = np.array([[sum(groups[p[side]] == g and p[2] == label for p in pairs) for g in range(5)] for label in (0, 1)])
         assert abs(share[0] - share[1]).max() < 120, "a group stands as often in pairs of either class"
     assert draw_pairs(groups, 50, Random("x").random) == draw_pairs(groups, 50, Random("x").random)
-    with pytest.raises(ValueError, match="4 documents hardly make 20 different pairs"):
+    with pytest.raises(ValueError, match="4 documents are too few for 20 different pairs"):
         draw_pairs([0, 0, 1, 1], 20, Random("x").random)
 
 

@@ -1,4 +1,4 @@
-"""SST-2, QNLI, QQP, MRPC and IMDB by tokens: layouts, division, tokenisers, and what is said of damage."""
+"""SST-2, QNLI, QQP, MRPC and IMDB by tokens: file layouts, splits, tokenisers, and messages about damaged files."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_learned_tokens_are_ids_within_bounds_and_can_be_kept(tmp_path, kind):
     for path in (tmp_path, tmp_path / "tokenizer.json"):
         again = make_tokeniser(Tokens.file, 400, str(path), list)
         assert again.encode(CORPUS) == made.encode(CORPUS)
-    with pytest.raises(ValueError, match=f"has {made.vocabulary} ids .* set vocabulary, now {made.vocabulary - 1}"):
+    with pytest.raises(ValueError, match=f"has {made.vocabulary} ids, .* set vocabulary, now {made.vocabulary - 1}"):
         make_tokeniser(Tokens.file, made.vocabulary - 1, str(tmp_path), list)
 
 
@@ -232,9 +232,9 @@ def test_options_are_refused_by_name():
     refused = (
         ("sst2", {"tokens": "words"}, r"sst2.tokens must be one of bytes, wordpiece, bpe, file; got 'words'"),
         ("qqp", {"vocabulary": 300}, "qqp.vocabulary is 259 for bytes"),
-        ("mrpc", {"tokens": "bpe", "vocabulary": 100}, "mrpc.vocabulary is 0 for the usual one or lies in 259"),
-        ("qnli", {"tokens": "file"}, "qnli.tokenizer names a tokenizer.json where tokens is file"),
-        ("imdb", {"tokenizer": "x"}, "imdb.tokenizer names"),
+        ("mrpc", {"tokens": "bpe", "vocabulary": 100}, "mrpc.vocabulary is 0 for the default or lies in 259"),
+        ("qnli", {"tokens": "file"}, "qnli.tokenizer must name a tokenizer.json if tokens=file"),
+        ("imdb", {"tokenizer": "x"}, "imdb.tokenizer must name"),
         ("imdb", {"length": 4}, "imdb.length counts tokens"),
     )
     for name, given, said in refused:

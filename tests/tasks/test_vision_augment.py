@@ -1,4 +1,4 @@
-"""Augmentation: chance comes from the given generator alone, and does what it says."""
+"""Augmentation: random numbers come from the given generator alone, and each kind makes the changes that it states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attn_zoo.contract import Batch
 
 
 def colours(channels: int = 3, count: int = 24, side: int = 16) -> tuple[Batch, torch.Tensor]:
-    """Random images, smooth enough to be told apart after a change, and the scale they are on."""
+    """Return random images, and the scale that maps levels to their standardised values."""
     levels = np.random.RandomState(0).randint(0, 256, (count, channels, side, side)).astype(np.uint8)
     scale = channel_scale(levels)
     inputs = scale[torch.arange(channels)[:, None, None], torch.from_numpy(levels).long()]
@@ -33,7 +33,7 @@ def _states() -> tuple[Any, ...]:
 
 
 def candidates(image: torch.Tensor, flip: bool) -> torch.Tensor:
-    """Every shift of an image by up to the margin, and of its reflection."""
+    """Return every shift of an image by up to the margin, and with ``flip`` also the reflected shifts."""
     side = image.shape[-1]
     padded = torch.nn.functional.pad(image, (MARGIN,) * 4)
     windows = [padded[:, y : y + side, x : x + side] for y in range(2 * MARGIN + 1) for x in range(2 * MARGIN + 1)]
@@ -81,7 +81,7 @@ def test_timm_changes_colours_and_erases_some():
 
 
 def test_timm_holds_out():
-    """Whatever is drawn: timm's posterising asks for no bits at its greatest magnitude, which Pillow 13 refuses."""
+    """No draw raises an error: at its greatest magnitude, timm's posterising keeps zero bits, which Pillow 13 refuses."""
     batch, scale = colours(count=64, side=8)
     generator = seeded(0)
     for _ in range(30):
@@ -103,7 +103,7 @@ def test_none_is_the_identity():
 
 
 def test_digits_are_never_reflected():
-    with pytest.raises(ValueError, match="a reflected digit is none"):
+    with pytest.raises(ValueError, match="a mirrored digit is not a digit"):
         build_task("mnist", augment="crop_flip")
     digits: Any = build_task("mnist", augment="timm")
     assert digits.mirrored is False

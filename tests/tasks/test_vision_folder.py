@@ -1,4 +1,4 @@
-"""Image folders: decoded when wanted, told apart by content, damaged files named before anything is trained."""
+"""Image folders: decoding on demand, digests of content, and damaged files named before training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMS = ("png", "jpg", "webp", "bmp")
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Two classes, of 24 and 16 images in train, of 6 in val; four formats; not all square, one grey."""
+    """Folder of two classes, with 24 and 16 images in train and 6 each in val; four formats, not all square, one grey per class."""
     monkeypatch.setenv("ATTN_ZOO_CACHE", str(tmp_path / "cache"))
     chance = np.random.RandomState(0)
     for part, counts in (("train", (24, 16)), ("val", (6, 6))):
@@ -109,7 +109,7 @@ def test_damaged_images_are_named_before_training(folder, form):
     whole = path.read_bytes()
     for damaged in (whole[: len(whole) // 2], b"", b"not an image"):
         path.write_bytes(damaged)
-        with pytest.raises(DamagedDataError, match=f"{re.escape(str(path))} is not an image, or not all of it"):
+        with pytest.raises(DamagedDataError, match=f"{re.escape(str(path))} is not an image, or only part of it"):
             build(folder).examples("test")
     path.write_bytes(whole)
     assert sizes(build(folder)) == [30, 10, 12]
@@ -131,7 +131,7 @@ def test_folders_that_do_not_fit_are_named(folder):
         build(folder).examples("test")
     shutil.rmtree(folder / "val/dogs")
     (folder / "val/dog").mkdir()
-    with pytest.raises(DamagedDataError, match=r"val.dog holds no image; its files end in none of .bmp"):
+    with pytest.raises(DamagedDataError, match=r"val.dog holds no image: no file in it ends in one of .bmp"):
         build(folder).examples("test")
     shutil.rmtree(folder / "val")
     with pytest.raises(MissingDataError, match="found: train"):

@@ -24,7 +24,7 @@ MODULES = (cifar10, cifar100, fashion_mnist, image_arrays, pixels)
 
 
 def random_images(count: int, shape: tuple[int, ...], classes: int, seed: int) -> Images:
-    """As many of each class as of any other, in random order."""
+    """Return random images, equally many of each class, in random order."""
     chance = np.random.RandomState(seed)
     levels = chance.randint(0, 256, (count, *shape)).astype(np.uint8)
     return Images(levels, chance.permutation(count).astype(np.int64) % classes)
@@ -32,7 +32,7 @@ def random_images(count: int, shape: tuple[int, ...], classes: int, seed: int) -
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):
-    """Data sets like the published ones, but of 100 and 40 images, in a folder of their own; nothing is there yet."""
+    """Empty data folder, for data sets like the published ones but with 100 training and 40 test images."""
     for name, shape in (("cifar10", (3, 32, 32)), ("cifar100", (3, 32, 32)), ("fashion_mnist", (1, 28, 28))):
         monkeypatch.setitem(published.EXPECTED, name, Expected(100, 40, *shape, 20 if name == "cifar100" else 10))
     monkeypatch.setenv("ATTN_ZOO_DATA", str(tmp_path))
@@ -55,7 +55,7 @@ def write_npz(path: Path, found: ImageSplits) -> None:
 
 
 def write_binary(root: Path, found: ImageSplits, names: list[str], groups: bool) -> None:
-    """In CIFAR's binary version; the last name is that of the test."""
+    """Write images in CIFAR's binary format; the last name is that of the test file."""
     root.mkdir()
     share = len(found.train.labels) // (len(names) - 1)
     for at, name in enumerate(names):
@@ -113,7 +113,7 @@ def test_equal_images_stay_in_one_split_and_the_test_is_never_shortened():
     contents = [Counter(image.tobytes() for image in part.levels) for part in parts]
     assert not (contents[0] & contents[1] or contents[0] & contents[2] or contents[1] & contents[2])
     assert max((contents[0] + contents[1]).values()) == 1 and max(contents[2].values()) == 2
-    with pytest.raises(ValueError, match="66 training images are asked for; 65 are left"):
+    with pytest.raises(ValueError, match="66 training images are asked for, but only 65 are left"):
         split_images(ImageSplits(train, test), valid=20, train=66)
 
 
@@ -131,7 +131,7 @@ def test_classes_of_unlike_size_are_no_cifar(small):
     found = cifar()
     found.train.labels[np.flatnonzero(found.train.labels == 3)[0]] = 4
     write_npz(small / "cifar10.npz", found)
-    with pytest.raises(DamagedDataError, match=r"CIFAR-10: .*cifar10.npz holds 9 to 11 training images a class where 10 belong"):
+    with pytest.raises(DamagedDataError, match=r"CIFAR-10: .*cifar10.npz holds 9 to 11 training images per class where 10 belong"):
         build_task("cifar10", valid=20).examples("test")
 
 

@@ -1,1 +1,1 @@
-"""Transplants into a small encoder; a package because its fixtures are its own."""
+"""Tests of transplants into a small encoder; a package, because they share fixtures of their own."""

@@ -1,4 +1,4 @@
-"""A small BERT with sharp attention and a tokenizer of its own, in a folder, as a user's model would lie there."""
+"""Fixtures with a small BERT of sharp attention and its own tokenizer, saved in a folder like a user's model."""
 
 from __future__ import annotations
 

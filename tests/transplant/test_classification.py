@@ -1,4 +1,4 @@
-"""Classification by students: rows and their leaks, learning, plain softmax as the teacher itself, table, command, bad input."""
+"""Classification by students: leaks between rows, learning, plain softmax equal to the teacher, table, command, bad input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINFORMER = Candidate("linformer", {"projected_length": 6}, None, "linformer[pro
 
 
 def rows(count: int, seed: int) -> list[LabelledText]:
-    """Texts of six words, of class 1 if they begin with a word of the first half."""
+    """Return texts of six words; the label is 1 if the first word is in the first half of ``WORDS``."""
     draws = torch.randint(len(WORDS), (count, 6), generator=torch.Generator().manual_seed(seed)).tolist()
     return [LabelledText(int(row[0] < len(WORDS) // 2), (" ".join(WORDS[at] for at in row),)) for row in draws]
 
@@ -139,12 +139,12 @@ def test_the_command_classifies_and_goes_on(folder, tmp_path, capsys, monkeypatc
     [
         (["classify=sst"], "sst2"),
         (["classify=copying"], "takes tasks of labelled texts"),
-        (["classify=sst2,sst2"], "takes different tasks"),
+        (["classify=sst2,sst2"], "takes each task once"),
         (["classify=sst2[lenght=3]"], "length"),
         (["classify=sst2[root=nowhere]"], "put there"),
         (["classify=sst2", "classify_steps=0"], "classify_steps must be at least 1"),
         (["classify=sst2", "classify_rate=0"], "classify_rate is a positive number"),
-        (["classify=sst2", "short=0", "attention=fnet"], "leave pairs and classify away"),
+        (["classify=sst2", "short=0", "attention=fnet"], "omit pairs and classify"),
     ],
 )
 def test_bad_input_is_refused_before_the_work(words, message, folder, capsys, monkeypatch):

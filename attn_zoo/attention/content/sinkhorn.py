@@ -39,7 +39,7 @@ def block_size(keys: int, options: Options) -> int:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of blocks against blocks, of R K and R V, and of each block against its own keys and the sorted ones."""
+    """FLOPs of scores between blocks, of R K and R V, and of each block's attention to its own and its sorted keys."""
     b, h, d = block_size(geometry.keys, options), geometry.heads, geometry.head_dim
     blocks = math.ceil(geometry.keys / b)
     count = 2 * blocks * blocks * b  # valid shares of the sorted places, which have no gradient
@@ -63,13 +63,13 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class Sinkhorn(Attention[Options]):
     """Attention within blocks and to the keys of sorted blocks.
 
-    Paper: Tay et al. 2020: Section 3.1 (sorting network), Section 3.2 (Sinkhorn balancing), Section 3.3 (attention to the own
-        and the sorted block).
+    Paper: Tay et al. 2020: Section 3.1 (sorting network), Section 3.2 (Sinkhorn balancing), Section 3.3 (attention to the
+        query's own block and the sorted block).
     Symbols: B → block, N_B → blocks, R → permutation, τ → temperature.
-    Differs: blocks are scored by the mean query of one against the mean key of the other, where the paper's network makes N_B
-        scores of a block's sum and is tied to one length. No Gumbel noise. A place in the sorted block is a mean over the
-        valid tokens that R puts there, and the logarithm of their share is added to its score, so that with hard R padding
-        is masked; a block of padding alone is sorted nowhere, and its queries see all other blocks equally. Own and sorted keys
+    Differs: blocks are scored by the mean query of one and the mean key of the other, where the paper's network computes N_B
+        scores from a block's sum and is tied to one length. No Gumbel noise. A place in the sorted block is a mean over the
+        valid tokens that R puts there, and the logarithm of their share is added to its score, which masks padding if R is
+        hard; a block of padding alone is sorted nowhere, and its queries see all other blocks equally. Own and sorted keys
         share one softmax. Blocks of one size for all lengths make the paper's R K cost n² d / b; here b grows with √n. Only the
         bidirectional form, with all sorted blocks: no truncation (SortCut). R is computed in float32 at least.
     """
@@ -81,7 +81,7 @@ class Sinkhorn(Attention[Options]):
         return (f"a block of {b} positions holds all {n} tokens: every token sees all, and nothing is sorted",) if b >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Section 3.1 to 3.3 block by block, with plain exponentials; a sorted place is weighted by its valid share."""
+        """Compute Section 3.1 to 3.3 block by block, with plain exponentials; a sorted place is weighted by its valid share."""
         n, d, b = query.shape[2], query.shape[3], block_size(self.geometry.keys, self.options)
         valid = query.new_ones(query.shape[0], n) if key_valid is None else key_valid.to(query.dtype)
         starts, valid = range(0, n, b), F.pad(valid, (0, -n % b))[:, None]
@@ -107,7 +107,7 @@ class Sinkhorn(Attention[Options]):
         return torch.cat(outputs, dim=2)[:, :, :n]
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Split the keys into blocks, sort the blocks softly, and attend to own and sorted keys in one softmax."""
+        """Split the keys into blocks, sort the blocks softly, and attend to a block's own and sorted keys in one softmax."""
         batch, _, n, d = query.shape
         b = block_size(self.geometry.keys, self.options)
         fill = -n % b
@@ -137,7 +137,7 @@ class Sinkhorn(Attention[Options]):
         key: Float[Tensor, "batch heads blocks b head_dim"],
         inside: Bool[Tensor, "batch blocks b"],
     ) -> Float[Tensor, "batch heads blocks blocks"]:
-        """Soft permutation R: exp(scores) with columns and rows normalised in turn; columns of blocks of padding alone are zero."""
+        """Soft permutation R: exp(scores), columns and rows normalised in turn; zero columns for blocks that hold only padding."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
             real, count = inside[:, None, :, :, None], inside.sum(dim=-1).clamp(min=1)[:, None, :, None]
@@ -153,5 +153,5 @@ class Sinkhorn(Attention[Options]):
 
 
 def _normalise(parts: Tensor, total: Tensor) -> Tensor:
-    """Divide parts by their total; zeros where it is zero."""
+    """Divide parts by their total; they stay zero where the total is zero."""
     return parts / total.masked_fill(total == 0, 1)

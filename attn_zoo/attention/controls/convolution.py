@@ -23,7 +23,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Sums of scaled values; no matrix product. State: the values within reach, none for a kernel of one."""
+    """FLOPs of matrix products: none, since outputs are sums of scaled values. State: values in reach, none for a kernel of one."""
     held = min(options.kernel, geometry.keys)
     state = FLOAT * held * geometry.inner_dim * (options.kernel > 1) if geometry.causal else None
     return Cost(0, options.kernel * geometry.inner_dim, backward_flops=0, state_bytes=state)
@@ -64,7 +64,7 @@ class LocalConvolution(Attention[Options]):
         return torch.stack([shift @ value * self.weight[:, t, None] for t, shift in enumerate(shifts)]).sum(dim=0)
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Sum of shifted values, one tap of the kernel after the other; padded values are zeros."""
+        """Sum the shifted values, one tap of the kernel after the other; padded values are zeros."""
         n, kernel = value.shape[2], self.options.kernel
         before = kernel - 1 if self.geometry.causal else kernel // 2
         filled = F.pad(value, (0, 0, before, kernel - 1 - before)) if kernel > 1 else value

@@ -24,10 +24,10 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Sums of scaled values; no matrix product and nothing learned.
+    """FLOPs of matrix products: none, since outputs are sums of scaled values. No parameters.
 
-    State: the own value and the past values that later positions link to: at most all past values, and at most ``links - 1`` for
-    each later position. Both bounds meet when 1 / ``links`` of the positions are left.
+    State: the current value and past values that later positions link to: at most all past values, and at most ``links - 1`` for
+    each later position. Both bounds are equal when 1 / ``links`` of the positions are left.
     """
     held = geometry.keys - math.ceil(geometry.keys / options.links) + 1
     state = FLOAT * held * geometry.inner_dim if geometry.causal else None
@@ -49,7 +49,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     control=True,
 )
 class FrozenRandom(Attention[Options]):
-    """A sparse row-stochastic matrix a head, drawn when built and never trained.
+    """A sparse row-stochastic matrix for each head, drawn when built and never trained.
 
     Paper: none; a control. A position always sees itself, which leaves no valid position without a key; the others are
         drawn from all positions, causal: from those up to its own. Weights are uniform on the simplex.
@@ -69,10 +69,10 @@ class FrozenRandom(Attention[Options]):
         drawn = (torch.rand(options.links - 1, heads, n, dtype=torch.float64) * reach).long()
         chosen = torch.cat([at.expand(1, heads, n), drawn])
         self.register_buffer("sources", (chosen + n * torch.arange(heads)[:, None]).flatten(1))  # one row for all heads
-        self.register_buffer("weights", torch.empty(options.links, heads, n).exponential_())  # normalised: uniform
+        self.register_buffer("weights", torch.empty(options.links, heads, n).exponential_())  # uniform once normalised
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """The n × n matrix of each head, each row divided by its sum over real tokens."""
+        """Multiply the values by the n × n matrix of each head, with each row divided by its sum over real tokens."""
         (_, heads, n, _), built = value.shape, self.geometry.keys
         at = self.sources.unflatten(1, (heads, built)) - built * torch.arange(heads, device=value.device)[:, None]
         matrix = torch.zeros(heads, built, built, dtype=value.dtype, device=value.device)
@@ -81,7 +81,7 @@ class FrozenRandom(Attention[Options]):
         return matrix / matrix.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(value.dtype).tiny) @ value
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Weighted sum of the linked values, one link of all positions after the other."""
+        """Sum the weighted values that each position links to, one link of all positions after the other."""
         (batch, heads, n, _), built = value.shape, self.geometry.keys
         weights = self.weights.to(value.dtype)[:, None]
         if key_valid is None and n < built:

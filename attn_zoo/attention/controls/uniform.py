@@ -10,7 +10,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """Sums only; no matrix product. State: the running sum."""
+    """FLOPs of matrix products: none, since averages are sums. State: the running sum."""
     state = FLOAT * geometry.inner_dim if geometry.causal else None
     return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=state)
 

@@ -1,6 +1,6 @@
 """Sparse normalisers, α-entmax: pⱼ = [(α-1) sⱼ - τ]₊^(1/(α-1)) with τ such that Σ p = 1; softmax at α = 1, sparsemax at α = 2.
 
-Sparsemax is of Martins and Astudillo 2016 (arXiv:1602.02068), the family and its algorithms of Peters et al. 2019
+Sparsemax is from Martins and Astudillo 2016 (arXiv:1602.02068), the family and its algorithms are from Peters et al. 2019
 (arXiv:1905.05702).
 """
 
@@ -22,10 +22,10 @@ ALPHA = Bound(
     lambda alpha: alpha == SOFTMAX or LEAST <= alpha <= SPARSEMAX,
     f"is 1 (softmax) or from {LEAST} to 2 (sparsemax; beyond it gradients are unbounded)",
 )
-"""Values of α with a bounded gradient, not so close to 1 that rounding shows."""
+"""Accepted values of α: their gradient is bounded, and they are not so close to 1 that rounding shows."""
 
 STEPS = 24
-"""Number of Newton steps for other α. Each reduces (Σ p - 1) times its slope to a quarter at most."""
+"""Number of Newton steps for other α. Each step reduces the product of (Σ p - 1) and its slope to a quarter at most."""
 
 
 def entmax_over_valid(
@@ -59,7 +59,7 @@ def positive_power(x: Tensor, order: float) -> Tensor:
 def entmax_by_bisection(
     scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, alpha: float
 ) -> Float[Tensor, "... keys"]:
-    """α-entmax by definition: τ by bisection between the largest score less one and the largest score; its gradient by Σ p = 1."""
+    """Compute α-entmax with τ by bisection from the largest score less one to the largest; its gradient follows from Σ p = 1."""
     if alpha == SOFTMAX:
         return softmax_over_valid(scores, allowed)
     s, order = (alpha - 1) * scores, 1 / (alpha - 1)
@@ -79,9 +79,9 @@ def entmax_by_bisection(
 
 @torch.no_grad()
 def threshold(s: Float[Tensor, "... keys"], alpha: float) -> tuple[Float[Tensor, "... 1"], Float[Tensor, "... 1"]]:
-    """Threshold τ of each row of scores times α - 1, shifted to a maximum of zero, and the slope of -Σ p in τ there.
+    """Return τ for each row of scores, multiplied by α - 1 and shifted to a maximum of zero, and the slope of -Σ p at τ.
 
-    Exact by sorting for sparsemax and α = 1.5: the largest support whose smallest score exceeds the support's threshold.
+    Sorting gives the exact τ for sparsemax and α = 1.5: that of the largest support whose smallest score exceeds its τ.
     """
     order = 1 / (alpha - 1)
     if alpha in (ENTMAX15, SPARSEMAX):

@@ -11,7 +11,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def synthesizer_cost(geometry: Geometry, scores: Cost, *, constant: bool = False) -> Cost:
-    """Cost of ``scores`` and of P V, queries × keys × head_dim multiply-adds a head. State: the values."""
+    """Cost of ``scores`` and of P V, queries × keys × head_dim multiply-adds per head. State: the values."""
     inner = geometry.inner_dim
     product = 2 * geometry.queries * geometry.keys * inner
     return Cost(
@@ -23,7 +23,7 @@ def synthesizer_cost(geometry: Geometry, scores: Cost, *, constant: bool = False
 
 
 class Synthesizer(Attention[OptionsT]):
-    """Weighted averages of the values by scores that do not depend on keys. Subclasses write ``attend``."""
+    """Weighted averages of the values, with scores that do not depend on keys. Subclasses implement ``attend``."""
 
     def weigh(self, scores: Float[Tensor, "#batch heads queries keys"], value: Keys, key_valid: KeyValid) -> Queries:
         """Compute softmax(B) V over the valid (causal: past) keys, with B for each example or one for all."""

@@ -24,7 +24,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of Q Kᵀ and P V; a causal block of queries leaves out the keys after it. Backward, Q Kᵀ is recomputed.
+    """FLOPs of Q Kᵀ and P V; a causal block of queries leaves out the keys after it. The backward pass recomputes Q Kᵀ.
 
     State: keys and values, the KV cache.
     """
@@ -52,11 +52,11 @@ class Entmax(Attention[Options]):
     """Entmax attention Y = α-entmax(Q Kᵀ / √d) V over all keys: quadratic in time, with sparse weights.
 
     Papers: Peters et al. 2019 for the normaliser; Martins and Astudillo 2016 (arXiv:1602.02068) for α = 2; Correia et al. 2019
-        (arXiv:1909.00015) for its use in multi-head attention, whose α is learned for each head and here is one constant.
+        (arXiv:1909.00015) for its use in multi-head attention, where α is learned for each head; here it is one constant.
     Symbols: α → alpha, τ → threshold.
-    Differs: the threshold is found by Newton's method instead of bisection, in tiles also where eager sorts. Tiles recompute
-        weights in the backward pass, which can be taken once. Computed in float32 at least. A query without a
-        valid key in its reach yields zeros.
+    Differs: the threshold is found by Newton's method instead of bisection, in ``tiled`` even for the α where ``eager`` sorts.
+        ``tiled`` recomputes weights in the backward pass and is differentiable once. Computed in float32 at least. A query
+        without a valid key in its reach yields zeros.
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:

@@ -18,7 +18,7 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of Q Kᵀ and P V, each queries × keys × head_dim multiply-adds a head. Causality saves none: all weights are computed.
+    """FLOPs of Q Kᵀ and P V, queries × keys × head_dim multiply-adds per head each. Causality saves none: all weights are computed.
 
     State: keys and values, the KV cache.
     """
@@ -61,7 +61,7 @@ class Softmax(Attention[Options]):
         return weights @ value
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend by PyTorch's fused kernels, chosen by PyTorch for the device, dtype and mask."""
+        """Attend with PyTorch's fused kernels, which PyTorch chooses for the device, dtype and mask."""
         allowed = None if key_valid is None else allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         out = F.scaled_dot_product_attention(
             query, key, value, attn_mask=allowed, dropout_p=self.dropout_rate, is_causal=self.geometry.causal and allowed is None
@@ -70,7 +70,7 @@ class Softmax(Attention[Options]):
         return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)
 
     def attend_xformers(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend by xFormers' memory-efficient kernels. CUDA only; imported here because the import warns on other devices."""
+        """Attend with xFormers' memory-efficient kernels. CUDA only; imported here because the import warns on other devices."""
         from xformers.ops import LowerTriangularMask, memory_efficient_attention
 
         allowed = None if key_valid is None else allowed_pairs(query, key, key_valid, causal=self.geometry.causal)

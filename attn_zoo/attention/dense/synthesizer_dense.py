@@ -24,7 +24,7 @@ class Options:
 
 
 def widths(keys: int, options: Options) -> tuple[int, ...]:
-    """Numbers of scores of a token: one for each key, or those of the two factors."""
+    """Number of scores of a token: one for each key, or the numbers of scores of the two factors."""
     return (options.factor, math.ceil(keys / options.factor)) if options.factor else (keys,)
 
 
@@ -53,7 +53,7 @@ class DenseSynthesizer(Synthesizer[Options]):
     """Scores from the query's token alone: keys are neither projected nor read. Quadratic like softmax attention.
 
     Paper: Tay et al. 2020, Section 3.1; ``factor`` is the factorised dense form of its Section 3.3.
-    Symbols: F(X) = W₂ ReLU(W₁ X) → W₁ is the layer's query projection, W₂ → weights, b → biases; N → keys, the most there may be.
+    Symbols: F(X) = W₂ ReLU(W₁ X) → W₁ is the layer's query projection, W₂ → weights, b → biases; N → keys of the longest input.
     Differs: W₁ maps to head_dim and not to the width of the model, so that heads cost as much as in softmax attention.
         Factorised, key j takes the scores j mod a and ⌊j/a⌋, and a need not divide N. W₂ starts from N(0, 2/d), b from zero, which
         gives scores the scale of unit queries and keys. Inputs shorter than N use the first columns of W₂.

@@ -50,10 +50,10 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"frozen": {"frozen": True}, "rank_3": {"rank": 3}},
 )
 class FactorisedSynthesizer(Synthesizer[Options]):
-    """The random Synthesizer with 2 n k instead of n² parameters a head; its softmax stays quadratic.
+    """The random Synthesizer with 2 n k instead of n² parameters per head; its softmax stays quadratic.
 
     Paper: Tay et al. 2020, Section 3.3; the factorised dense form is ``synthesizer_dense`` with ``factor``.
-    Symbols: R₁, R₂ → left, right; k → rank, N → keys, the most there may be.
+    Symbols: R₁, R₂ → left, right; k → rank, N → keys of the longest input.
     Differs: R₁ and R₂ start from N(0, 1/√k), which gives scores the scale of unit queries and keys. Inputs shorter than N use
         the first rows of both.
     """

@@ -43,10 +43,10 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"frozen": {"frozen": True}},
 )
 class RandomSynthesizer(Synthesizer[Options]):
-    """One matrix of scores a head, the same for every input: tokens are not compared with each other.
+    """One matrix of scores per head, the same for every input: tokens are not compared with each other.
 
     Paper: Tay et al. 2020, Section 3.2.
-    Symbols: R → scores, N → keys, the most there may be.
+    Symbols: R → scores, N → keys of the longest input.
     Differs: R starts from N(0, 1), the scale of scores of unit queries and keys. Inputs shorter than N use its first rows and
         columns.
     """

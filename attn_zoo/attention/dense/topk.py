@@ -52,15 +52,15 @@ class TopK(Attention[Options]):
     Paper: Gupta et al. 2021, Section 2: top-k scores of a chunk of queries at a time.
     Symbols: k → kept.
     Differs: the k weights are scattered into a matrix of zeros and multiplied with all values, where the paper gathers k values
-        for each query; so the gradients are matrix products too. Ties are broken by torch.topk. A query of fewer valid keys
-        than k attends to those; one without any yields zeros. Keys are chosen in float32 at least.
+        for each query; so the gradients are matrix products too. Ties are broken by torch.topk. A query that sees fewer valid
+        keys than k attends to those; one without any yields zeros. Keys are chosen in float32 at least.
     """
 
     saturates = (("kept", "is no fewer than the {n} keys: none is left out"),)
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn where every key is kept, or a single one."""
+        """Warn if every key is kept, or only one."""
         if options.kept == 1:
             return ("kept=1 gives one key all the weight: no gradient reaches queries and keys",)
         return super().warnings(geometry, options)

@@ -31,13 +31,13 @@ def draw_directions(features: int, head_dim: int, *, orthogonal: bool) -> Float[
 
 
 def log_positive_features(x: Keys, directions: Float[Tensor, "m head_dim"], *, is_key: bool) -> Float[Tensor, "batch heads keys m"]:
-    """Compute log φ(x) for φ(q)·φ(k) ≈ exp(q·k / √d), without constants that the division cancels: 1/√m, for queries |x|²/2."""
+    """Compute log φ(x) for φ(q)·φ(k) ≈ exp(q·k / √d), without the constants 1/√m and, for queries, |x|²/2, which cancel later."""
     x = x * x.shape[-1] ** -0.25
     projected = x @ directions.to(x.dtype).T
     return projected - x.square().sum(dim=-1, keepdim=True) / 2 if is_key else projected
 
 
 def _rotation(d: int) -> Float[Tensor, "d d"]:
-    """Draw an orthogonal matrix uniformly: signs of QR alone are not uniform, which would bias the features (Mezzadri 2007)."""
+    """Draw an orthogonal matrix uniformly; QR without the signs is not uniform and would bias the features (Mezzadri 2007)."""
     q, r = torch.linalg.qr(torch.randn(d, d))
     return (q * r.diagonal().sign()).T

@@ -21,9 +21,9 @@ Read = Callable[..., Answer]
 
 
 class RecurrentAttention(MemoryAttention[OptionsT]):
-    """Mechanism that reads a sequence whole, in pieces or token by token, from a ``MemoryState``.
+    """Mechanism that reads a sequence at once, in pieces or token by token, from a ``MemoryState``.
 
-    A mechanism writes ``read``, and ``read_all`` where the paper has a form without causality. ``read_tiled`` is ``read`` in blocks
+    Subclasses implement ``read``, and ``read_all`` if the paper has a form without causality. ``read_tiled`` is ``read`` in blocks
     that fit a CPU's caches, ``read_fla`` is ``read`` by flash-linear-attention's kernels, which do not update the state.
     """
 
@@ -51,9 +51,9 @@ class RecurrentAttention(MemoryAttention[OptionsT]):
 
 
 class NormalisedMemory(RecurrentAttention[OptionsT]):
-    """Memory with head_dim rows, whose outputs have a root mean square of one under ``options.normalise``.
+    """Memory with head_dim rows, whose outputs have a root mean square of one if ``options.normalise`` is set.
 
-    A mechanism writes ``by_chunks``: (rows of the tensors, S before them) → outputs, and S after them.
+    Subclasses implement ``by_chunks``: (rows of the tensors, S before them) → (outputs, S after them).
     """
 
     by_chunks: Callable[[Sequence[Tensor], Tensor], tuple[Tensor, Tensor]]
@@ -65,7 +65,7 @@ class NormalisedMemory(RecurrentAttention[OptionsT]):
         return (f"a state of {d} rows is no smaller than the {n} keys that it remembers",) if d >= n else ()
 
     def scan(self, update: Callable[[Tensor, int], tuple[Tensor, Tensor]], query: Queries, value: Keys) -> Queries:
-        """Apply ``update(state, t) -> (state, output)`` token by token, and without causality both ways; for definitions."""
+        """Apply ``update(state, t) -> (state, output)`` token by token, in both directions if not causal (for ``definition``)."""
 
         def one_way(order: range) -> Tensor:
             state, outputs = query.new_zeros(*query.shape[:2], query.shape[3], value.shape[3]), dict[int, Tensor]()
@@ -92,5 +92,5 @@ class NormalisedMemory(RecurrentAttention[OptionsT]):
         return out, state.after(summed, out.shape[2])
 
     def finish(self, out: Queries) -> Queries:
-        """Divide by the root mean square over a head (RMSNorm); its scale is left to the output projection."""
+        """Divide by the root mean square over a head: RMSNorm without its scale, which the output projection makes up for."""
         return out * torch.rsqrt(out.square().mean(dim=-1, keepdim=True) + RMS_FLOOR) if self.options.normalise else out

@@ -20,7 +20,7 @@ RELU_FLOOR = 1e-3
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """FLOPs of φ(K)ᵀ [V 1] and φ(Q) times it, with m = 2 d features a head; causal adds weights within chunks. State: both sums."""
+    """FLOPs of φ(K)ᵀ [V 1] and φ(Q) times it, with m = 2 d features per head; causal adds weights in chunks. State: both sums."""
     m, width, chunk = 2 * geometry.head_dim, geometry.head_dim + 1, 0
     queries, keys = geometry.queries, geometry.keys
     if geometry.causal:
@@ -48,10 +48,10 @@ class CosFormer(Linear):
 
     Paper: Qin et al. 2022, Section 3 (ReLU features, cos-based re-weighting).
     Symbols: M → reach, Q' and K' → relu(q) and relu(k), Q^cos and Q^sin → the two halves of the features.
-    Differs: M is the length the mechanism is built for, where the published code takes that of each input: so padding and later
-        tokens change no weight, and longer inputs are refused until ``resize_length``. Positions count from 0, of queries and keys
-        alike. Each feature is 0.001 larger (see RELU_FLOOR). Causally, weights within chunks are computed directly, and only sums
-        are carried on. Features of padded keys are zero.
+    Differs: M is the length the mechanism is built for, where the published code takes the length of each input: so padding and
+        later tokens change no weight, and longer inputs are refused until ``resize_length``. Positions of queries and of keys
+        count from 0. Each feature is 0.001 larger (see RELU_FLOOR). Causally, weights within chunks are computed directly, and
+        only sums are carried from chunk to chunk. Features of padded keys are zero.
     """
 
     features_of_channel = 2
@@ -88,7 +88,7 @@ class CosFormer(Linear):
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
-        """Features [relu(x) cos θ, relu(x) sin θ] with θ = π/2 · i/M; zeros where a token is padding."""
+        """Features [relu(x) cos θ, relu(x) sin θ] with θ = π/2 · i/M; zeros for padded tokens."""
         theta = torch.arange(start, start + x.shape[2], dtype=x.dtype, device=x.device)[:, None] * (math.pi / 2 / self.reach)
         positive = x.relu() + RELU_FLOOR
         phi = torch.cat([positive * theta.cos(), positive * theta.sin()], dim=-1)

@@ -19,7 +19,7 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 32
-"""Positions in a chunk, whose corrections are found by one triangular system."""
+"""Number of positions in a chunk; one triangular system gives the corrections of a chunk."""
 WIDEST = 256
 """Widest head that flash-linear-attention's kernel takes."""
 LENGTH_FLOOR = 1e-6
@@ -37,9 +37,9 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs within chunks of K Kᵀ, Q Kᵀ and its product; with the state of W S, Kᵀ U and Q S. Twice as many without causality.
+    """FLOPs of K Kᵀ, Q Kᵀ and its product within chunks, and of W S, Kᵀ U and Q S; twice as many without causality.
 
-    Backward, all is recomputed, and the triangular system has one more product. State: S.
+    The backward pass recomputes everything, and its triangular system has one more product. State: S.
     """
     d = geometry.head_dim
     chunk, n = filled(geometry.keys, CHUNK)
@@ -70,8 +70,8 @@ class DeltaRule(NormalisedMemory[Options]):
     Symbols: S → MemoryState.summed (transposed), β → the stream strength, W and U → w and u.
         β in (0, 2): Grazzi et al. 2024, arXiv:2411.12537, Section 4.
     Differs: β is the sigmoid of the stream's sum over a head's channels, divided by √d, which equals one row of a
-        projection like theirs. Queries are not divided by √d, which the norm would undo. SiLU and unit length are
-        applied here, to queries and keys, and their short convolutions are left out. The norm has no
+        projection like the paper's. Queries are not divided by √d, which the norm would undo. SiLU and unit length are
+        applied here, to queries and keys, and the paper's short convolutions are left out. The norm has no
         scale of its own, which the output projection makes up for. Without causality, which the paper
         does not treat, the sequence is read forwards and backwards and the outputs are added. Padded tokens write nothing.
     """
@@ -80,11 +80,11 @@ class DeltaRule(NormalisedMemory[Options]):
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
         """Refuse heads too wide for flash-linear-attention's kernel."""
         if implementation == "fla" and geometry.head_dim > WIDEST:
-            return f"delta_rule by fla takes a head_dim of up to {WIDEST}, got {geometry.head_dim}; use implementation=eager"
+            return f"delta_rule:fla takes a head_dim of up to {WIDEST}; got {geometry.head_dim}; use implementation=eager"
         return super().refuses(implementation, geometry, options)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, strength: Keys) -> Queries:
-        """Apply the rule token by token: Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ, yₜ = Sₜᵀ qₜ; both ways without causality."""
+        """Apply the rule token by token: Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ, yₜ = Sₜᵀ qₜ; in both directions if not causal."""
         queries, keys, beta = self._prepared(query, key, strength)
 
         def update(state: Tensor, t: int) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 32
-"""Positions in a chunk, whose weights are computed directly, with products of gates relative to the middle of the chunk."""
+"""Number of positions in a chunk; its weights are computed directly, with products of gates relative to its middle."""
 LOWEST = -120 / CHUNK
 """Floor of log α: over half a chunk gates multiply to exp(-60) at least, so that neither they nor their inverses leave float32."""
 
@@ -34,7 +34,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs within chunks, of updates and reads of S; twice as many without causality. Backward, all is recomputed. State: S."""
+    """FLOPs within chunks and of updates and reads of S; twice as many if not causal. Backward passes recompute all. State: S."""
     d = geometry.head_dim
     chunk, n = filled(geometry.keys, CHUNK)
     flops = geometry.inner_dim * 4 * n * (chunk + d) * (1 if geometry.causal else 2)
@@ -61,15 +61,15 @@ class GatedLinear(NormalisedMemory[Options]):
 
     Paper: Yang et al. 2024, Section 4 (the recurrence, its chunks, gates with a temperature, the norm).
     Symbols: α → gates, τ → temperature, W_α x → the stream gate.
-    Differs: the gate's projection is of full rank (theirs of rank 16). Keys are as wide as values (theirs half as wide). The norm
-        has no scale of its own, which the output projection makes up for; their output gate is left out, since it belongs to the
-        layer around. A gate is at least exp(-3.75) per step, which binds for logits below -3.75 τ. Without causality, which the
-        paper does not treat, the sequence is read forwards and backwards and the outputs are added. Padded tokens neither write
-        to the memory nor decay it.
+    Differs: the gate's projection has full rank (rank 16 in the paper). Keys are as wide as values (half as wide in the paper).
+        The norm has no scale of its own, which the output projection makes up for; the paper's output gate is left out, since it
+        belongs to the surrounding layer. A gate is at least exp(-3.75) per step, which binds for logits below -3.75 τ. Without
+        causality, which the paper does not treat, the sequence is read forwards and backwards and the outputs are added. Padded
+        tokens neither write to the memory nor decay it.
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Apply the recurrence token by token: Sₜ = diag(αₜ) Sₜ₋₁ + kₜ vₜᵀ, yₜ = Sₜᵀ qₜ / √d; both ways without causality."""
+        """Apply the recurrence token by token: Sₜ = diag(αₜ) Sₜ₋₁ + kₜ vₜᵀ, yₜ = Sₜᵀ qₜ / √d; in both directions if not causal."""
         alpha = self._log_gates(*self.rows(query, key, value, key_valid, gate=gate)[3:]).exp()
 
         def update(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
@@ -79,7 +79,7 @@ class GatedLinear(NormalisedMemory[Options]):
         return self.scan(update, query, value)
 
     def rows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> list[Tensor]:
-        """Queries, keys, values, the gates' logits, and the mask of valid keys where there is one."""
+        """Queries, keys, values, the gates' logits, and the mask of valid keys if there is padding."""
         return [query, key, value, streams["gate"], *(() if key_valid is None else (key_valid[:, None, :, None],))]
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
@@ -88,7 +88,7 @@ class GatedLinear(NormalisedMemory[Options]):
         return fla.answers("gla", query, key, value, self._log_gates(*gate), scale=query.shape[-1] ** -0.5), state
 
     def _log_gates(self, gate: Keys, valid: Tensor | None = None) -> Keys:
-        """Compute log α; 0 where a token is padding, so that the memory does not decay."""
+        """Compute log α; 0 for padded tokens, so that the memory does not decay."""
         logs = (F.logsigmoid(gate) / self.options.temperature).clamp(min=LOWEST)
         return logs if valid is None else logs.masked_fill(~valid, 0)
 

@@ -56,9 +56,9 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of φ(K)ᵀ V and φ(Q) times it; causal also of φ(Q) φ(K)ᵀ within chunks and its product with V. State: both sums.
+    """FLOPs of φ(K)ᵀ V and φ(Q) times it; causal adds φ(Q) φ(K)ᵀ within chunks and its product with V. State: both sums.
 
-    Backward, four products of their size; causal also a recomputation of weights and sums in tiles.
+    The backward pass takes four products of this size; the causal one also recomputes weights and sums in tiles.
     """
     d, inner = geometry.head_dim, geometry.inner_dim
     if not geometry.causal:
@@ -88,16 +88,16 @@ class Linear(RecurrentAttention):
     Paper: Katharopoulos et al. 2020: Eq. 5 (all keys), Eq. 9 (the past), Eq. 7 for elu + 1, Eq. 18 to 20 for ``step``,
         Eq. 13 to 15 for the gradients of tiles.
     Symbols: S and, as its last column, Z → MemoryState.summed; φ → feature_map.
-    Differs: causally, weights within chunks are computed directly, and only sums are carried on. Feature maps other than elu + 1
-        are not the paper's. Everything but the products of ``fla`` is computed in float32 at least, also under autocast. Features
-        of padded keys are zero; a query whose weights all vanish yields zeros.
+    Differs: causally, weights within chunks are computed directly, and only sums are carried from chunk to chunk. Feature maps
+        other than elu + 1 are not the paper's. Everything except the products of ``fla`` is computed in float32 at least, also
+        under autocast. Features of padded keys are zero; a query whose weights all vanish yields zeros.
     """
 
     features_of_channel = 1  # features for each channel of a head
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn of features no fewer than keys."""
+        """Warn if there are no fewer features than keys."""
         m, n = cls.features_of_channel * geometry.head_dim, geometry.keys
         return (f"{m} features are no fewer than the {n} keys: sums over keys are no smaller than keys",) if m >= n else ()
 
@@ -136,7 +136,7 @@ class Linear(RecurrentAttention):
         return out, state.after(torch.cat([summed, mass[..., None]], dim=-1), query.shape[2])
 
     def read_fla(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
-        """Compute Eq. 9 by flash-linear-attention's kernel, without its division, by a sum in the keys' type plus a constant."""
+        """Compute Eq. 9 by flash-linear-attention's kernel, but not its division by a sum in the keys' dtype plus a constant."""
         counted = F.pad(value, (0, 1), value=1.0)
         out = fla.answers("linear_attn", self.phi(query), self.phi(key, key_valid), counted, scale=1.0, normalize=False)
         return weighted_mean(out), state
@@ -145,10 +145,10 @@ class Linear(RecurrentAttention):
         return cpu.features_of(self.options.feature_map.value, RELU_FLOOR)
 
     def state_shape(self) -> tuple[int, int]:
-        """Rows and columns of S, and z as one more column."""
+        """Number of rows and of columns of S, with z as one more column."""
         return self.features_of_channel * self.geometry.head_dim, self.geometry.head_dim + 1
 
     def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
-        """Features φ(x); zeros where a token is padding."""
+        """Features φ(x); zeros for padded tokens."""
         phi: Tensor = self.options.feature_map(x)
         return phi if valid is None else phi * valid[:, None, :, None]

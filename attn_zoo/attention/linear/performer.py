@@ -22,7 +22,7 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 128
-"""Positions in a chunk of the causal form, whose weights are computed directly; earlier ones enter as a running sum, m × d."""
+"""Number of positions in a chunk of the causal form: its weights are computed directly, earlier chunks enter as an m × d sum."""
 RELU_FLOOR = 1e-3
 """Constant added to ReLU features, so that no denominator vanishes; the paper's kernel epsilon."""
 
@@ -55,7 +55,8 @@ class Options:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """FLOPs of the features of queries and keys, φ(K)ᵀ V and φ(Q) times that; causal adds the denominator and weights in chunks.
 
-    Backward, tiles recompute the projections, and each product takes three. State: Σ φ(k) vᵀ, Σ φ(k) and the maximum of both.
+    The backward pass takes two products for each product and one for each projection; tiles recompute the projections.
+    State: Σ φ(k) vᵀ, Σ φ(k) and the maximum that both are relative to.
     """
     h, m, d, keys = geometry.heads, options.features, geometry.head_dim, geometry.keys
     draws = 2 * (geometry.queries + keys) * m * d  # random projections, whose weights have no gradient
@@ -186,7 +187,7 @@ class Performer(RedrawnAttention[Options]):
         return weighted_mean(fla.sums_of_past(*logs, F.pad(value, (0, 1), value=1.0), key_valid))
 
     def _log_features(self, x: Keys, *, is_key: bool) -> Float[Tensor, "batch heads keys m"]:
-        """Compute log φ(x), without constants that the division cancels: 1/√m, and for queries |x|²/2."""
+        """Compute log φ(x), without the constants that the division cancels: 1/√m, and for queries |x|²/2."""
         if self.options.kernel is Kernel.softmax:
             return log_positive_features(x, self.directions, is_key=is_key)
         projected = (x * x.shape[-1] ** -0.25) @ self.directions.to(x.dtype).T
@@ -194,5 +195,5 @@ class Performer(RedrawnAttention[Options]):
 
 
 def _relative(low: Tensor, high: Tensor) -> Tensor:
-    """Factor exp(low - high), at most one: zero where ``low`` is the lowest number, the maximum of no keys."""
+    """Factor exp(low - high), at most one: zero where ``low`` is the lowest finite number, the maximum over no keys."""
     return (low - high).clamp(max=0).exp()

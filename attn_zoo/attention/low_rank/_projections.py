@@ -66,18 +66,17 @@ class LowRankOptions:
     def __post_init__(self) -> None:
         self.sharing, self.projection = Sharing(self.sharing), Projection(self.projection)
         if self.init != "random" and (self.init, self.projection) != ("average", Projection.learned):
-            raise ValueError(f"init is random, or average with projection=learned; got {self.init!r}, {self.projection.value}")
-        layers = self.layers()
-        if max(map(len, layers)) > 1 and self.sharing is not Sharing.none:
             raise ValueError(
-                f"projected_lengths={self.projected_lengths!r} gives heads different lengths, which they can only have with "
-                f"sharing=none; got sharing={self.sharing.value}"
+                f"init must be random, or average with projection=learned; got {self.init!r}, projection={self.projection.value}"
             )
+        given, layers = f"projected_lengths={self.projected_lengths!r}", self.layers()
+        if max(map(len, layers)) > 1 and self.sharing is not Sharing.none:
+            raise ValueError(f"{given} gives heads different lengths, which needs sharing=none; got sharing={self.sharing.value}")
         if len(layers) > 1 and self.sharing is Sharing.layerwise:
-            raise ValueError(f"sharing=layerwise is one projection for all layers, got lengths by layer {self.projected_lengths!r}")
+            raise ValueError(f"{given} gives layers different lengths, but sharing=layerwise has one projection for all layers")
 
     def layers(self) -> list[list[int]]:
-        """Projected lengths by layer (one entry for all layers unless options name them) and head (or one for all)."""
+        """Projected lengths: a list for each layer, or one for all, with an entry for each head, or one for all."""
         name = "projected_lengths" if self.projected_lengths else "projected_length"
         return read_by_layer(name, getattr(self, name))
 
@@ -90,7 +89,7 @@ L = TypeVar("L", bound=LowRankOptions, default=LowRankOptions)
 
 
 class MatrixMap(LengthMap):
-    """Projections E, ``weight[0]``, and F, ``weight[-1]``: k × n matrices, for each head or for all."""
+    """Projections E, ``weight[0]``, and F, ``weight[-1]``: k × n matrices, one for each head or one for all."""
 
     weight: Float[Tensor, "roles copies k n"]
 
@@ -116,7 +115,7 @@ class MatrixMap(LengthMap):
         return torch.einsum("kn,bhnd->bhkd", e[0], x) if len(e) == 1 else torch.einsum("hkn,bhnd->bhkd", e, x)
 
     def project_flops(self, head_dim: int) -> int:
-        """FLOPs of E K, 2 k n d a head, and as many of F V."""
+        """FLOPs of E K and of F V, 2 k n d per head each."""
         return 4 * self.results * self.length * len(self.heads) * head_dim
 
     def compress(self, tokens: Tensor, key_valid: KeyValid) -> Pair:
@@ -128,27 +127,27 @@ class MatrixMap(LengthMap):
         return along_length.compress_and_weigh(self.implementation, self.weight, tokens, key_valid)
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
-        """FLOPs of E X, 2 k n width, and as many of F X where F or its tokens differ; None where heads have their own matrices."""
+        """FLOPs of E X, 2 k n width, and as many of F X if F or its tokens differ; None if heads have their own matrices."""
         roles, copies, k, _ = self.weight.shape
         return 2 * max(roles, inputs) * k * length * width if copies == 1 else None
 
 
 LENGTH_MAPS: dict[Projection, Callable[..., LengthMap]] = {Projection.learned: MatrixMap, Projection.random: MatrixMap}
-"""Class of each projection; ``_window_maps`` adds those by windows of tokens."""
+"""Class of each projection; ``_window_maps`` adds the classes of projections by windows of tokens."""
 
 
 def length_maps(geometry: Geometry, options: LowRankOptions, implementation: str = "eager") -> nn.ModuleList:
     """Create a map for the heads of each k, from the smallest k to the largest.
 
     Raises:
-        ValueError: ``projected_lengths`` names another number of heads.
+        ValueError: ``projected_lengths`` names another number of heads than the layer has.
     """
     lengths, kind = options.layers()[0], LENGTH_MAPS[options.projection]
     lengths = lengths * geometry.heads if len(lengths) == 1 else lengths
     if len(lengths) != geometry.heads:
         raise ValueError(
-            f"projected_lengths={options.projected_lengths!r} names {len(lengths)} heads, the layer has {geometry.heads}; "
-            "name each, or give one length for all"
+            f"projected_lengths={options.projected_lengths!r} names {len(lengths)} heads, but the layer has {geometry.heads}; "
+            "give a length for each head, or one for all"
         )
     groups = {k: [head for head, own in enumerate(lengths) if own == k] for k in sorted(set(lengths))}
     maps = nn.ModuleList(kind(geometry, options, k, heads, implementation) for k, heads in groups.items())
@@ -164,7 +163,7 @@ def low_rank_cost(geometry: Geometry, options: LowRankOptions, compare: Callable
 class LowRankAttention(LengthMappedAttention[L]):
     """Attention to keys and values projected along the length, which costs n k instead of n².
 
-    Subclasses write ``attend_compressed``. There is no causal form, as every projected key mixes all positions.
+    Subclasses implement ``attend_compressed``. There is no causal form, because every projected key mixes all positions.
 
     Raises:
         UnsupportedError: projected_length is not below the number of keys.
@@ -178,12 +177,12 @@ class LowRankAttention(LengthMappedAttention[L]):
         return self.options.sharing is Sharing.layerwise
 
     def by_layer(self) -> list[LowRankOptions]:
-        """Options with the k of each layer that ``projected_lengths`` names."""
+        """Options for each layer that ``projected_lengths`` names, with its k; one entry if it names no layers."""
         lengths = ["+".join(map(str, layer)) for layer in self.options.layers()]
         return [replace(self.options, projected_lengths=k) for k in lengths] if len(lengths) > 1 else [self.options]
 
     def check_keys(self, keys: int) -> None:
-        """Refuse as many projected keys as keys, with ``UnsupportedError``, unless ``allow_full_rank`` accepts them."""
+        """Refuse, by ``UnsupportedError``, a projected length not below the number of keys, unless ``allow_full_rank`` is set."""
         k = max(map(max, self.options.layers()))
         if k >= keys and not self.options.allow_full_rank:
             raise UnsupportedError(
@@ -193,7 +192,7 @@ class LowRankAttention(LengthMappedAttention[L]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: LowRankOptions) -> tuple[str, ...]:
-        """Warn of as many projected keys as keys, which ``allow_full_rank`` accepts."""
+        """Warn of a projected length not below the number of keys, which ``allow_full_rank`` accepts."""
         k, n = max(map(max, options.layers())), geometry.keys
         found = super().warnings(geometry, options)
         return (f"projected_length={k} is no fewer than the {n} keys: nothing is compressed", *found) if k >= n else found

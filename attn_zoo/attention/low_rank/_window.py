@@ -17,7 +17,7 @@ SMALLEST_BLOCK = 32
 """Least number of queries in a block, however narrow the window."""
 
 Rows = Float[Tensor, "batch heads keys head_dim"]
-"""Queries, as many as keys, or outputs."""
+"""Queries, of which there are as many as keys, or outputs."""
 
 
 class Few(NamedTuple):
@@ -63,7 +63,7 @@ def window_attention(
 
 
 def naive_attention(query: Rows, key: Keys, value: Keys, near: Bool[Tensor, "#batch #heads keys keys"], few: Few) -> Rows:
-    """Compute ``attend_near`` with n × (few + n) weights masked to the pairs ``near``, for definitions."""
+    """Compute ``attend_near`` with n × (few + n) weights masked to the pairs ``near`` (for ``definition``)."""
     seen = near.new_ones(1, few.key.shape[2]) if few.valid is None else few.valid
     allowed = torch.cat([seen[:, None, None].expand(*near.shape[:-1], -1), near], dim=-1)
     scores = query @ torch.cat([few.key, key], dim=2).mT / query.shape[-1] ** 0.5
@@ -71,7 +71,7 @@ def naive_attention(query: Rows, key: Keys, value: Keys, near: Bool[Tensor, "#ba
 
 
 def within(n: int, reach: int, key_valid: KeyValid, device: torch.device) -> Bool[Tensor, "#batch 1 n n"]:
-    """Mask of pairs no further apart than ``reach``, with valid keys, for definitions."""
+    """Mask of pairs no further apart than ``reach``, with valid keys (for ``definition``)."""
     at = torch.arange(n, device=device)
     near = ((at - at[:, None]).abs() <= reach)[None, None]
     return near if key_valid is None else near & key_valid[:, None, None]

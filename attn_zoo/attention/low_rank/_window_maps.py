@@ -37,7 +37,7 @@ class WindowMap(LengthMap):
         return None if key_valid is None else self.windows(key_valid[..., None]).any(dim=-2)[..., 0]
 
     def resize(self, length: int) -> None:
-        """Change the size of the windows to that for another length."""
+        """Change the length, and with it the size of the windows."""
         self._cut(length)
 
 
@@ -55,7 +55,7 @@ class MeanMap(WindowMap):
         return mean, mean
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
-        """FLOPs of means, which are no matrix products: 0, or None where heads have their own maps."""
+        """FLOPs of means, which are no matrix products: 0, or None if heads have their own maps."""
         return 0 if self.copies == 1 else None
 
     def _share(self, tokens: Tensor, key_valid: KeyValid) -> Float[Tensor, "batch r 1 1"]:
@@ -65,7 +65,7 @@ class MeanMap(WindowMap):
 
 
 class MaxMap(WindowMap):
-    """Maxima over the real tokens of a window. Not linear, so tokens cannot be compressed before their projection to keys."""
+    """Maxima over the real tokens of a window; not linear, so tokens cannot be compressed before they are projected to keys."""
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
         """Compute maxima of keys and of values, channel by channel."""

@@ -26,7 +26,7 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of X M_kᵀ and A M_v, n S d multiply-adds a head each."""
+    """FLOPs of X M_kᵀ and A M_v, n S d multiply-adds per head each."""
     h, d, units = geometry.heads, geometry.head_dim, options.units
     flops = 4 * h * geometry.keys * units * d
     return Cost(flops, parameters=2 * (h if options.own_units else 1) * units * d, backward_flops=2 * flops)
@@ -50,7 +50,7 @@ class External(Attention[Options]):
 
     Paper: Guo et al. 2021: external attention (units as keys and values), its double normalisation, and its multi-head form, whose
         heads share the units.
-    Symbols: F → the layer's values, its one projection here and the paper's query; S → units; M_k → memory_keys,
+    Symbols: F → the layer's values, the only projection here (the paper's query); S → units; M_k → memory_keys,
         M_v → memory_values; α → weights.
     Differs: padded positions are left out of the softmax over positions. Both normalisations are one softmax over units of
         scores less their log-sum-exp over positions, so that nothing is divided by zero. M_k starts from N(0, 1/d) and M_v from
@@ -79,7 +79,7 @@ class External(Attention[Options]):
         scores = (value @ keys.mT).to(torch.promote_types(value.dtype, torch.float32))
         reached = scores
         if key_valid is not None:
-            # The lowest finite number, so that an example of padding alone gives no NaN, in gradients neither.
+            # The lowest finite number, so that an example of padding alone gives no NaN, not even in gradients.
             reached = scores.masked_fill(~key_valid[:, None, :, None], torch.finfo(scores.dtype).min)
         weights = (scores - reached.logsumexp(dim=2, keepdim=True)).softmax(dim=-1)
         weights = F.dropout(weights, self.options.dropout, self.training)

@@ -42,7 +42,7 @@ class Options(LowRankOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of E K and F V; for each head of φ(K̄)ᵀ V̄, φ(Q) times that and the denominator; favor adds its random projections."""
+    """FLOPs of E K and F V, and in each head of φ(K̄)ᵀ V̄, φ(Q) times that and the denominator; favor adds random projections."""
     n, d = geometry.queries, geometry.head_dim
     favor = options.feature_map is FeatureMap.favor
     m = options.features if favor else d

@@ -26,7 +26,7 @@ class Options(LowRankOptions, DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of E K and F V, then of Q (E K)ᵀ and P (F V), n k d multiply-adds a head each."""
+    """FLOPs of E K and F V, then of Q (E K)ᵀ and P (F V), n k d multiply-adds per head each."""
     nd = geometry.queries * geometry.head_dim
     return low_rank_cost(geometry, options, lambda heads, k: (4 * heads * k * nd, 8 * heads * k * nd))
 
@@ -62,7 +62,7 @@ class Linformer(LowRankAttention[Options]):
     Differs: padded keys and values are zero before they are projected (the paper has no padding), a window of padding alone is
         left out, and inputs shorter than n count as padded to n. E and F start from N(0, 1/n), which keeps the scale of keys and
         values, where the paper's theorems use N(0, 1/k), or with ``init=average`` from N(1/n, 1/n); the random projection is drawn
-        from N(0, 1/n). Windows hold ⌈n/k⌉ tokens, so that there may be a few less than k.
+        from N(0, 1/n). Windows hold ⌈n/k⌉ tokens, so that there may be fewer than k windows.
         The convolution runs over all channels of a head and has no bias.
     """
 

@@ -37,7 +37,7 @@ def block_size(keys: int, options: Options) -> int:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """FLOPs of E K and F V of every block that another sees, Q Kᵀ and P V within blocks, Q K̄ᵀ and P V̄ with projected keys.
 
-    State: keys and values of the block being read, and projected ones of those before.
+    State: keys and values of the block being read, and projected keys and values of the blocks before it.
     """
     n, k, c = geometry.keys, options.projected_length, block_size(geometry.keys, options)
     blocks = list(spans(n, c))
@@ -75,8 +75,8 @@ class LinformerCausal(Attention[Options]):
     Symbols: E → key_projection, F → value_projection, k → projected_length, c → block.
     Differs: everything above; the paper has no such form. Without causality a query sees all other blocks projected. One E and one
         F serve all blocks and heads and start from N(0, 1/c). A block of padding alone is left out, other padded tokens are zero
-        before they are projected. At lengths other than the one built for, c and the parameters stay; at much greater lengths
-        FLOPs grow with the square of the length.
+        before they are projected. Inputs of another length than the one built for keep c and the parameters; at much greater
+        lengths FLOPs grow with the square of the length.
     """
 
     key_projection: nn.Parameter
@@ -137,7 +137,7 @@ class LinformerCausal(Attention[Options]):
         return ((far.flatten(2, 3) @ short_value).unflatten(2, (-1, c)) + near @ value).flatten(2, 3)[:, :, :n]
 
     def _allowed(self, valid: Bool[Tensor, "batch blocks c"]) -> Bool[Tensor, "batch blocks c columns"]:
-        """Mask of the projected keys of other (causal: earlier) blocks that hold a token, and of the own block's keys."""
+        """Mask of the projected keys of other (causal: earlier) blocks that hold a token, and of the keys of the own block."""
         (_, blocks, c), one = valid.shape, valid.new_ones(())
         others, own = one.expand(blocks, blocks), one.expand(c, c)
         if self.geometry.causal:

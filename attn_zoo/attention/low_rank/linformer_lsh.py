@@ -33,12 +33,12 @@ class Options(LowRankOptions, DropoutOptions):
 
 
 def bucket_count(keys: int, options: Options) -> int:
-    """Number of buckets by the options, or so that a bucket is expected to fill half a window."""
+    """Number of buckets: the option, or such that a bucket is expected to fill half a window."""
     return options.buckets or default_buckets(4 * keys, options.window)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of the hash, which has no gradient; of E K and F V; of the band in the order of buckets and the projected keys."""
+    """FLOPs of the hash, which has no gradient, of E K and F V, and of attention to a band in bucket order and projected keys."""
     n, d = geometry.keys, geometry.head_dim
     reach = min(options.window // 2, n - 1)
     hashed = 2 * n * rotation_columns(bucket_count(n, options))
@@ -93,17 +93,17 @@ class LinformerLSH(LowRankAttention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warnings of the projection, and of a window as wide as the input or a single bucket."""
+        """Warn as for every projection, and of a window as wide as the input or of a single bucket."""
         one = options.window < geometry.keys and bucket_count(geometry.keys, options) == 1
         words = "one bucket holds all tokens: their order decides who sees whom, not the hash"
         return (*super().warnings(geometry, options), *(words,) * one)
 
     def compressed_length(self) -> int | None:
-        """None: the keys of the window are needed one by one."""
+        """None, since tokens cannot be compressed before they are projected: the window needs single keys."""
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute a softmax over the k projected keys and all n keys, masked to those near in the order of buckets."""
+        """Compute a softmax over the k projected keys and all n keys, masked to the keys near in the order of buckets."""
 
         def heads(e: LengthMap, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             rank = self._order(q, e.heads, key_valid).argsort(dim=-1)
@@ -143,5 +143,5 @@ def _permuted(x: Keys, order: Int[Tensor, "batch heads keys"]) -> Keys:
 
 
 def _unit(key: Keys) -> Keys:
-    """Keys of length 1, zeros where they are zero, in every type: float16 takes 1e-12 for zero."""
+    """Keys of unit length; zero keys stay zero in every dtype (PyTorch's default epsilon, 1e-12, is zero in float16)."""
     return F.normalize(key, dim=-1, eps=max(1e-12, torch.finfo(key.dtype).tiny))

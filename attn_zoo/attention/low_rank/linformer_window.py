@@ -25,7 +25,7 @@ class Options(LowRankOptions, DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of E K and F V, n k d multiply-adds a head each, then of the band and the projected keys that every query sees."""
+    """FLOPs of E K and F V, n k d multiply-adds per head each, then of attention to the band and to the projected keys."""
     n, reach = geometry.keys, min(options.window // 2, geometry.keys - 1)
 
     def compare(heads: int, k: int) -> tuple[int, int]:
@@ -66,11 +66,11 @@ class LinformerWindow(LowRankAttention[Options]):
     saturates = WIDE
 
     def compressed_length(self) -> int | None:
-        """None: the keys of the window are needed one by one."""
+        """None, since tokens cannot be compressed before they are projected: the window needs single keys."""
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute a softmax over the k projected keys and all n keys, masked to those within the window."""
+        """Compute a softmax over the k projected keys and all n keys, masked to the keys within the window."""
         near = within(query.shape[2], self.options.window // 2, key_valid, query.device)
 
         def heads(e: LengthMap, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of K W, PᵀK and PᵀV, n r d multiply-adds each, then of the band and the projected keys that every query sees."""
+    """FLOPs of K W, PᵀK and PᵀV, n r d multiply-adds per head each, then of attention to the band and to the projected keys."""
     n, h, d, r = geometry.keys, geometry.heads, geometry.head_dim, options.rank
     reach = min(options.window // 2, n - 1)
     forward, backward = band_flops(n, reach, reach, extra=r)
@@ -61,8 +61,8 @@ class LongShort(Attention[Options]):
         aggregated in one softmax, with two layer norms).
     Symbols: r → rank, W^P → projection, LN_L and LN_G → the norms' rows 0 and 1.
     Differs: the bidirectional form only. P is computed from a head's keys, where the paper's is computed from the tokens before
-        they are projected. Each position has its own window, where the paper's segments share one of two segments' length. Norms
-        run over a head's channels. P is zero at padded keys.
+        they are projected. Each position has its own window, where the positions of a segment share a window of two segments in
+        the paper. Norms run over a head's channels. P is zero at padded keys.
     """
 
     saturates = (*WIDE, ("rank", "is no fewer than the {n} tokens: nothing is compressed"))
@@ -76,7 +76,7 @@ class LongShort(Attention[Options]):
             self.shift = nn.Parameter(torch.zeros(2, h, 1, d))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute a softmax over the r projected keys and all n keys, masked to those within the window."""
+        """Compute a softmax over the r projected keys and all n keys, masked to the keys within the window."""
         shares = self._shares(key, key_valid)
         near = within(query.shape[2], self.options.window // 2, key_valid, query.device)
         few = Few(self._norm(shares @ key, 1), self._norm(shares @ value, 1))
@@ -97,7 +97,7 @@ class LongShort(Attention[Options]):
         return softmax_over_valid(self.projection.to(key.dtype) @ key.mT, allowed).to(key.dtype)
 
     def _norm(self, x: Keys, which: int) -> Keys:
-        """Apply the layer norm of near (0) or projected (1) keys and values; the identity without norms."""
+        """Apply the layer norm of near (0) or projected (1) keys and values; return ``x`` unchanged without norms."""
         if not self.options.norms:
             return x
         return (F.layer_norm(x, x.shape[-1:]) * self.gain[which] + self.shift[which]).to(x.dtype)

@@ -28,17 +28,17 @@ PACKED = at_least(2, "the packed tokens that a query chooses from", advice="a si
 
 @dataclass
 class Options(DropoutOptions):
-    """Options of Luna. Dropout is of the weights of packed tokens, and without causality only."""
+    """Options of Luna. Dropout applies to the weights of packed tokens, and needs the form without causality."""
 
     packed_length: int = by_length("min(256, n/4)", lambda g: max(2, min(256, g.keys // 4)), PACKED)
     """l, the number of learned queries that pack the tokens."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of P Cᵀ, A K and A V over the keys, l n d multiply-adds a head each, then of two products for the queries.
+    """FLOPs of P Cᵀ, A K and A V over the keys, l n d multiply-adds per head each, then of two products for the queries.
 
-    Causally of P Cᵀ, of sums of a kᵀ and a vᵀ and their reads, and of weights within chunks; backward all but P Cᵀ is recomputed.
-    State: both sums.
+    The causal form takes P Cᵀ, the sums of a kᵀ and a vᵀ, their reads, and weights within chunks; its backward pass recomputes
+    all but P Cᵀ. State: both sums.
     """
     n, m, h, d, packed = geometry.queries, geometry.keys, geometry.heads, geometry.head_dim, options.packed_length
     if geometry.causal:
@@ -70,7 +70,7 @@ class Luna(Attention[Options]):
     Paper: Ma et al. 2021: pack and unpack attention; causal attention, with ω in place of the first softmax.
     Symbols: P → packed_query (its projection included), l → packed_length, ω → elu + 1, as in the published code; C W of the
         pack attention → the stream context.
-    Differs: P is a parameter of each layer, the same for all inputs, and packed tokens end in their layer; in the paper the model
+    Differs: P is a parameter of each layer, the same for all inputs, and no layer passes packed tokens on; in the paper the model
         has one P, and LayerNorm(P + packed tokens) is P of the next layer. Keys and values are projected before they are packed,
         which is equivalent as packing is linear, except that each head packs its own. P starts from N(0, 1). Causally t counts the
         real tokens so far. A has no dropout, which would change the mean output.
@@ -90,7 +90,7 @@ class Luna(Attention[Options]):
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
-        """Pack and unpack; causally with the n × n products q·k and u·a, each masked to the past and divided by its length."""
+        """Pack and unpack; causally with the n × n products q·k and u·a, masked to the past and divided by the past's length."""
         scale, valid = query.shape[-1] ** -0.5, None if key_valid is None else key_valid[:, None, None]
         scores = self.packed_query @ context.mT * scale
         if not self.geometry.causal:
@@ -110,13 +110,13 @@ class Luna(Attention[Options]):
         return F.dropout(weights, self.options.dropout, self.training).to(value.dtype) @ packed_value
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
-        """Attend, in the causal form in blocks that stay in a cache."""
+        """Attend; the causal form runs in blocks that stay in a CPU's caches."""
         if self.geometry.causal:
             return self._attend_past(query, key, value, key_valid, context, tiled=True)
         return self.attend(query, key, value, key_valid, context)
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
-        """Attend to the packed tokens by PyTorch's fused kernels; the causal form is tiled on a CPU, eager elsewhere."""
+        """Attend to the packed tokens with PyTorch's fused kernels; the causal form is tiled on a CPU, eager elsewhere."""
         if self.geometry.causal:
             return self._attend_past(query, key, value, key_valid, context, tiled=query.device.type in ("cpu", "meta"))
         return F.scaled_dot_product_attention(query, *self._pack(key, value, key_valid, context), dropout_p=self.dropout_rate)
@@ -144,9 +144,9 @@ class Luna(Attention[Options]):
 
 
 def _past(rows: Sequence[Tensor], state: Tensor, *, running: bool = False) -> tuple[Tensor, Tensor]:
-    """Compute yₜ from the sums Σ a [k v]ᵀ over earlier chunks and the positions of its own chunk; and the sums after all rows.
+    """Compute yₜ from the sums Σ a [k v]ᵀ over earlier chunks and from its own chunk; return also the sums after all rows.
 
-    ``running`` adds chunk by chunk, which is faster for a few chunks, where a cumulative sum launches as much for any number.
+    ``running`` adds chunk by chunk, which is faster for few chunks; a cumulative sum launches as many kernels for any number.
     """
     n = rows[0].shape[2]
     query, key, value, shares, count = (into_chunks(x, filled(n)[0]) for x in rows)

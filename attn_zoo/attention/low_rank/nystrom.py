@@ -36,7 +36,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of Q K̃ᵀ, Q̃ Kᵀ and both weighted sums (n m d each), Q̃ K̃ᵀ, A⁺ times m values, and four m × m products an iteration."""
+    """FLOPs of Q K̃ᵀ, Q̃ Kᵀ and both weighted sums (n m d each), Q̃ K̃ᵀ, A⁺ times m values, four m × m products per iteration."""
     n, h, d, m = geometry.keys, geometry.heads, geometry.head_dim, min(options.landmarks, geometry.keys)
     products = h * (8 * n * m * d + 4 * m * m * d + 8 * options.iterations * m**3)
     convolved = 2 * h * options.convolution * n * d
@@ -68,7 +68,7 @@ class Nystrom(Attention[Options]):
     Differs: there is no convolution unless asked for (``convolution``; the paper's spans 33 positions). Landmarks are means of
         valid tokens, whose number need not be a multiple of m: the first n mod m segments hold one token more. The pseudo-inverse
         starts from A of each head of each example, scaled by its own norms, where the paper's code takes maxima over the whole
-        batch. The convolution is one kernel a head over positions, with zeros at padding. Computed in float32 at least.
+        batch. The convolution has one kernel per head over positions, with zeros at padding. Computed in float32 at least.
     """
 
     saturates = (("landmarks", "are no fewer than the {n} tokens: each token is one, and nothing is saved"),)
@@ -100,7 +100,7 @@ class Nystrom(Attention[Options]):
         return self._attend(softmax_attention, query, key, value, key_valid)
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend with the two long softmaxes by PyTorch's fused kernels."""
+        """Attend, computing the two long softmaxes with PyTorch's fused kernels."""
         return self._attend(sdpa_over_valid, query, key, value, key_valid)
 
     def _attend(self, softmax: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
@@ -133,7 +133,7 @@ class Nystrom(Attention[Options]):
         kernel = softmax_over_valid(scores, None if few is None else few[:, None, None])
         if few is not None:
             kernel = kernel.masked_fill(~few[:, None, :, None], 0)
-        # The ∞-norm is one, as rows sum to one; the 1-norm is the largest sum of a column. Both are of this matrix alone.
+        # The ∞-norm is one, as rows sum to one; the 1-norm is the largest column sum. Both are norms of this matrix alone.
         columns = kernel.sum(dim=-2, keepdim=True).amax(dim=-1, keepdim=True)
         inverse = kernel.mT / (columns if few is None else columns + (columns == 0))
         one = torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)
@@ -162,7 +162,7 @@ def means_of_valid(
 ) -> tuple[Float[Tensor, "batch m n"], Bool[Tensor, "batch m"]]:
     """Matrix that averages the valid tokens of m consecutive parts, and mask of the parts that hold any.
 
-    The first (number of tokens) mod m parts hold one token more. With fewer tokens than m, each is a part.
+    The first (number of tokens) mod m parts hold one token more. With fewer tokens than m, each token is a part.
     """
     count = valid.sum(dim=-1, keepdim=True)
     parts = count.clamp(min=1, max=m)

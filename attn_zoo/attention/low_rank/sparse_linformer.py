@@ -24,9 +24,9 @@ class Options(LowRankOptions, DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs as for Linformer: of E K and F V, then of Q (E K)ᵀ and P (F V), n k d multiply-adds a head each.
+    """FLOPs as for Linformer: of E K and F V, then of Q (E K)ᵀ and P (F V), n k d multiply-adds per head each.
 
-    Backward, tiles recompute Q (E K)ᵀ.
+    Tiles recompute Q (E K)ᵀ in the backward pass.
     """
     nd = geometry.queries * geometry.head_dim
     return low_rank_cost(geometry, options, lambda heads, k: (4 * heads * k * nd, 10 * heads * k * nd))

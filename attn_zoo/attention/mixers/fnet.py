@@ -30,7 +30,7 @@ def cost(geometry: Geometry, options: NoOptions) -> Cost:
     reads=("value",),
 )
 class FNet(Attention):
-    """Fourier mixing of all positions and all channels, of which the real part is kept; nothing is learned.
+    """Fourier transform over all positions and all channels, whose real part is kept; nothing is learned.
 
     Paper: Lee-Thorp et al. 2022, Eq. 3.
     Symbols: F_seq, F_h → the transforms along n and along D = heads · head_dim.

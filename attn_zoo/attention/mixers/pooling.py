@@ -46,12 +46,12 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class Pooling(Attention[Options]):
     """Average of a position and its neighbours, less the position itself; nothing is learned.
 
-    Paper: Yu et al. 2022, Algorithm 1; the subtraction compensates for the residual connection around.
+    Paper: Yu et al. 2022, Algorithm 1; the subtraction compensates for the surrounding residual connection.
     Symbols: K → window, T → the layer's values.
-    Differs: along one dimension, where the paper's K × K window lies over an image. The values are projected and so is the
-        output, as everywhere in the layer, where the paper's mixer stands alone. Averages are over the real tokens in
-        the window, as the paper's are over those inside the image. Attention over pooled keys and values is another thing:
-        linformer with projection=mean.
+    Differs: the window runs along one dimension, where the paper's K × K window lies over an image. The layer projects values
+        and outputs, as for every mechanism, where the paper's mixer has no projections. Averages are over the real tokens in
+        the window, as the paper's are over the positions inside the image. Attention over pooled keys and values is another
+        mechanism: linformer with projection=mean.
     """
 
     saturates = (("window", "is no narrower than the {n} tokens: it averages nearly all of them"),)

@@ -1,6 +1,6 @@
 """MEGA: Y = softmax(Q Kᵀ / √d) V within chunks, Q = κ_q ∘ Z + μ_q and K = κ_k ∘ Z, Z = silu(EMA(X)).
 
-EMA is a damped moving average of each channel, h times over: sₜ = α ∘ β xₜ + (1 - α ∘ δ) ∘ sₜ₋₁, read as η·sₜ.
+EMA takes h damped moving averages of each channel: sₜ = α ∘ β xₜ + (1 - α ∘ δ) ∘ sₜ₋₁, read as η·sₜ.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def directions(geometry: Geometry) -> int:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of the averages, and of each chunk against itself. State: that of the averages, and keys and values of a chunk."""
+    """FLOPs of the averages, and of each chunk against itself. State: h averages per channel, and keys and values of a chunk."""
     inner, ways, chunk = geometry.inner_dim, directions(geometry), min(options.chunk, geometry.keys)
     slots = math.ceil(geometry.keys / chunk) * chunk
     flops = moving_average_flops(geometry, ways, options.expansion) + 4 * inner * slots * chunk
@@ -67,12 +67,12 @@ class Mega(Attention[Options]):
     Paper: Ma et al. 2022: multi-dimensional damped EMA, queries and keys of one representation, MEGA-chunk.
     Symbols: α, δ → decay_in and decay_out before their sigmoid; β → spread, η → gather, κ and μ → gain and offset; X → the layer's
         query projection; h → expansion, c → chunk.
-    Differs: averages are of a head's projected channels, where the paper projects the averages; silu follows directly. Attention
-        has several heads, and values are projected without silu. Left out are what surrounds attention (the reset gate, the
-        candidate and the update gate between it and X), the learned residual ω ∘ x that the published code adds to the average,
-        the bias of relative positions, the offset of keys, which softmax cancels, and the laplace function. Queries and keys start
-        as Z, with κ = 1 and μ = 0; η from N(0, 1/h). Without causality a second average runs backwards, and both are added. Padded
-        tokens enter as zeros and keep their positions: the average decays over them as over real ones.
+    Differs: averages are taken of a head's projected channels, where the paper projects the averages; silu follows directly.
+        Attention has several heads, and values are projected without silu. These parts are left out: what surrounds attention (the
+        reset gate, the candidate and the update gate between it and X), the learned residual ω ∘ x that the published code adds
+        to the average, the bias of relative positions, the offset of keys, which softmax cancels, and the laplace function.
+        Queries and keys start as Z, with κ = 1 and μ = 0; η from N(0, 1/h). Without causality a second average runs backwards, and
+        both are added. Padded tokens enter as zeros and keep their positions: the average decays over them as over real ones.
     """
 
     saturates = (("chunk", "is no shorter than the {n} tokens: every token sees all"),)
@@ -90,7 +90,7 @@ class Mega(Attention[Options]):
         self.offset = nn.Parameter(torch.zeros(heads, 1, d))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute averages token by token, and n × n weights masked to the chunk of the query."""
+        """Compute the averages token by token, and n × n weights masked to the chunk of the query."""
         enter, leave = self.decay_in.sigmoid(), self.decay_out.sigmoid()
         n, averages = query.shape[2], []
         for way, order in enumerate([range(n), range(n - 1, -1, -1)][: directions(self.geometry)]):

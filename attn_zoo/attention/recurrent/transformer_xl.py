@@ -102,10 +102,10 @@ class TransformerXL(Attention[Options]):
     Paper: Dai et al. 2019, Section 3.2 (recurrence) and 3.3 (u, v, W_kR and the sines R of distances).
     Symbols: L → segment, s in the card's time; M → memory, m; u → content_bias, v → position_bias; W_kR → position_projection.
     Differs: one call reads all segments, and gradients reach the cached keys and values, which the
-        paper holds constant: between calls of ``step``, ``state.detached()`` does so. The cache holds a layer's keys and
+        paper holds constant; ``state.detached()`` does so between calls of ``step``. The cache holds a layer's keys and
         values, not its hidden states, which is equivalent while weights do not change. Every layer has its own u, v and W_kR;
-        u and v start at zero (theirs near it). Without causality, which the paper does not treat, a query sees its whole
-        segment and the memory before it, and nothing after.
+        u and v start at zero (near zero in the paper). Without causality, which the paper does not treat, a query sees its
+        whole segment and the memory before it, and nothing after.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -176,7 +176,7 @@ class TransformerXL(Attention[Options]):
         """Compute outputs segment by segment.
 
         Raises:
-            ValueError: the state is of another mechanism, batch, dtype or device.
+            ValueError: the state belongs to another mechanism, batch, dtype or device.
         """
         shape = (value.shape[0], self.geometry.heads, self._cached(state.position), self.geometry.head_dim)
         check_state(self.card.name, state, "key", shape, value.dtype, value)
@@ -192,7 +192,7 @@ class TransformerXL(Attention[Options]):
         return torch.cat(out, dim=2), state
 
     def _within_segment(self, query: Tensor, key: Tensor, value: Tensor) -> Float[Tensor, "batch heads n head_dim"]:
-        """Outputs of a piece of a segment, the last positions of ``key`` and ``value``, all of which before it are visible."""
+        """Outputs of a piece of a segment, whose queries are at the last positions of ``key`` and see all keys up to their own."""
         rows, width = query.shape[2], key.shape[2]
         scores = self._scores(query, key, lambda q: self._by_distance(q, width))
         past = torch.ones(rows, width, dtype=torch.bool, device=query.device).tril(width - rows)
@@ -207,7 +207,7 @@ class TransformerXL(Attention[Options]):
         """Scores ((q + u)·k + (q + v)·W s(i - j)) / √d, where the last query is at the position of the last key it sees.
 
         Args:
-            by_distance: function of (q + v) / √d to its products with W s, a column for each distance from ``width - 1`` down.
+            by_distance: function from (q + v) / √d to its products with W s, a column per distance from ``width - 1`` down.
         """
         scale = query.shape[-1] ** -0.5
         if not self.options.relative:
@@ -242,6 +242,6 @@ class TransformerXL(Attention[Options]):
         return torch.cat([phases.sin(), phases.cos()], dim=-1)[:, :inner].to(weight.dtype)
 
     def _cached(self, position: int) -> int:
-        """Number of cached positions at ``position``: those of the current segment and of the memory before it."""
+        """Number of cached positions at ``position``, in the current segment and the memory before it."""
         begun = position % self.options.segment
         return begun + min(self.options.memory, position - begun)

@@ -33,7 +33,7 @@ class BlockTable(NamedTuple):
 
 
 def mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """Hash whole numbers to pseudo-random whole numbers from 0, the same ones on every device."""
+    """Hash integers to pseudo-random non-negative integers, which are the same on every device."""
     for factor in MIX:
         numbers = (numbers ^ ((numbers >> 31) & 0x1FFFFFFFF)) * factor
     return (numbers >> 20) & 0xFFFFFFFFF
@@ -43,7 +43,7 @@ def mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
 class Pattern:
     """Visible blocks of a block: all up to ``window`` away, ``first`` and ``last`` global ones at both ends, and ``random`` ones.
 
-    Global blocks see all. Causal: the past part of these, without global blocks at the end; draws do not depend on the length.
+    Global blocks see all blocks. Causal: positions see the past part of these; ``last`` is 0, draws do not depend on the length.
     """
 
     block: int
@@ -54,7 +54,7 @@ class Pattern:
     causal: bool = False
 
     def block_pairs(self, n: int) -> int:
-        """Number of pairs of blocks that a head compares, absent ones included."""
+        """Number of pairs of blocks that a head compares, absent blocks (-1 in a table) included."""
         blocks, ends = math.ceil(n / self.block), self.first + self.last
         middle = blocks - ends
         if middle <= 0:
@@ -66,7 +66,7 @@ class Pattern:
         return min((1 if self.causal else 2) * self.window + 1, middle)
 
     def tables(self, n: int, seeds: Int[Tensor, "heads"]) -> list[BlockTable]:
-        """Tables of visible blocks at length ``n``, with a seed for each head: one of ordinary and one of global blocks."""
+        """Tables of visible blocks at length ``n``, for ordinary and for global blocks; ``seeds`` holds one for each head."""
         blocks = -(-n // self.block)
         every, end = torch.arange(blocks, device=seeds.device), blocks - self.last
         if end <= self.first:
@@ -84,7 +84,7 @@ class Pattern:
         return [BlockTable(rows, keys), BlockTable(ends, seen.repeat(1, len(ends), 1))] if len(ends) else [BlockTable(rows, keys)]
 
     def draw(self, rows: Int[Tensor, "middle"], end: int, seeds: Int[Tensor, "heads"]) -> Int[Tensor, "heads middle random"]:
-        """Draw distinct blocks uniformly from those neither global nor in the window; -1 where there are no more."""
+        """Draw distinct blocks uniformly from the blocks that are neither global nor in the window; -1 if none are left."""
         low, high = (rows - self.window).clamp(min=self.first), (rows + self.window + 1).clamp(max=end)
         there = low - self.first + (0 if self.causal else end - high)
         count = torch.arange(min(self.random, len(rows)), device=rows.device)
@@ -119,7 +119,7 @@ class Pattern:
         return seen
 
     def cost(self, geometry: Geometry) -> Cost:
-        """FLOPs of tiles: blocks against all visible blocks, absent ones included.
+        """FLOPs of tiles: blocks against all visible blocks, absent blocks (-1 in a table) included.
 
         State: keys and values of the window and the global blocks, or of all the past with random blocks.
         """
@@ -140,18 +140,18 @@ def _gather(
 
 
 class BlockPatternAttention(PairwiseAttention[OptionsT]):
-    """Softmax attention of each query to all blocks that its block sees. Subclasses define these by ``layout``."""
+    """Softmax attention of each query to all blocks that its block sees. Subclasses define these blocks by ``layout``."""
 
     saturates = (("block", "is no shorter than the {n} tokens: every token sees all"),)
     layout: Callable[[Geometry, Any], Pattern]
-    """Function of a geometry and options to their pattern."""
+    """Function from a geometry and options to their pattern."""
 
     def pattern(self) -> Pattern:
         """Pattern of this mechanism."""
         return self.layout(self.geometry, self.options)
 
     def head_seeds(self, device: torch.device) -> Int[Tensor, "heads"]:
-        """Seed of each head, by which random blocks are drawn; one for all heads without random blocks."""
+        """Seed of each head, by which random blocks are drawn; one for all heads if there are no random blocks."""
         return torch.zeros(1, dtype=torch.long, device=device)
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
@@ -159,7 +159,7 @@ class BlockPatternAttention(PairwiseAttention[OptionsT]):
         return self.pattern().mask_mod(n, self.head_seeds(device))
 
     def by_head(self) -> bool:
-        """True where there are random blocks, which differ by head."""
+        """True if there are random blocks, which differ between heads."""
         return self.pattern().random > 0
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:

@@ -20,12 +20,12 @@ class PairwiseAttention(Attention[OptionsT]):
         """Mask function (head, query, key) → True for visible pairs at length ``n``; it must hold no reference to the module."""
 
     def by_head(self) -> bool:
-        """True where heads have different masks."""
+        """True if heads have different masks."""
         return False
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Refuse dropout with FlexAttention, which has none of weights."""
+        """Refuse dropout with FlexAttention, which cannot drop weights."""
         if implementation == "flex" and options.dropout > 0:
             return f"{cls.card.name}.dropout needs implementation=eager: flex has no dropout of weights"
         return None
@@ -39,7 +39,7 @@ class PairwiseAttention(Attention[OptionsT]):
         return softmax_over_valid(query @ key.mT / query.shape[-1] ** 0.5, allowed) @ value
 
     def attend_flex(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend by PyTorch's FlexAttention over the same pairs."""
+        """Attend with PyTorch's FlexAttention over the same pairs."""
         return flex_attention_over(self.tables(query), query, key, value, key_valid)
 
     def tables(self, query: Queries) -> PairTables:

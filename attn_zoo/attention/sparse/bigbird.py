@@ -12,8 +12,8 @@ from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Patter
 from attn_zoo.contract import Bound, Capabilities, Cost, DropoutOptions, Geometry, at_least, bounded, by_length
 from attn_zoo.registry import register_attention
 
-ODD = Bound(lambda w: w > 0 and w % 2 == 1, "counts the own block and as many on either side, so it is odd")
-EVEN = Bound(lambda g: g >= 0 and g % 2 == 0, "are as many first as last blocks, so even")
+ODD = Bound(lambda w: w > 0 and w % 2 == 1, "counts the block of the query and as many on either side, so it is odd")
+EVEN = Bound(lambda g: g >= 0 and g % 2 == 0, "counts as many first as last blocks, so it is even")
 
 
 @dataclass
@@ -65,8 +65,8 @@ class BigBird(BlockPatternAttention[Options]):
     Paper: Zaheer et al. 2020, Section 2 and Appendix D (the ITC form, in which existing tokens are global).
     Symbols: b → block, w → window_blocks, g → global_blocks, r → random_blocks.
     Differs: the window does not wrap around the ends; random blocks are neither global nor in the window, and follow from one seed
-        a head (``seeds``), drawn when the mechanism is built, for any length; the last block may be shorter. With padding the
-        last blocks of the padded input are the global ones.
+        per head (``seeds``), drawn when the mechanism is built, for any length; the last block may be shorter. With padding the
+        last blocks of the padded input are global.
     """
 
     layout = staticmethod(pattern)

@@ -22,7 +22,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 class Options(DropoutOptions):
     """Options of fixed attention."""
 
-    stride: int = bounded(0, Bound(lambda size: size >= 0, "counts positions, at least 1, or 0 for the root of the length"))
+    stride: int = bounded(0, Bound(lambda size: size >= 0, "counts positions, at least 1, or 0 for the square root of the length"))
     """Size of a block in positions, l in the paper; 0 takes about the square root of the length it is built for."""
     summary: int = 1
     """Number of last positions of each block that all positions see, c in the paper; at most the block."""
@@ -30,7 +30,9 @@ class Options(DropoutOptions):
     def __post_init__(self) -> None:
         if self.summary < 0 or 0 < self.stride < self.summary:
             most = f"to stride={self.stride}" if self.stride else "on"
-            raise ValueError(f"fixed.summary counts positions of a block, a whole number from 0 {most}; got {self.summary}")
+            raise ValueError(
+                f"fixed.summary counts positions of a block, so it is a whole number from 0 {most}; got {self.summary}"
+            )
 
 
 def sizes(geometry: Geometry, options: Options) -> tuple[int, int]:
@@ -70,11 +72,11 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"three_summaries": {"summary": 3}, "no_summary": {"summary": 0}},
 )
 class Fixed(PairwiseAttention[Options]):
-    """Softmax attention to the own block and to the last positions (summaries) of every block.
+    """Softmax attention of each query to its own block and to the last positions (summaries) of every block.
 
-    Paper: Child et al. 2019, Section 4.3, fixed pattern: A⁽¹⁾ is the own block, A⁽²⁾ the summaries.
+    Paper: Child et al. 2019, Section 4.3, fixed pattern: A⁽¹⁾ is the query's own block, A⁽²⁾ the summaries.
     Symbols: l → stride, c → summary, t → stride - summary.
-    Differs: every head sees the union of both parts in one softmax (the paper's merged head, Section 4.2), no key twice;
+    Differs: every head sees the union of both parts in one softmax (the paper's merged head, Section 4.2), each key once;
         without causality the summaries of later blocks are seen as well; all heads have the same summaries.
     """
 
@@ -89,7 +91,7 @@ class Fixed(PairwiseAttention[Options]):
         return seen
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend from blocks of queries, in one softmax over the first l - c keys of the own block and the last c keys of all."""
+        """Attend from blocks of queries, in one softmax over the block's first l - c keys and the last c keys of all blocks."""
         n, (stride, summary) = query.shape[2], sizes(self.geometry, self.options)
         last = stride - summary
         valid = query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid

@@ -25,7 +25,7 @@ def pattern(geometry: Geometry, options: Options) -> Pattern:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of each block against itself and its neighbours; backward twice as many, as nothing is recomputed."""
+    """FLOPs of each block against itself and its neighbours; the backward pass takes twice as many, as it recomputes nothing."""
     in_tiles = pattern(geometry, options).cost(geometry)
     return replace(in_tiles, backward_flops=2 * in_tiles.flops)
 
@@ -45,7 +45,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"small": {"block": 6}, "neighbours": {"block": 4, "neighbours": 2}},
 )
 class Local(BlockPatternAttention[Options]):
-    """Softmax attention within blocks that do not overlap, or to the own block and its neighbours.
+    """Softmax attention within blocks that do not overlap, or to a query's own block and its neighbours.
 
     Paper: Tay et al. 2021 (Long Range Arena), whose baseline Local sees the own block alone.
     Symbols: b → block, w → neighbours.

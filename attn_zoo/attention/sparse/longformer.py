@@ -43,7 +43,7 @@ def reach(geometry: Geometry, options: Options, length: int) -> tuple[int, int]:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """FLOPs of the band in each residue class of the dilation, with the global keys, and of the global rows.
 
-    Backward, weights of the band are recomputed. State: keys and values within reach and of the global tokens; while these
+    The backward pass recomputes the band's weights. State: keys and values within reach and of the global tokens; while these
     are read, also their global keys and values.
     """
     n, g, dilation, inner = geometry.keys, min(options.global_tokens, geometry.keys), options.dilation, geometry.inner_dim
@@ -98,7 +98,7 @@ class Longformer(PairwiseAttention[Options]):
     saturates = (*WIDE, ("global_tokens", "are all {n} tokens: every token sees all"))
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Mask function of pairs within the dilated window, and of pairs with a global key; queries of global tokens are apart."""
+        """Mask function of pairs within the dilated window, and of pairs with a global key; global rows are computed elsewhere."""
         w, dilation, g, causal = self.options.window, self.options.dilation, self.options.global_tokens, self.geometry.causal
         left, right = (w - 1, 0) if causal else (w // 2, w // 2)
 
@@ -110,11 +110,11 @@ class Longformer(PairwiseAttention[Options]):
         return seen
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Compute global rows, and the others from n × n scores masked to the window and the global keys."""
+        """Compute global rows, and other rows from n × n scores masked to the window and the global keys."""
         return self._after_global_rows(super().definition, query, key, value, key_valid, **global_streams)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Compute global rows, and the others in blocks of queries, in one softmax over global keys and their windows."""
+        """Compute global rows, and other rows in blocks of queries, by one softmax over global keys and windows."""
         return self._after_global_rows(self._windows, query, key, value, key_valid, **global_streams)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
@@ -122,7 +122,7 @@ class Longformer(PairwiseAttention[Options]):
         return self._after_global_rows(self._windows_tiled, query, key, value, key_valid, **global_streams)
 
     def attend_flex(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Compute global rows, and the others by PyTorch's FlexAttention over the same pairs."""
+        """Compute global rows, and other rows by PyTorch's FlexAttention over the same pairs."""
         return self._after_global_rows(super().attend_flex, query, key, value, key_valid, **global_streams)
 
     def _after_global_rows(
@@ -141,7 +141,7 @@ class Longformer(PairwiseAttention[Options]):
         return torch.cat([rows, outputs if outputs.shape[2] == others else outputs[:, :, -others:]], dim=2)
 
     def _windows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Outputs after the first g positions. Each residue class of the dilation is a sequence, whose windows have no gaps."""
+        """Outputs of all but the first g positions. Each residue class of the dilation is a sequence; its windows have no gaps."""
         n, g, dilation, device = query.shape[2], self.options.global_tokens, self.options.dilation, query.device
         valid = (query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid)[:, None, :, None]
         global_key, global_value, global_valid = (x[:, :, None, None, :g] for x in (key, value, valid))

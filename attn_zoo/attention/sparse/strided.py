@@ -18,7 +18,7 @@ from attn_zoo.kernels.flex import MaskMod
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
-STRIDE = Bound(lambda stride: stride >= 0, "counts positions, so it is at least 1, or 0 for the root of the length it is built for")
+STRIDE = Bound(lambda stride: stride >= 0, "counts positions, so it is at least 1, or 0 for the square root of the length")
 
 
 @dataclass
@@ -30,12 +30,12 @@ class Options(DropoutOptions):
 
 
 def stride_of(geometry: Geometry, options: Options) -> int:
-    """Stride l, as given or by the length it is built for."""
+    """Stride l: the option, or the square root of the length it is built for, rounded up."""
     return options.stride or math.ceil(math.sqrt(geometry.keys))
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of rows of l positions against adjacent rows, and of columns against themselves; backward, scores are recomputed.
+    """FLOPs of rows of l positions against adjacent rows, and of columns against themselves. The backward pass recomputes scores.
 
     State: keys and values of all the past, since each is a multiple of l away from some later query.
     """
@@ -64,7 +64,7 @@ class Strided(PairwiseAttention[Options]):
 
     Paper: Child et al. 2019, Section 4.3, strided pattern: A⁽¹⁾ is the window, A⁽²⁾ every l-th position.
     Symbols: l → stride.
-    Differs: every head sees the union of both parts in one softmax (the paper's merged head, Section 4.2), no key twice;
+    Differs: every head sees the union of both parts in one softmax (the paper's merged head, Section 4.2), each key once;
         without causality both parts reach to both sides.
     """
 

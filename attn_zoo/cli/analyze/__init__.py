@@ -1,4 +1,4 @@
-"""``attn-zoo analyze``: looking inside models and mechanisms."""
+"""``attn-zoo analyze``: analyses of the attention of models and mechanisms."""
 
 from __future__ import annotations
 

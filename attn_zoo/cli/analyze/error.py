@@ -1,4 +1,4 @@
-"""``attn-zoo analyze error``: how far mechanisms are from exact attention on the same inputs, against what they cost."""
+"""``attn-zoo analyze error``: approximation error of mechanisms against exact attention on the same inputs, over their cost."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def add_to(analyses: Any) -> None:
     """Add the command to the other analyses."""
     error = analyses.add_parser(
         "error",
-        help="how far mechanisms are from softmax attention on the same queries, keys and values, against cost",
+        help="error of mechanisms against softmax attention on the same queries, keys and values, and their costs",
         description="||Y - Y_exact|| / ||Y_exact|| of each head, averaged over layers, heads, sequences and draws; Y_exact is "
-        "softmax attention in float64. Costs are those of one layer and one sequence, counted by formula. What a mechanism would "
-        "have to learn is as it is initialised, and said to be untrained.",
+        "softmax attention in float64. Costs are those of one layer and one sequence, counted by formula. Learnable parameters "
+        "have their initial values, and are marked as untrained.",
     )
-    curves = "OPTION=A|B is a row with each value, which make a curve"
+    curves = "OPTION=A|B is a curve with a row for each value"
     words = f"mechanisms to compare, NAME or NAME[OPTION=VALUE,...]; {curves} (default: all)"
     error.add_argument("--attention", nargs="+", default=["all"], metavar="ROW", help=words)
     add_inputs(error, sentences=8)
-    error.add_argument("--seeds", type=int, default=3, help="draws of what chance has a part in (default: 3)")
+    error.add_argument("--seeds", type=int, default=3, help="number of draws of random mechanisms (default: 3)")
     add_results(error, "error.csv, .json, .png and .svg", ("github", "csv", "json"), _error)
 
 
@@ -57,10 +57,10 @@ def _error(parsed: argparse.Namespace) -> int:
 def measure_error(
     reference: Reference, compared: Sequence[RowName], inputs: Mapping[str, Any], *, seeds: int = 1, first_seed: int = 0
 ) -> dict[str, Any]:
-    """Measure errors, and return them as plain data; ``refused`` names mechanisms that refuse these inputs, with their reasons.
+    """Measure errors and return them as plain data; ``refused`` lists mechanisms that refuse these inputs, with their reasons.
 
     Raises:
-        ValueError: all refuse.
+        ValueError: every mechanism refuses these inputs.
     """
     softmax = reference.error("softmax", {})
     uniform = reference.error("uniform", {}).mean
@@ -124,7 +124,7 @@ def _notes(name: str, error: ApproximationError) -> list[str]:
 
 
 def error_table(found: Mapping[str, Any], format: str) -> str:
-    """Result of ``measure_error``, the nearest mechanism first, with what must be known to read it."""
+    """Table of ``measure_error``'s result, with the smallest error first and a legend; or its CSV or JSON."""
     if format == "json":
         return as_json(found)
     rows = sorted(found["rows"], key=lambda row: row["error"])
@@ -146,7 +146,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def _number(value: float | None) -> str:
-    """Format with three digits after the point; rounding errors of float64 are zero."""
+    """Format with three digits after the point; rounding errors of float64 count as 0."""
     return "-" if value is None else "0" if value < 1e-9 else f"{value:.3f}"
 
 
@@ -155,17 +155,17 @@ def _legend(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list
         said(found["inputs"]),
         "error = ‖Y - Y_exact‖ / ‖Y_exact‖ of each head, mean over layers, heads, sequences and draws; over heads, over draws: "
         "standard deviation of heads' means and of draws' means",
-        f"the uniform average, which looks at no query and no key, has {_number(found['uniform'])}; of uniform: error over that",
-        f"FLOPs: matrix products of one layer and one sequence, forward (softmax: {short(found['softmax']['flops'])}); kept: what "
-        "training keeps for the backward pass, materialised",
+        f"the uniform average, which reads no query and no key, has error {_number(found['uniform'])}; of uniform: error over that",
+        f"FLOPs: matrix products of one layer and one sequence, forward (softmax: {short(found['softmax']['flops'])}); kept: "
+        "memory that training keeps for the backward pass, materialised",
     ]
     if any("untrained" in row["notes"] for row in rows):
         lines.append(
-            "untrained: what the mechanism would learn is as it is initialised, and a further projection the one it starts as, so "
-            "that its error is not what training reaches"
+            "untrained: learnable parameters and further projections have their initial values, so that the error is not the one "
+            "that training reaches"
         )
     lines += [
-        f"{row['label']}: its keys are its queries, so K is not read; from softmax with keys = queries its error is "
+        f"{row['label']}: its keys are its queries, so K is not read; its error against softmax with keys = queries is "
         f"{_number(row['tied_error'])}"
         for row in rows
         if row["tied_error"] is not None

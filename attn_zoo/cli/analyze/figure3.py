@@ -10,7 +10,7 @@ from attn_zoo.cli.records_of import add_records, loaded, records_root
 from attn_zoo.leaderboard.figure3 import figure3_data, figure3_page, read_figure
 
 FOLDER = "linformer_figure3"
-"""Folder of records where none is named: that of the experiment."""
+"""Default folder of records, to which the experiment writes."""
 
 
 def add_to(analyses: Any) -> None:

@@ -1,4 +1,4 @@
-"""Inputs of analyses, from the words of a command: random numbers, or a model's queries, keys and values."""
+"""Inputs of analyses, by command-line options: random numbers, or a model's queries, keys and values."""
 
 from __future__ import annotations
 
@@ -15,33 +15,31 @@ from attn_zoo.contract import UnsupportedError
 
 MODELS = (
     "minilm (a pretrained sentence encoder), timm/NAME, task/NAME (our network, untrained), a file that attn-zoo run "
-    "weights.after=[STEP] wrote, or a folder of transformers"
+    "weights.after=[STEP] wrote, or a folder with a model of transformers"
 )
 PLAIN = "analyze compares mechanisms in their plain form"
 _RANDOM: Mapping[str, Any] = {"length": 256, "heads": 4, "head_dim": 64, "scale": 1.0}
-"""Sizes of random inputs unless they are given."""
+"""Default sizes and scale of random inputs."""
 
 
 def add_model_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
     """Add options of a model's inputs."""
-    parser.add_argument("--text", type=Path, help="file or folder: .txt, .md, .rst, .jsonl, packed with .xz or .gz or not")
+    parser.add_argument("--text", type=Path, help="file or folder of text: .txt, .md, .rst or .jsonl, also packed as .xz or .gz")
     parser.add_argument("--images", type=Path, help="folder of images for timm/NAME (default: scikit-learn's photographs)")
     parser.add_argument("--sentences", type=int, default=sentences, help=f"sequences to average over (default: {sentences})")
-    parser.add_argument("--weights", default="auto", choices=WEIGHTS, help="auto fetches none, pretrained may (default: auto)")
+    parser.add_argument("--weights", default="auto", choices=WEIGHTS, help="auto downloads none, pretrained may (default: auto)")
 
 
 def add_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
     """Add options of inputs for mechanisms."""
     parser.add_argument("--inputs", default="random", metavar="random | MODEL", help=f"random, or {MODELS} (default: random)")
     add_model_inputs(parser, sentences)
-    parser.add_argument(
-        "--length", type=int, help=f"tokens in a sequence (default: {_RANDOM['length']}, or up to 512 of a model's)"
-    )
-    parser.add_argument("--heads", type=int, help=f"of random inputs (default: {_RANDOM['heads']})")
-    parser.add_argument("--head-dim", type=int, help=f"of random inputs (default: {_RANDOM['head_dim']})")
-    parser.add_argument("--scale", type=float, help="of random inputs: standard deviation of the scores q·k / √d (default: 1)")
-    parser.add_argument("--causal", action="store_true", help="of random inputs: causal attention, position i sees up to i")
-    parser.add_argument("--seed", type=int, default=0, help="of inputs, of random weights, and the first of draws (default: 0)")
+    parser.add_argument("--length", type=int, help=f"tokens in a sequence (default: {_RANDOM['length']}; for a model up to 512)")
+    parser.add_argument("--heads", type=int, help=f"number of heads of random inputs (default: {_RANDOM['heads']})")
+    parser.add_argument("--head-dim", type=int, help=f"width of a head of random inputs (default: {_RANDOM['head_dim']})")
+    parser.add_argument("--scale", type=float, help="standard deviation of the scores q·k / √d of random inputs (default: 1)")
+    parser.add_argument("--causal", action="store_true", help="causal attention on random inputs: position i sees up to i")
+    parser.add_argument("--seed", type=int, default=0, help="seed of inputs, of random weights, and of the first draw (default: 0)")
 
 
 def request_of(parsed: argparse.Namespace, model: str) -> Request:
@@ -50,19 +48,19 @@ def request_of(parsed: argparse.Namespace, model: str) -> Request:
 
 
 def inputs_of(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[str, Any]]:
-    """Layers with all sequences each, and their description as plain data.
+    """Return the inputs of each layer, over all sequences, and their description as plain data.
 
     Raises:
-        ValueError, OSError, UnknownNameError: an option does not go with these inputs, or they cannot be had.
+        ValueError, OSError, UnknownNameError: an option does not apply to these inputs, or they cannot be loaded.
     """
     if parsed.inputs == "random":
         return _random(parsed)
     for option in ("heads", "head_dim", "scale"):
         if getattr(parsed, option) is not None:
             name = option.replace("_", "-")
-            raise ValueError(f"--{name} is of random inputs; those of {parsed.inputs} have their own; leave it away")
+            raise ValueError(f"--{name} is an option of random inputs; {parsed.inputs} sets its own; leave it out")
     if parsed.causal:
-        raise ValueError(f"--causal is of random inputs; {parsed.inputs} is causal or not; leave it away")
+        raise ValueError(f"--causal is an option of random inputs; {parsed.inputs} is causal or not by itself; leave it out")
     subject = load_subject(request_of(parsed, parsed.inputs))
     batches = tracked(subject.batches, f"queries, keys and values of {subject.name}")
     layers = gather([attention_inputs(subject.model, batch) for batch in batches])
@@ -72,9 +70,9 @@ def inputs_of(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[s
 def _random(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[str, Any]]:
     for option in ("text", "images"):
         if getattr(parsed, option) is not None:
-            raise ValueError(f"--{option} is read by a model; give one with --inputs, or leave it away")
+            raise ValueError(f"--{option} is an option for models; name one with --inputs, or leave it out")
     if parsed.weights != "auto":
-        raise ValueError("--weights are of a model; give one with --inputs, or leave it away")
+        raise ValueError("--weights is an option for models; name one with --inputs, or leave it out")
     length, heads, width, scale = (value if (value := getattr(parsed, name)) is not None else _RANDOM[name] for name in _RANDOM)
     layers = [random_inputs(parsed.sentences, heads, length, width, scale=scale, seed=parsed.seed, causal=parsed.causal)]
     return layers, {"name": "random", "weights": None, "data": "independent normal numbers", "scale": scale, **_shape(layers)}
@@ -91,12 +89,13 @@ def _shape(layers: Sequence[AttentionInputs]) -> dict[str, Any]:
 
 
 def said(inputs: Mapping[str, Any]) -> str:
-    """Description of inputs, in a line."""
+    """Describe the inputs in one line."""
     causal = ", causal" if inputs["causal"] else ""
     count = f"{inputs['sequences']} sequence{'s' * (inputs['sequences'] > 1)}"
     tokens = f"{inputs['length']} tokens"
-    heads = f"{inputs['heads']} heads of width {inputs['head_dim']}{causal}"
+    heads = f"{inputs['heads']} head{'s' * (inputs['heads'] > 1)} of width {inputs['head_dim']}{causal}"
     if inputs["name"] == "random":
         return f"random normal inputs, scores of deviation {inputs['scale']:g}: {count}, {tokens}, {heads}"
     heads = heads if tokens in inputs["data"] else f"{tokens}, {heads}"
-    return f"{inputs['name']}, weights {inputs['weights']}, {inputs['layers']} layers: {count} of {inputs['data']}; {heads}"
+    layers = f"{inputs['layers']} layer{'s' * (inputs['layers'] > 1)}"
+    return f"{inputs['name']}, weights {inputs['weights']}, {layers}: {count} of {inputs['data']}; {heads}"

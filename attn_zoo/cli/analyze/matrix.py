@@ -1,4 +1,4 @@
-"""``attn-zoo analyze matrix``: the attention matrix that a mechanism amounts to, beside softmax's on the same inputs."""
+"""``attn-zoo analyze matrix``: effective attention matrix of a mechanism, beside softmax's matrix on the same inputs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def add_to(analyses: Any) -> None:
     matrix = analyses.add_parser(
         "matrix",
         help="the effective attention matrix of a mechanism, found by probing with V = I, beside softmax's",
-        description="The matrix A with Y = A V that a mechanism amounts to on given queries and keys, beside softmax's P. A "
-        "mechanism whose output is no A V is refused in words.",
+        description="Effective attention matrix A of a mechanism, with Y = A V, on given queries and keys, beside the matrix P of "
+        "softmax. A mechanism whose output is not of the form A V is refused, with the reason.",
     )
-    matrix.add_argument("--attention", required=True, metavar="ROW", help="the mechanism, NAME or NAME[OPTION=VALUE,...]")
+    matrix.add_argument("--attention", required=True, metavar="ROW", help="mechanism: NAME or NAME[OPTION=VALUE,...]")
     add_inputs(matrix, sentences=1)
-    matrix.add_argument("--layer", type=int, default=0, help="of the model, counted from 0 (default: 0)")
-    matrix.add_argument("--head", type=int, default=0, help="counted from 0 (default: 0)")
-    matrix.add_argument("--sentence", type=int, default=0, help="which of the sequences, counted from 0 (default: 0)")
+    matrix.add_argument("--layer", type=int, default=0, help="layer of the model, counted from 0 (default: 0)")
+    matrix.add_argument("--head", type=int, default=0, help="head, counted from 0 (default: 0)")
+    matrix.add_argument("--sentence", type=int, default=0, help="sequence, counted from 0 (default: 0)")
     add_results(matrix, "matrix.json, .png, .svg, effective.npy and exact.npy", ("json",), _matrix)
 
 
@@ -59,11 +59,11 @@ def _matrix(parsed: argparse.Namespace) -> int:
 def measure_matrix(
     parsed: argparse.Namespace, row: RowName
 ) -> tuple[dict[str, Any], Float[Tensor, "queries keys"], Float[Tensor, "queries keys"]]:
-    """Facts as plain data, the effective matrix and softmax's."""
+    """Return facts about the effective matrix as plain data, the effective matrix and softmax's matrix."""
     layers, inputs = inputs_of(parsed)
     for option, there in (("layer", inputs["layers"]), ("head", inputs["heads"])):
         if getattr(parsed, option) >= there:
-            raise ValueError(f"--{option} is one of {there}, counted from 0; got {getattr(parsed, option)}")
+            raise ValueError(f"--{option} is counted from 0, so it is below {there}; got {getattr(parsed, option)}")
     one = [layer.sequence(parsed.sentence) for layer in layers]
     built, drawn = build_layers(row.attention, one, row.options, parsed.seed)
     softmax, _ = build_layers("softmax", one, {})
@@ -99,9 +99,9 @@ def _text(found: Mapping[str, Any]) -> str:
         f"- {said(found['inputs'])}",
     ]
     if found["parameters"]:
-        lines.append(f"- untrained: its {found['parameters']:,} parameters are as they are initialised, with seed {found['seed']}")
+        lines.append(f"- untrained: its {found['parameters']:,} parameters have their initial values, seed {found['seed']}")
     elif found["seed"] is not None:
-        lines.append(f"- one draw of chance, seed {found['seed']}")
+        lines.append(f"- one random draw, seed {found['seed']}")
     return "\n".join(lines)
 
 

@@ -18,7 +18,7 @@ from attn_zoo.records import describe_environment
 
 _COLUMNS = ("model", "weights", "kind", "k", "error", "over_heads")
 _FRACTIONS = (32, 16, 8, 4, 2)
-"""Lengths over projected lengths, unless these are given."""
+"""Default quotients of length over projected length."""
 _BEST = 2 / 3
 """Error ε at which k = 5 log n / (ε² - ε³) is least."""
 
@@ -27,18 +27,18 @@ def add_to(analyses: Any) -> None:
     """Add the command to the other analyses."""
     parser = analyses.add_parser(
         "projections",
-        help="error of projected keys and values over the projected length k: random, pooled, from the spectrum, learned",
+        help="error of attention to projected keys and values, by projected length k: random, pooled, from the spectrum, learned",
         description="||Y - Y_exact|| / ||Y_exact|| of each head of softmax attention to k projected keys and values, on sequences "
-        "that nothing was fitted to, beside the construction of Theorem 1 (Linformer, Section 3). Several models, such as the "
+        "that were not used for fitting, beside the construction of Theorem 1 (Linformer, Section 3). Several models, such as the "
         "weights of one run after several steps, make a table each and share a picture.",
     )
     parser.add_argument("--model", nargs="+", default=["minilm"], help=f"{MODELS} (default: minilm)")
     add_model_inputs(parser, sentences=32)
-    parser.add_argument("--length", type=int, help="tokens in a sequence (default: 512, or what the model has positions for)")
+    parser.add_argument("--length", type=int, help="tokens in a sequence (default: 512, or the positions that the model has)")
     parser.add_argument("--k", type=int, nargs="+", help="projected lengths (default: 1/32 to 1/2 of the length)")
-    parser.add_argument("--steps", type=int, default=200, help="steps in which E and F are learned (default: 200)")
-    parser.add_argument("--draws", type=int, default=3, help="draws of random projections (default: 3)")
-    parser.add_argument("--seed", type=int, default=0, help="of draws and of random weights (default: 0)")
+    parser.add_argument("--steps", type=int, default=200, help="number of steps in which E and F are learned (default: 200)")
+    parser.add_argument("--draws", type=int, default=3, help="number of draws of random projections (default: 3)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of draws and of random weights (default: 0)")
     add_results(parser, "projections.csv, .json, .png and .svg", ("github", "csv", "json"), _projections)
 
 
@@ -85,7 +85,7 @@ def described(subject: Subject, errors: ProjectionErrors, length: int, sequences
 
 
 def projections_table(found: Mapping[str, Any], format: str) -> str:
-    """Table of each model: kinds of projection by projected length."""
+    """Tables of all models, with a row for each kind of projection and a column for each projected length."""
     if format == "json":
         return as_json(found)
     if format == "csv":
@@ -110,8 +110,8 @@ def _table(model: Mapping[str, Any], format: str) -> str:
     body.append(["share of singular values", *(f"{share:.3f}" for share in model["share"]), "-"])
     notes = [
         f"{model['sequences']} sequences of {model['data']}, half of them to fit, the others to measure; n = {model['length']}",
-        f"relative error, mean over heads, layers and sequences; the average of all values has {model['uniform']:.3f}",
-        f"Theorem 1 promises nothing below k = {model['theorem_from']:.0f}, and from there on an error that falls as k^-0.5",
+        f"relative error, mean over heads, layers and sequences; the average of all values has an error of {model['uniform']:.3f}",
+        f"Theorem 1 gives no bound below k = {model['theorem_from']:.0f}, and from there on an error that falls as k^-0.5",
     ]
     return as_table(body, head, format, notes)
 

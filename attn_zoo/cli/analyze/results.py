@@ -33,14 +33,14 @@ def as_json(found: Mapping[str, Any]) -> str:
 
 
 def as_csv(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as CSV, without the end of the last line."""
+    """Rows as CSV, without the last line break."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(rows)
     return out.getvalue().rstrip("\n")
 
 
 def as_table(rows: Sequence[Sequence[str]], head: Sequence[str], format: str, notes: Iterable[str], *, left: int = 0) -> str:
-    """Table and a list of notes beneath; the first column and the last ``left`` are aligned on the left."""
+    """Table with a list of notes beneath; the first column and the last ``left`` are aligned on the left."""
     align = ("left", *["right"] * (len(head) - 1 - left), *["left"] * left)
     table = tabulate(rows, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)
     return table + "\n\n" + "\n".join(f"- {note}" for note in notes)
@@ -55,7 +55,7 @@ def show_as(text: str, format: str) -> None:
 
 
 def write(folder: Path, texts: Mapping[str, str], others: Sequence[str]) -> None:
-    """Write texts by the names of their files, and tell these and the names of files that are written already."""
+    """Write texts into files of a folder, by file name; print these names and ``others``, the files written before."""
     for name, text in texts.items():
         (folder / name).write_text(text + "\n", encoding="utf-8")
     said = f"written to {folder}: {', '.join([*texts, *others])}"

@@ -1,4 +1,4 @@
-"""``attn-zoo analyze spectrum``: how low-rank a model's attention is, as a table, as CSV and as the paper's figure."""
+"""``attn-zoo analyze spectrum``: singular values of a model's attention matrices, as table, CSV and the paper's figure."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def add_to(analyses: Any) -> None:
     )
     spectrum.add_argument("--model", default="minilm", help=f"{MODELS} (default: minilm)")
     add_model_inputs(spectrum, sentences=32)
-    spectrum.add_argument("--length", type=int, help="tokens in a sequence (default: 512, or what the model has positions for)")
+    spectrum.add_argument("--length", type=int, help="tokens in a sequence (default: 512, or the positions that the model has)")
     spectrum.add_argument("--index", type=int, help="k at which heads are compared (default: 128, or a quarter of the length)")
-    spectrum.add_argument("--seed", type=int, default=0, help="of random weights (default: 0)")
+    spectrum.add_argument("--seed", type=int, default=0, help="seed of random weights (default: 0)")
     spectrum.add_argument("--log-index", action="store_true", help="draw the curves over a logarithmic k")
     add_results(spectrum, "spectrum.csv, .json, .png and .svg", ("github", "csv"), _spectrum)
 
@@ -44,10 +44,10 @@ def _spectrum(parsed: argparse.Namespace) -> int:
         parsed.output.mkdir(parents=True, exist_ok=True)
     subject = load_subject(request)
     if not subject.trained and parsed.weights != "random":
-        fetched = "--weights pretrained fetches trained ones, and " if parsed.model.startswith("timm/") else ""
+        fetched = "--weights pretrained downloads trained ones, and " if parsed.model.startswith("timm/") else ""
         raise ValueError(
-            f"{parsed.model} has random weights here, whose attention is almost uniform and so of rank one; {fetched}"
-            "--weights random says that random ones are wanted"
+            f"{parsed.model} has random weights, whose attention is almost uniform and so of rank one; {fetched}"
+            "--weights random analyzes random ones"
         )
     spectrum = measure_spectrum(subject, parsed.index)
     index = default_index(spectrum.rank) if parsed.index is None else parsed.index
@@ -59,7 +59,7 @@ def _spectrum(parsed: argparse.Namespace) -> int:
 
 
 def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
-    """Run every sequence through the model; a bad index is refused after the first."""
+    """Average the spectra of all sequences; a bad index is refused after the first batch."""
     average = SpectrumAverage()
     for at, batch in enumerate(tracked(subject.batches, "attention spectra")):
         average.add(attention_matrices(subject.model, batch))
@@ -69,7 +69,7 @@ def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
 
 
 def summary(spectrum: Spectrum, index: int, subject: Subject) -> dict[str, Any]:
-    """Result as plain data, with its inputs: least, mean and most over the heads of each layer."""
+    """Result as plain data, with its inputs: minimum, mean and maximum over the heads of each layer."""
     return {
         "model": subject.name,
         "weights": subject.weights,
@@ -94,8 +94,9 @@ def spectrum_table(found: Mapping[str, Any], format: str) -> str:
     body = [[str(row[0]), *(f"{cell:.3f}" for cell in row[1:4]), *(f"{cell:.0f}" for cell in row[4:])] for row in rows]
     notes = [
         f"model {found['model']}, weights {found['weights']}",
-        f"{found['sequences']} sequences of {found['data']}; matrices of rank {found['rank']} at most",
-        f"share = sum of the k largest singular values over the sum of all; were all equal, {index / found['rank']:.3f}",
+        f"{found['sequences']} sequence{'s' * (found['sequences'] > 1)} of {found['data']}; "
+        f"matrices of rank {found['rank']} at most",
+        f"share = sum of the k largest singular values over the sum of all; if all were equal, {index / found['rank']:.3f}",
     ]
     if not found["trained"]:
         notes.append("untrained: initial weights often attend almost uniformly, which is of rank one; nothing here was learned")

@@ -15,40 +15,53 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 def _product_flops(into: Sequence[int], left: Sequence[int], right: Sequence[int], **rest: object) -> int:
-    """FLOPs of a product by shapes."""
+    """FLOPs of a matrix product, from the shapes of its factors."""
     return 2 * math.prod(left) * right[-1]
 
 
 def _convolution_backward_flops(
     grad_out: Sequence[int], tokens: Sequence[int], weight: Sequence[int], *rest: object, **named: object
 ) -> int:
-    """FLOPs by shapes: for each gradient those of the forward pass."""
+    """FLOPs of a convolution's backward pass, from shapes: each wanted gradient costs as much as the forward pass."""
     transposed, wanted = rest[4], rest[7]
     assert isinstance(wanted, Sequence)
     return 2 * math.prod(tokens if transposed else grad_out) * math.prod(weight[1:]) * sum(map(bool, wanted[:2]))
+
+
+def _fused_attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int], *rest: object, **named: object) -> int:
+    """FLOPs of softmax(q kᵀ) v, from shapes (batch, heads, length, head_dim), without savings by causality."""
+    return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
 COUNTED_HERE = {
     torch.ops.aten.addmm_: _product_flops,
     torch.ops.aten.baddbmm_: _product_flops,
     torch.ops.aten.convolution_backward: _convolution_backward_flops,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention_flops,
 }
-"""FLOPs of operators that PyTorch's counter leaves out, products that are added in place, or gets wrong, gradients of depthwise
-convolutions."""
+"""FLOP formulas of operators that PyTorch's counter omits (products that are added in place; in PyTorch 2.14 fused attention
+on a CPU) or counts wrongly (gradients of depthwise convolutions)."""
+
+
+def flops_of(call: Callable[[], object]) -> int:
+    """Count the FLOPs of a call, two for each multiply-add of every matrix product."""
+    with FlopCounterMode(display=False, custom_mapping=COUNTED_HERE) as counter:
+        call()
+    return int(counter.get_total_flops())
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts of a forward pass and the backward pass after it."""
+    """FLOPs of a forward pass and of its backward pass, and the bytes kept between them."""
 
     flops: int
     backward_flops: int
     kept_bytes: int
-    """Bytes of the graph between the two, whole storages, each once."""
+    """Bytes that the graph keeps between the two passes; each storage counts once and in full."""
 
 
 def tally(call: Callable[[], Tensor], there_anyway: Iterable[Tensor]) -> Tally:
-    """Count a call and the backward pass from its output, on any device; on ``meta`` nothing is computed.
+    """Count FLOPs and kept bytes of a call and of the backward pass from its output, on any device; ``meta`` computes nothing.
 
     Args:
         call: makes an output; gradients reach all tensors that require one.
@@ -58,17 +71,16 @@ def tally(call: Callable[[], Tensor], there_anyway: Iterable[Tensor]) -> Tally:
         out, held = kept_bytes(call, there_anyway)
     backward = 0
     if out.requires_grad:
-        with FlopCounterMode(display=False, custom_mapping=COUNTED_HERE) as counter:
-            out.backward(torch.ones_like(out))
-        backward = int(counter.get_total_flops())
+        gradient = torch.ones_like(out)
+        backward = flops_of(lambda: out.backward(gradient))
     return Tally(int(forward.get_total_flops()), backward, held)
 
 
 @contextmanager
 def as_on_a_cpu(module: nn.Module) -> Iterator[None]:
-    """Dispatch a module on ``meta`` as one on the CPU, still without computing a number.
+    """Dispatch operators of a module on ``meta`` as on the CPU, still without computing a number.
 
-    On ``meta`` itself PyTorch materialises attention that it fuses on a CPU. The module cannot be used afterwards.
+    On ``meta`` itself PyTorch materialises the attention that it fuses on a CPU. The module cannot be used afterwards.
     """
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
         module.to_empty(device="cpu")
@@ -83,7 +95,7 @@ def kept_bytes(call: Callable[[], Tensor], there_anyway: Iterable[Tensor]) -> tu
 
 
 class _Held:
-    """Tensor that a graph keeps, for the life of the graph."""
+    """Tensor saved by an autograd graph; the object lives as long as the graph."""
 
     __slots__ = ("__weakref__", "tensor")
 
@@ -97,7 +109,7 @@ def keeping() -> Iterator[Callable[[], list[Tensor]]]:
     saved: weakref.WeakSet[_Held] = weakref.WeakSet()
 
     def pack(tensor: Tensor) -> _Held:
-        held = _Held(tensor.detach())  # a result that is saved leads to its graph, and would keep itself alive
+        held = _Held(tensor.detach())  # undetached, a saved result refers to its graph and would keep itself alive
         saved.add(held)
         return held
 
@@ -106,7 +118,7 @@ def keeping() -> Iterator[Callable[[], list[Tensor]]]:
 
 
 def bytes_of_storages(tensors: Iterable[Tensor], there_anyway: Iterable[Tensor] = ()) -> int:
-    """Bytes of the storages of ``tensors``, each once and whole, without those of ``there_anyway``."""
+    """Bytes of the storages of ``tensors``, each counted once and in full, excluding the storages of ``there_anyway``."""
     sizes = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
     for tensor in there_anyway:
         sizes.pop(tensor.untyped_storage()._cdata, None)

@@ -10,10 +10,10 @@ from attn_zoo.layer import MultiHeadAttention, Order
 
 
 def layer_cost(layer: MultiHeadAttention) -> Cost:
-    """Cost of an attention layer at the length it was built for, its tokens with a gradient; no activation bytes.
+    """Cost of an attention layer at the length it was built for, with a gradient of its tokens; without activation bytes.
 
-    FLOPs are those of the form that the card counts, in the order that the layer takes. The state is the mechanism's and the short
-    convolution's: projections hold none.
+    FLOPs are those of the implementation that the card counts, in the layer's ``order``. State bytes are those of the mechanism
+    and of the short convolution; projections have no state.
     """
     return total_cost(source_cost(layer), answer_cost(layer), convolution_cost(layer))
 
@@ -30,7 +30,7 @@ def convolution_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def source_cost(layer: MultiHeadAttention) -> Cost:
-    """Cost of keys, values and their extra projections, compressed where the layer compresses first."""
+    """Cost of keys, values and their extra projections, and of the compression where the layer compresses before it projects."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
     maps = [(g.keys, layer.context_dim) for name in layer.reads if name != "query"]
     compress = 0
@@ -47,7 +47,7 @@ def source_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def answer_cost(layer: MultiHeadAttention) -> Cost:
-    """Cost of queries and their extra projections, the mechanism without its compression, and the output projection."""
+    """Cost of queries, extra projections, mechanism and output projection, without the compression that ``source_cost`` counts."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
     stated = mechanism.card.cost(g, mechanism.options)
     maps = [(g.queries, layer.dim)] * (("query" in layer.reads) + 1)
@@ -79,7 +79,7 @@ def block_cost(layer: MultiHeadAttention, hidden: int) -> Cost:
 
 
 def total_cost(*costs: Cost) -> Cost:
-    """Sum of costs; a count that one of them does not state is None."""
+    """Sum of costs; a count is None if one of them does not state it."""
     return Cost(
         flops=sum(cost.flops for cost in costs),
         parameters=sum(cost.parameters for cost in costs),
@@ -94,7 +94,7 @@ def _total(counts: Iterable[int | None]) -> int | None:
 
 
 def _projections(layer: MultiHeadAttention, maps: list[tuple[int, int]]) -> Cost:
-    """Cost of linear maps to the layer's width, by (rows, width of the input)."""
+    """Cost of linear maps to the layer's width, each given as (rows, input width)."""
     biased = layer.dim if layer.out.bias is not None else 0
     return Cost(
         flops=sum(2 * rows * width * layer.dim for rows, width in maps),
@@ -107,5 +107,5 @@ def _rows(stream: Stream, tokens: int) -> int:
 
 
 def _gradients(layer: MultiHeadAttention) -> int:
-    """Number of factors of a compression's products with a gradient: the tokens, and the compression where it trains."""
+    """Number of factors in a product of the compression that need a gradient: the tokens, and the compression if it is trained."""
     return 2 if any(p.requires_grad for p in layer.mechanism.parameters()) else 1

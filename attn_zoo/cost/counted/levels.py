@@ -1,4 +1,4 @@
-"""Counts of a mechanism, a layer or a block, by formula and by PyTorch's counters, on shapes without numbers."""
+"""Counted costs of a mechanism, a layer or a block, by formula and by PyTorch's counters, from shapes alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUANTITIES = ("flops", "backward_flops", "parameters", "activation_bytes", "stat
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The five counts of one example in float32, as ``Cost`` defines them. None is unknown; for the state, also none at all."""
+    """Five costs of one example in float32, as ``Cost`` defines them. None is unknown; ``state_bytes`` also without a state."""
 
     flops: int | None = None
     backward_flops: int | None = None
@@ -40,28 +40,28 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Counts by formula and by PyTorch."""
+    """Counts by formula and by PyTorch's counters."""
 
     formula: Counts
     pytorch: Counts
 
     def shown(self, quantity: str) -> int | None:
-        """One of ``QUANTITIES`` by formula, or by PyTorch where there is no formula."""
+        """Count of one of ``QUANTITIES`` by formula, or by PyTorch where there is no formula."""
         stated, found = getattr(self.formula, quantity), getattr(self.pytorch, quantity)
         return found if stated is None else stated
 
     def disagreements(self) -> dict[str, tuple[int, int]]:
-        """Formula's and PyTorch's count of each quantity in which they differ."""
+        """Counts of the formula and of PyTorch, for each quantity in which they differ."""
         pairs = {name: (getattr(self.formula, name), getattr(self.pytorch, name)) for name in QUANTITIES}
         return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
 
 
 def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Counted:
-    """Count self-attention over ``length`` tokens: a mechanism, a layer around it or a block around that.
+    """Count costs of self-attention over ``length`` tokens: of a mechanism, of a layer around it or of a block around the layer.
 
-    FLOPs and parameters are those of the implementation that the card counts; activation bytes, which have no formula, are those
-    of the subject's own, ``auto`` being what a CPU takes. PyTorch counts on the ``meta`` device, and fused attention as on a CPU.
-    Activation bytes of kernels on CUDA tensors are not counted.
+    FLOPs and parameters are those of the implementation that the card counts. Activation bytes, which have no formula, are those
+    of the subject's own implementation; ``auto`` means the one chosen on a CPU. PyTorch counts on the ``meta`` device, and counts
+    fused attention as on a CPU. Activation bytes of kernels on CUDA tensors are not counted.
 
     Args:
         level: one of ``LEVELS``.
@@ -78,7 +78,7 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
     rig = rig_for(level, subject, sizes)
     inputs = partial(rig.inputs, 1, length, torch.float32)
     with torch.device("meta"):
-        asked = counted = rig.build(length).eval()  # refuses what cannot be, whatever is counted
+        asked = counted = rig.build(length).eval()  # raises for an impossible subject, whichever form is counted
         if subject.implementation != entry.counted_implementation:
             counted = rig_for(level, replace(subject, implementation=entry.counted_implementation), sizes).build(length).eval()
         f, parameters = _formula(counted), sum(p.numel() for p in counted.parameters())
@@ -95,14 +95,14 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
 
 
 def activation_bytes(entry: AttentionCard, geometry: Geometry, options: Any, implementation: str = "auto") -> int | None:
-    """Bytes that autograd keeps of a mechanism from the forward pass of one example for the backward pass, counted on shapes.
+    """Bytes that autograd keeps from a mechanism's forward pass over one example for the backward pass, counted from shapes.
 
     Args:
-        implementation: a name on the card; ``auto`` is what a CPU takes.
+        implementation: a name on the card; ``auto`` means the one chosen on a CPU.
 
     Returns:
-        Whole storages, each once, without those of inputs, parameters and buffers. None where shapes alone do not suffice, or the
-        implementation needs a GPU.
+        Bytes of whole storages, each counted once, without inputs, parameters and buffers. None where shapes alone do not suffice,
+        or the implementation needs a GPU.
     """
     if implementation == "auto":
         implementation = choose_implementation(entry, geometry, options, torch.device("cpu"))
@@ -119,7 +119,7 @@ def activation_bytes(entry: AttentionCard, geometry: Geometry, options: Any, imp
 
 
 def with_gradients(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors, each with a gradient."""
+    """Make each tensor require a gradient and return them."""
     return [tensor.requires_grad_() for tensor in tensors]
 
 
@@ -136,7 +136,7 @@ def _formula(module: nn.Module) -> Cost:
 
 
 def _tally(module: nn.Module, tensors: Sequence[Tensor]) -> Tally | None:
-    """PyTorch's count; None of an attention for which shapes alone do not suffice."""
+    """PyTorch's count of forward and backward pass; None for an attention where shapes alone do not suffice."""
     inputs = with_gradients(tensors)
     try:
         return tally(lambda: module(*inputs), [*inputs, *module.parameters(), *module.buffers()])

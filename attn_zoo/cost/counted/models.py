@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from attn_zoo.contract import AttentionCard, Batch, Geometry
-from attn_zoo.cost.counted.counter import tally
+from attn_zoo.cost.counted.counter import flops_of, tally
 from attn_zoo.cost.counted.levels import Counts
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.registry import card
@@ -28,19 +27,18 @@ def attention_parameters(model: nn.Module) -> int:
 def count_flops(model: nn.Module, batch: Batch) -> int:
     """FLOPs of a forward pass over ``batch``, two per multiply-add of every matrix product.
 
-    The model must be built ``eager`` or ``tiled``: PyTorch counts nothing for some fused kernels. It may live on the
-    ``meta`` device, where shapes flow and nothing is computed.
+    Build the model ``eager``, ``tiled`` or ``sdpa``: PyTorch counts nothing for kernels that it does not know. The model may
+    live on the ``meta`` device, where shapes flow and nothing is computed.
     """
     model.eval()
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(batch.inputs, batch.valid)
-    return int(counter.get_total_flops())
+    with torch.no_grad():
+        return flops_of(lambda: model(batch.inputs, batch.valid))
 
 
 def count_model(model: nn.Module, batch: Batch) -> Counts:
-    """PyTorch's count of a pass over ``batch`` in evaluation, forward and backward, with the bytes that autograd keeps between.
+    """Count a forward and a backward pass over ``batch`` in evaluation mode with PyTorch, and the bytes kept between them.
 
-    Parameters are those that train. Build the model with the ``counted_implementation`` of its card, on ``meta`` where shapes
+    Parameters are the trainable ones. Build the model with the ``counted_implementation`` of its card, on ``meta`` where shapes
     suffice.
     """
     model.eval()
@@ -49,7 +47,7 @@ def count_model(model: nn.Module, batch: Batch) -> Counts:
 
 
 def setting_warnings(entry: AttentionCard, geometry: Geometry, options: Any) -> tuple[str, ...]:
-    """The card's warnings about a setting, and one where its matrix products cost more than softmax's, each after the name."""
+    """Warnings of the card about a setting, and one if its matrix products cost more than softmax's, each with the name first."""
     found = list(entry.build.warnings(geometry, options))
     softmax = card("softmax")
     times = entry.cost(geometry, options).flops / softmax.cost(geometry, softmax.options()).flops

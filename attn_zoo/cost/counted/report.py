@@ -61,7 +61,7 @@ def _cell(point: Figures, softmax: Figures, name: str) -> str:
 
 
 def _remarks(points: Sequence[Figures], grid: Mapping[str, Any]) -> list[str]:
-    """Disagreements, warnings and refusals, each once with the lengths it concerns."""
+    """Disagreements of formula and PyTorch, warnings and refusals, each once with the lengths it concerns."""
     lengths: dict[str, list[int]] = {}
     for point in points:
         label, told = point.cell.label, _warnings(point.cell, grid) if point.values else []

@@ -1,8 +1,8 @@
-"""A/A test of this machine's timings: a layer against itself, and against a tenth more, again and again on the real clock.
+"""A/A test of this machine's timings: repeated comparisons of a layer with itself, and with a tenth more work, in wall-clock time.
 
-A is ``PASSES`` passes through one layer. ``same`` is A once more; ``slower`` is one pass more, so that it costs a tenth more by
-construction. Each lives in a process of its own. A repeat visits the three in shuffled rounds and compares both with A; the claim
-is that ``same`` ties and ``slower`` is found.
+A is ``PASSES`` passes through one layer. ``same`` is A again; ``slower`` has one pass more, so that it costs a tenth more by
+construction. Each runs in a process of its own. A repeat visits the three in shuffled rounds and compares ``same`` and ``slower``
+with A; the claim is that ``same`` ties with A and that ``slower`` is found slower.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from attn_zoo.cost.timed import subjects_of
 from attn_zoo.cost.timing import quartiles
 
 STEPS: Mapping[str, int] = {"first": PASSES, "same": PASSES, "slower": PASSES + 1}
-"""Passes of a step by its process."""
+"""Number of forward passes in a step, by label of the cell."""
 
 
 class Passes:
-    """Layer and one sequence of noise, in a worker's process."""
+    """Layer and one random sequence, in a worker process."""
 
     def __init__(self, subject: Subject, dim: int, heads: int, length: int) -> None:
         torch.manual_seed(0)
@@ -38,7 +38,7 @@ class Passes:
         self._tokens = torch.randn(1, length, dim)
 
     def fastest(self, passes: int, steps: int, warmup: int) -> float:
-        """Seconds of the fastest of ``steps`` steps of so many passes, after ``warmup`` that are not timed."""
+        """Seconds of the fastest of ``steps`` steps, each of ``passes`` forward passes, after ``warmup`` untimed steps."""
         taken = []
         for _ in range(warmup + steps):
             started = time.perf_counter()
@@ -85,7 +85,7 @@ class AATest(Grid):
 
     @cached_property
     def protocol(self) -> TimingProtocol:
-        """Protocol whose ``most_repeats`` is the timed steps of a visit; the fastest counts, as load of the machine only adds."""
+        """Protocol; ``most_repeats`` is the number of timed steps of a visit. The fastest counts, as other load only adds time."""
         return TimingProtocol.on("cpu", rounds=self.rounds, seed=self.seed, most_repeats=self.steps)
 
     def groups(self) -> list[list[Cell]]:
@@ -103,7 +103,7 @@ class AATest(Grid):
         return (Probe("seconds", lambda ask, found: {"seconds": ask("fastest", *given)}),)
 
     def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
-        """Cells in an order of the repeat's own seed."""
+        """Cells of a round, shuffled with another seed in each repeat."""
         return replace(self.protocol, seed=1000 * self.seed + int(cells[0].group)).ordered(cells, turn)
 
     def summarise(self, cells: Sequence[Cell], found: Measurement) -> None:

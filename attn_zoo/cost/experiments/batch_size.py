@@ -1,4 +1,4 @@
-"""Time of a sequence against the batch size."""
+"""Time per sequence over the batch size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BatchSize(Timed, AttentionRows):
     batches: list[int] = option([1, 2, 4, 8, 16, 32], "batches")
 
     def groups(self) -> list[list[Cell]]:
-        """Cells by length; all batches of a length are compared."""
+        """One group of cells for each length, since all batches of a length are compared."""
         cells = [replace(layer, kind=kind, batch=batch) for layer in self.layers for kind in KINDS for batch in self.batches]
         return [[replace(cell, length=length) for cell in cells] for length in self.lengths]
 

@@ -16,16 +16,16 @@ from attn_zoo.cost.timed import KINDS, AttentionRows, Timed
 from attn_zoo.cost.workers import WorkerError
 
 SIZES = Sizes(dim=256, heads=4, depth=2, mlp_ratio=2.0)
-"""Default sizes; at ``level=model`` those of the task's level come first."""
+"""Default sizes; at ``level=model`` the sizes of the task's level take precedence."""
 
 READ_AT = {"task": ("model",), "task_level": ("model",), "depth": ("model",), "mlp_ratio": ("block", "model")}
-"""Levels that read a key; at the others it is refused."""
+"""Levels that read a key; at other levels the key is refused."""
 
 PROBE_TOKENS = 8192
-"""Tokens of the smaller of the two batches through whose peaks memory is extrapolated on a CPU; at least one sequence."""
+"""Number of tokens in the smaller of the two batches from whose peaks memory is extrapolated on a CPU; at least one sequence."""
 
 PATIENCE = 2
-"""Doublings without a gain after which the search for the best batch ends."""
+"""Number of doublings without a higher throughput after which the search for the best batch ends."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class StepCost(Timed, AttentionRows):
             raise UnknownNameError("level of experiment=cost", self.level, LEVELS)
         for name, levels in READ_AT.items():
             if getattr(self, name) is not None and self.level not in levels:
-                raise ValueError(f"{name} has a meaning at level={' or '.join(levels)} only; leave it out at level={self.level}")
+                raise ValueError(f"{name} is used only at level={' or '.join(levels)}; leave it out at level={self.level}")
         proposed = asdict(SIZES)
         self.task_spec: TaskSpec | None = None
         if self.level == "model":
@@ -89,7 +89,7 @@ class StepCost(Timed, AttentionRows):
         return MEMORY, most, Probe("best_batch", self._best_batch)
 
     def _best_batch(self, ask: Ask, found: Figures) -> Answer:
-        """Batch of the highest throughput among powers of two, and the seconds of a step at each that was tried."""
+        """Batch size of highest throughput among powers of two, and the seconds of a step at each batch size that was tried."""
         cell, most = found.cell, found.one("largest_batch")
         seconds: list[float] = []
         rates: list[float] = []
@@ -108,7 +108,7 @@ class StepCost(Timed, AttentionRows):
         return {"best_batch": 2 ** rates.index(max(rates)), "search_seconds": seconds}
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
-        """Cells at a batch of one, and at the best batch where it is another."""
+        """Cells at batch size 1, and at the best batch size where it is not 1."""
         known = [(cell, found.of(cell).one("best_batch")) for cell in cells if "seconds" not in found.of(cell).failures]
         return [replace(cell, batch=batch) for cell, best in known if best for batch in sorted({1, int(best)})]
 

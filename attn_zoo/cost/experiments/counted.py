@@ -52,7 +52,7 @@ class CountedCost(Grid, AttentionRows):
         return (Probe("flops", self._count),)
 
     def _count(self, ask: Ask, found: Figures) -> Answer:
-        """Count each quantity as shown, and by PyTorch where that differs from the formula."""
+        """Count each quantity to show, and add PyTorch's count where it differs from the formula."""
         cell, sizes = found.cell, Sizes(self.dim, self.heads, mlp_ratio=self.mlp_ratio)
         assert cell.subject is not None
         try:

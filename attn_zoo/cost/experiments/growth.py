@@ -1,4 +1,4 @@
-"""Growth of time and memory of a layer with its length: a fit over interleaved timings."""
+"""Growth of time and memory of a layer with sequence length: an exponent fitted to interleaved timings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Growth(Timed, AttentionRows):
     repeat_seconds: float = option(0.0, "seconds that a timing covers by repeating its step")
 
     def groups(self) -> list[list[Cell]]:
-        """One group of all lengths, which exponents compare."""
+        """One group of cells of all lengths, since exponents compare lengths."""
         return [[replace(layer, length=n, kind=kind) for n in self.lengths for layer in self.layers for kind in KINDS]]
 
     def process(self, cell: Cell) -> str:

@@ -1,4 +1,4 @@
-"""Kernels that plain PyTorch forms launch on a GPU at three lengths, counted as operators dispatched for shapes."""
+"""Number of kernels that eager implementations launch on a GPU at three lengths, counted as operators dispatched on shapes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from attn_zoo.cost.tables import joined, markdown
 from attn_zoo.registry import attentions, card
 
 SHAPES = ((1_024, 32), (4_096, 8), (16_384, 2))
-"""Lengths and batches."""
+"""Pairs of length and batch size."""
 
 SIZES = Sizes(512, 8)
 
 FREE = {"aten::_unsafe_view", "aten::detach", "aten::_reshape_alias", "aten::alias", "aten::lift_fresh"}
-"""Operators that launch nothing and are not marked as views."""
+"""Operators that launch no kernel and are not marked as views."""
 
 
 class OperatorCount(TorchDispatchMode):
-    """Number of dispatched operators that are no views."""
+    """Counter of dispatched operators, without views and ``FREE`` ones."""
 
     count = 0
 
@@ -72,7 +72,7 @@ class Launches(Grid):
 
 
 def _count(ask: Ask, found: Figures) -> Answer:
-    """Operators of ``eager`` in training without padding or dropout; one may launch several kernels."""
+    """Count operators of ``eager`` in training without padding or dropout; one operator may launch several kernels."""
     cell = found.cell
     subject = Subject(cell.label, {}, "eager", causal=cell.kind == "yes")
     with torch.device("meta"):

@@ -74,7 +74,7 @@ class LinformerTable3(Timed):
         return found
 
     def batch(self, length: int) -> int:
-        """Sequences of a timed step, where they fit."""
+        """Number of sequences in a timed step, if they fit into memory."""
         assert self.tokens is not None
         return max(1, self.tokens // length)
 
@@ -84,7 +84,7 @@ class LinformerTable3(Timed):
         return (most, Probe("fitting_batch", self._fitting_batch)) if cell.batch == 1 else ()
 
     def _fitting_batch(self, ask: Ask, found: Figures) -> Answer:
-        """The batch of the step, halved as often as needed to fit."""
+        """Batch size of the timed step, halved until it fits into memory."""
         cell = replace(found.cell, batch=self.batch(found.cell.length))
         while True:
             try:
@@ -102,7 +102,7 @@ class LinformerTable3(Timed):
         return [replace(cell, batch=int(batch)) for cell, batch in known if batch is not None]
 
     def refusal(self, cell: Cell) -> str | None:
-        """Return None: layers are checked before work starts, and a fitting batch is sought."""
+        """Return None: layers are checked before work starts, and a batch that fits is searched for."""
         return None
 
     report = staticmethod(table3_report)

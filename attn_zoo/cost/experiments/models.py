@@ -1,4 +1,4 @@
-"""Whole models of other libraries before and after a mechanism is put in, and generation from a state against recomputing."""
+"""Whole models of other libraries before and after their attention is replaced; generation from a state against recomputing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class WholeModels(Grid):
             if name not in MODELS:
                 raise UnknownNameError("model of experiment=models", name, MODELS)
         if self.image < 16 or self.image % 16 or self.tokens <= PROMPT:
-            wanted = f"image is a multiple of 16, the pixels of a patch, and tokens more than {PROMPT}, which are given"
+            wanted = f"image must be a multiple of 16, the side of a patch, and tokens more than {PROMPT}, the length of the prompt"
             raise ValueError(f"{wanted}; got image={self.image} and tokens={self.tokens}")
         row, recurrent = rows_of(self.attention, hybrids=True)[0], rows_of(self.recurrent, hybrids=True)[0]
         self.rows = {"vit": row, "bert": row, "generation": recurrent}

@@ -57,7 +57,7 @@ class Peers(Timed):
         return {**super().facts(), "peer": versions, "missing": missing}
 
     def batch(self, name: str, length: int) -> int:
-        """Sequences of a step of a comparison, or of full attention."""
+        """Number of sequences in a step of a comparison, or of full attention."""
         most = COMPARISONS[name].largest_batch if name in COMPARISONS else None
         return min(most or self.tokens, max(1, self.tokens // length))
 
@@ -97,18 +97,18 @@ class Peers(Timed):
         return {"floor_flops": floor_flops(cell.role, self.dim, self.heads, self.rows[cell.role], cell.length)[cell.kind]}
 
     def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
-        """Cells of a round: comparisons in a new order, the sides of one behind each other."""
+        """Cells of a round: comparisons in the protocol's order, the sides of each comparison next to each other."""
         names = self.protocol.ordered(list(dict.fromkeys(cell.role for cell in cells)), turn)
         return [cell for name in names for cell in self.protocol.ordered([c for c in cells if c.role == name], turn)]
 
     def maker(self, cell: Cell) -> tuple[Any, ...]:
         if cell.role == PRODUCT:
-            return (MatrixProducts,)
+            return MatrixProducts, self.torch_device
         build = builder(cell.role, cell.group, self.dim, self.heads, self.rows.get(cell.role))
         return Bench, build, partial(random_tokens, self.dim), self.torch_device, self.precision, None, False, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
-        """Return None: layers of packages are built in their processes only."""
+        """Return None: layers of public packages are built only in their worker processes."""
         return None
 
     report = staticmethod(peers_report)

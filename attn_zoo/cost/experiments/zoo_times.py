@@ -24,7 +24,7 @@ SOFTMAX = Cell("softmax:sdpa", "", 0, role="baseline", subject=Subject("softmax"
 
 @dataclass
 class Benches:
-    """Benches of softmax and of the last mechanism, in one process, whose start on a GPU takes longer than their steps."""
+    """Benches of softmax and of the current mechanism in one process, as starting a process on a GPU takes longer than steps."""
 
     sizes: Sizes
     device: torch.device
@@ -33,7 +33,7 @@ class Benches:
     _benches: dict[str, tuple[Subject, Bench]] = field(default_factory=dict)
 
     def parts(self, role: str, subject: Subject, kind: str, batch: int, length: int) -> tuple[float, ...]:
-        """Seconds of a step by its parts; see ``Bench``."""
+        """Seconds of each part of a step; see ``Bench.parts``."""
         if self._benches.get(role, (None,))[0] != subject:
             rig = rig_for("mechanism", subject, self.sizes)
             bench = Bench(rig.build, rig.inputs, self.device, self.precision, protocol=self.protocol)

@@ -58,14 +58,14 @@ class Comparison:
     hyperparameter: str = ""
     """Option that both sides share; empty where there is none."""
     value: int = 0
-    """Its default here."""
+    """Default value of the hyperparameter."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the zoo's layer beside it."""
+    """Further options of the zoo's layer."""
     causal: bool = False
     longest: int | None = None
     """Greatest length that is measured."""
     reason: str = ""
-    """Reason for that limit."""
+    """Reason for the limit ``longest``."""
     largest_batch: int | None = None
 
     def row(self, given: RowName) -> RowName:
@@ -200,12 +200,12 @@ def compared_rows(texts: Sequence[str]) -> dict[str, RowName]:
         if unknown := [option for option in given.options if option not in shared]:
             raise UnknownNameError(f"hyperparameter of the comparison {name}", unknown[0], shared)
         if name in found:
-            raise ValueError(f"mechanisms name each comparison once; got {name} twice")
+            raise ValueError(f"mechanisms must name each comparison once; got {name} twice")
         if not all(str(value).isdecimal() for value in given.options.values()):
             raise ValueError(f"{shared[0]} of the comparison {name} is a whole number; got {given}")
         found[name] = COMPARISONS[name].row(given)
     if not found:
-        raise ValueError(f"mechanisms name at least one of {', '.join(COMPARISONS)}; got none")
+        raise ValueError(f"mechanisms must name at least one of {', '.join(COMPARISONS)}; got none")
     return found
 
 
@@ -234,7 +234,7 @@ def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]
     versions = {peer.package: version(peer.package) for peer in peers if peer.missing() is None}
     if not versions:
         raise ValueError(
-            f"experiment=peers compares with public packages, and none of them is here: {'; '.join(missing)}; "
+            f"experiment=peers compares with public packages, and none of them is installed: {'; '.join(missing)}; "
             "install them with: pip install 'attn-zoo[peers]'"
         )
     return versions, missing
@@ -243,10 +243,10 @@ def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]
 def floor_flops(name: str, dim: int, heads: int, row: RowName, length: int) -> dict[str, int]:
     """FLOPs of the arithmetic floor of the zoo's layer for one sequence, by direction.
 
-    They are those of the card's matrix products and of the projections around them (``layer_cost``); where the card recomputes
-    some backward, no more than two for each forward one are counted, one for the gradient of either factor. Softmax, biases and
-    memory traffic are free, so nothing in fp32 that does these products takes less than their time at the rate of one large fp32
-    matrix product.
+    The floor counts the card's matrix products and the projections around them (``layer_cost``). Where the card recomputes
+    products in the backward pass, at most two are counted for each forward product, one for the gradient of either factor.
+    Softmax, biases and memory traffic are free, so no fp32 code that computes these products is faster than the floor at the
+    rate of one large fp32 matrix product.
     """
     with torch.device("meta"):
         layer = builder(name, OURS, dim, heads, row)(length)

@@ -35,7 +35,7 @@ class ProjectedCore(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(dim, dim) for _ in range(4))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Attention of projected tokens, projected."""
+        """Project the tokens, attend, and project the result."""
         split = (each(tokens).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (self.query, self.key, self.value))
         out: Tensor = self.out(self.core(*split).transpose(1, 2).flatten(2))
         return out
@@ -50,7 +50,7 @@ class ProjectedOutput(nn.Module):
         self.out = nn.Linear(dim, dim)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Projection of the layer's first result."""
+        """Project the first result of the inner layer."""
         out: Tensor = self.out(self.inner(tokens, **self.masks(tokens))[0])
         return out
 
@@ -65,7 +65,7 @@ def longformer(dim: int, heads: int, value: int, length: int) -> nn.Module:
 
 def lsh(dim: int, heads: int, value: int, length: int) -> nn.Module:
     """Reformer's layer with chunks of ``value``; the model chooses buckets by the length."""
-    package("transformers").logging.set_verbosity_error()  # it warns of the buckets that it chooses, amid the bar of progress
+    package("transformers").logging.set_verbosity_error()  # its warning about the chosen buckets would break the progress bar
     config = package("transformers").ReformerConfig(
         hidden_size=dim,
         num_attention_heads=heads,
@@ -102,7 +102,7 @@ def entmax(dim: int, heads: int, value: int, length: int) -> nn.Module:
 def fla_naive(folder: str) -> ModuleType:
     """Plain PyTorch reference of one operator of flash-linear-attention.
 
-    It is read from its own file: importing the package around it takes Triton and a quarter of a minute, which it does not need.
+    The reference is loaded from its own file, since importing the package needs Triton and a quarter of a minute.
 
     Raises:
         ImportError: the package is not installed.
@@ -120,7 +120,7 @@ def fla_naive(folder: str) -> ModuleType:
 
 
 def package(name: str) -> Any:
-    """Module of a public package, of which nothing is typed here."""
+    """Import a module of a public package, as an untyped object."""
     return importlib.import_module(name)
 
 

@@ -13,7 +13,7 @@ from attn_zoo.cost.timed import KINDS
 from attn_zoo.cost.timing import quartiles, quotients
 
 PRODUCT = "matrix product"
-"""Label of the product that gives the machine's rate."""
+"""Label of the matrix product that measures the machine's rate."""
 
 HEAD = (
     *("mechanism", "peer", "n", "direction", "ours / theirs", "ours (ms)", "theirs (ms)", "floor (ms)"),

@@ -33,7 +33,7 @@ class Settings:
 
 
 class BoundType(type):
-    """Type of the classes of ``attention_layer``, which have no importable name and are pickled as the call that makes them."""
+    """Metaclass of the classes that ``attention_layer`` returns; they cannot be imported by name, so pickle rebuilds them."""
 
 
 class TimmAttention(MultiHeadAttention, metaclass=BoundType):
@@ -47,8 +47,8 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         dim: width of the tokens, divisible by ``num_heads``.
         num_heads: number of heads.
         qkv_bias, proj_bias: True for a bias of the input projections, and of the output projection.
-        qk_norm: True to apply ``norm_layer(head_dim)`` to queries and keys, if the mechanism reads them, and to streams that
-            start as queries or keys. Keys are then projected before they are compressed.
+        qk_norm: True to apply ``norm_layer(head_dim)`` to queries and keys, if the mechanism reads them, and to streams that are
+            initialised as queries or keys. Keys are then projected before they are compressed.
         scale_norm: True to apply ``norm_layer(dim)`` before the output projection.
         attn_drop: dropout rate of attention weights; the option ``dropout``, if given, takes precedence.
         proj_drop: dropout rate of the output.
@@ -83,7 +83,7 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         self._refuse_shape(dim, num_heads, attn_head_dim, dim_out, gated)
         if (qk_norm or scale_norm) and norm_layer is None:
             raise ValueError(f"{bound.name} in timm: qk_norm and scale_norm need norm_layer, the class of the norm; got None")
-        # `auto` chooses for the device of the build, except for meta, where nothing can run.
+        # `auto` chooses an implementation for this device, except for meta, where nothing can run.
         building = torch.device(device) if device is not None and torch.device(device).type != "meta" else nullcontext()
         with building:
             super().__init__(
@@ -110,7 +110,7 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         return self.out
 
     def init_weights(self) -> None:
-        """Initialise the streams from their projections; timm calls this after it has re-initialised every linear layer."""
+        """Initialise the streams as copies of their projections; timm calls this after re-initialising every linear layer."""
         self.start_streams()
 
     def forward(  # type: ignore[override]  # timm's own signature: masks by keyword, no context
@@ -119,15 +119,15 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Float[Tensor, "batch length dim"]:
-        """Attend among the tokens.
+        """Apply self-attention to the tokens.
 
         Args:
-            attn_mask: mask of padding; see ``key_valid_of``. Unlike in timm, it also applies if ``is_causal`` is True.
+            attn_mask: padding mask; see ``key_valid_of``. Unlike in timm, it also applies if ``is_causal`` is True.
             is_causal: True if position i attends to positions up to i only; must equal the ``causal`` of the layer.
 
         Raises:
             ValueError: a shape or dtype does not fit.
-            UnsupportedError: the mask is not one of padding, ``is_causal`` differs from the layer's ``causal``, or the mechanism
+            UnsupportedError: the mask is not a padding mask, ``is_causal`` differs from the layer's ``causal``, or the mechanism
                 does not support the number of tokens.
         """
         mechanism = self.mechanism
@@ -169,7 +169,7 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         if order == "compress_first":
             raise UnsupportedError(
                 f"{self.settings.name} in timm: qk_norm normalises each key before they are compressed, so order='compress_first' "
-                "would be another map; use order='auto'"
+                "would compute something else; use order='auto'"
             )
         return "project_first"
 
@@ -199,7 +199,7 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
 
     def _normed(self, name: str, split: Tensor) -> Tensor:
         norm = {"query": self.q_norm, "key": self.k_norm}.get(name)
-        # Autocast computes norms in float32; mechanisms require one dtype.
+        # Cast back: autocast computes norms in float32, and mechanisms require one dtype.
         return split if norm is None else norm(split).to(split.dtype)
 
     def _project(self, name: str, tokens: Tensor) -> Tensor:
@@ -259,17 +259,17 @@ def attention_layer(
     short_convolution: int = 0,
     **options: Any,
 ) -> type[TimmAttention]:
-    """Class for ``attn_layer=``, with the mechanism, its options and the length bound to it.
+    """Return a class for ``attn_layer=``, with the mechanism, its options and the length bound to it.
 
-    timm requires a class and gives it the width and the heads but not the length, so that ``length`` is bound here. If options
-    concern the stack of layers, call ``join_layers`` on the model.
+    timm requires a class and passes it the width and the number of heads but not the length, so ``length`` is bound here. If
+    options concern the stack of layers, call ``join_layers`` on the model.
 
     Args:
         name: a registered attention.
-        length: tokens per image in every block: patches and prefix tokens, such as the class token.
+        length: number of tokens per image in every block: patches and prefix tokens, such as the class token.
         implementation: a name on the card, or ``auto``, the fastest that the device of the inputs can run.
         causal: True if position i attends to positions up to i only; the model must then be called with ``is_causal=True``.
-        fused: True for one weight for q, k and v.
+        fused: True for one weight for the query, key and value projections.
         order: see ``attn_zoo.layer.Order``.
         short_convolution: width of the convolution of ``MultiHeadAttention``, over patches in order after the prefix tokens.
         **options: options of the mechanism.
@@ -277,7 +277,7 @@ def attention_layer(
     Raises:
         UnknownNameError: no such attention, or no such option of it.
         ValueError: an option is out of its range.
-        UnsupportedError: ``causal`` is not on the card, or the name is that of a hybrid.
+        UnsupportedError: the card does not claim ``causal``, or ``name`` is a hybrid.
     """
     if "+" in name:
         raise UnsupportedError(

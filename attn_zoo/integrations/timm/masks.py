@@ -1,4 +1,4 @@
-"""Conversion of timm's ``attn_mask`` to a mask of padding."""
+"""Conversion of timm's ``attn_mask`` to a padding mask."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ SHAPES = "(batch, keys), (batch, 1, 1, keys) or (batch, 1, queries, keys)"
 
 
 def key_valid_of(name: str, attn_mask: Tensor, *, batch: int, length: int, causal: bool) -> Bool[Tensor, "batch keys"]:
-    """Mask that is True for a real token, from a mask in the convention of ``scaled_dot_product_attention``.
+    """Convert a mask in the convention of ``scaled_dot_product_attention`` to a padding mask, True for a real token.
 
-    The mask must hide the same keys from every query. It is boolean (True is visible) or added to the scores (0 is visible; -inf
-    and the lowest number of the dtype are hidden). Rows of padding queries may hold anything, as in timm's masks for images of
-    several sizes (NaFlex), and so may, with ``causal``, entries above the diagonal. Values of additive masks, and of masks with
-    axes of heads or queries, are checked, which synchronises a GPU.
+    The mask must hide the same keys from every query. It is boolean (True is visible) or additive (0 is visible; -inf and the
+    lowest number of the dtype are hidden). Rows of padding queries may have any values, as in timm's masks for images of several
+    sizes (NaFlex); with ``causal`` so may entries above the diagonal. Values of additive masks, and of masks with a head or query
+    axis, are checked, which synchronises a GPU.
 
     Args:
         name: name of the attention, for messages.
-        causal: True if the layer is causal, so that later keys are hidden anyway.
+        causal: True if the layer is causal, so that it hides later keys itself.
 
     Raises:
         ValueError: the mask has a shape or dtype that timm does not use.
@@ -30,7 +30,7 @@ def key_valid_of(name: str, attn_mask: Tensor, *, batch: int, length: int, causa
     seen = _four_axes(name, _seen(name, attn_mask), batch, length)
     if seen.shape[1] > 1:
         if bool((seen != seen[:, :1]).any()):
-            raise UnsupportedError(f"{name} in timm: attn_mask differs from head to head; only padding can be left out")
+            raise UnsupportedError(f"{name} in timm: attn_mask differs between heads; it can only mask padding")
         seen = seen[:, :1]
     if seen.shape[2] == 1:
         return seen[:, 0, 0].expand(batch, length)
@@ -42,8 +42,8 @@ def key_valid_of(name: str, attn_mask: Tensor, *, batch: int, length: int, causa
         as_padding = as_padding | later
     if not bool((as_padding | ~valid[:, :, None]).all()):
         raise UnsupportedError(
-            f"{name} in timm: attn_mask hides other keys from other queries, which cannot be honoured; only padding can be left "
-            "out (the same keys for all queries), and the future where the layer was built with causal=True"
+            f"{name} in timm: attn_mask hides different keys from different queries; it can only mask padding (the same keys for "
+            "all queries), and later keys if the layer was built with causal=True"
         )
     return valid.expand(batch, length)
 
@@ -52,12 +52,14 @@ def _seen(name: str, attn_mask: Tensor) -> Tensor:
     if attn_mask.dtype == torch.bool:
         return attn_mask
     if not attn_mask.is_floating_point():
-        raise ValueError(f"{name} in timm: attn_mask is boolean or added to the scores, so of a float dtype; got {attn_mask.dtype}")
+        raise ValueError(
+            f"{name} in timm: attn_mask must be boolean, or of a float dtype to be added to the scores; got {attn_mask.dtype}"
+        )
     hidden = attn_mask <= torch.finfo(attn_mask.dtype).min
     if not bool((hidden | (attn_mask == 0)).all()):
         raise UnsupportedError(
-            f"{name} in timm: attn_mask adds a bias to the scores, which only exact attention with scores has; only padding can be "
-            "left out: 0 for a real token, -inf or the dtype's least number for padding"
+            f"{name} in timm: attn_mask adds a bias to the scores, which most attentions do not compute; it can only mask "
+            "padding: 0 for a real token, -inf or the dtype's least number for padding"
         )
     return ~hidden
 
@@ -66,12 +68,12 @@ def _four_axes(name: str, seen: Tensor, batch: int, length: int) -> Bool[Tensor,
     shape = tuple(seen.shape)
     if seen.dim() == 2 and shape == (length, length) and 1 < batch == length:
         raise ValueError(
-            f"{name} in timm: attn_mask {shape} may mean (batch, keys) or (queries, keys), since both count {length} here; "
+            f"{name} in timm: attn_mask {shape} may mean (batch, keys) or (queries, keys), since both have length {length} here; "
             "pass (batch, 1, 1, keys) for padding"
         )
     if seen.dim() == 2:
         seen = seen[None, None] if shape == (length, length) else seen[:, None, None]
     fits = seen.dim() == 4 and seen.shape[3] == length and seen.shape[2] in (1, length) and seen.shape[0] in (1, batch)
     if not fits:
-        raise ValueError(f"{name} in timm: attn_mask is {SHAPES} with batch={batch} and {length} tokens; got {shape}")
+        raise ValueError(f"{name} in timm: attn_mask must be {SHAPES} with batch={batch} and {length} tokens; got {shape}")
     return seen

@@ -21,10 +21,10 @@ OWN = ("mechanism.", "stream_projections.", "short_convolution.")
 OF_ANOTHER_KIND = {
     "AttentionRope": "turns queries and keys by their positions (rotary embedding)",
     "Attention2d": "attends over a map of features with convolutions around it",
-    "ClassAttn": "lets the class token alone attend",
+    "ClassAttn": "lets only the class token attend",
     "DiffAttention": "is the difference of two softmax maps",
     "DiffParallelScalingBlock": "makes q, k and v in one projection with its MLP, and is the difference of two softmax maps",
-    "EvaAttention": "turns queries and keys by their positions (rotary embedding) or has a bias for queries and values alone",
+    "EvaAttention": "turns queries and keys by their positions (rotary embedding) or has a bias for queries and values only",
     "MaskUnitAttention": "attends inside units of a mask, with pooled queries",
     "MultiScaleAttention": "pools queries, keys and values on a map of features",
     "ParallelScalingBlock": "makes q, k and v in one projection with its MLP",
@@ -34,7 +34,7 @@ OF_ANOTHER_KIND = {
     "beit.Attention": "adds a bias for relative positions to its scores and has no bias for keys",
     "vision_transformer_sam.Attention": "attends inside windows, with a bias for relative positions",
 }
-"""Reasons why other attentions of timm are not replaced, by class, or by module and class for ambiguous names."""
+"""Reasons why timm's other attention classes are not replaced, by class name, or by module and class if the name is ambiguous."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class ReplacedLayer:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Report of ``replace_attention``; ``str`` gives a summary of a few lines."""
+    """Report of ``replace_attention``; ``str`` formats a short summary."""
 
     attention: str
     layers: tuple[ReplacedLayer, ...]
     left: tuple[str, ...]
-    """Other kinds of attention, such as pooling by a query, which are not replaced: path and class."""
+    """Path and class of attention modules of other kinds, such as attention pooling, which are not replaced."""
 
     def __str__(self) -> str:
         groups: dict[tuple[Any, ...], list[str]] = {}
@@ -91,21 +91,21 @@ def replace_attention(
 ) -> M:
     """Replace every ``timm.layers.Attention`` of a model by a mechanism, in place, with its weights preserved.
 
-    The projections of queries, keys, values and output keep their weights, biases and ``requires_grad``; norms (``qk_norm``,
-    ``scale_norm``) and dropout rates stay. A mechanism with one tensor for queries and keys takes the projection of the queries.
+    The query, key, value and output projections keep their weights, biases and ``requires_grad``; norms (``qk_norm``,
+    ``scale_norm``) and dropout rates are kept. A mechanism with one tensor for queries and keys gets the query projection.
     Projections that a mechanism does not read are dropped. The mechanism's own parameters, such as Linformer's E and F, and those
-    of a short convolution are new: create the optimiser afterwards, and train them. If the mechanism equals softmax attention with
-    its options, the outputs of the model do not change. Layers are joined (``join_layers``). All layers are built before the
-    first is replaced, so that an error leaves the model unchanged.
+    of a short convolution are new: create the optimiser afterwards, and train them. If the mechanism with its options equals
+    softmax attention, the outputs of the model do not change. Layers are joined (``join_layers``). All layers are built before
+    the first is replaced, so that an error leaves the model unchanged.
 
     Args:
         model: a model of timm, trained or not.
-        attention: a registered attention, or a hybrid such as ``3*linformer[projected_length=64]+softmax``, whose mechanisms the
-            layers take in turn.
+        attention: a registered attention, or a hybrid such as ``3*linformer[projected_length=64]+softmax``, a pattern of
+            mechanisms that is repeated over the layers.
         length: number of tokens in every layer, prefix tokens included; the maximum if images differ in size. None takes it from
             a VisionTransformer, or counts it with ``example``.
         example: an input of the model, run once without gradients to count the tokens of every layer; for models whose stages
-            have different numbers.
+            have different numbers of tokens.
         implementation, causal, fused, order, short_convolution, **options: see ``attention_layer``.
 
     Returns:
@@ -113,11 +113,11 @@ def replace_attention(
 
     Raises:
         UnknownNameError: no such attention, implementation or option.
-        ValueError: an option is out of its range, both ``length`` and ``example`` are given, ``model`` is a layer itself, or it has
-            fewer layers than the turn of a hybrid.
+        ValueError: an option is out of its range, both ``length`` and ``example`` are given, ``model`` is itself an attention
+            layer, or it has fewer layers than the pattern of a hybrid.
         UnsupportedError: the model has no such attention, has one that the layer cannot reproduce, or does not state its number of
             tokens; or the mechanism does not support an argument.
-        TypeError: ``model`` is no model.
+        TypeError: ``model`` is not an ``nn.Module``.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"replace_attention takes a model of timm, an nn.Module; got {type(model).__name__}")
@@ -141,24 +141,24 @@ def replace_attention(
     for path, old in places.items():
         model.set_submodule(path, built[old])
     reports = (_report(path, old, built[old]) for path, old in places.items())
-    # A plain attribute, not part of the state; the annotation of nn.Module has tensors and modules only.
+    # A plain attribute, not part of the state dict; nn.Module's annotation allows tensors and modules only.
     model.attention_replacement = Replacement(str(row), tuple(reports), tuple(_others(model)))  # type: ignore[assignment]
     return model
 
 
 def _places(model: nn.Module) -> dict[str, nn.Module]:
-    """Modules of timm's attention by path; one module may have several paths."""
+    """Attention modules of timm, by path; one module may have several paths."""
     from timm.layers.attention import Attention
 
     modules = model.named_modules(remove_duplicate=False)
     places: dict[str, nn.Module] = {path: module for path, module in modules if type(module) is Attention}
     if "" in places:
-        raise ValueError("replace_attention works inside a model; this is the attention itself, give what holds it")
+        raise ValueError("replace_attention needs a model; this module is the attention itself: give the module that holds it")
     if places:
         return places
     name = type(model).__name__
     if any(isinstance(module, MultiHeadAttention) for module in model.modules()):
-        raise UnsupportedError(f"the attention of this {name} is attn-zoo's already; replace it in a model as timm makes it")
+        raise UnsupportedError(f"the attention of this {name} is attn-zoo's already; replace it in a model as timm builds it")
     found = {_kind(module): _reason(module) for module in model.modules() if _attends(module)}
     reasons = "; ".join(f"its {kind} {reason}" for kind, reason in found.items()) or "it has no attention"
     raise UnsupportedError(f"{name} holds no timm.layers.Attention, the only kind that can be replaced: {reasons}")
@@ -188,7 +188,7 @@ def _replacement_of(old: Any, path: str, kind: type[TimmAttention]) -> TimmAtten
         dim_out=old.proj.out_features,
         gated=getattr(old, "gate", None) is not None,
     )
-    # The original norm modules, of any class and settings.
+    # Reuse the original norm modules, whatever their class and settings.
     new.q_norm = q_norm if "query" in new.reads else None
     new.k_norm = k_norm if "key" in new.reads else None
     new.norm = norm
@@ -217,7 +217,7 @@ def _report(path: str, old: Any, new: TimmAttention) -> ReplacedLayer:
 
 
 def _others(model: nn.Module) -> list[str]:
-    """Outermost attention modules that are not of the zoo."""
+    """Outermost attention modules that do not belong to the zoo."""
     paths: list[str] = []
     for path, module in model.named_modules():
         inside = any(path.startswith(f"{above}.") for above in paths)
@@ -237,7 +237,7 @@ def _kind(module: nn.Module) -> str:
 
 
 def _reason(module: nn.Module) -> str:
-    return OF_ANOTHER_KIND.get(_kind(module), "is of a kind of its own")
+    return OF_ANOTHER_KIND.get(_kind(module), "is of a kind unknown to attn-zoo")
 
 
 def _listed(names: tuple[str, ...]) -> str:

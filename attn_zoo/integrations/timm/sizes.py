@@ -16,7 +16,7 @@ def tokens_of(model: nn.Module) -> int:
     """Number of patches and prefix tokens (class token, registers) in every block of a VisionTransformer.
 
     Raises:
-        UnsupportedError: the model is no VisionTransformer.
+        UnsupportedError: the model is not a VisionTransformer.
     """
     if not _is_vision_transformer(model):
         raise UnsupportedError(
@@ -28,7 +28,7 @@ def tokens_of(model: nn.Module) -> int:
 
 @torch.no_grad()
 def count_tokens(model: nn.Module, layers: dict[str, nn.Module], example: Any) -> dict[str, int]:
-    """Number of tokens in each layer, by path, from a call of the model with ``example`` in evaluation mode.
+    """Count the tokens in each layer, by path, by running the model on ``example`` in evaluation mode.
 
     Raises:
         UnsupportedError: a layer is not called, or has different numbers of tokens in one call of the model.
@@ -65,8 +65,8 @@ def set_input_size(
 ) -> int:
     """Call timm's ``model.set_input_size``, and resize the zoo's layers to the new number of tokens.
 
-    Parameters for each position are interpolated or cut by the mechanism's ``resize_length`` and become new parameters, like the
-    position embedding: create the optimiser afterwards. If one layer cannot be resized, nothing is changed.
+    The mechanism's ``resize_length`` interpolates or cuts parameters that depend on the position. Like the position embedding
+    they become new parameters: create the optimiser afterwards. If one layer cannot be resized, nothing is changed.
 
     Args:
         img_size: height and width of the images in pixels; None keeps them.
@@ -76,10 +76,10 @@ def set_input_size(
         The new number of tokens.
 
     Raises:
-        UnsupportedError: the model is no VisionTransformer, has no layer of the zoo, or a mechanism cannot be resized.
+        UnsupportedError: the model is not a VisionTransformer, has no layer of the zoo, or a mechanism cannot be resized.
     """
     if not _is_vision_transformer(model):
-        raise UnsupportedError(f"timm's {type(model).__name__} is no VisionTransformer; build it anew for the other size of images")
+        raise UnsupportedError(f"timm's {type(model).__name__} is not a VisionTransformer; build it anew for the other image size")
     layers = {path: module for path, module in model.named_modules() if isinstance(module, TimmAttention)}
     if not layers:
         raise UnsupportedError(f"this {type(model).__name__} holds no layer of the zoo; call its own set_input_size")
@@ -91,7 +91,7 @@ def set_input_size(
         try:
             copy.deepcopy(layer.mechanism).resize_length(length)
         except (UnsupportedError, ValueError) as refusal:
-            raise UnsupportedError(f"{path} cannot go over to {length} tokens: {refusal}") from refusal
+            raise UnsupportedError(f"{path} cannot be resized to {length} tokens: {refusal}") from refusal
     model.set_input_size(**sizes)  # type: ignore[operator]  # of timm's VisionTransformer
     for layer in layers.values():
         layer.resize_length(length)
@@ -99,7 +99,7 @@ def set_input_size(
 
 
 def _is_vision_transformer(model: nn.Module) -> bool:
-    # Imported here, since importing timm takes seconds and building a layer does not need it.
+    # Imported here, because importing timm takes seconds and building a layer does not need it.
     from timm.models.vision_transformer import VisionTransformer
 
     return isinstance(model, VisionTransformer)

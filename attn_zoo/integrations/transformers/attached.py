@@ -1,4 +1,4 @@
-"""Submodule that replaces softmax in an attention module of transformers."""
+"""Submodule that holds a mechanism and replaces softmax in an attention module of transformers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Attached(nn.Module):
         convolution: short convolution of the tokens before their projections.
 
     Raises:
-        UnsupportedError: a stream of the mechanism starts as a projection that the module lacks.
+        UnsupportedError: a stream of the mechanism is initialised from a projection that the module lacks.
     """
 
     def __init__(self, mechanism: Attention, site: Site, convolution: ShortConvolution | None = None) -> None:
         super().__init__()
         self.mechanism, self.convolution = mechanism, convolution
         self.newest = _over_cached_keys(mechanism) if convolution is None else None
-        """Mechanism for one new token over cached keys; None if the mechanism cannot do so, or needs past tokens to convolve."""
+        """Mechanism for one new token over cached keys; None if it does not support this, or if a convolution needs past tokens."""
         self.recurrent = self.newest is None and mechanism.geometry.causal and mechanism.card.can.stepwise
         """True if the cache holds a recurrent state in place of keys and values."""
         self.name, self.crosses, self.rate = site.name, site.crosses, site.dropout
@@ -65,9 +65,9 @@ class Attached(nn.Module):
         """Apply the mechanism.
 
         Args:
-            query, key, value: projected (and rotated) tokens; heads of grouped keys and values are repeated.
+            query, key, value: projected (and rotated) tokens; grouped key and value heads are repeated here.
             key_valid: True for a real token.
-            scaling: factor of query · key; None for the module's own.
+            scaling: factor of query · key; None for the module's default.
 
         Raises:
             UnsupportedError: the mechanism does not support the call.
@@ -75,13 +75,13 @@ class Attached(nn.Module):
         card = self.mechanism.card
         if self.groups > 1:
             key, value = (tensor.repeat_interleave(self.groups, dim=1) for tensor in (key, value))
-        # Mechanisms divide by √d themselves; the rest of the model's scaling is multiplied into the queries.
+        # Mechanisms divide the scores by √d; any other factor of the model's scaling is multiplied into the queries.
         factor = (self.scaling if scaling is None else scaling) * self.head_dim**0.5
         if abs(factor - 1.0) > 1e-12:
             if card.can.shares_query_key:
                 raise UnsupportedError(
-                    f"{self.name} multiplies its scores by another factor than 1/√d, and {card.name} has one tensor for queries "
-                    "and keys, which cannot take it up; choose another attention"
+                    f"{self.name} scales its scores by another factor than 1/√d, and {card.name} has one tensor for queries "
+                    "and keys, which cannot absorb that factor; choose another attention"
                 )
             query = query * factor
         key = query if card.can.shares_query_key else key
@@ -93,7 +93,7 @@ class Attached(nn.Module):
         return mixed.transpose(1, 2).contiguous()
 
     def _step(self, query: Tensor, key: Tensor, value: Tensor, layer: StateLayer) -> Tensor:
-        """Output for the new tokens; the cache layer gets the state after them."""
+        """Compute the output for the new tokens, and store the state after them in the cache layer."""
         state = layer.state
         if state is None:
             state = self.mechanism.initial_state(len(value), dtype=value.dtype, device=value.device)
@@ -106,7 +106,7 @@ class Attached(nn.Module):
         assert self.tokens is not None, "hand_tokens runs before the module that calls this"
         (tokens, source), self.tokens = self.tokens, None
         if key_valid is not None:
-            # Set to zero, not only masked: a NaN in padding would give weight gradients of 0 · NaN.
+            # Padding is set to zero, because a NaN in masked tokens would still give weight gradients of 0 · NaN.
             source = source.masked_fill(~key_valid[..., None], 0)
             tokens = tokens if self.crosses else source
         of = {"queries": tokens, "keys": source}
@@ -119,12 +119,12 @@ class Attached(nn.Module):
 
 
 def _held(stream: Stream, start: int) -> int | None:
-    """Number of tokens of a stream in a chunk that begins at position ``start``; None for all."""
+    """Number of tokens that a stream reads in a chunk that begins at position ``start``; None for all."""
     return None if stream.first is None else max(stream.first - start, 0)
 
 
 def _over_cached_keys(mechanism: Attention) -> Attention | None:
-    """Non-causal copy of an exact mechanism, by which one new token attends to all cached keys; None for other mechanisms."""
+    """Non-causal copy of an exact causal mechanism, with which one new token attends to all cached keys; None for others."""
     can, geometry = mechanism.card.can, mechanism.geometry
     if not (geometry.causal and can.exact and can.cross and can.any_length):
         return None
@@ -140,7 +140,7 @@ def attached_to(module: nn.Module) -> Attached | None:
 def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Pre-forward hook of an attention module: open the cache, convolve the tokens, and store them for the streams.
 
-    The attention interface, which is called afterwards, does not receive the tokens.
+    The hook is needed because the attention interface, called afterwards, does not receive the tokens.
 
     Returns:
         The module's arguments with convolved tokens, or None if they do not change.
@@ -151,7 +151,8 @@ def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     attached = attached_to(module)
     if attached is None or module.config._attn_implementation != NAME:  # type: ignore[union-attr]
         return None
-    cache = None if attached.crosses else kwargs.get("past_key_values")
+    # The argument is called past_key_values before transformers 5.24.
+    cache = None if attached.crosses else kwargs.get("cache", kwargs.get("past_key_values"))
     layer = None if cache is None else _open_cache(attached, module, cache, _mask_of(args, kwargs))
     tokens, convolution = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0], attached.convolution
     if convolution is not None and layer is not None:
@@ -184,22 +185,22 @@ def _open_cache(attached: Attached, module: Any, cache: Any, mask: Tensor | None
 
         layer = state_layer(cache, module.layer_idx)
         if layer is None:
-            reason = f"{name} cannot go on from this {type(cache).__name__}"
+            reason = f"{name} cannot continue from this {type(cache).__name__}"
         else:
             whole = "it was in training mode" if module.training else "padding" if mask is not None and not mask.all() else ""
             if not whole and not layer.closed:
                 return layer
-            reason = f"{name} has no state of the tokens before ({layer.closed or whole})" if layer.length > 0 else ""
+            reason = f"{name} has no state for the earlier tokens ({layer.closed or whole})" if layer.length > 0 else ""
             layer.closed = layer.closed or whole
     elif getattr(cache, "is_compileable", False) or (attached.mechanism.geometry.causal and attached.newest is None):
-        reason = f"{name} cannot go on from this {type(cache).__name__}"
+        reason = f"{name} cannot continue from this {type(cache).__name__}"
     if reason:
         raise UnsupportedError(f"{attached.name}: {reason}; call the model, or generate, with use_cache=False")
     return None
 
 
 def _mask_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """Mask of real keys from ``key_mask``, found as the only boolean matrix among the module's arguments."""
+    """Mask of real keys that ``key_mask`` returned: the only boolean matrix among the module's arguments."""
     candidates = (kwargs.get("attention_mask"), *args[1:])
     return next((mask for mask in candidates if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 2), None)
 

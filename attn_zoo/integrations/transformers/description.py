@@ -18,12 +18,12 @@ NOTHING_ATTACHED = (
 )
 
 VERSION = 1
-"""Version of the layout below; other versions are refused."""
+"""Version of the description's layout; other versions are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Arguments of one call of ``replace_attention``, with a number as length."""
+    """Arguments of one call of ``replace_attention``, with the length filled in."""
 
     attention: str
     implementation: str
@@ -37,9 +37,9 @@ class Replacement:
 
 
 def add(config: Any, replacement: Replacement) -> None:
-    """Append a replacement to those in a model's configuration."""
+    """Append a replacement to the list in a model's configuration."""
     entry = asdict(replacement)
-    if not replacement.short_convolution:  # added after version 1 of the layout, which older releases read without it
+    if not replacement.short_convolution:  # added to version 1 later: older releases read only entries without it
         del entry["short_convolution"]
     entry["options"] = {name: value.value if isinstance(value, Enum) else value for name, value in replacement.options.items()}
     _write(config, replacements=[*_read(config).get("replacements", []), entry])
@@ -49,22 +49,22 @@ def replacements_of(config: Any) -> list[Replacement]:
     """Replacements in a configuration, in order.
 
     Raises:
-        UnsupportedError: the layout is not readable by this version.
+        UnsupportedError: this version cannot read the layout.
     """
     description = _read(config)
     try:
         return [Replacement(**one) for one in description.get("replacements", [])]
     except TypeError as error:
-        raise UnsupportedError(f"config.{NAME} tells of a replacement that cannot be read: {error}") from error
+        raise UnsupportedError(f"config.{NAME} describes a replacement that cannot be read: {error}") from error
 
 
 def set_directions(config: Any, causal: Iterable[bool]) -> None:
-    """Store the causality of the mechanisms under a configuration, for mask functions, which receive the configuration."""
+    """Store in a configuration whether its mechanisms are causal, for the mask function, which receives the configuration."""
     _write(config, causal=sorted(set(causal)))
 
 
 def directions_of(config: Any) -> list[bool]:
-    """Causality of the mechanisms under a configuration: True, False, or both values."""
+    """Causality of the mechanisms that use a configuration: a list of True, False or both."""
     return list(_read(config).get("causal", ()))
 
 

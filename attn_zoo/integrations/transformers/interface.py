@@ -12,11 +12,11 @@ from attn_zoo.integrations.transformers.attached import Attached, attached_to
 from attn_zoo.integrations.transformers.description import NOTHING_ATTACHED
 
 HARMLESS = frozenset(
-    ["position_ids", "cache_position", "position_embeddings", "past_key_values", "use_cache", "num_items_in_batch", "labels"]
-    + ["output_hidden_states", "return_dict", "logits_to_keep", "token_type_ids", "interpolate_pos_encoding"]
+    ["position_ids", "cache_position", "position_embeddings", "past_key_values", "cache", "use_cache", "num_items_in_batch"]
+    + ["labels", "output_hidden_states", "return_dict", "logits_to_keep", "token_type_ids", "interpolate_pos_encoding"]
     + ["encoder_hidden_states", "encoder_attention_mask"]
 )
-"""Keyword arguments of models without effect on attention. Others are refused, unless they are None or False."""
+"""Keyword arguments that have no effect on attention. Others are refused, unless they are None or False."""
 
 
 def attend(
@@ -34,10 +34,10 @@ def attend(
 
     Args:
         attention_mask: result of ``key_mask``.
-        scaling: factor of query · key; None for the module's own.
+        scaling: factor of query · key; None for the module's default.
         dropout: dropout rate of this call; in training it must equal the model's rate at the time of the replacement.
         is_causal: causality of this call; None if the model does not state it.
-        **rest: other arguments of models; those that would change attention are refused.
+        **rest: other arguments that the model passes; those that would change attention are refused.
 
     Returns:
         The output, and None in place of attention weights.
@@ -52,23 +52,24 @@ def attend(
     unsupported = sorted(word for word, value in rest.items() if word not in HARMLESS and value is not None and value is not False)
     if unsupported:
         raise UnsupportedError(
-            f"{attached.name}: {', '.join(unsupported)} cannot be honoured by {name}; call the model without, or choose one whose "
-            "attention is plain softmax"
+            f"{attached.name}: {', '.join(unsupported)} cannot be honoured by {name}; call the model without, or choose a model "
+            "with plain softmax attention"
         )
     if attention_mask is not None and attention_mask.dim() != 2:
         raise UnsupportedError(
-            f"{attached.name}: a mask of shape {tuple(attention_mask.shape)} tells queries apart, which {name} cannot honour; pass "
+            f"{attached.name}: a mask of shape {tuple(attention_mask.shape)} differs between queries, which {name} does not "
+            "support; pass "
             "an attention_mask of shape (batch, length)"
         )
     if is_causal is not None and is_causal != mechanism.geometry.causal:
         raise UnsupportedError(
             f"{attached.name}: the call says is_causal={is_causal}, and {name} was built with causal={mechanism.geometry.causal}; "
-            "change the model's configuration first and replace the attention then"
+            "change the model's configuration first, then replace the attention"
         )
     if module.training and dropout != attached.rate:
         raise UnsupportedError(
-            f"{attached.name}: the model would drop a share of {dropout} of the attention weights, and dropped {attached.rate} "
-            f"when {name} was put in; replace the attention anew, with attention_dropout={dropout}"
+            f"{attached.name}: the model now drops a share of {dropout} of the attention weights, but {attached.rate} when "
+            f"{name} was attached; replace the attention again, with attention_dropout={dropout}"
         )
     _check_cached(attached, query.shape[2], key.shape[2])
     return attached(query, key, value, attention_mask, scaling), None
@@ -78,6 +79,6 @@ def _check_cached(attached: Attached, queries: int, keys: int) -> None:
     mechanism = attached.mechanism
     if mechanism.geometry.causal and queries != keys and (attached.newest is None or queries > 1):
         raise UnsupportedError(
-            f"{attached.name}: {queries} queries with {keys} keys, of which some come from a cache, and {mechanism.card.name} "
-            f"answers {'one new token' if attached.newest else 'all tokens'} in one call; call the model with use_cache=False"
+            f"{attached.name}: {queries} queries with {keys} keys, some of them from a cache, but {mechanism.card.name} "
+            f"takes {'one new token' if attached.newest else 'all tokens'} in one call; call the model with use_cache=False"
         )

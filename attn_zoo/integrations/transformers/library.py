@@ -12,7 +12,7 @@ from attn_zoo.integrations.transformers.description import NAME
 def require_transformers() -> Any:
     """Import transformers and register the zoo's attention and mask functions under ``NAME``.
 
-    Registration adds one entry to each of two tables; other models of the process are not affected.
+    Registration adds one entry to each of two tables; other models in the process are not affected.
 
     Raises:
         UnsupportedError: the package is missing; the message names the extra.

@@ -1,4 +1,4 @@
-"""Conversion of transformers' description of a mask to a mask of real keys."""
+"""Conversion of transformers' mask arguments to a padding mask over keys."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def key_mask(
     local_size: int | None = None,
     **rest: Any,
 ) -> Bool[Tensor, "batch keys"] | None:
-    """Mask function, which transformers calls once for each forward pass and whose result reaches every attention layer.
+    """Return the padding mask. transformers calls this once per forward pass and passes the result to every attention layer.
 
-    The mask has no axis of queries: causality belongs to the mechanism, and padding is a property of keys.
+    The mask has no query axis: the mechanism itself is causal or not, and padding is a property of keys.
 
     Args:
         batch_size, kv_length, kv_offset: shape of the mask, and position of the first key.
@@ -36,10 +36,10 @@ def key_mask(
         config: configuration of the model.
         attention_mask: zero or False for padding.
         local_size: width of a window; refused unless None.
-        **rest: arguments for other implementations.
+        **rest: arguments for other implementations, ignored.
 
     Returns:
-        True for a real key, or None if all keys are real.
+        True for each real key, or None if all keys are real.
 
     Raises:
         UnsupportedError: the mask is neither causal nor bidirectional, or its causality differs from that of the mechanisms.
@@ -50,7 +50,7 @@ def key_mask(
     if mask_function not in known or local_size is not None:
         raise UnsupportedError(
             "the model asks for a mask that is neither causal nor bidirectional (a window, chunks, packed sequences or a rule of "
-            "its own), which cannot be honoured; choose a model without. Where position_ids restart, or the model is compiled, "
+            "its own), which cannot be honoured; choose another model. If position_ids restart, or the model is compiled, "
             "pass an attention_mask of shape (batch, length)"
         )
     causal, built = known[mask_function], directions_of(config)
@@ -59,13 +59,13 @@ def key_mask(
     if causal not in built:
         raise UnsupportedError(
             f"the model asks for {_WORDS[causal]} attention, and its mechanisms were built {_WORDS[not causal]}; "
-            "change the model's configuration first and replace the attention then"
+            "change the model's configuration first, then replace the attention"
         )
     if attention_mask is None:
         return None
     if attention_mask.shape != (batch_size, kv_length) or kv_offset != 0:
         raise UnsupportedError(
-            f"attention_mask must tell of each key whether it is real, in shape (batch, keys) = ({batch_size}, {kv_length}); got "
+            f"attention_mask must say for each key whether it is real, in shape (batch, keys) = ({batch_size}, {kv_length}); got "
             f"{tuple(attention_mask.shape)} for keys from position {kv_offset} on"
         )
     real = attention_mask.to(torch.bool)

@@ -34,19 +34,19 @@ def replace_attention(
 ) -> M:
     """Replace a model's softmax attention by a mechanism of the zoo, in place.
 
-    The weights of queries, keys, values and outputs are preserved. The mechanism is added as a submodule ``zoo`` of each attention
-    module. Streams (extra projections) of the mechanism are initialised as copies of the model's projections, without rotary
-    positions; a mechanism that shares queries and keys uses the model's queries for both.
+    The weights of the query, key, value and output projections are preserved. The mechanism is added as a submodule ``zoo`` of
+    each attention module. Streams (extra projections) of the mechanism are initialised as copies of the model's projections,
+    without rotary positions; a mechanism that shares queries and keys uses the model's queries for both.
     In generation a recurrent mechanism (one that claims ``stepwise``) stores its state in the model's cache, in place of keys and
     values. For a causal mechanism that can use neither such a state nor cached keys, ``use_cache`` is set to False.
 
     Args:
         model: a ``PreTrainedModel`` whose modules call transformers' attention interface.
-        attention: name of a registered mechanism, or a hybrid such as ``3*linformer[projected_length=64]+softmax``, whose
-            mechanisms the layers take in turn.
+        attention: name of a registered mechanism, or a hybrid such as ``3*linformer[projected_length=64]+softmax``, a pattern of
+            mechanisms that is repeated over the layers.
         length: number of tokens that the mechanism is built for; None for the model's number of positions.
         implementation: a name on the mechanism's card, or ``auto``, the fastest that the device of the inputs can run.
-        layers: indices of attention modules to change, from 0; None for all. Modules that were never changed keep softmax.
+        layers: indices of the attention modules to replace, from 0; None for all. Modules that were never replaced keep softmax.
         attention_dropout: dropout rate of attention weights; None for the model's own rate.
         short_convolution: width of a depthwise convolution of the tokens before their projections, 0 for none; see
             ``ShortConvolution``, which starts as the identity.
@@ -56,10 +56,10 @@ def replace_attention(
         The same model.
 
     Raises:
-        TypeError: ``model`` is no ``PreTrainedModel``.
+        TypeError: ``model`` is not a ``PreTrainedModel``.
         UnknownNameError: no such attention, implementation or option.
         ValueError: an option or ``layers`` is out of its range, the model does not state its number of positions, or it has fewer
-            layers than the turn of a hybrid.
+            layers than the pattern of a hybrid.
         UnsupportedError: the mechanism does not support the model, or the package is missing.
     """
     library = require_transformers()
@@ -87,7 +87,7 @@ def zoo_layers(model: nn.Module) -> list[Attention]:
 
 
 def carry_out(model: Any, replacement: Replacement) -> list[Attention]:
-    """Replace attention without an entry in the configuration. An error leaves the model unchanged.
+    """Replace attention without recording it in the model's configuration. An error leaves the model unchanged.
 
     Returns:
         The new mechanisms, in the order of the modules.
@@ -109,7 +109,7 @@ def carry_out(model: Any, replacement: Replacement) -> list[Attention]:
 
 
 def _with_numbers_by_rule(row: RowName, mechanisms: Sequence[Attention]) -> RowName:
-    """Row with the values of omitted options that follow the length, so that a later change of a rule changes no saved model.
+    """Fill in omitted options whose defaults depend on the length, so that later changes of these rules affect no saved model.
 
     An option with different values in different modules is left out.
     """
@@ -133,21 +133,22 @@ def _chosen(found: Sequence[Site], layers: Collection[int] | None) -> Sequence[S
 
 
 def _attach(site: Site, replacement: Replacement) -> Attached:
-    """Build a mechanism for a module, in the module's mode of training or evaluation."""
+    """Build a mechanism for a module, in the module's mode (training or evaluation)."""
     entry = card(replacement.attention)
     if site.crosses and not entry.can.cross:
         raise UnsupportedError(
-            f"{site.name} takes its keys from another sequence, which {entry.name} does not claim; name the others in layers="
+            f"{site.name} takes its keys from another sequence, which {entry.name} does not support; list the other modules in "
+            "layers="
         )
     if site.crosses and replacement.short_convolution:
         raise UnsupportedError(
-            f"{site.name} takes its keys from another sequence, and a short convolution is for self-attention; name the others in "
-            "layers="
+            f"{site.name} takes its keys from another sequence, and a short convolution is for self-attention; list the other "
+            "modules in layers="
         )
     options = _with_dropout(entry.name, entry.options, site.dropout, replacement)
     geometry = Geometry(site.heads, site.head_dim, replacement.length, replacement.length, site.causal)
     device, dtype = home(site.module)
-    # On the CPU in float32 in any context, since random numbers cannot be drawn in every dtype.
+    # Built on the CPU in float32, whatever the defaults, because random numbers cannot be drawn in every dtype.
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -181,7 +182,7 @@ def _with_dropout(name: str, kind: type, model_rate: float, replacement: Replace
 
 
 def _join(stack: Sequence[Attached]) -> None:
-    """Join the mechanisms of one name in all layers, as ``join_layers`` does for the zoo's own layers."""
+    """Join the mechanisms with the same name over all layers, as ``join_layers`` does for the zoo's own layers."""
     stacks: dict[str, list[Attention]] = {}
     for attached in stack:
         stacks.setdefault(attached.mechanism.card.name, []).append(attached.mechanism)
@@ -200,7 +201,7 @@ def _select_functions(model: Any) -> None:
     model.set_attn_implementation(NAME)
     if model.config._attn_implementation != NAME:
         raise UnsupportedError(
-            f"{type(model).__name__} does not call transformers' attention interface, so nothing can stand in for its attention"
+            f"{type(model).__name__} does not call transformers' attention interface, so its attention cannot be replaced"
         )
 
 
@@ -213,7 +214,7 @@ def _put(site: Site, attached: Attached) -> None:
 
 def _update_configurations(model: Any, found: Sequence[Site]) -> None:
     """Store causality in the configurations for mask functions, and turn off caches that the mechanisms cannot use."""
-    # Saved in config.json, where transformers reads it: without the zoo, loading fails instead of using softmax.
+    # Saved in config.json and read by transformers: without the zoo, loading fails instead of silently using softmax.
     model.config.attn_implementation = NAME
     configurations: dict[int, tuple[Any, list[Attached]]] = {}
     for site in found:

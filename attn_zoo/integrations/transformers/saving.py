@@ -38,7 +38,9 @@ def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
     config = options.pop("config", None) or library.AutoConfig.from_pretrained(folder, **own)
     replacements = replacements_of(config)
     if not replacements:
-        raise UnsupportedError(f"the configuration in {folder} tells of no replaced attention; load it with transformers itself")
+        raise UnsupportedError(
+            f"the configuration in {folder} names no replaced attention; load the model with transformers itself"
+        )
     for replacement in replacements:
         _require(replacement, folder)
     model_class = _class_for(kind, config, library)
@@ -58,7 +60,7 @@ def _require(replacement: Replacement, folder: str | Path) -> None:
         package = replacement.origin.partition(".")[0] or "a package that is not named"
         raise UnsupportedError(
             f"the model in {folder} was saved with attention {replacement.attention!r} of {package}, which is not installed here "
-            f"or failed to load (`attn-zoo list` tells); install it. {error}"
+            f"or failed to load (see `attn-zoo list`); install it. {error}"
         ) from error
 
 
@@ -70,27 +72,27 @@ def _class_for(kind: Any, config: Any, library: Any) -> Any:
 
 
 def _with_mechanisms(model_class: Any, replacements: list[Replacement]) -> Any:
-    """Subclass that is built with the replaced mechanisms, so that transformers loads their weights too."""
+    """Create a subclass whose constructor attaches the mechanisms, so that transformers loads their weights too."""
 
     def build(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         model_class.__init__(self, config, *args, **kwargs)
         for replacement in replacements:
             carry_out(self, replacement)
 
-    # Named like the original: transformers imports the module of a class, and saves its name.
+    # It has the name of the original, because transformers imports the module of a class and saves its name.
     attributes = {"__init__": build, "__module__": model_class.__module__, "__qualname__": model_class.__qualname__}
     return type(model_class.__name__, (model_class,), attributes)
 
 
 def _check_whole(model: Any, info: Any, folder: str | Path, version: str) -> None:
-    """Refuse a model if a part of a mechanism was not loaded, and so has its initial values."""
+    """Refuse a model in which weights of a mechanism were not loaded and still have their initial values."""
     misfits = [f"{word} {name}" for word in ("missing", "unexpected") for name in info[f"{word}_keys"] if ".zoo." in name]
     for mechanism in zoo_layers(model):
         unsaved = {name for name, _ in mechanism.named_buffers()} - set(mechanism.state_dict())
         misfits += [f"unsaved {mechanism.card.name} {name}" for name in sorted(unsaved)]
     if misfits:
         raise UnsupportedError(
-            f"the weights in {folder} do not fit the mechanisms that its configuration tells of: {', '.join(sorted(misfits)[:8])}; "
-            f"they were saved by transformers {getattr(model.config, 'transformers_version', None)}, this is {version}: where "
-            "modules were renamed between, load the model there, or pass key_mapping="
+            f"the weights in {folder} do not fit the mechanisms that its configuration names: {', '.join(sorted(misfits)[:8])}; "
+            f"they were saved by transformers {getattr(model.config, 'transformers_version', None)}, this is {version}: if "
+            "modules were renamed in between, load the model with that version, or pass key_mapping="
         )

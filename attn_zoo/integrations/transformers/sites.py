@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attn_zoo.contract import UnsupportedError
 
 _PROJECTIONS = (("query", "key", "value"), ("q_proj", "k_proj", "v_proj"), ("q_lin", "k_lin", "v_lin"))
-"""Names of projections in models; a fused one is ``c_attn``."""
+"""Names of the query, key and value projections in models; a fused projection is named ``c_attn``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Site:
     module: nn.Module
     heads: int
     key_heads: int
-    """Number of heads of keys and values; smaller than ``heads`` for grouped queries."""
+    """Number of key and value heads; smaller than ``heads`` in grouped-query attention."""
     head_dim: int
     causal: bool
     crosses: bool
@@ -39,9 +39,9 @@ class Site:
 
 
 def sites(model: nn.Module) -> list[Site]:
-    """Modules of a model that call the attention interface, in their order.
+    """Find the modules of a model that call the attention interface, in the model's order.
 
-    They are recognised by the attributes that the interface reads: a configuration and ``is_causal``.
+    They are recognised by their class name and by the attributes that the interface reads: a configuration and ``is_causal``.
 
     Raises:
         UnsupportedError: there is no such module, or one does not state its number of heads.
@@ -95,7 +95,7 @@ def scaling_of(module: Any, head_dim: int) -> float:
 
 
 def projection(site: Site, which: str) -> tuple[Float[Tensor, "width dim"], Float[Tensor, " width"] | None]:
-    """Weight and bias of a module's query, key or value projection; those of grouped keys and values repeated for every head.
+    """Weight and bias of a module's query, key or value projection; grouped key and value heads are repeated for every head.
 
     Raises:
         UnsupportedError: the module's projections have unknown names.
@@ -109,8 +109,8 @@ def projection(site: Site, which: str) -> tuple[Float[Tensor, "width dim"], Floa
     if fused is not None and not site.crosses:
         return fused.weight.T[at * site.width : (at + 1) * site.width], fused.bias[at * site.width : (at + 1) * site.width]
     raise UnsupportedError(
-        f"{site.name} ({type(site.module).__name__}) has no {which} projection under a name known here, and this attention asks "
-        "for a further projection that starts as a copy of it; choose an attention without streams"
+        f"{site.name} ({type(site.module).__name__}) has no {which} projection under a name known here, but this attention "
+        "needs another projection that starts as a copy of it; choose an attention without streams"
     )
 
 
@@ -125,7 +125,7 @@ def positions(model: Any) -> int:
     """Number of positions of a model, in tokens or patches, prefix tokens included.
 
     Raises:
-        ValueError: the model does not state it.
+        ValueError: the model does not state its number of positions.
     """
     for module in model.modules():
         table = getattr(module, "position_embeddings", None)

@@ -1,4 +1,4 @@
-"""Cache layer of transformers with the state of a recurrent mechanism in place of keys and values."""
+"""Cache layer of transformers that stores the state of a recurrent mechanism in place of keys and values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         self.length = 0
         """Number of tokens read."""
         self.closed = ""
-        """Reason why no state exists to continue from; empty if one exists."""
+        """Reason why generation cannot continue from a state; empty if it can."""
 
     def lazy_initialization(self, *tensors: Tensor) -> None:
         """Mark the layer as initialised; nothing is allocated."""
@@ -46,7 +46,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         return key_states, value_states
 
     def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
-        """Number of keys of a mask, and position of the first; older versions of transformers pass positions, not a length."""
+        """Number of keys of a mask, and position of the first key; older transformers pass positions in place of a length."""
         return self.length + (query_length if isinstance(query_length, int) else len(query_length)), 0
 
     def get_seq_length(self) -> int:
@@ -57,7 +57,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         """Return -1, for no maximum."""
         return -1
 
-    get_max_cache_shape = get_max_length  # its name in older versions
+    get_max_cache_shape = get_max_length  # name in older versions
 
     def reset(self) -> None:
         """Clear the state of all tokens."""
@@ -81,13 +81,15 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         Raises:
             UnsupportedError: always; a state does not store single tokens.
         """
-        raise UnsupportedError("a recurrent state holds no single tokens, so none can be taken back; generate without an assistant")
+        raise UnsupportedError(
+            "a recurrent state does not store single tokens, so none can be removed; generate without an assistant model"
+        )
 
     def offload(self) -> None:
-        """Stay on the device: a state is small."""
+        """Do nothing: a state is small and stays on the device."""
 
     def prefetch(self) -> None:
-        """Stay on the device."""
+        """Do nothing: the state is on the device."""
 
     def _change(self, change: Any) -> None:
         if self.tail is not None:
@@ -98,10 +100,10 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
 
 
 def state_layer(cache: Cache, at: int) -> StateLayer | None:
-    """Cache layer with the state of attention module ``at``, created if the cache is empty there.
+    """Return the cache layer with the state of attention module ``at``, created if the cache has no keys for this module.
 
     Returns:
-        The layer; None if the cache already holds keys and values there, or has a fixed size.
+        The layer; None if the cache already holds keys and values of this module, or has a fixed size.
     """
     cache = getattr(cache, "self_attention_cache", cache)
     if cache.is_compileable:

@@ -1,7 +1,7 @@
 """Chunked recurrences in blocks of rows, whose temporaries stay in the processor's caches; each block holds whole chunks.
 
 Within a chunk weights are computed directly, and earlier positions enter as a state. The backward pass recomputes blocks, so that
-only the states between them are saved.
+only the states between blocks are saved.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from attn_zoo.kernels.cpu._tiling import exported, like_tokens
 from attn_zoo.precision import without_autocast
 
 CHUNK = 64
-"""Positions in a chunk. On a CPU, head_dim 64, twice as many cost a tenth more time, and half as many save none."""
+"""Number of positions in a chunk. On a CPU with head_dim 64, twice as many cost a tenth more time, half as many save none."""
 
 BLOCK_BYTES = 2**19
-"""Bytes of one tensor of a block; a dozen are alive at a time. Half and twice as many cost the same, eight times as many more."""
+"""Bytes of one tensor of a block; a dozen are alive at a time. Half or twice as many take as long, eight times as many longer."""
 
 
 def filled(length: int, most: int | None = None) -> tuple[int, int]:
-    """Positions of a chunk, and the length padded to whole chunks."""
+    """Number of positions in a chunk, and the length padded to whole chunks."""
     chunk = min(CHUNK if most is None else most, length)
     return chunk, -(-length // chunk) * chunk
 
 
 def spans(length: int, bytes_each: int) -> list[slice]:
-    """Blocks of rows of ``bytes_each``, each but the last of whole chunks."""
+    """Slices of rows, one per block, where a row takes ``bytes_each``; all blocks but the last hold whole chunks."""
     if exported():
         return [slice(0, length)]
     chunk, _ = filled(length)
@@ -56,7 +56,7 @@ def in_blocks(
 ) -> tuple[Tensor, Tensor]:
     """Apply ``compute(rows of the tensors, state) -> (outputs, state)`` block by block; only states are saved between blocks.
 
-    The backward pass recomputes each block. Tensors of floating point get a gradient.
+    The backward pass recomputes each block. Floating-point tensors get a gradient.
     """
     out, after = _InBlocks.apply(compute, state, *tensors)
     return out, after

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 TILE = 2**18
-"""Scores in a tile: few enough to stay in a processor's caches from one product to the next."""
+"""Number of scores in a tile: few enough to stay in a processor's caches from one product to the next."""
 
 
 def softmax_and_lse(scores: Float[Tensor, "... n"]) -> tuple[Float[Tensor, "... n"], Float[Tensor, "... 1"]]:
@@ -21,7 +21,7 @@ def softmax_and_lse(scores: Float[Tensor, "... n"]) -> tuple[Float[Tensor, "... 
 
 
 def drop_(weights: Float[Tensor, "*shape"], dropout: float, masks: list[Tensor]) -> Float[Tensor, "*shape"]:
-    """Drop weights in place; the mask, of zeros, and 1 / (1 - dropout) for kept weights, is appended to ``masks``."""
+    """Drop weights in place, and append the mask, 0 or 1 / (1 - dropout) for kept weights, to ``masks``."""
     if dropout:
         masks.append(torch.empty_like(weights).bernoulli_(1 - dropout).div_(1 - dropout))
         weights.mul_(masks[-1])
@@ -29,8 +29,8 @@ def drop_(weights: Float[Tensor, "*shape"], dropout: float, masks: list[Tensor])
 
 
 def masked_softmax_(scores: Float[Tensor, "... keys"], hidden: Bool[Tensor, "..."]) -> Float[Tensor, "... keys"]:
-    """Compute a softmax over scores that are not hidden, in place where possible; a row without any gets zeros."""
-    if hidden.numel() < scores.numel():  # several times faster than masked_fill, where the mask serves many rows
+    """Compute a softmax over scores that are not hidden, in place if possible; a row without such scores gets zeros."""
+    if hidden.numel() < scores.numel():  # several times faster than masked_fill, if the mask serves many rows
         scores = scores.add_(torch.zeros_like(hidden, dtype=scores.dtype).masked_fill_(hidden, float("-inf")))
     else:
         scores = scores.masked_fill_(hidden, float("-inf"))
@@ -39,6 +39,6 @@ def masked_softmax_(scores: Float[Tensor, "... keys"], hidden: Bool[Tensor, "...
 
 
 def softmax_backward_(weights: Tensor, grad_weights: Tensor, kept: Tensor | None) -> Tensor:
-    """Compute the gradient of the scores from that of the weights after dropout, in place."""
+    """Compute the gradient of the scores, in place, from the gradient of the weights after dropout."""
     grad_weights = grad_weights if kept is None else grad_weights.mul_(kept)
     return grad_weights.sub_((grad_weights * weights).sum(dim=-1, keepdim=True)).mul_(weights)

@@ -18,11 +18,11 @@ CHEAP_BYTES = 16 * 2**20
 which costs several times the arithmetic done on it. A block takes half, as other temporaries are alive with it."""
 
 BLOCK = CHEAP_BYTES // 4 // 4
-"""Scores in a block of rows, in float32. About four temporaries of that size are alive at a time."""
+"""Number of float32 scores in a block of rows. About four temporaries of that size are alive at a time."""
 
 CACHE_BYTES = 2**20
 """Bytes of the largest temporary of a step on a CPU. Attention within buckets at 4,096 tokens took a fifth longer with a quarter
-as many, for more calls, and up to a tenth longer with four times as many, for cache misses; random features took equally long."""
+as many (more calls), and up to a tenth longer with four times as many (cache misses); random features took equally long."""
 
 DEVICE_BYTES = 2**26
 """Bytes of the largest temporary of a step on other devices, where each step costs the launch of a kernel."""
@@ -36,7 +36,7 @@ def step_bytes(device: torch.device) -> int:
 def sequences(batch: int, heads: int, bytes_each: int, device: torch.device) -> Iterator[tuple[slice, slice]]:
     """Slices of examples and heads that are computed in one step, where each sequence has temporaries of ``bytes_each``.
 
-    A step takes some heads of one example, or, where sequences are short, all heads of some examples.
+    A step takes some heads of one example, or, if sequences are short, all heads of some examples.
     """
     if exported():
         yield slice(None), slice(None)
@@ -67,7 +67,7 @@ def row_blocks(queries: int, keys: int, causal: bool) -> Iterator[tuple[int, int
 def score_blocks(
     query: Float[Tensor, "s queries d"], key: Float[Tensor, "s keys d"], causal: bool
 ) -> Iterator[tuple[slice, slice, slice]]:
-    """Slices of sequences, queries and keys of each block of ``BLOCK`` scores; short sequences are several in a block."""
+    """Slices of sequences, queries and keys of each block of ``BLOCK`` scores; a block may hold several short sequences."""
     if exported() and not causal:
         yield slice(None), slice(0, query.shape[1]), slice(0, key.shape[1])
         return
@@ -83,14 +83,14 @@ def like_tokens(x: Float[Tensor, "b h n d"]) -> Float[Tensor, "b h n d"]:
 
 
 def exported() -> bool:
-    """True while torch.export captures the run, whose sizes are to stay dynamic: no tile may depend on them then."""
+    """True while torch.export traces the run; no tile may then depend on sizes, which must stay dynamic."""
     return torch.compiler.is_exporting()
 
 
 def untraced(function: F) -> F:
-    """Apply ``torch.compiler.disable`` without importing the compiler, which takes two seconds, before it is used.
+    """Apply ``torch.compiler.disable``, but import the compiler, which takes two seconds, only if it is used.
 
-    For functions that loop over tiles of a long sequence: tracing would unroll the loop, which takes minutes.
+    Decorate functions that loop over tiles of a long sequence: tracing would unroll the loop, which takes minutes.
     """
 
     @functools.wraps(function)

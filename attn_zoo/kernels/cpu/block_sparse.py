@@ -1,4 +1,4 @@
-"""Block-sparse attention in tiles: blocks of keys are gathered, weights recomputed in the backward pass."""
+"""Block-sparse attention in tiles: blocks of keys are gathered, and weights are recomputed in the backward pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 Table = tuple[Int[Tensor, "rows"], Int[Tensor, "#heads rows width"]]
-"""Indices of some blocks of queries, and of the blocks of keys that each of them sees, each once; -1 for none."""
+"""Indices of some blocks of queries, and of the blocks of keys that each of them sees, without repetition; -1 for none."""
 
 
 def attend_tables(
@@ -34,7 +34,7 @@ def attend_tables(
     causal: bool,
     dropout: float,
 ) -> Queries:
-    """One softmax for each query over the valid keys of the blocks that its block sees; each block of queries is in one table."""
+    """Softmax attention of each query to the valid keys of all blocks its block sees; each block of queries is in one table."""
     batch, heads, n, _ = query.shape
     valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
     valid = F.pad(valid, (0, -n % block))
@@ -47,7 +47,7 @@ def attend_tables(
 def attend_summaries(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, block: int, summary: int, causal: bool, dropout: float
 ) -> Queries:
-    """Softmax attention to the own block and the last ``summary`` keys of every block.
+    """Softmax attention of each query to its own block and the last ``summary`` keys of every block (summaries).
 
     Summaries are copied into additional blocks at the end, and left out of the block they come from.
     """
@@ -95,7 +95,7 @@ def summary_blocks(n: int, block: int, summary: int) -> int:
 
 
 def table_flops(heads: int, block: int, head_dim: int, block_pairs: int) -> tuple[int, int]:
-    """FLOPs for one example, forward and backward: recomputed scores, and gradients of both factors of each product."""
+    """FLOPs for one example, forward and backward (recomputed scores, gradients of both factors of each product)."""
     flops = 4 * heads * block * block * head_dim * block_pairs
     return flops, 5 * flops // 2
 
@@ -111,14 +111,14 @@ def _attend_blocks(
     dropout: float,
     positions: Int[Tensor, "key_slots"] | None = None,
 ) -> Float[Tensor, "batch_heads blocks block head_dim"]:
-    """One softmax for each query over the valid keys of the blocks that its block sees; zeros where there is none.
+    """Softmax attention of each query to the valid keys of the blocks that its block sees; zeros if there are none.
 
     Args:
         positions: positions of the keys, for the causal form; block i of queries starts at position i · block.
     """
     dtype = autocast_dtype(query)
     with without_autocast(query.device):
-        # Contiguous, as index_select would copy the whole tensor each time otherwise.
+        # Contiguous, because index_select would otherwise copy the whole tensor each time.
         blocks = (t.to(dtype).contiguous() for t in (query, key, value))
         out: Tensor = _Gathered.apply(*blocks, valid, positions, dropout, *(t for table in tables for t in table))
     return out

@@ -22,16 +22,16 @@ GROUP = 16
 """Size of the groups of scores whose maxima alone give the first estimate of the threshold."""
 
 STEPS = 64
-"""Bound on Newton steps, which no search reaches: on a convex function each reduces value times slope to a quarter at most."""
+"""Limit of Newton steps, which no search reaches: on a convex function a step reduces value times slope to a quarter at most."""
 
 
 def temper(alpha: float) -> float:
-    """Factor of scores, α - 1, before their threshold is found; 1 for softmax."""
+    """Factor by which scores are tempered before their threshold is computed: α - 1, or 1 for softmax."""
     return 1.0 if alpha == SOFTMAX else alpha - 1
 
 
 def normalise_(tempered: Float[Tensor, "... keys"], alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute weights in place of tempered scores, which are -inf where not allowed.
+    """Compute weights that overwrite the tempered scores, which are -inf at hidden keys.
 
     Returns:
         The weights, and for each row the largest score and the threshold below it, for ``weights_and_slopes_``.
@@ -42,7 +42,7 @@ def normalise_(tempered: Float[Tensor, "... keys"], alpha: float) -> tuple[Tenso
 
 
 def weights_and_slopes_(tempered: Tensor, top: Tensor, tau: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """Recompute the weights, and u = p^(2-α); one of them in place of the scores."""
+    """Recompute the weights p, and u = p^(2-α); one of the two overwrites the scores."""
     rest = tempered.sub_(top).sub_(tau)
     if alpha == SOFTMAX:
         return rest.exp_(), rest
@@ -56,9 +56,9 @@ def weights_and_slopes_(tempered: Tensor, top: Tensor, tau: Tensor, alpha: float
 
 
 def scores_gradient_(grad_weights: Tensor, u: Tensor) -> Tensor:
-    """Compute the gradient of the scores in place of that of the weights."""
+    """Compute the gradient of the scores, which overwrites the gradient of the weights."""
     grad_weights = grad_weights.mul_(u)
-    # Σ u is at least Σ p, so that the floor changes zeros only.
+    # Σ u is at least Σ p, so that the floor changes only sums that are zero.
     mean = grad_weights.sum(dim=-1, keepdim=True) / u.sum(dim=-1, keepdim=True).clamp(min=0.5)
     return grad_weights.addcmul_(u, mean, value=-1)
 
@@ -73,9 +73,9 @@ def _raise_(rest: Tensor, alpha: float) -> Tensor:
 
 
 def _threshold(shifted: Tensor, alpha: float) -> Tensor:
-    """Threshold τ of each row of tempered scores whose largest one is zero, or of -inf alone.
+    """Threshold τ of each row of tempered scores, whose largest score is zero, or which are all -inf.
 
-    As a norm of order 1/(α-1), ‖[s - τ]₊‖ is convex and nearly linear in τ; Newton steps from the left to its value one never
+    The norm of order 1/(α-1), ‖[s - τ]₊‖, is convex and nearly linear in τ; Newton steps from the left towards the value one never
     overshoot. A subset of a row has a lower τ: so the search starts with the maxima of groups, which are few, and ends with all
     scores after two or three steps.
     """
@@ -124,7 +124,7 @@ def _(shifted: Tensor, alpha: float) -> Tensor:
 def entmax_attention(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, alpha: float, *, causal: bool, dropout: float = 0.0
 ) -> Queries:
-    """Compute α-entmax(Q Kᵀ / √d) V, head by head, in blocks of queries. The gradient can be taken once."""
+    """Compute α-entmax(Q Kᵀ / √d) V, head by head, in blocks of queries. It is differentiable once."""
     dtype = torch.promote_types(query.dtype, torch.float32)
     valid = None if key_valid is None else key_valid.repeat_interleave(query.shape[1], dim=0)
     with without_autocast(query.device):

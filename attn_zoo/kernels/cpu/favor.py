@@ -1,7 +1,7 @@
-"""Averages with weights φ(q)·φ(k) over all keys, φ > 0 given by its logarithm, as two successive softmaxes.
+"""Averages over all keys with weights φ(q)·φ(k), computed as two successive softmaxes from the logarithms of the features φ > 0.
 
-With ℓ = log φ, Σₖ φₘ(k) v is exp(zₘ) times the average of v by a softmax of ℓₘ over the keys, zₘ its log-sum-exp. Then Σₘ φₘ(q)
-of these over Σₘ φₘ(q) exp(zₘ) is their average by a softmax of ℓₘ(q) + zₘ over the features. So nothing
+With ℓ = log φ, a softmax of ℓₘ over the keys gives an average of v for feature m; Σₖ φₘ(k) v is exp(zₘ) times this average, with
+zₘ the log-sum-exp of ℓₘ. A softmax of ℓₘ(q) + zₘ over the features then averages these averages for query q. So nothing
 under- or overflows at any scale of the inputs, and no stabiliser is needed.
 """
 
@@ -22,7 +22,7 @@ from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 HIDDEN = -1e30
-"""Log weight of a hidden key: finite, so that examples of padding alone give no NaN, and negligible beside any other."""
+"""Log weight of a hidden key: finite, so that examples of padding alone give no NaN, and negligible beside other log weights."""
 
 
 @runtime_checkable
@@ -41,7 +41,7 @@ def average_over_features(
 ) -> Queries:
     """Compute Σₖ φ(q)·φ(k) v / Σₖ φ(q)·φ(k) over the valid keys, where inputs x are scaled by d^-1/4.
 
-    Saved for the backward pass are the inputs, and an average and a number for each feature and head.
+    The inputs, and an average and a log-sum-exp for each feature and head, are saved for the backward pass.
 
     Args:
         log_map: log feature map; None is ℓ = ω·x - |x|²/2, the features of the softmax kernel.
@@ -67,7 +67,7 @@ class ReluFeatures:
 
 
 class _Averages(torch.autograd.Function):
-    """Autograd function of ``average_over_features``, one long or many short sequences at a time, in steps of some rows."""
+    """Autograd function of ``average_over_features``, for one long or many short sequences at a time, in steps of some rows."""
 
     @staticmethod
     def forward(
@@ -94,7 +94,7 @@ class _Averages(torch.autograd.Function):
                 given = query[which], mean, total, grad_out[which], grad_query[which]
                 grad_mean, grad_total = _query_gradients(ctx.log_map, scaled, *given)
                 keys = _Keys(ctx.log_map, scaled, key, valid, which)
-                # Besides its own gradient, a log-sum-exp has one through the weights it normalises in the average.
+                # A log-sum-exp also has a gradient through the weights that it normalises in the average.
                 grad_total -= (grad_mean * mean).sum(dim=-1, keepdim=True)
                 _key_gradients(keys, _flat(value[which]), total, grad_mean, grad_total, grad_key[which], grad_value[which])
         return None, None, grad_query, grad_key, grad_value, None
@@ -120,7 +120,7 @@ class _Keys:
         return _rows(self.key, self.scaled.shape[1])
 
     def logs(self, rows: slice) -> tuple[Tensor, Tensor | None]:
-        """Compute ℓ of some rows, and their projections where there is a ``log_map``."""
+        """Compute ℓ of some rows; return their projections as well if there is a ``log_map``."""
         return _logs(self.log_map, self.scaled, self.key[:, rows].mT, self.shift[:, None, rows])
 
     def gradient(self, rows: slice, grad_logs: Tensor, projected: Tensor | None) -> Float[Tensor, "s r d"]:
@@ -148,7 +148,7 @@ def _read_keys(keys: _Keys, value: Tensor) -> tuple[Float[Tensor, "s m d"], Floa
 
 
 def _average(log_map: LogFeatureMap | None, scaled: Tensor, query: Tensor, mean: Tensor, total: Tensor, out: Tensor) -> None:
-    """Write the average over the features of their averages, for each query, to ``out``."""
+    """Write the output of each query to ``out``: the average, over the features, of the features' averages of the values."""
     queries, across = _flat(query), scaled.T.expand(mean.shape[0], -1, -1)
     for rows in _rows(queries, scaled.shape[0]):
         logs, _ = _logs(log_map, queries[:, rows], across, total.mT)
@@ -159,7 +159,7 @@ def _average(log_map: LogFeatureMap | None, scaled: Tensor, query: Tensor, mean:
 def _query_gradients(
     log_map: LogFeatureMap | None, scaled: Tensor, query: Tensor, mean: Tensor, total: Tensor, grad_out: Tensor, grad_query: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Write the gradient of the queries, and return those of the averages and of the log-sum-exps."""
+    """Write the gradient of the queries, and return the gradients of the averages and of the log-sum-exps."""
     grad_mean, grad_total = torch.zeros_like(mean), torch.zeros_like(total.mT)
     queries, grad_rows, along = _flat(query), _flat(grad_out), scaled.expand(mean.shape[0], -1, -1)
     for rows in _rows(queries, scaled.shape[0]):
@@ -177,7 +177,7 @@ def _query_gradients(
 def _key_gradients(
     keys: _Keys, value: Tensor, total: Tensor, grad_mean: Tensor, grad_total: Tensor, grad_key: Tensor, grad_value: Tensor
 ) -> None:
-    """Write the gradients of keys and values from those of the averages and log-sum-exps."""
+    """Write the gradients of keys and values, computed from the gradients of the averages and log-sum-exps."""
     for rows in keys.steps():
         logs, projected = keys.logs(rows)
         weights, here = softmax_and_lse(logs)
@@ -188,7 +188,7 @@ def _key_gradients(
 
 
 def _logs(log_map: LogFeatureMap | None, left: Tensor, right: Tensor, shift: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Compute ℓ of a product, shifted, and the product where there is a ``log_map``."""
+    """Compute ℓ of a product, plus ``shift``; return the product as well if there is a ``log_map``."""
     if log_map is None:
         return torch.baddbmm(shift, left, right), None
     projected = torch.bmm(left, right)
@@ -201,7 +201,7 @@ def _product_gradient(log_map: LogFeatureMap | None, grad_logs: Tensor, projecte
 
 
 def _together(scaled: Tensor, query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Slices of examples and heads whose rows fit in one step, or of a single sequence."""
+    """Slices of examples and heads whose rows fit in one step, or slices of a single sequence."""
     longest, m = max(query.shape[2], key.shape[2]), scaled.shape[0]
     return sequences(query.shape[0], query.shape[1], longest * m * query.element_size(), query.device)
 

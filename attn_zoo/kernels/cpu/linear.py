@@ -1,7 +1,7 @@
 """Averages with the weights φ(q)·φ(k), over all keys or over the past, through sums of φ(k) vᵀ and of φ(k).
 
-With m features φ of a head, the sums are m × d and m numbers. Backward passes are written out: features, weights within chunks
-and sums before them are recomputed block by block, so that only the outputs and the sums before each block are saved.
+With m features φ per head, the sums are m × d and m numbers. Backward passes are written by hand: they recompute features, weights
+within chunks and sums before chunks block by block, so that only the outputs and the sums before each block are saved.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Features(Protocol):
 
 
 def average_of_all(features: Features, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-    """Compute Σⱼ φ(q)·φ(kⱼ) vⱼ / Σⱼ φ(q)·φ(kⱼ) over all valid keys; zeros where all weights vanish."""
+    """Compute Σⱼ φ(q)·φ(kⱼ) vⱼ / Σⱼ φ(q)·φ(kⱼ) over all valid keys; zeros if all weights vanish."""
     out: Tensor = _All.apply(features, query, key, value, key_valid)
     return out
 
@@ -46,7 +46,7 @@ def average_of_past(
     value: Float[Tensor, "b h n d"],
     key_valid: Bool[Tensor, "b n"] | None,
 ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h m d"], Float[Tensor, "b h m"]]:
-    """Compute the average over the keys up to each query, and over earlier ones given by the sums ``summed`` and ``mass``.
+    """Compute the average over the keys up to each query, and over earlier keys given by the sums ``summed`` and ``mass``.
 
     Returns:
         The averages, and both sums after the last key.
@@ -95,7 +95,7 @@ def features_of(name: str, floor: float) -> Features:
 
 
 class _All(torch.autograd.Function):
-    """Autograd function of ``average_of_all``: a pass over blocks of keys, one over blocks of queries, and the same backward."""
+    """Autograd function of ``average_of_all``: one pass over blocks of keys and one over blocks of queries, also backward."""
 
     @staticmethod
     def forward(ctx: Any, features: Features, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> Tensor:
@@ -226,7 +226,7 @@ def _sums(start: Float[Tensor, "bh *w"], parts: Float[Tensor, "bhc *w"], *, late
 
 
 def _divide(top: Tensor, bottom: Tensor, out: Tensor, scale: Tensor) -> None:
-    """Write the quotient to ``out`` and the reciprocal to ``scale``; zero where all weights vanish, as in ``weighted_mean``."""
+    """Write the quotient to ``out`` and the reciprocal to ``scale``; zero if all weights vanish, as in ``weighted_mean``."""
     rows = out.shape[2]
     inverse = bottom.clamp_(min=_floor(bottom)).reciprocal_().view(*out.shape[:2], -1, 1)[:, :, :rows]
     scale.copy_(inverse)

@@ -22,16 +22,16 @@ from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys
 
 SELF_SCORE = -1e5
-"""Score of a position with itself: weight zero beside any other key, and one without any."""
+"""Score of a position with itself: its weight is zero beside any other key, and one if there is no other key."""
 
 HIDDEN = -1e30
 """Number added to hidden scores: further below ``SELF_SCORE`` than any score, and far from overflow."""
 
 SHORTEST = 1e-12
-"""Floor of the length by which a query is divided."""
+"""Floor of the norm by which a query is divided."""
 
 ROWS = 1024
-"""Positions hashed at once: their products, several times as wide, then stay in cache."""
+"""Number of positions hashed at once, so that their products, several times as wide, stay in cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Rule:
 
     causal: bool
     once: bool
-    """True where a key that several rounds find counts in the first of them alone."""
+    """True if a key that several rounds find counts only in the first of these rounds."""
     dropout: float
 
 
@@ -89,7 +89,7 @@ def attend_buckets(
     """Compute Σⱼ exp(qᵢ·kⱼ / √d) vⱼ / Σⱼ exp(qᵢ·kⱼ / √d) over the j that each round compares with i; zeros for padding.
 
     Args:
-        position: position in each slot; n where it is empty.
+        position: position in each slot; n if the slot is empty.
         slot: slot of each position; the number of slots for padding.
         before: chunk before each one in the same bucket, or -1.
     """
@@ -100,7 +100,7 @@ def attend_buckets(
 
 
 def buckets_flops(heads: int, rounds: int, chunks: int, chunk: int, head_dim: int) -> tuple[int, int]:
-    """FLOPs of ``attend_buckets`` for one example, forward and backward: recomputed scores, and gradients of both factors."""
+    """FLOPs of ``attend_buckets`` for one example, forward and backward (recomputed scores, gradients of both factors)."""
     flops = 8 * heads * rounds * chunks * chunk * chunk * head_dim
     return flops, 5 * flops // 2
 
@@ -177,7 +177,7 @@ class _Chunks:
         (s, count), n = before.shape, tokens.n
         sequence, here = torch.arange(s, device=before.device)[:, None], position.unflatten(1, (count, -1))
         self.tokens, self.earlier, self.chunk, self.count = tokens, earlier, here.shape[2], s * count
-        # A last, empty chunk is the chunk before those without one, and holds the slots of padding.
+        # An extra empty chunk at the end serves as the previous chunk if a chunk has none, and holds the slots of padding.
         self.before = torch.where(before < 0, self.count, before + sequence * count).flatten()
         self.slot = torch.where(slot < position.shape[1], slot + sequence * position.shape[1], self.count * self.chunk).flatten()
         rows = torch.cat([here.flatten(0, 1), here.new_full((1, self.chunk), n)])
@@ -203,7 +203,7 @@ class _Chunks:
         return slots
 
     def codes(self) -> tuple[Float[Tensor, "sn"], Float[Tensor, "sn"]]:
-        """Indices of each position's chunk and of the one before it, in floating point, which compares faster."""
+        """Indices of each position's chunk and of the chunk before it, in floating point, which compares faster."""
         count = self._before.shape[1]
         now = self._slot // self.chunk
         previous = self._before.gather(1, now.clamp(max=count - 1))
@@ -224,7 +224,7 @@ class _Step:
         self.query = (self.unit[:, chunks.chunk :] * scale).to(found.dtype)
 
     def weights(self) -> tuple[Float[Tensor, "chunks c 2*c"], Float[Tensor, "chunks c 1"]]:
-        """Softmax weights over the keys of the chunk before and of the own chunk, and the log-sum-exp of the scores."""
+        """Softmax weights over the keys of the previous chunk and of the chunk itself, and the log-sum-exp of the scores."""
         c = self.chunks.chunk
         scores = _product(self.query, self.unit.mT, self.chunks.shift[self.rows])
         near = scores[..., c:]
@@ -258,7 +258,7 @@ class _Gradients:
         self.grad_scaled, self.grad_unit, self.grad_value = (self.total.new_zeros(len(self.total), tokens.d) for _ in range(3))
 
     def add_round(self, chunks: _Chunks, share: float, masks: Iterator[Tensor]) -> None:
-        """Add the gradients of one round, where a position that sees itself alone has the weight ``share``."""
+        """Add the gradients of one round, where a position that sees only itself has the weight ``share``."""
         total = self.total.index_select(0, chunks.own.flatten()).view_as(chunks.empty).masked_fill_(chunks.empty, -HIDDEN)
         alone = total < SELF_SCORE / 2
         scaled, unit, value = (chunks.slots(total.dtype, filled=added) for added in (False, True, True))
@@ -284,7 +284,7 @@ class _Gradients:
         else:
             grad_scores = torch.bmm(grad_rows, step.value.mT).to(weights.dtype).mul_(mask).add_(less)
         grad_scores = grad_scores.mul_(weights)
-        grad_scores[..., c:].diagonal(dim1=-2, dim2=-1).zero_()  # the score of a position with itself is a constant
+        grad_scores[..., c:].diagonal(dim1=-2, dim2=-1).zero_()  # the score of a position with itself is constant
         grad_scores, weights = grad_scores.to(dtype), (weights if mask is None else weights.mul_(mask)).to(dtype)
         return torch.bmm(grad_scores, step.unit), torch.bmm(grad_scores.mT, step.query), torch.bmm(weights.mT, grad_rows)
 
@@ -296,7 +296,7 @@ class _Gradients:
 
 
 def _product(left: Tensor, right: Tensor, shift: Tensor) -> Tensor:
-    """Compute left @ right + shift in the type of ``shift``."""
+    """Compute left @ right + shift in the dtype of ``shift``."""
     if left.dtype == shift.dtype:
         return torch.baddbmm(shift, left, right)
     return torch.bmm(left, right).to(shift.dtype).add_(shift)

@@ -17,7 +17,7 @@ FEW = 4
 
 
 def project_heads(matrix: Float[Tensor, "#heads r keys"], tokens: Keys) -> Float[Tensor, "batch heads r head_dim"]:
-    """Compute E X of every head, by one matrix for all heads or one for each."""
+    """Compute E X for every head, with one matrix for all heads or one for each."""
     batch, heads, keys, head_dim = tokens.shape
     if matrix.shape[0] == 1:
         side_by_side = tokens.transpose(1, 2).reshape(batch, keys, heads * head_dim)
@@ -30,21 +30,21 @@ def project_heads(matrix: Float[Tensor, "#heads r keys"], tokens: Keys) -> Float
 def mix(
     weight: Float[Tensor, "r keys"], tokens: Float[Tensor, "batch keys width"], key_valid: KeyValid = None, *, weigh: bool = False
 ) -> tuple[Float[Tensor, "batch r width"], Float[Tensor, "some r"]]:
-    """Compute ``weight @ tokens``, and with ``weigh`` also weight @ ones at the real tokens; under autocast in its type."""
+    """Compute ``weight @ tokens``, and with ``weigh`` also weight @ ones at the real tokens; under autocast in its dtype."""
     dtype = autocast_dtype(tokens)
     return _Mix.apply(weight.to(dtype), tokens.to(dtype), key_valid, weigh)
 
 
 def masses_of(weight: Float[Tensor, "r keys"], key_valid: Bool[Tensor, "batch keys"] | None) -> Float[Tensor, "some r"]:
-    """Sums of weights over the real tokens of each example; one row for all where all tokens are real."""
+    """Sums of weights over the real tokens of each example; one row for all examples if all tokens are real."""
     return weight.sum(dim=-1)[None] if key_valid is None else key_valid.to(weight.dtype) @ weight.mT
 
 
 class _Mix(torch.autograd.Function):
     """Autograd function of ``mix``: products of one matrix with every example, and with the mask of real tokens.
 
-    The matrix may be the largest tensor of all. PyTorch's own backward pass computes its gradient for each example and use and
-    adds them; here it is computed once. It can be differentiated again, but not by torch.func.vmap or in forward mode.
+    The matrix may be the largest tensor of all. PyTorch's own backward pass computes its gradient for each example and use, and
+    adds these; here it is computed once. The function is differentiable twice, but not by torch.func.vmap or in forward mode.
     """
 
     @staticmethod

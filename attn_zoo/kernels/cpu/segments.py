@@ -1,6 +1,6 @@
 """Segment attention with a memory of earlier keys, with scores by content and by distance (Transformer-XL).
 
-Tiles of whole segments have scores that fit a processor's caches; weights are recomputed in the backward pass.
+Tiles hold whole segments, whose scores fit a processor's caches; weights are recomputed in the backward pass.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Segmentation:
 
     @property
     def distances(self) -> int:
-        """Number of distances: from last query and first key down to 0, or without causality to first query and last key."""
+        """Number of distances: from last query to first key down to 0, or without causality down to first query to last key."""
         return self.width if self.causal else self.width + self.length - 1
 
 
 class Distances(NamedTuple):
-    """Inputs of scores by distance. Rows of ``keys`` are for distances from the largest, ``width - 1``, down."""
+    """Inputs of the scores by distance. Rows of ``keys`` are for distances from ``width - 1``, the largest, downwards."""
 
     keys: Float[Tensor, "heads distances head_dim"]
     content_bias: Float[Tensor, "heads head_dim"]
@@ -67,10 +67,10 @@ class Distances(NamedTuple):
 def attend_segments(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, cut: Segmentation, *, distances: Distances | None, dropout: float
 ) -> Queries:
-    """One softmax for each query over the valid keys of its segment, up to itself if causal, and of the memory before it.
+    """Softmax attention of each query to the valid keys of its segment, up to itself if causal, and of the memory before it.
 
-    Scores are ((q + u)·k + (q + v)·r) / √head_dim with r of the distance between the two, or q·k / √head_dim without
-    ``distances``; zeros where no key is valid. Only its inputs and dropout masks are saved.
+    Scores are ((q + u)·k + (q + v)·r) / √head_dim with r for the distance between q and k, or q·k / √head_dim without
+    ``distances``; outputs are zeros if no key is valid. Only the inputs and dropout masks are saved.
     """
     dtype = autocast_dtype(query)
     with without_autocast(query.device):
@@ -80,7 +80,7 @@ def attend_segments(
 
 
 def segment_flops(cut: Segmentation, inner_dim: int, *, by_distance: bool) -> tuple[int, int]:
-    """FLOPs of ``attend_segments`` for one example, forward and backward: recomputed scores, and gradients of both factors."""
+    """FLOPs of ``attend_segments`` for one example, forward and backward (recomputed scores, gradients of both factors)."""
     pairs, by_distances = (cut.segments * cut.length * count * inner_dim for count in (cut.width, by_distance * cut.distances))
     return 4 * pairs + 2 * by_distances, 10 * pairs + 6 * by_distances
 
@@ -167,7 +167,7 @@ class _ScaledQueries:
     def gradient(
         self, grad_scores: Float[Tensor, "items length width"], keys: Tensor, grad_extra: Sequence[Tensor]
     ) -> Float[Tensor, "items length head_dim"]:
-        """Gradient of the queries; those of the distances' rows and of the biases are added to ``grad_extra``."""
+        """Gradient of the queries; gradients of the distances' rows and of the biases are added to ``grad_extra``."""
         scale = keys.shape[-1] ** -0.5
         grad_query = (grad_scores @ keys).mul_(scale)
         if self.by_distance is None or self.positions is None:
@@ -191,11 +191,11 @@ class _Tile:
 
     items: slice
     slots: Int[Tensor, "items_looked_at"]
-    """Indices of segments of keys: for each item those of the memory, then the own one."""
+    """Indices of segments of keys: for each item the segments of the memory, then its own segment."""
     hidden: Bool[Tensor, "items #length width"]
 
     def window(self, keys: Float[Tensor, "slots length head_dim"]) -> Float[Tensor, "items width head_dim"]:
-        """Concatenate memory and own keys, of the memory's first segment the end alone."""
+        """Concatenate the keys of the memory and of the segment itself; of the memory's first segment only the end."""
         near = keys.index_select(0, self.slots).view(self.items.stop - self.items.start, -1, keys.shape[-1])
         return near[:, near.shape[1] - self.hidden.shape[-1] :]
 
@@ -222,7 +222,7 @@ def _tiles(key: Tensor, valid: Tensor | None, cut: Segmentation) -> Iterator[_Ti
 
 
 def _fold(x: Tensor, before: int, cut: Segmentation) -> Tensor:
-    """Reshape (batch, heads, n, d) to segments, (heads, slots, length, d): per example ``before`` segments of zeros and its own."""
+    """Reshape (batch, heads, n, d) to (heads, slots, length, d): per example ``before`` segments of zeros, then its segments."""
     batch, heads, n, d = x.shape
     folded = x.new_zeros(heads, batch, (before + cut.segments) * cut.length, d)
     folded[:, :, before * cut.length :][:, :, :n] = x.transpose(0, 1)

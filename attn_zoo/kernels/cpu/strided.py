@@ -22,7 +22,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 def attend_grid(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, stride: int, causal: bool, dropout: float
 ) -> Queries:
-    """One softmax for each query over the valid keys at most a row's length away and those of its column; zeros without any."""
+    """Softmax attention of each query to valid keys at most a row's length away or in its column; zeros if there are none."""
     (batch, heads, n, _), dtype = query.shape, autocast_dtype(query)
     valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
     valid = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None].expand(-1, heads, -1, -1).flatten(0, 1)
@@ -79,7 +79,7 @@ def _weights(
 
 
 def _parts(query: Tensor) -> Iterator[tuple[slice, int, int]]:
-    """Sequences and rows of each step: some hundred thousand scores, and enough rows for an efficient product."""
+    """Sequences, first row and end row of each step: about 4 · ``TILE`` scores, and enough rows for an efficient product."""
     sequences, rows, stride, _ = query.shape
     scores = stride * (3 * stride + rows)
     some = min(rows, max(1, 4 * TILE // scores))

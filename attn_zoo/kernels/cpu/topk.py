@@ -16,7 +16,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 def topk_attention(query: Queries, key: Keys, value: Keys, key_valid: KeyValid, kept: int, *, causal: bool) -> Queries:
     """Softmax over the ``kept`` highest scores of each query, head by head.
 
-    The gradient can be taken once.
+    The function is differentiable once.
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
     valid = None if key_valid is None else key_valid.repeat_interleave(query.shape[1], dim=0)

@@ -32,9 +32,9 @@ def spans(length: int, left: int, right: int) -> Iterator[tuple[int, int, int, i
 
 
 def band_flops(length: int, left: int, right: int, extra: int) -> tuple[int, int]:
-    """FLOPs per head and unit of head_dim, forward and backward, over the keys in reach and ``extra`` global ones.
+    """FLOPs per head and unit of head_dim, forward and backward, over the keys in reach and ``extra`` global keys.
 
-    Forward, scores and weighted sums; backward, recomputed scores, and gradients of both factors of both products.
+    The forward pass takes scores and weighted sums; the backward pass recomputes scores and takes gradients of all factors.
     """
     flops = 4 * sum((end - start) * (last - first + extra) for start, end, first, last in spans(length, left, right))
     return flops, 5 * flops // 2
@@ -54,7 +54,7 @@ def banded_attention(
     right: int,
     dropout: float,
 ) -> Queries:
-    """One softmax over the valid keys i - left … i + right and the valid extra keys; zeros where there is none.
+    """Softmax attention of query i to the valid keys i - left … i + right and the valid extra keys; zeros if there are none.
 
     Keys outside ``valid`` have no weight; extra keys within reach must be left out or be invalid in ``valid``, or they would
     count twice. None as ``valid`` and as ``extra_valid`` means that all are valid; both or neither are given. Only the inputs,
@@ -104,7 +104,7 @@ def _fold(x: Tensor, dilation: int) -> Tensor:
 
 
 def _repeat(x: Tensor, dilation: int) -> Tensor:
-    """Repeat for each residue class."""
+    """Repeat extra keys or values for each residue class."""
     return x if dilation == 1 else x[:, :, None].expand(-1, -1, dilation, -1, -1).flatten(1, 2)
 
 
@@ -208,7 +208,7 @@ class _Weights:
                     yield _Tile((example, slice(at, min(sequences, at + self.together))), *span)
 
     def scores(self, tile: _Tile, which: int = 0) -> Float[Tensor, "sequences rows extra_keys"]:
-        """Reused buffer with a number for each pair of a tile."""
+        """Reused buffer with one number for each pair of query and key in a tile."""
         chosen = tile.sequences[1]
         shape = (chosen.stop - chosen.start, tile.end - tile.start, self.extra + tile.last - tile.first)
         return self.rooms[which][: math.prod(shape)].view(shape)
@@ -237,13 +237,13 @@ def _widest(length: int, left: int, right: int, extra: int) -> int:
 
 
 def _join(extra: Tensor, every: Tensor, tile: _Tile) -> Float[Tensor, "sequences extra_keys head_dim"]:
-    """Concatenate extra keys or values with those in reach."""
+    """Concatenate extra keys or values with the keys or values in reach."""
     near = every[tile.keys]
     return torch.cat([extra[tile.sequences], near], dim=1) if extra.shape[2] else near
 
 
 def _add_product(into: Tensor, left: Tensor, right: Tensor, scale: float) -> None:
-    """Add a scaled product to ``into``, in its type."""
+    """Add a scaled product to ``into``, in the dtype of ``into``."""
     if into.dtype == left.dtype:
         torch.baddbmm(into, left, right, alpha=scale, out=into)
     else:

@@ -1,8 +1,8 @@
 """Linformer on NVIDIA GPUs: Y = E X along the sequence, and softmax(Q Kᵀ / √d) V over the projected keys.
 
-Layouts: tensors are (batch, heads, length, head_dim) by name and of any strides in memory; views of
+Layouts: tensors are indexed (batch, heads, length, head_dim) and may have any strides in memory; views of
     (batch, length, heads · head_dim) are read in place, and outputs and gradients are such views.
-Saved for the backward: Q, K and V; where keys do not fit on chip (see ``table``) also the output and one number a query.
+Saved for the backward: Q, K and V; if keys do not fit on chip (see ``table``) also the output and one number per query.
     The projection saves the tokens, or E, as the requested gradients need. Weights are never stored.
 Numerics: matmuls multiply in the dtype of the inputs and sum in float32, the softmax is in float32. float32 inputs are
     multiplied as three tf32 products, or as one where PyTorch's own matmuls are allowed to

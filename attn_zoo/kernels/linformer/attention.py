@@ -54,7 +54,7 @@ def attend(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Triton kernel; one program: ``tiles`` tiles of queries of one head. SCALE is log₂e / √d, since exp₂ is cheaper than exp."""
+    """Triton kernel; a program handles ``tiles`` query tiles of one head. SCALE is log₂e / √d, since exp₂ is cheaper than exp."""
     head = tl.program_id(0) // splits
     split = tl.program_id(0) % splits
     query_pointer += head_start(head, heads, query_batch_stride, query_head_stride)
@@ -124,7 +124,7 @@ def attend_backward(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Triton kernel; one program: ``tiles`` tiles of queries of one head, dK and dV summed to (splits, batch, keys, heads, DIM).
+    """Triton kernel; a program handles ``tiles`` query tiles of one head; dK, dV go to (splits, batch, keys, heads, DIM).
 
     SCALE is log₂e / √d and ROOT is 1 / √d.
     """
@@ -163,7 +163,7 @@ def attend_backward(
         delta = tl.sum(weight * grad_weight, 0)
         grad_score = (weight * (grad_weight - delta[None, :]) * ROOT).to(query.dtype)
         grad_key += tl.dot(grad_score, query, input_precision=PRECISION)
-        if BLOCK_DIM >= 64:  # the matrix instruction needs 64 rows, which here only the width has
+        if BLOCK_DIM >= 64:  # the matrix instruction needs 64 rows, which only the width provides here
             grad_query = tl.trans(tl.dot(tl.trans(key), grad_score, input_precision=PRECISION))
         else:
             grad_query = tl.dot(tl.trans(grad_score), key, input_precision=PRECISION)

@@ -21,7 +21,7 @@ def linformer_attention(
 ) -> Float[Tensor, "batch heads queries head_dim"]:
     """Compute softmax(query keyᵀ / √head_dim) value, for keys and values compressed along the length.
 
-    Inputs may be views of any strides; those of (batch, length, heads · head_dim) are read in place, and the output is
+    Inputs may be views of any strides; views of (batch, length, heads · head_dim) are read in place, and the output is
     such a view itself, so that ``out.transpose(1, 2).flatten(2)`` copies nothing. Under autocast the inputs are cast to
     its dtype. Sums and the softmax are in single precision, weights in the dtype of the inputs.
 
@@ -53,8 +53,8 @@ def project_sequence(
 ) -> Float[Tensor, "batch *heads r width"]:
     """Compute projection @ tokens along the sequence; padded tokens count as zeros, whatever they hold, NaN included.
 
-    Two projections of the same tokens are best stacked into one of twice the rows, which reads the tokens once. Under
-    autocast both are cast to its dtype. Sums are in single precision, split over the sequence and added in a fixed order.
+    Stack two projections of the same tokens into one with twice the rows, so that the tokens are read once. Under autocast
+    projection and tokens are cast to its dtype. Sums are in single precision, split over the sequence, added in a fixed order.
 
     Args:
         projection: (r, length) for all heads, or (heads, r, length); columns beyond the number of keys are ignored.
@@ -79,7 +79,7 @@ def project_heads(
     tokens: Float[Tensor, "batch heads keys head_dim"],
     key_valid: Bool[Tensor, "batch keys"] | None = None,
 ) -> Float[Tensor, "batch heads r head_dim"]:
-    """Project every head, by one projection for all heads, which are then joined along the width, or by one for each."""
+    """Project every head, with one projection for each head or one for all, which are then joined along the width."""
     if len(projection) > 1:
         return project_sequence(projection, tokens, key_valid)
     heads, head_dim = tokens.shape[1], tokens.shape[3]
@@ -88,7 +88,7 @@ def project_heads(
 
 
 def _under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Cast tensors as autocast does: those of floating point, except float64."""
+    """Cast tensors as autocast does: floating-point tensors, except float64."""
     device = tensors[0].device.type
     if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
         return tensors
@@ -112,15 +112,17 @@ def _check_device(function: str, **tensors: Tensor) -> None:
         )
     known = (*_SIXTEEN_OR_THIRTY_TWO, torch.float64) if launch.INTERPRETED else _SIXTEEN_OR_THIRTY_TWO
     if first.dtype not in known:
-        raise ValueError(f"{function}: {name} must be of {', '.join(map(str, known))}; got {first.dtype}; use implementation=sdpa")
+        raise ValueError(
+            f"{function}: {name} must have dtype {', '.join(map(str, known))}; got {first.dtype}; use implementation=sdpa"
+        )
 
 
 def _check_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float, seed: Tensor | None) -> None:
     shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
     if query.dim() != 4 or key.dim() != 4 or key.shape != value.shape:
-        raise ValueError(f"linformer_attention takes (batch, heads, length, head_dim), key and value alike; got {shapes}")
+        raise ValueError(f"linformer_attention takes (batch, heads, length, head_dim), key and value of one shape; got {shapes}")
     if query.shape[:2] != key.shape[:2] or query.shape[3] != key.shape[3]:
-        raise ValueError(f"linformer_attention: query and key must agree in batch, heads and head_dim; got {shapes}")
+        raise ValueError(f"linformer_attention: query and key must have equal batch, heads and head_dim; got {shapes}")
     if key.shape[2] < 1:
         raise ValueError(f"linformer_attention: a softmax needs at least one key; got {shapes}")
     if not 1 <= query.shape[3] <= table.HEAD_DIM_LIMIT:
@@ -128,7 +130,7 @@ def _check_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float, 
             f"linformer_attention: head_dim must be in 1 … {table.HEAD_DIM_LIMIT}; got {query.shape[3]}; use implementation=sdpa"
         )
     if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"linformer_attention: dropout is the share of weights set to zero, in [0, 1); got {dropout}")
+        raise ValueError(f"linformer_attention: dropout, the share of weights set to zero, must be in [0, 1); got {dropout}")
     if seed is not None and (seed.dtype != torch.int64 or seed.dim() != 0 or seed.device != query.device):
         raise ValueError(
             f"linformer_attention: seed must be an int64 tensor without dimensions on {query.device}; "
@@ -140,13 +142,13 @@ def _check_projection(projection: Tensor, tokens: Tensor, key_valid: Tensor | No
     shapes = f"projection {tuple(projection.shape)} and tokens {tuple(tokens.shape)}"
     if (projection.dim(), tokens.dim()) not in ((2, 3), (3, 4)):
         raise ValueError(
-            "project_sequence takes (r, length) with (batch, keys, width), or (heads, r, length) with "
-            f"(batch, heads, keys, width); got {shapes}"
+            "project_sequence takes a projection (r, length) with tokens (batch, keys, width), or (heads, r, length) "
+            f"with (batch, heads, keys, width); got {shapes}"
         )
     if projection.dim() == 3 and projection.shape[0] != tokens.shape[1]:
-        raise ValueError(f"project_sequence: projection and tokens must agree in heads; got {shapes}")
+        raise ValueError(f"project_sequence: projection and tokens must have equal heads; got {shapes}")
     if projection.shape[-2] < 1 or projection.shape[-1] < tokens.shape[-2]:
-        raise ValueError(f"project_sequence: the projection needs a row, and a column for each of the keys; got {shapes}")
+        raise ValueError(f"project_sequence: the projection needs at least one row, and a column for each key; got {shapes}")
     expected = (tokens.shape[0], tokens.shape[-2])
     if key_valid is not None and (
         key_valid.dtype != torch.bool or key_valid.shape != expected or key_valid.device != tokens.device

@@ -15,12 +15,12 @@ from attn_zoo.kernels.linformer import attention, blocks, projection, table
 from attn_zoo.shapes import Compressed, KeyValid, Queries
 
 ByPosition = Float[Tensor, "batch queries heads head_dim"]
-"""Outputs, in the layout in which kernels write them, or gradients of these."""
+"""Outputs in the layout in which kernels write them, or gradients of outputs."""
 Seed = Int[Tensor, ""] | None
 """Seed of dropout; None without dropout."""
 
 INTERPRETED = not isinstance(attention.attend, triton.JITFunction)
-"""True where Triton runs kernels in its interpreter, on any device, because TRITON_INTERPRET=1 is in the environment."""
+"""True if Triton runs kernels in its interpreter, on any device, because TRITON_INTERPRET=1 is in the environment."""
 
 if isinstance(tl.philox, triton.JITFunction) is INTERPRETED:
     raise RuntimeError("TRITON_INTERPRET changed after triton was imported; set it before anything imports triton")
@@ -71,7 +71,7 @@ def attend_backward(
 def attend_blocks(
     query: Queries, key: Compressed, value: Compressed, seed: Seed, dropout: float
 ) -> tuple[ByPosition, Float[Tensor, "batch heads queries"]]:
-    """Output, and base-2 logarithm of the softmax denominator, which the backward pass needs."""
+    """Return the output, and the base-2 logarithm of the softmax denominator, which the backward pass needs."""
     query, key, value = map(_with_unit_stride, (query, key, value))
     batch, heads, queries, dim = query.shape
     out = _empty(query, batch, queries, heads, dim)
@@ -134,7 +134,7 @@ def attend_blocks_backward(
 def project(
     matrix: Float[Tensor, "heads r keys"], tokens: Float[Tensor, "batch heads keys width"], key_valid: KeyValid
 ) -> Float[Tensor, "batch heads r width"]:
-    """Compute E X for every head, padding left out."""
+    """Compute E X for every head, leaving out padding."""
     matrix, tokens = map(_with_unit_stride, (matrix, tokens))
     batch, heads, keys, width = tokens.shape
     rows = matrix.shape[1]
@@ -158,7 +158,7 @@ def project(
 def project_backward_projection(
     grad: Float[Tensor, "batch heads r width"], tokens: Float[Tensor, "batch heads keys width"], key_valid: KeyValid
 ) -> Float[Tensor, "heads r keys"]:
-    """Gradient of E: dY Xᵀ summed over the batch, padding left out."""
+    """Gradient of E: dY Xᵀ summed over the batch, without padding."""
     grad, tokens = map(_with_unit_stride, (grad, tokens))
     batch, heads, keys, width = tokens.shape
     rows = grad.shape[2]
@@ -228,7 +228,7 @@ def _as_bytes(key_valid: Tensor | None) -> Tensor | None:
 
 
 def _precision(dtype: torch.dtype) -> str:
-    """Precision of matmuls: float32 as three tf32 products, about as accurate; as one where PyTorch's own matmuls may do so."""
+    """Precision of matmuls: three tf32 products for float32, about as accurate; one if PyTorch's own matmuls may use tf32."""
     if INTERPRETED and dtype.itemsize > 2:
         return "ieee"
     return "tf32x3" if dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32" else "tf32"

@@ -1,6 +1,6 @@
-"""PyTorch operators over the launches, with shapes for tracing and gradients.
+"""PyTorch operators that call the launches, with shapes for tracing and with gradients.
 
-Every kernel sits inside a ``custom_op``: opaque to ``torch.compile``, which then does not trace launches. Operators are
+Every kernel is called inside a ``custom_op``, so that ``torch.compile`` does not trace launches. Operators are
 pure, return fresh contiguous tensors, and take their randomness as a seed tensor that stays on the device.
 """
 
@@ -34,7 +34,7 @@ project_backward_projection = _operator("project_backward_projection", "Tensor g
 
 
 def _by_position(tensor: Tensor) -> Tensor:
-    """Permuted view (batch, length, heads, head_dim) of a tensor (batch, heads, length, head_dim)."""
+    """Allocate a tensor (batch, length, heads, head_dim) like ``tensor``, which is (batch, heads, length, head_dim)."""
     batch, heads, length, dim = tensor.shape
     return tensor.new_empty(batch, length, heads, dim)
 

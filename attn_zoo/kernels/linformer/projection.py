@@ -1,6 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # Kernel arguments are pointers and scalars that Triton types at the launch; a Python annotation could only be wrong.
-"""Y = E X along the sequence, padding left out, and dE = Σ dY Xᵀ over the batch: two matmuls with long sums.
+"""Y = E X along the sequence, without padding, and dE = Σ dY Xᵀ over the batch: two matmuls with long sums.
 
 E is (r, n) with r in the hundreds and n up to many thousands, so there are few tiles of Y, each a long sum. The
 sum over positions is therefore split between programs, which write partial sums in single precision to be added in a
@@ -41,7 +41,7 @@ def project(
     PRECISION: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Triton kernel; one program: one tile of E X of one head over ``chunks`` chunks, to (splits, batch, heads, rows, width)."""
+    """Triton kernel; a program sums one tile of E X of one head over ``chunks`` chunks, to (splits, batch, heads, rows, width)."""
     row_tiles = tl.cdiv(rows, BLOCK_ROWS)
     width_tiles = tl.cdiv(width, BLOCK_WIDTH)
     program = tl.program_id(0)
@@ -107,7 +107,7 @@ def project_backward_projection(
     PRECISION: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Triton kernel; one program: one tile of dE of one head over ``examples`` examples, to (splits, heads, rows, keys)."""
+    """Triton kernel; a program sums one tile of dE of one head over ``examples`` examples, to (splits, heads, rows, keys)."""
     row_tiles = tl.cdiv(rows, BLOCK_ROWS)
     key_tiles = tl.cdiv(keys, BLOCK_KEYS)
     program = tl.program_id(0)

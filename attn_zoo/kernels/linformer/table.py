@@ -1,12 +1,12 @@
 """Tile shapes, chosen from compiler reports and not by timing: no figure here has been measured on a GPU.
 
-Every entry was compiled for sm_90; it needs at most 227 KB of shared memory, fills the Hopper matrix instruction and, but
-for the exceptions the tests list, keeps its values in registers. Tiles are looked up; there is no autotuning at run time.
+Every entry was compiled for sm_90; it needs at most 227 KB of shared memory, fills the Hopper matrix instruction and, with
+the exceptions that the tests list, keeps its values in registers. Tiles are looked up; there is no autotuning at run time.
 
-Whole rows of weights (all keys of a head on chip) are taken for 16-bit inputs where keys × head_dim, both padded, is at most
-256 × 64, or half of that with dropout, whose random words need registers too. Everything else goes by blocks of keys:
-float32 always, since a matmul in three tf32 parts needs three times the room. float64 exists in the interpreter only,
-where nothing is short, and takes whole rows where 16-bit inputs without dropout would.
+Kernels with whole rows of weights (all keys of a head on chip) serve 16-bit inputs if keys × head_dim, both padded, is at most
+256 × 64, or half of that with dropout, whose random words need registers too. All other inputs use blocks of keys: float32
+always, since a matmul in three tf32 parts needs three times the memory. float64 exists in the interpreter only, where no
+memory is short, and uses whole rows for the sizes at which 16-bit inputs without dropout do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 HEAD_DIM_LIMIT = 128
 PROCESSORS_WITHOUT_CUDA = 132
-"""Streaming multiprocessors of an H100 or H200, so that the interpreter splits work as on those."""
+"""Number of streaming multiprocessors of an H100 or H200, so that the interpreter splits work as these devices do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def padded(size: int, least: int) -> int:
 
 
 def on_chip(keys: int, dim: int, dtype: torch.dtype, dropout: bool) -> bool:
-    """True where the whole-row kernels serve this problem."""
+    """True if the whole-row kernels serve these sizes."""
     if dtype == torch.float32:
         return False
     room = 128 * 64 if dropout and dtype != torch.float64 else 256 * 64
@@ -147,7 +147,7 @@ def block_tile(kernel: str, dim: int, dtype: torch.dtype) -> AttentionTile:
 
 
 def projection_tile(kernel: str, rows: int, width: int, dtype: torch.dtype) -> ProjectionTile:
-    """Tile of a kernel of the projection along the sequence."""
+    """Tile of a kernel that projects along the sequence."""
     entries, bits = PROJECTION[kernel], _bits(dtype)
     few = bits == 16 and rows <= 64
     narrow = width <= 64 or (bits, few, False) not in entries
@@ -155,7 +155,7 @@ def projection_tile(kernel: str, rows: int, width: int, dtype: torch.dtype) -> P
 
 
 def processors(device: torch.device) -> int:
-    """Streaming multiprocessors of the device."""
+    """Number of streaming multiprocessors of the device."""
     if device.type != "cuda":
         return PROCESSORS_WITHOUT_CUDA
     return torch.cuda.get_device_properties(device).multi_processor_count
@@ -165,9 +165,9 @@ def processors(device: torch.device) -> int:
 def split(parts: int, steps: int, warps: int, processors: int) -> tuple[int, int]:
     """Split the ``steps`` of each of ``parts`` independent sums between programs: (splits, steps of each).
 
-    A processor holds two programs of four warps or one of eight. The time is estimated as the number of waves of programs
-    times the steps of one plus one for its beginning and end; of equal times the fewest splits are taken, which write the
-    fewest partial sums. There are never more splits than steps, nor more than two waves because of them.
+    A processor holds two programs of four warps or one of eight. The estimated time is the number of waves of programs times
+    (the steps of a program + 1 for its start and end); among equal times the fewest splits are chosen, which write the
+    fewest partial sums. There are never more splits than steps, and splitting never leads to more than two waves.
     """
     places = processors * max(1, 8 // warps)
     most = max(1, min(steps, 2 * places // parts))

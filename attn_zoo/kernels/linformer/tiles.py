@@ -1,6 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # Kernel arguments are pointers and scalars that Triton types at the launch; a Python annotation could only be wrong.
-"""Shared functions of the kernels: offsets of heads, loads and stores of rows of a matrix, and the dropout mask."""
+"""Functions that the kernels share: offsets of heads, loads and stores of rows of a matrix, and the dropout mask."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ K = TypeVar("K")
 TASK = "masked_language"
 SHARINGS = ("none", "headwise", "key_value", "layerwise")
 TEST, REPEATED = "test", "test: repeated"
-"""Scores of a record: perplexity of the whole test, and of the rare tokens that distant places alone show."""
+"""Names of scores in a record: perplexity on the whole test split, and on rare tokens that occur only at distant positions."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -28,7 +28,7 @@ class Cell:
     length: int
     attention: str
     k: int = 0
-    """Projected length; 0 of other mechanisms than Linformer."""
+    """Projected length; 0 for mechanisms other than Linformer."""
     sharing: str = ""
 
     @property
@@ -44,7 +44,7 @@ class Runs:
     by_seed: Mapping[int, RunRecord]
 
     def scores(self, part: str = TEST) -> dict[int, float]:
-        """Perplexity of a part of the test by seed; only of the records that score the part."""
+        """Perplexity of a part of the test by seed; records that do not score the part are left out."""
         return {seed: record.scores[part] for seed, record in self.by_seed.items() if part in record.scores}
 
     def perplexity(self, part: str = TEST) -> Estimate | None:
@@ -66,51 +66,51 @@ class Runs:
         return [(step, mean) for step, mean in means if mean is not None]
 
     def counted(self, name: str) -> int:
-        """Count of the network, which is equal for every seed."""
+        """Counted cost ``name`` of the network, equal for every seed."""
         return next(iter(self.by_seed.values())).counted[name]
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """All cells that are recorded, and what their panels compare."""
+    """All recorded cells, and the cells that each panel compares."""
 
     cells: Mapping[Cell, Runs]
 
     @property
     def arms(self) -> list[int]:
-        """Widths of the short convolution, the bare mechanism first."""
+        """Arms of the figure: widths of the short convolution, 0 for the bare mechanism first."""
         return sorted({cell.convolution for cell in self.cells})
 
     def linformer(self, arm: int) -> list[Cell]:
-        """Cells of Linformer in an arm, by length and projected length, headwise sharing alone."""
+        """Cells of Linformer with headwise sharing in an arm, sorted by length and projected length."""
         return sorted(cell for cell in self.cells if (cell.convolution, cell.sharing) == (arm, "headwise"))
 
     def by_length(self, arm: int) -> dict[int, list[Cell]]:
-        """Lengths with several projected lengths, for a and b, and their cells from the smallest k."""
+        """Cells by length for panels a and b: lengths with several projected lengths, the smallest k first."""
         found = _grouped((cell.length, cell) for cell in self.linformer(arm))
         return {length: cells for length, cells in found.items() if len(cells) > 1}
 
     def by_sharing(self, arm: int) -> list[Cell]:
-        """Cells of one length and projected length with the most sharings, for c."""
+        """Cells for panel c: those of the length and projected length with the most kinds of sharing."""
         found = _grouped(((cell.length, cell.k), cell) for cell in sorted(self.cells) if cell.k and cell.convolution == arm)
         cells = max(found.values(), key=len, default=[])
         return sorted(cells, key=lambda cell: SHARINGS.index(cell.sharing)) if len(cells) > 1 else []
 
     def by_fixed_k(self, arm: int) -> list[Cell]:
-        """Cells of the projected length that has the most lengths, from the shortest, for d."""
+        """Cells for panel d: those of the projected length with the most lengths, the shortest first."""
         cells = max(_grouped((cell.k, cell) for cell in self.linformer(arm)).values(), key=len, default=[])
         return cells if len(cells) > 1 else []
 
     def find(self, arm: int, length: int, attention: str) -> Runs | None:
-        """Runs of a mechanism without projected length."""
+        """Runs of a mechanism without projected length; None where there are none."""
         return self.cells.get(Cell(arm, length, attention))
 
 
 def read_figure(records: Iterable[RunRecord]) -> Figure:
-    """Cells of the finished masked language models among records; trials of a search are none of them.
+    """Collect the cells of the finished masked language models among records, without trials of a search.
 
     Raises:
-        ValueError: the records are of several experiments, which no figure compares.
+        ValueError: the records are of several experiments, which one figure must not compare.
     """
     cells: dict[Cell, dict[int, RunRecord]] = defaultdict(dict)
     settings = set()
@@ -123,8 +123,9 @@ def read_figure(records: Iterable[RunRecord]) -> Figure:
             settings.add(record.run_id)
     if len(settings) > 1:
         raise ValueError(
-            "a figure compares runs of one data set, network and budget, and a cell has one learning rate; the masked language "
-            f"models here are of {len(settings)} settings; keep each experiment in a folder of its own and name it with --records"
+            "the figure compares runs with the same data, network and budget, and with one learning rate per cell; the masked "
+            f"language models here have {len(settings)} settings; keep each experiment in a folder of its own and pass that folder "
+            "with --records"
         )
     return Figure({cell: Runs(dict(sorted(runs.items()))) for cell, runs in sorted(cells.items())})
 

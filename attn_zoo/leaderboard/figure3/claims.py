@@ -12,7 +12,7 @@ from attn_zoo.leaderboard.figure3.cells import REPEATED, TEST, Cell, Figure, Run
 from attn_zoo.leaderboard.statistics import Estimate
 
 NEAR = 0.05
-"""Difference of perplexity, relative, within which the paper's "nearly on par" and "approximately the same" are taken to hold."""
+"""Relative difference of perplexity within which the paper's "nearly on par" and "approximately the same" are taken to hold."""
 CONTROLS = ("none", "convolution")
 NOT_RUN, HOLDS, FAILS, UNSURE = "not run yet", "holds", "does not hold", "cannot tell"
 
@@ -27,7 +27,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claim of the paper on panels of the figure, and its judgement in one arm."""
+    """Claim of the paper on panels of the figure, and the function that judges it in one arm."""
 
     panels: str
     text: str
@@ -44,19 +44,19 @@ def _falls_with_k(figure: Figure, arm: int) -> Verdict:
 
 
 def _falling(figure: Figure, cells: Sequence[Cell]) -> Verdict:
-    """Holds where the largest k is better than the smallest beyond noise, and no k worse than the next smaller one."""
+    """Judge one length: holds where the largest k beats the smallest beyond noise, and no k is worse than the next smaller one."""
     whole, why = _difference(figure.cells[cells[-1]], figure.cells[cells[0]])
-    why = f"n = {cells[0].length}: k = {cells[-1].k} against k = {cells[0].k} {why}"
+    why = f"n = {cells[0].length}: k = {cells[-1].k} against k = {cells[0].k}: {why}"
     if whole is None:
         return Verdict(UNSURE, why)
     steps = [(large, _difference(figure.cells[large], figure.cells[small])[0]) for small, large in pairwise(cells)]
     if worse := [cell.k for cell, step in steps if step and _worse(step)]:
-        return Verdict(FAILS, f"{why}; k = {worse[0]} is worse than the next smaller one")
+        return Verdict(FAILS, f"{why}; k = {worse[0]} is worse than the next smaller k")
     return Verdict(HOLDS if _better(whole) else FAILS if _worse(whole) else UNSURE, why)
 
 
 def _quarter_is_on_par(figure: Figure, arm: int) -> Verdict:
-    """Judge k = n / 4 beside softmax, at the two largest lengths of several k, the paper's a and b."""
+    """Judge k = n / 4 against softmax at the two largest lengths with several k, the paper's panels a and b."""
     found = []
     for length, cells in list(figure.by_length(arm).items())[-2:]:
         softmax, quarter = figure.find(arm, length, "softmax"), [cell for cell in cells if 4 * cell.k == length]
@@ -76,12 +76,12 @@ def _layerwise_is_near(figure: Figure, arm: int) -> Verdict:
 
 
 def _layerwise_is_small(figure: Figure, arm: int) -> Verdict:
-    """Judge the number of attention's parameters, and the perplexity that fewer of them cost."""
+    """Judge the number of attention parameters, and the loss of perplexity from having fewer."""
     near = _layerwise_is_near(figure, arm)
     if near.word == NOT_RUN:
         return near
     cells = {cell.sharing: figure.cells[cell].counted("attention_parameters") for cell in figure.by_sharing(arm)}
-    why = f"{cells['layerwise']:,} parameters of attention against {cells['none']:,}; {near.why}"
+    why = f"{cells['layerwise']:,} attention parameters with layerwise sharing against {cells['none']:,} with none; {near.why}"
     return Verdict(near.word if cells["layerwise"] < cells["none"] else FAILS, why)
 
 
@@ -101,7 +101,8 @@ def _cost_is_linear(figure: Figure, arm: int) -> Verdict:
         return Verdict(NOT_RUN)
     each = [figure.cells[cell].counted("mechanism_flops") / cell.length for cell in cells]
     why = (
-        f"{min(each):,.0f} to {max(each):,.0f} FLOPs of the mechanism a token from n = {cells[0].length:,} to {cells[-1].length:,}"
+        f"{min(each):,.0f} to {max(each):,.0f} FLOPs of the mechanism per token for n from {cells[0].length:,} to "
+        f"{cells[-1].length:,}"
     )
     return Verdict(HOLDS if max(each) <= 1.01 * min(each) else FAILS, why)
 
@@ -109,16 +110,16 @@ def _cost_is_linear(figure: Figure, arm: int) -> Verdict:
 CLAIMS = (
     Claim("a, b", "A larger projected length k gives a lower perplexity.", _falls_with_k),
     Claim("a, b", "With k = n / 4 Linformer is already nearly on par with the Transformer.", _quarter_is_on_par),
-    Claim("c", "One projection for all layers almost matches projections that nothing shares.", _layerwise_is_near),
-    Claim("c", "So parameters, and with them memory, can be saved at little loss.", _layerwise_is_small),
+    Claim("c", "One projection shared by all layers almost matches projections without sharing.", _layerwise_is_near),
+    Claim("c", "Sharing saves parameters, and with them memory, at little loss.", _layerwise_is_small),
     Claim("d", "With k fixed, the final perplexity stays approximately the same as n grows.", _length_does_not_matter),
-    Claim("d", "This supports that Linformer takes linear time.", _cost_is_linear),
+    Claim("d", "This supports the claim that Linformer takes linear time.", _cost_is_linear),
 )
-"""Claims in the order of the paper, in words of our own."""
+"""Claims in the order of the paper, reworded."""
 
 
 def _together(verdicts: Iterable[Verdict]) -> Verdict:
-    """One verdict on a claim from those at several lengths: it holds where all hold, and fails where one does."""
+    """Combine verdicts at several lengths into one: the claim holds where all hold, and fails where one fails."""
     found = list(verdicts)
     words = {verdict.word for verdict in found}
     word = next((word for word in (FAILS, UNSURE, HOLDS) if word in words), NOT_RUN)
@@ -126,20 +127,20 @@ def _together(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def _near(ours: Runs, theirs: Runs, what: str) -> Verdict:
-    """Holds where the interval of the difference lies within ``NEAR``, fails where it lies outside."""
+    """Judge whether perplexities are near: holds where the interval of their difference lies within ``NEAR``, fails outside."""
     difference, why = _difference(ours, theirs)
     if difference is None:
-        return Verdict(UNSURE, f"{what} {why}")
+        return Verdict(UNSURE, f"{what}: {why}")
     margin = math.log1p(NEAR)
     if -margin <= _low(difference) and _high(difference) <= margin:
-        return Verdict(HOLDS, f"{what} {why}")
-    return Verdict(FAILS if _low(difference) > margin or _high(difference) < -margin else UNSURE, f"{what} {why}")
+        return Verdict(HOLDS, f"{what}: {why}")
+    return Verdict(FAILS if _low(difference) > margin or _high(difference) < -margin else UNSURE, f"{what}: {why}")
 
 
 def _doubt(figure: Figure, cell: Cell, controls: Sequence[str]) -> Verdict | None:
-    """Doubt of a comparison with a cell that is no better than a control at its length; None where there is no doubt.
+    """Doubt about a comparison with a cell that is no better than a control at its length; None where there is no doubt.
 
-    Tokens that distant places alone show are compared: on the others convolutions and frequencies go far at such a budget.
+    Repeated rare tokens are compared, because on other tokens convolutions and token frequencies go far at such a budget.
     """
     for name in controls:
         control = figure.find(cell.convolution, cell.length, name)
@@ -147,21 +148,23 @@ def _doubt(figure: Figure, cell: Cell, controls: Sequence[str]) -> Verdict | Non
             continue
         difference, why = _difference(figure.cells[cell], control, REPEATED)
         if difference is None or not _better(difference):
-            return Verdict(UNSURE, f"n = {cell.length}: {cell.label} is not beyond the control {name} on repeated tokens ({why})")
+            return Verdict(
+                UNSURE, f"n = {cell.length}: {cell.label} is not better than the control {name} on repeated tokens ({why})"
+            )
     return None
 
 
 def _difference(ours: Runs, theirs: Runs, part: str = TEST) -> tuple[Estimate | None, str]:
-    """Logarithm of the ratio of perplexities where there are seeds enough to judge it, and the difference in words."""
+    """Logarithm of the ratio of perplexities, None with too few common seeds, and the difference in words."""
     found = ours.against(theirs, part)
     count = found.count if found else 0
     if found is None or count < SEEDS_NEEDED or found.half_width is None:
-        return None, f"has {count} of {SEEDS_NEEDED} common seeds"
+        return None, f"only {count} of {SEEDS_NEEDED} common seeds"
     return found, f"{per_cent(found.mean):+.1f} % ({per_cent(_low(found)):+.1f} to {per_cent(_high(found)):+.1f})"
 
 
 def _better(difference: Estimate) -> bool:
-    """Tell whether a perplexity is lower beyond noise, and by no less than any difference that counts."""
+    """Whether a perplexity is lower beyond noise, and by at least the smallest difference that counts."""
     return _high(difference) < 0 and difference.mean <= math.log1p(-SMALLEST)
 
 

@@ -59,7 +59,7 @@ def figure3_data(figure: Figure) -> dict[str, Any]:
 
 
 def verdicts(figure: Figure, arm: int) -> Mapping[Claim, Verdict]:
-    """Verdict on each claim of the paper in an arm; where nothing is recorded ``not run yet``."""
+    """Verdict on each claim of the paper in an arm; ``not run yet`` where nothing is recorded."""
     return {claim: claim.judge(figure, arm) for claim in CLAIMS}
 
 
@@ -96,15 +96,16 @@ def _perplexity(figure: Figure, cell: Cell, arm: int, part: str) -> str:
 
 def _notes(figure: Figure) -> Iterable[str]:
     yield (
-        f"Perplexity of test texts, which neither training nor the choice of a rate saw: mean over seeds with half of the "
-        f"{100 * CONFIDENCE:.0f} % interval, and the number of seeds. Curves are of validation. Repeated: of rare tokens that the "
-        "sequence shows at distant places alone."
+        "Perplexities are of test texts that were used neither for training nor for choosing the learning rate: mean over seeds ± "
+        f"half of the {100 * CONFIDENCE:.0f} % interval, with the number of seeds in brackets. Curves show validation perplexity. "
+        "The columns 'repeated' are of those rare tokens that the sequence shows elsewhere, but at distant places only."
     )
     yield (
-        "Differences are ratios of perplexities paired by seed, with the interval of that pair alone. The paper's words for nearly "
-        f"equal are taken as within {100 * NEAR:.0f} %: a claim holds where the interval lies within, does not hold where it lies "
-        f"outside, and else cannot be told; nor can it by fewer than {SEEDS_NEEDED} common seeds, or where softmax (a, b) is no "
-        "better on repeated tokens than a control, or Linformer (c, d) than a network without attention."
+        "Differences are ratios of perplexities paired by seed; each interval is of its pair alone. The paper's words for nearly "
+        f"equal are taken as within {100 * NEAR:.0f} %: a claim holds where the whole interval lies within that margin, does not "
+        "hold where the whole interval lies outside, and otherwise the verdict is 'cannot tell'. The verdict is also 'cannot tell' "
+        f"with fewer than {SEEDS_NEEDED} common seeds, or where, on repeated tokens, softmax (panels a, b) is no better than a "
+        "control or Linformer (panels c, d) is no better than a network without attention."
     )
     yield f"Learning rates: {', '.join(_rates(figure))}."
 

@@ -1,4 +1,4 @@
-"""Picture of Figure 3: validation perplexity over training steps in four panels, a row of them for each arm."""
+"""Plot of Figure 3: validation perplexity over training steps in four panels, with a row of panels for each arm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attn_zoo.leaderboard.figure3.page import arm_name
 from attn_zoo.plotting.theme import INK, MUTED, SERIES, hover, save, settings, short
 
 _WIDTH, _ROW = 13.0, 3.5
-"""Inches of the figure, and of each row of panels."""
+"""Width of the figure, and height of each row of panels, in inches."""
 _DASHES: Sequence[Any] = ("-", (0, (6, 1.6)), (0, (3, 1.2)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
 _BESIDE: Mapping[str, Any] = {"none": (0, (1, 1.2)), "convolution": (0, (5, 2))}
 Line = tuple[Cell, str]
@@ -22,7 +22,7 @@ def plot_figure3(figure: Figure, *paths: Path) -> list[Path]:
     """Draw mean and interval over seeds of every curve, and write the figure to each path.
 
     Raises:
-        ValueError: there are no curves.
+        ValueError: no cell is recorded.
         OSError: a path cannot be written.
     """
     import matplotlib
@@ -30,7 +30,8 @@ def plot_figure3(figure: Figure, *paths: Path) -> list[Path]:
 
     if not figure.cells:
         raise ValueError(
-            "there is nothing to draw: no masked language model is recorded; attn-zoo run -m experiment=linformer_figure3_cpu"
+            "there is nothing to draw: no masked language model is recorded; make records with attn-zoo run -m "
+            "experiment=linformer_figure3_cpu"
         )
     arms = figure.arms
     with matplotlib.rc_context(settings("figure3")):
@@ -46,7 +47,7 @@ def plot_figure3(figure: Figure, *paths: Path) -> list[Path]:
 
 
 def panels(figure: Figure, arm: int) -> list[tuple[str, list[Line]]]:
-    """Title, and cells with their names, of the panels a to d of an arm."""
+    """Panels a to d of an arm: the title of each, and its cells with their names."""
     found: list[tuple[str, list[Line]]] = []
     lengths = list(figure.by_length(arm).items())[-2:]
     for length, cells in [*lengths, *[(0, [])] * (2 - len(lengths))]:

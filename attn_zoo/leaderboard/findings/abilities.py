@@ -1,4 +1,4 @@
-"""Abilities, a task each, and the judgement of a mechanism at one: against softmax and against the best control."""
+"""Abilities, one for each task, and judgements of mechanisms at them, against softmax and against the best control."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attn_zoo.leaderboard.statistics import Estimate, paired
 
 BASELINE = "softmax"
 ACCEPT = 5.0
-"""Points, of 100, that a mechanism may lose to softmax and still be called as good. Of metrics that are no shares: per cent."""
+"""Acceptable loss of a mechanism called as good as softmax: points of 100, or per cent for metrics that are not shares."""
 
 Verdict = Literal["better", "as good", "above controls", "worse", "no better", "unclear", "failed", "few seeds", "not run"]
 
@@ -25,12 +25,12 @@ class Ability:
     """A task in one direction of reading, with one row for each mechanism."""
 
     name: str
-    """Unlike that of every other ability."""
+    """Unique name."""
     table: Table
     rows: Mapping[str, Row]
-    """Row of the best validation score of each attention."""
+    """Row with the best validation score of each attention."""
     silent: str | None
-    """Why the task says nothing of mechanisms; None where it does."""
+    """Reason why the task says nothing about mechanisms; None where it does."""
 
     @property
     def causal(self) -> bool:
@@ -39,7 +39,7 @@ class Ability:
 
     @property
     def softmax(self) -> Row | None:
-        """The row of softmax, if it has a score."""
+        """Row of softmax; None where it has no score."""
         row = self.rows.get(BASELINE)
         return row if row and row.scores.test else None
 
@@ -51,23 +51,23 @@ class Ability:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One mechanism at one ability."""
+    """Judgement of one mechanism at one ability."""
 
     ability: Ability
     row: Row | None
     gain: Estimate | None
     """Score minus softmax's, paired by seed, in the ability's unit, positive where better; None where softmax has no score at a
-    common seed, and of softmax itself."""
+    common seed, and for softmax itself."""
     verdict: Verdict
 
     @property
     def name(self) -> str:
-        """The ability, with the hyperparameters that tell this setting from the mechanism's others."""
+        """Name of the ability, with the hyperparameters that distinguish this row from others of the mechanism."""
         return f"{self.ability.name} with {self.row.setting}" if self.row and self.row.setting else self.ability.name
 
 
 def abilities(tables: Sequence[Table]) -> list[Ability]:
-    """An ability for each table, in their order."""
+    """Abilities, one for each table, in the order of the tables."""
     found = [shown_rows(table) for table in tables]
     return [
         Ability(name, table, rows, unshaded(table, list(rows.values())))
@@ -76,7 +76,7 @@ def abilities(tables: Sequence[Table]) -> list[Ability]:
 
 
 def names(tables: Sequence[Table]) -> list[str]:
-    """Titles with the direction of reading, told apart by the network's convolution and at last by a number."""
+    """Unique titles: the task's with the direction of reading, then, where needed, the network's convolution and a number."""
     plain = [f"{table.task['title']}{', causal' if table.task.get('causal') else ''}" for table in tables]
     widths = [int(table.model.get("short_convolution") or 0) for table in tables]
     told = [
@@ -89,11 +89,11 @@ def names(tables: Sequence[Table]) -> list[str]:
 
 
 def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement:
-    """Judgement of ``attention`` at ``ability`` from the records. Intervals are of 95 %, paired by seed, of each pair alone.
+    """Judge ``attention`` at ``ability`` from the records, by 95 % intervals paired by seed, each for its pair of rows alone.
 
     ``better``: the interval of the gain over softmax lies above 0. ``as good``: above ``-accept``. ``worse``: below 0.
-    ``no better``: worse than softmax, or softmax itself no better, and the interval of the difference to the best control
-    reaches 0. ``above controls``: softmax itself, better than the best control. ``unclear``: none of these.
+    ``no better``: not beyond the best control, and either worse than softmax or softmax is not beyond that control itself.
+    ``above controls``: softmax itself, better than the best control. ``unclear``: none of these.
 
     Args:
         accept: loss, in the ability's unit, that does not count.

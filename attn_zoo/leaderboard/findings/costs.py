@@ -1,4 +1,4 @@
-"""Counted cost of a mechanism beside softmax's: FLOPs at 4,096 tokens, and the state that causal tasks carry."""
+"""Counted cost of a mechanism compared with softmax's: FLOPs at 4,096 tokens, and the state that causal tasks carry."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from attn_zoo.leaderboard.heatmap.costs import LENGTH, byte_count
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Bytes carried from token to token, in all layers."""
+    """Bytes of the state carried from token to token, in all layers (in one layer for a recommendation)."""
 
     bytes: int
     softmax: int
-    """The same of softmax's keys and values."""
+    """Bytes of softmax's keys and values."""
     length: int
-    """Tokens of the task that both are counted at."""
+    """Number of tokens at which both are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,25 +25,25 @@ class Cost:
     """Counted cost of one mechanism over several abilities."""
 
     shares: tuple[float, float] | None
-    """FLOPs of the mechanism over softmax's, the least and the most; None where no ability counts both. A count of 0 is none: only
-    products of matrices are counted, and a Fourier transform or a mean takes time as well."""
+    """FLOPs of the mechanism divided by softmax's, least and most over abilities; None where no ability counts both. A count of 0
+    is taken as unknown: only matrix products are counted, and a Fourier transform or a mean takes time as well."""
     share_unknown: bool
     """Whether an ability lacks either count."""
     states: tuple[State, ...]
-    """One for each causal ability that counts both, the longest first."""
+    """States at each causal ability that counts both, the longest first."""
     state_unknown: bool
     """Whether a causal ability lacks either count."""
     length: int = LENGTH
-    """Tokens that the shares are counted at."""
+    """Number of tokens at which the shares are counted."""
 
     @property
     def cheaper(self) -> bool:
-        """Cheapness: known to take fewer FLOPs than softmax."""
+        """Whether the mechanism is known to take fewer FLOPs than softmax."""
         return self.shares is not None and not self.share_unknown and self.shares[1] < 1
 
     @property
     def smaller(self) -> bool:
-        """Whether its state is known at every causal ability, and smaller than softmax's there."""
+        """Whether the state is known at every causal ability, and smaller than softmax's there."""
         return bool(self.states) and not self.state_unknown and all(state.bytes < state.softmax for state in self.states)
 
     @property
@@ -62,7 +62,7 @@ class Cost:
 
 
 def cost(attention: str, abilities: Sequence[Ability]) -> Cost:
-    """Cost of ``attention`` by those of the ``abilities`` at which it has a score."""
+    """Cost of ``attention`` over the ``abilities`` at which it has a score."""
     known = [(ability, ability.rows.get(attention), ability.softmax) for ability in abilities]
     rows = [(ability, row, softmax) for ability, row, softmax in known if row and row.scores.test]
     shares, states, wanted = [], [], 0

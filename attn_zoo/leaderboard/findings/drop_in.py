@@ -1,4 +1,4 @@
-"""The need of a drop-in for a trained encoder, answered by what ``attn-zoo transplant`` measured."""
+"""Answer to the need of a drop-in for a trained encoder, from measurements of ``attn-zoo transplant``."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from attn_zoo.leaderboard.statistics import Estimate, estimate, paired
 TITLE = "Drop-in for a trained encoder"
 _STAGE = "tuned"
 _QUALITIES = {
-    "spearman": ("similarity of passages", "the order of similarities should stay the teacher's"),
-    "neighbours": ("neighbouring passages", "passages that follow each other should still be told from others"),
-    "pairs_spearman": ("similarity of pairs", "the order of similarities should stay the teacher's on other text"),
-    "pairs_auc": ("paraphrases", "pairs that say the same should still be told from others"),
+    "spearman": ("similarity of passages", "the order of similarities should stay the same as the teacher's"),
+    "neighbours": ("neighbouring passages", "consecutive passages should still be distinguished from other pairs of passages"),
+    "pairs_spearman": ("similarity of pairs", "the order of similarities should stay the same as the teacher's on other text"),
+    "pairs_auc": ("paraphrases", "pairs with the same meaning should still be distinguished from other pairs"),
 }
-"""Qualities of a fine-tuned student: how they are called, and why they speak for the need."""
+"""Qualities of a fine-tuned student: the name of each, and why it is evidence for the need."""
 
 _Row = dict[int, Mapping[str, float | None]]
 """Qualities by seed."""
 
 
 def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collection[str] | None = None) -> Answer:
-    """The answer by ``found``, the content of a file of ``attn-zoo transplant``; None where there is none.
+    """Answer the need from ``found``, the content of a file of ``attn-zoo transplant``; None without a file.
 
-    A quality speaks where the teacher is better than the best control beyond noise. A student qualifies as in
+    A quality is evidence where the teacher is better than the best control beyond noise. A student qualifies as in
     ``needs.answer``; its FLOPs are those of the attention of all layers at the passages' length.
 
     Args:
         candidates: attentions to choose among; None for all.
 
     Raises:
-        ValueError: ``found`` is of another experiment.
+        ValueError: ``found`` is the content of another experiment's file.
     """
     if found is None:
         return Answer(TITLE, "", (), (), False, (), (), None)
     if found.get("experiment") != "transplant":
-        raise ValueError(f"findings about encoders need a file of attn-zoo transplant; got one of {found.get('experiment')!r}")
+        raise ValueError(
+            f"findings about encoders need a file that attn-zoo transplant wrote; got one of experiment {found.get('experiment')!r}"
+        )
     points = [p for p in found["points"] if candidates is None or p["control"] or p["attention"] in candidates]
     students, controls = _students(points, control=False), _students(points, control=True)
     spoken, silent, judged = [], [], []

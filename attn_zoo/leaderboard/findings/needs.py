@@ -1,4 +1,4 @@
-"""Needs, the tasks that speak for each, and the mechanism to take by the records."""
+"""Needs, the tasks that are evidence for each, and the mechanism to take according to the records."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from attn_zoo.leaderboard.statistics import Estimate
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A use of attention, and the tasks whose scores speak for it."""
+    """Use of attention, and the tasks whose scores are evidence for it."""
 
     title: str
     tasks: Mapping[tuple[str, bool], str]
-    """By task name and whether it is causal, why its score speaks for the need."""
+    """Reason why a task's score is evidence for the need, by task name and whether the task is causal."""
     small_state: bool = False
-    """Whether the state must be known and smaller than softmax's keys and values; of those that qualify the smallest is taken."""
+    """Whether the state must be known and smaller than softmax's keys and values; the smallest that qualifies is then taken."""
     name: str = ""
     """Name on the command line."""
 
     @property
     def directions(self) -> tuple[bool, ...]:
-        """Whether its tasks are causal; a need of both directions is answered for each."""
+        """Directions of the tasks, True for causal; a need with tasks of both directions is answered for each."""
         return tuple(sorted({causal for _, causal in self.tasks}))
 
 
@@ -35,7 +35,7 @@ _JUDGED: tuple[Verdict, ...] = (*QUALIFIES, "worse", "no better", "unclear")
 
 _RECALL = {
     "mqar": "each key must find its one value among many pairs",
-    "copying": "every token must come back exactly and in order",
+    "copying": "every token must be reproduced exactly and in order",
     "induction": "the token after the last occurrence must be found",
     "haystack": "one place of a long text holds the answer",
 }
@@ -52,7 +52,7 @@ NEEDS = (
             ("text", False): "the class of a review depends on all of its bytes",
             ("imdb", False): "the class of a review depends on all of its words",
             ("retrieval", False): "two documents are compared as wholes",
-            ("haystack", False): "one place of a long text decides",
+            ("haystack", False): "one place of a long text decides the answer",
             ("selective", False): "marked tokens anywhere in the input are counted together",
         },
         name="documents",
@@ -60,11 +60,11 @@ NEEDS = (
     Need(
         "Vision at high resolution",
         {
-            ("mosaic", False): "one patch must be found by what another shows",
+            ("mosaic", False): "one patch must be found by the content of another patch",
             ("pathfinder", False): "two ends of a long line in a picture must be joined",
             ("pixels", False): "a picture is read pixel by pixel",
-            ("cifar10", False): "objects are told by small patches of a photograph",
-            ("cifar100", False): "objects of many classes are told by small patches of a photograph",
+            ("cifar10", False): "objects must be recognised from small patches of a photograph",
+            ("cifar100", False): "objects of many classes must be recognised from small patches of a photograph",
         },
         name="vision",
     ),
@@ -73,7 +73,7 @@ NEEDS = (
         {
             ("causal_language", True): "the next token of a text depends on those before it",
             **_CAUSAL,
-            ("flip_flop", True): "what was written last must be kept until it is read",
+            ("flip_flop", True): "the value written last must be kept until it is read",
             ("selective", True): "marked tokens are counted together as they come",
         },
         small_state=True,
@@ -81,7 +81,7 @@ NEEDS = (
     ),
     Need("Exact recall", {**_BOTH_WAYS, **_CAUSAL}, name="recall"),
 )
-"""Needs that tasks speak for; the fifth, a drop-in for a trained encoder, is judged by transplants (``drop_in``)."""
+"""Needs that are judged by tasks; the fifth, a drop-in for a trained encoder, is judged by transplants (``drop_in``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +89,14 @@ class Gain:
     """A score minus softmax's."""
 
     at: str
-    """Ability, or quality of an encoder."""
+    """Name of the ability, or of the quality of an encoder."""
     amount: Estimate
     unit: str
 
     @property
     def low(self) -> float:
-        """Lower bound; every gain that is judged has an interval."""
-        assert self.amount.half_width is not None, "of at least SEEDS_NEEDED seeds"
+        """Lower end of the interval, which every judged gain has."""
+        assert self.amount.half_width is not None, "a gain over at least SEEDS_NEEDED seeds has an interval"
         return self.amount.mean - self.amount.half_width
 
 
@@ -107,42 +107,42 @@ class Choice:
     label: str
     gains: tuple[Gain, ...]
     costs: str
-    """In words."""
+    """Cost in words."""
     attention: str
 
     @property
     def worst(self) -> float:
-        """The least lower bound of its gains."""
+        """Smallest lower end of the intervals of its gains."""
         return min(gain.low for gain in self.gains)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What to take for a need."""
+    """Mechanisms to take for a need, and the evidence."""
 
     title: str
     direction: str
     """``read both ways`` or ``causal`` where a need is answered for both; else empty."""
     spoken: tuple[tuple[str, str], ...]
-    """Abilities that it rests on, each with why it speaks for the need."""
+    """Abilities that are evidence, each with the reason."""
     silent: tuple[tuple[str, str], ...]
-    """Abilities that are recorded and say nothing, each with the reason."""
+    """Recorded abilities that are no evidence, each with the reason."""
     compared: bool
-    """Whether another mechanism than softmax has enough seeds at all abilities that it rests on."""
+    """Whether a mechanism other than softmax has enough seeds at all abilities that are evidence."""
     missing: tuple[str, ...]
-    """Names of tasks that speak for the need and are not recorded."""
+    """Names of the need's tasks without records."""
     chosen: tuple[Choice, ...]
-    """Those that qualify, the one to take first."""
+    """Mechanisms that qualify, the best choice first."""
     nearest: Choice | None
-    """Where none qualifies, of those that are cheaper the one whose greatest loss is least."""
+    """Cheaper mechanism with the smallest greatest loss; None where one qualifies or none can be judged."""
 
 
 Pricing = Callable[[str, Sequence[Ability]], Cost | None]
-"""Cost of an attention by abilities; None for one that is no candidate."""
+"""Function that returns the cost of an attention over abilities; None for an attention that is no candidate."""
 
 
 def costs_of(names: Collection[str] | None) -> Pricing:
-    """Recorded costs of the candidates ``names``; None for all."""
+    """Pricing by recorded costs that admits the candidates ``names``; None for all attentions."""
     return lambda name, abilities: cost(name, abilities) if names is None or name in names else None
 
 
@@ -154,8 +154,8 @@ def answers(need: Need, abilities: Sequence[Ability], accept: float, priced: Pri
 
 
 def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float, priced: Pricing = cost) -> Answer:
-    """The choice for ``need``: at every ability that speaks for it better than softmax or as good, better than the best control,
-    and of fewer FLOPs than softmax; of those the cheapest.
+    """Answer ``need`` in one direction: mechanisms with fewer FLOPs than softmax that, at every ability that is evidence, are
+    better or as good as softmax and better than the best control; the cheapest first.
 
     Args:
         priced: cost of each candidate; by default as recorded, at 4,096 tokens.
@@ -186,9 +186,9 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
 
 
 def voices(need: Need, causal: bool, abilities: Sequence[Ability]) -> tuple[list[Ability], list[tuple[str, str]]]:
-    """Abilities that speak for ``need`` in one direction, and the names of those that do not, each with the reason.
+    """Abilities that are evidence for ``need`` in one direction, and the names of its others, each with the reason.
 
-    An ability speaks where softmax has at least ``SEEDS_NEEDED`` seeds and is itself better than the best control.
+    An ability is evidence where softmax has at least ``SEEDS_NEEDED`` seeds and is itself better than the best control.
     """
     ours = [(ability, _mute(ability)) for ability in abilities if ability.causal == causal and _key(ability) in need.tasks]
     return [ability for ability, why in ours if why is None], [(ability.name, why) for ability, why in ours if why is not None]
@@ -199,7 +199,7 @@ def _key(ability: Ability) -> tuple[str, bool]:
 
 
 def _mute(ability: Ability) -> str | None:
-    """Why an ability says nothing of what is lost against softmax."""
+    """Reason why an ability cannot show a loss against softmax; None where it can."""
     verdict = judge(ability, BASELINE).verdict
     if ability.silent:
         return ability.silent
@@ -217,7 +217,7 @@ def _is_judged(judgement: Judgement) -> bool:
 
 
 def _price(need: Need, spent: Cost) -> tuple[float, ...]:
-    assert spent.shares, "asked of what is cheaper than softmax"
+    assert spent.shares, "only mechanisms known to be cheaper than softmax have a price"
     share = spent.shares[1]
     return (spent.states[0].bytes, share) if need.small_state else (share,)
 

@@ -26,16 +26,16 @@ def findings(
     format: str = "terminal",
     recurrent: Collection[str] | None = None,
 ) -> str:
-    """All sentences that ``tables`` and a transplant support.
+    """Return all findings that ``tables`` and a transplant support, as text.
 
     Args:
         transplant: content of a file of ``attn-zoo transplant``; None for none.
-        accept: points, of 100, that may be lost to softmax; of metrics that are no shares per cent.
+        accept: acceptable loss to softmax in points of 100; in per cent for metrics that are not shares.
         format: ``terminal``, wrapped to ``WIDTH`` columns, or ``github``.
-        recurrent: attentions with a recurrent form, which a small state is of no use without; None where that is not known.
+        recurrent: attentions with a recurrent form, without which a small state is of no use; None where that is not known.
 
     Raises:
-        ValueError: ``accept`` is no loss below 100, or ``transplant`` is of another experiment.
+        ValueError: ``accept`` is below 0 or at least 100, or ``transplant`` is the content of another experiment's file.
     """
     if not 0 <= accept < 100:
         raise ValueError(f"accept is a loss in points, at least 0 and less than 100; got {accept:g}")
@@ -68,24 +68,24 @@ def _blocks(
 
 def _rules(accept: float) -> list[str]:
     return [
-        f"Scores are means over seeds with half of their {100 * CONFIDENCE:.0f} % interval; nothing is judged by fewer than "
+        f"Scores are means over seeds ± half of their {100 * CONFIDENCE:.0f} % interval; nothing is judged with fewer than "
         f"{SEEDS_NEEDED} seeds. Differences are paired by seed, and each interval is of its pair alone: among many mechanisms "
-        "a few fall on the wrong side by luck.",
+        "a few verdicts are wrong by chance.",
         f"As good as softmax: the interval of the difference lies above -{accept:g} points, or above -{accept:g} % of softmax's "
-        "score where the metric is no share. Better, worse: it lies above, below 0.",
-        "No better than the best control: the interval of the difference to it reaches 0, and the mechanism is worse than "
-        "softmax, or softmax no better than that control either. A control is a network without attention, or with one that "
-        "cannot choose by content.",
-        "To be taken for a need, a mechanism is better or as good at every task that speaks for it, better than the best "
-        "control there, and takes fewer FLOPs than softmax at 4,096 tokens. Of those the cheapest is named; where memory is "
-        "little the one of the smallest state, which must be known, smaller than softmax's keys and values, and read by a "
-        "recurrent form.",
-        "Costs are counted, of the attention mechanisms of all layers without projections.",
+        "score where the metric is not a share. Better than softmax: the interval lies above 0. Worse: the interval lies below 0.",
+        "No better than the best control: the interval of the difference to that control is not wholly above 0, and either the "
+        "mechanism is worse than softmax or softmax is no better than that control either. A control is a network without "
+        "attention, or with attention that cannot select by content.",
+        "A mechanism is taken for a need if, at every task that speaks for that need, it is better than softmax or as good as "
+        "softmax, and better than the best control, and if it takes fewer FLOPs than softmax at 4,096 tokens. The cheapest of "
+        "these is named; where memory is limited, the one with the smallest state, which must be known, smaller than "
+        "softmax's keys and values, and used by a recurrent form.",
+        "Costs are counted, not measured, and are those of the attention mechanisms of all layers, without projections.",
     ]
 
 
 def _mechanisms(found: Sequence[Ability]) -> list[str]:
-    """Softmax, then the others in the order of the alphabet; controls are none."""
+    """Names of mechanisms without controls: softmax, then the others in alphabetical order."""
     names = {name for ability in found for name, row in ability.rows.items() if not row.control}
     return sorted(names, key=lambda name: (name != BASELINE, name))
 
@@ -105,7 +105,7 @@ def _terminal(blocks: Sequence[Block]) -> str:
         if at and not (kind == "item" and blocks[at - 1][0] in ("item", "subhead")):
             lines.append("")
         mark = "- " if kind == "item" else ""
-        whole = words.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")  # figures are not broken
+        whole = words.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")  # keep a figure on one line
         wrapped = textwrap.wrap(whole, WIDTH, initial_indent=mark, subsequent_indent=" " * len(mark), break_on_hyphens=False)
         lines += [line.replace("\xa0", " ") for line in wrapped]
         lines += [{"head": "=", "subhead": "-"}[kind] * len(words)] if kind in ("head", "subhead") else []

@@ -1,4 +1,4 @@
-"""Sentences of the findings: what is measured, what a mechanism is good and bad at and costs, and what to take for a need."""
+"""Sentences of the findings: measured tasks, strengths, weaknesses and cost of a mechanism, and the choice for a need."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from attn_zoo.leaderboard.render.text import estimated, unit
 from attn_zoo.leaderboard.rows import Row
 from attn_zoo.leaderboard.statistics import Estimate
 
-NOTHING = "softmax (sdpa): nothing recorded is close enough"
+NOTHING = "softmax (sdpa): no other recorded mechanism is close enough"
 _OTHERS = 4
-"""Further mechanisms that qualify for a need which are named."""
+"""Greatest number of further qualifying mechanisms that are named."""
 
 
 def of_ability(ability: Ability) -> str:
-    """Scores of softmax and of the best control at an ability, or why it says nothing."""
+    """Scores of softmax and of the best control at an ability, and the reason where it says nothing about mechanisms."""
     table = ability.table
     control = next((row for row in table.rows if row.label == table.control), None)
     told = [f"softmax {_score(ability, ability.softmax)}"] if ability.softmax else ["softmax was not run"]
@@ -27,14 +27,14 @@ def of_ability(ability: Ability) -> str:
     told += [f"chance {100 * table.chance:.1f} %"] if table.chance is not None and unit(table) else []
     length = f"{table.task['length']} positions, " if table.task["length"] else ""
     said = f"{ability.name}: {', '.join(told)}; {length}{_seeds(list(ability.rows.values()))}."
-    return f"{said} Says nothing of mechanisms: {ability.silent}." if ability.silent else said
+    return f"{said} This says nothing about mechanisms: {ability.silent}." if ability.silent else said
 
 
 def of_mechanism(attention: str, abilities: Sequence[Ability], accept: float) -> list[str]:
     """Sentences on the strengths, weaknesses and cost of a mechanism, and on tasks that were not judged."""
     judged = [judge(ability, attention, accept) for ability in abilities if not ability.silent]
     if not judged:
-        return ["No task that was measured says anything of it.", _cost(attention, abilities)]
+        return ["No measured task says anything about it.", _cost(attention, abilities)]
     said = [_good(attention, judged), _bad(attention, judged), _cost(attention, abilities)]
     return [*said, *_unjudged(judged)]
 
@@ -52,7 +52,8 @@ def _good(attention: str, judged: Sequence[Judgement]) -> str:
     if clauses:
         return f"{attention} is {'; '.join(clauses)}."
     return (
-        f"{attention} is {'better than the best control' if attention == BASELINE else 'as good as softmax'} at nothing measured."
+        f"{attention} is {'better than the best control' if attention == BASELINE else 'as good as softmax'} at none of the "
+        "measured tasks."
     )
 
 
@@ -73,14 +74,14 @@ def _bad(attention: str, judged: Sequence[Judgement]) -> str:
     clauses = list(_clauses(judged, kinds))
     if clauses:
         return f"It {'; '.join(clauses)}."
-    return f"Nothing measured shows it {'' if attention == BASELINE else 'worse than softmax or '}failing."
+    return f"No measured task shows it {'' if attention == BASELINE else 'worse than softmax or '}failing."
 
 
 def _cost(attention: str, abilities: Sequence[Ability]) -> str:
     found = cost(attention, abilities)
     if attention == BASELINE:
         states = [f"{byte_count(state.bytes)} at {state.length:,} tokens" for state in found.states]
-        return f"It is the measure of cost; its keys and values take {states[0]}." if states else "It is the measure of cost."
+        return f"It is the reference for cost; its keys and values take {states[0]}." if states else "It is the reference for cost."
     return f"Cost: {found.words}."
 
 
@@ -100,7 +101,7 @@ def _unjudged(judged: Sequence[Judgement]) -> Iterator[str]:
 
 
 def _grouped(absent: Sequence[Ability], every: Sequence[Ability]) -> list[str]:
-    """Names of abilities, all of a direction in a word."""
+    """Names of abilities; all abilities of a direction are replaced by one phrase."""
     named = []
     for causal, word in ((False, "any task read both ways"), (True, "any causal task")):
         mine = [ability.name for ability in absent if ability.causal == causal]
@@ -110,7 +111,7 @@ def _grouped(absent: Sequence[Ability], every: Sequence[Ability]) -> list[str]:
 
 
 def _clauses(judged: Sequence[Judgement], kinds: Sequence[tuple[Verdict, str, Callable[[Judgement], str]]]) -> Iterator[str]:
-    """A clause for each kind of verdict that occurs, with how many of the tasks it is of."""
+    """Yield a clause for each kind of verdict that occurs, with the number of its tasks."""
     for verdict, words, told in kinds:
         found = [told(one) for one in judged if one.verdict == verdict]
         if found:
@@ -129,21 +130,21 @@ def of_answer(answer: Answer) -> Iterator[str]:
         also = f" Also close enough, in this order: {_listed(named)}." if named else ""
         yield f"{head}Take {_choice(first)}.{also}"
     elif not answer.compared:
-        yield f"{head}Not measured yet: beside softmax no mechanism has {SEEDS_NEEDED} seeds at all that this rests on."
+        yield f"{head}Not measured yet: no mechanism besides softmax has {SEEDS_NEEDED} seeds at every task that decides."
     else:
         near = f" The nearest is {_choice(answer.nearest)}." if answer.nearest else ""
         yield f"{head}{NOTHING}.{near}"
-    rests = "; ".join(f"{name}, as {why}" for name, why in answer.spoken)
+    rests = "; ".join(f"{name} (because {why})" for name, why in answer.spoken)
     left_out = [f"{name} ({why})" for name, why in answer.silent]
     beside = f" Left out: {', '.join(left_out)}." if left_out else ""
     beside += f" Not measured yet: {', '.join(answer.missing)}." if answer.missing else ""
-    yield f"Rests on {rests}.{beside}"
+    yield f"This rests on {rests}.{beside}"
 
 
 def _unmeasured(answer: Answer) -> str:
-    told = [f"{name} says nothing of it ({why})" for name, why in answer.silent]
+    told = [f"{name} says nothing about it ({why})" for name, why in answer.silent]
     told += [f"no records of {', '.join(answer.missing)}"] if answer.missing else []
-    return "; ".join(told) or "attn-zoo transplant measures it, and no file of it was given"
+    return "; ".join(told) or "attn-zoo transplant measures it, and none of its files was given"
 
 
 def _choice(choice: Choice) -> str:
@@ -166,7 +167,7 @@ def _score(ability: Ability, row: Row | None) -> str:
 
 def _failure(row: Row | None) -> str:
     """``refused``, or ``diverged at 1 of 3 seeds``."""
-    assert row is not None and row.scores.failures, "asked of failed rows"
+    assert row is not None and row.scores.failures, "only failed rows have a failure"
     word = row.scores.failures[0].word
     return (
         f"{word} at {len(row.scores.failures)} of {len(row.scores.failures) + len(row.scores.seeds)} seeds"

@@ -1,4 +1,4 @@
-"""Columns of cost beside the heat map: counted at one length by ``attn-zoo measure``, or as the records hold it."""
+"""Cost columns of the heat map: counted at one length by ``attn-zoo measure``, or taken from the records."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from attn_zoo.leaderboard.pareto import comparable, cost_of
 from attn_zoo.leaderboard.rows import Table
 
 LENGTH = 4096
-"""Tokens at which costs are shown, where the file counts them there; else the longest length that it counts."""
+"""Number of tokens at which costs are shown if the file counts that length; else its longest length is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostColumn:
-    """One cost of every mechanism that has a known one."""
+    """Column of one cost, for every mechanism whose cost is known."""
 
     cost: str
     """``FLOPs``, ``state``, ``time`` or ``memory``."""
     length: int | None
     """Number of tokens; None for costs of the tasks themselves."""
     said: str
-    """The quantity and its sizes."""
+    """Description of the quantity and of the sizes at which it was counted or measured."""
     values: Mapping[str, float]
-    """Value by attention: of the state in bytes, of other costs as a multiple of softmax's."""
+    """Value by attention: bytes for the state, a multiple of softmax's for other costs."""
 
     @property
     def head(self) -> str:
-        """Cost and length."""
+        """Heading: cost and length."""
         return self.cost if self.length is None else f"{self.cost} at {self.length:,}"
 
     def written(self, attention: str) -> str:
-        """The value of one attention; empty where it is not known."""
+        """Value of one attention as text; empty where it is not known."""
         value = self.values.get(attention)
         return "" if value is None else byte_count(int(value)) if self.cost == "state" else _times(value)
 
 
 def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
-    """FLOPs as a multiple of softmax's and, of causal forms, the state in bytes, from files that ``attn-zoo measure
+    """FLOPs as multiples of softmax's or, for causal forms, the state in bytes, from files that ``attn-zoo measure
     experiment=counted output=FILE`` wrote.
 
     Raises:
@@ -55,34 +55,36 @@ def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
 
 
 def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
-    """FLOPs as a multiple of softmax's: of the mechanisms alone at 4,096 tokens, where records count them; else of the network, on
-    the longest of the tasks that most rows tell them of; none where no record of softmax does."""
+    """FLOPs as multiples of softmax's: of the mechanisms alone at 4,096 tokens, where records count them; else of the network, on
+    the task where most rows have them, the longest of several; none where no record of softmax has them."""
     alone: dict[str, float] = {}
     for table in tables:
         rows = shown_rows(table)
         whole = rows["softmax"].costs.mechanism_flops_4096 if "softmax" in rows else None
         for name, row in rows.items():
             count = row.costs.mechanism_flops_4096
-            if whole and (count or (count == 0 and row.control)):  # of others 0 is no count: see ``findings.costs``
+            if whole and (count or (count == 0 and row.control)):  # 0 is unknown but for controls: ``findings.costs``
                 alone.setdefault(name, count / whole)
     if alone:
-        said = f"FLOPs: forward pass of the mechanisms alone at {LENGTH:,} tokens, at the runs' hyperparameters, times softmax's"
+        said = (
+            f"FLOPs: forward pass of the mechanisms alone at {LENGTH:,} tokens with the runs' hyperparameters, relative to softmax"
+        )
         return [CostColumn("FLOPs", LENGTH, said, alone)]
     known = [table for table in tables if table.softmax_flops and table.task["length"]]
     if not known:
         return []
     table = max(known, key=lambda table: (sum(row.costs.flops_per_example is not None for row in table.rows), table.task["length"]))
-    assert table.softmax_flops, "only such tables are known"
+    assert table.softmax_flops, "known tables have the FLOPs of softmax"
     flops = {name: row.costs.flops_per_example for name, row in shown_rows(table).items()}
     cells = {name: count / table.softmax_flops for name, count in flops.items() if count is not None}
     length = int(table.task["length"])
-    said = f"FLOPs: forward pass of the whole network on {table.task['title']} ({length:,} positions), times softmax's"
+    said = f"FLOPs: forward pass of the whole network on {table.task['title']} ({length:,} positions), relative to softmax"
     return [CostColumn("FLOPs", length, said, cells)]
 
 
 def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
-    """Training time and peak memory as multiples of softmax's: geometric means over the tables in which both were measured in one
-    block; none where no record of softmax was."""
+    """Training time and peak memory as multiples of softmax's: geometric means over the tables in which both rows were measured in
+    one block; none where softmax was not measured."""
     made = []
     for cost, words in (("time", "training time"), ("memory", "peak memory of a training step")):
         ratios: dict[str, list[float]] = defaultdict(list)
@@ -93,7 +95,7 @@ def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
                 if mine and whole and softmax and comparable(row, softmax, cost):
                     ratios[name].append(mine / whole)
         if ratios:
-            said = f"{cost.capitalize()}: {words} on the tasks here, times softmax's, geometric mean over tasks"
+            said = f"{cost.capitalize()}: {words} relative to softmax, geometric mean over the tasks here"
             made.append(CostColumn(cost, None, said, {name: geometric_mean(found) for name, found in ratios.items()}))
     return made
 
@@ -102,14 +104,18 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
-        raise ValueError(f"--costs takes a file that attn-zoo measure experiment=counted wrote; {path} is no JSON") from error
+        raise ValueError(
+            f"--costs takes a file that attn-zoo measure experiment=counted wrote; {path} is not valid JSON"
+        ) from error
     kind = found.get("experiment") if isinstance(found, dict) else None
     if kind != "counted":
-        raise ValueError(f"--costs takes a file of experiment=counted; {path} is of {kind or 'another kind'}")
+        raise ValueError(
+            f"--costs takes a file that attn-zoo measure experiment=counted wrote; {path} is of {kind or 'another kind'}"
+        )
     if "rows" not in found:
         raise ValueError(f"{path} was written by an earlier version; run the attn-zoo measure command again")
     if not found.get("complete"):
-        raise ValueError(f"{path} was not finished; run the same attn-zoo measure command again, which goes on from there")
+        raise ValueError(f"{path} was not finished; run the same attn-zoo measure command again, which continues it")
     return found
 
 
@@ -121,16 +127,16 @@ def _columns(found: Mapping[str, Any]) -> Iterator[CostColumn]:
     here = [(at, cell) for at, cell in enumerate(cells) if cell["length"] == length]
     softmax = next((values.get((at, "flops")) for at, cell in here if cell["role"] == "baseline"), None)
     rows = [(at, cell["subject"]) for at, cell in here if cell["role"] != "baseline"]
-    rows.sort(key=lambda row: bool(row[1]["implementation"] == "eager"))  # the eager form is counted where there are several
+    rows.sort(key=lambda row: bool(row[1]["implementation"] == "eager"))  # last, so that the eager form's count is kept
     where = f"{grid['level']}, {length:,} tokens, width {grid['dim']}, {grid['heads']} heads"
     name = "state_bytes" if grid["causal"] else "flops"
     counts = {subject["attention"]: values[at, name] for at, subject in rows if (at, name) in values}
     if grid["causal"]:
-        said = f"State: bytes carried from token to token, one sequence, float32, causal {where}"
+        said = f"State: bytes carried from token to token for one sequence in float32, causal {where}"
         yield CostColumn("state", length, said, counts)
     elif softmax:
         told = {owner: count / softmax for owner, count in counts.items()}
-        yield CostColumn("FLOPs", length, f"FLOPs: forward pass, times softmax's, {where}", told)
+        yield CostColumn("FLOPs", length, f"FLOPs: forward pass relative to softmax, {where}", told)
 
 
 def _times(ratio: float) -> str:
@@ -140,7 +146,7 @@ def _times(ratio: float) -> str:
 
 
 def byte_count(count: int) -> str:
-    """``64 KiB``, with three digits."""
+    """Format a number of bytes with three digits, such as ``64 KiB``."""
     for size, unit in ((2**30, "G"), (2**20, "M"), (2**10, "k")):
         if count >= size:
             return f"{count / size:.3g} {unit}iB".replace("kiB", "KiB")

@@ -14,19 +14,19 @@ from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
 
 MOST_LINES = 60
-"""Mechanisms shown; of more, those with the least average shade are left out."""
+"""Greatest number of mechanisms shown; beyond it, those with the least average shade are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One mechanism on one task."""
+    """Cell of one mechanism on one task."""
 
     row: Row | None
-    """The setting that is shown; None where the mechanism was not run."""
+    """Row that is shown; None where the mechanism was not run."""
     shade: float | None
-    """Shade from 0, at the best control and beneath it, to 1; None where the column is not shaded or there is no score."""
+    """Shade from 0, at the best control and below, to 1; None where the column is not shaded or there is no score."""
     leads: bool
-    """Whether no row is better beyond noise, or without ranks no mean; never where no mechanism is beyond the best control."""
+    """Whether no row is better beyond noise, or without ranks in its mean; False where no mechanism beats the best control."""
     marked: bool
     """Whether this is the best control, where shade begins."""
 
@@ -36,18 +36,18 @@ _EMPTY = Cell(None, None, False, False)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One task."""
+    """Column of one task."""
 
     table: Table
     title: str
-    """Unlike that of every other column."""
+    """Unique title."""
     unshaded: str | None
-    """Why nothing in it is shaded."""
+    """Reason why the column is not shaded; None where it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One mechanism or control, by its cells and costs."""
+    """Line of one mechanism or control, with its cells and costs."""
 
     attention: str
     control: bool
@@ -55,19 +55,19 @@ class Line:
     costs: tuple[str, ...]
     """Costs as text; empty where unknown."""
     average: Estimate | None
-    """Over tasks; None where it would be one over other cells than that of other rows."""
+    """Average over tasks; None where it would be over other cells than the averages of other rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """Mechanisms, the one of the greatest average shade first, then controls, by tasks."""
+    """Heat map of mechanisms, the greatest average shade first, then controls, by tasks."""
 
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     costs: tuple[CostColumn, ...]
     means: Averages
     left_out: int
-    """Mechanisms beyond ``MOST_LINES``."""
+    """Number of mechanisms beyond ``MOST_LINES``."""
     several: tuple[str, ...]
     """Mechanisms recorded with several settings on a task, of which the best on validation is shown."""
 
@@ -79,10 +79,10 @@ class HeatMap:
 
 
 def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = ()) -> HeatMap:
-    """The map of ``tables``, a column for each, with ``costs`` beside.
+    """Build the heat map of ``tables``, with a column for each and columns of ``costs``.
 
-    A mechanism has one line. Where a table holds several rows of it, the row of the best validation score is shown, so that
-    the choice does not see the test. Lines are in the order of their average shade, in which an empty cell counts as no shade.
+    A mechanism has one line. Where a table holds several rows of it, the row with the best validation score is shown, so that
+    the choice does not use test scores. Lines are sorted by average shade, in which an empty cell counts as no shade.
     """
     shown = [shown_rows(table) for table in tables]
     columns = tuple(
@@ -115,7 +115,7 @@ def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = ()) -> HeatM
 
 
 def titles(tables: Sequence[Table]) -> list[str]:
-    """A title for each table: its task's, with what tells several settings of a task apart, those still alike numbered."""
+    """Unique title of each table: the task's, with the settings that distinguish tables of a task, numbered if still equal."""
     names = [str(table.task["title"]) for table in tables]
     for words in (
         ["causal" * bool(table.task.get("causal")) for table in tables],
@@ -131,7 +131,7 @@ def _rate(rate: object) -> str:
 
 
 def _told_apart(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Names with their words where equal names have different ones."""
+    """Append its word to each name that occurs with several words."""
     of: dict[str, set[str]] = defaultdict(set)
     for name, word in zip(names, words, strict=True):
         of[name].add(word)
@@ -161,7 +161,7 @@ def _cells(table: Table, shown: Mapping[str, Row]) -> list[tuple[str, Cell]]:
 
 
 def _average(cells: Sequence[Cell], means: Averages) -> Estimate | None:
-    """The average of the row that all cells are of, where they are of one."""
+    """Average of the row to which all cells belong; None where they belong to several rows or it has no average."""
     labels = {cell.row.label for cell in cells if cell.row}
     return means.rows.get(labels.pop()) if len(labels) == 1 else None
 

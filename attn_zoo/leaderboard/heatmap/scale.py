@@ -1,4 +1,4 @@
-"""The scale of shades: one hue, even steps of lightness, for a light and for a dark page."""
+"""Colour scale of shades: one hue in even steps of lightness, for light and dark mode."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from attn_zoo.plotting.theme import DARK, INK, PAPER
 
 LEVELS = 20
-"""Shades besides none; each is five per cent of the way from the best control to the best mechanism."""
+"""Number of shades besides none; each is five per cent of the distance from the best control to the best mechanism."""
 _HUE = 257.0
-"""Degrees in OKLCH: a blue, which no common colour blindness confuses with white or black."""
+"""Hue in degrees of OKLCH: a blue, which no common colour blindness confuses with white or black."""
 _READABLE = 4.5
-"""Contrast of text against its cell, as WCAG 2 asks for."""
+"""Smallest contrast of text against its cell that WCAG 2 asks for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shade:
-    """A cell's colour and that of the text in it."""
+    """Colours of a cell and of the text in it."""
 
     fill: str
     text: str
 
 
 def level(shade: float) -> int:
-    """The level of a shade between 0 and 1: 0 for none at all, ``LEVELS`` for the deepest."""
+    """Level of a shade between 0 and 1: 0 for no shade, ``LEVELS`` for the deepest."""
     return 0 if shade <= 0 else max(1, min(LEVELS, math.ceil(round(shade * LEVELS, 9))))
 
 
@@ -57,7 +57,7 @@ def _oklch(lightness: float, chroma: float) -> str:
 
 
 def _ramp(paper: str, ink: str, pale: float, deep: float) -> tuple[Shade, ...]:
-    """No shade and ``LEVELS`` of it, from lightness ``pale`` to ``deep``; chroma is greatest where the lightness is middling."""
+    """Paper without shade, then ``LEVELS`` shades from lightness ``pale`` to ``deep``; chroma is greatest at medium lightness."""
     fills = [paper]
     for at in range(LEVELS):
         lightness = pale + (deep - pale) * at / (LEVELS - 1)

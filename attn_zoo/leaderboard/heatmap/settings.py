@@ -1,4 +1,4 @@
-"""Choice of the setting that stands for a mechanism."""
+"""Choice of the row that represents a mechanism."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from attn_zoo.leaderboard.rows import Row, Table
 
 
 def shown_rows(table: Table) -> dict[str, Row]:
-    """Row of the best validation score of each attention; one that only failed where there is no other."""
+    """Row with the best validation score of each attention; a failed row only where there is no other."""
     sign = 1 if table.higher_is_better else -1
 
     def place(row: Row) -> tuple[bool, bool, float]:

@@ -1,4 +1,4 @@
-"""Depth of shade of a score: nothing at the best control of its task, deepest at the best mechanism."""
+"""Shade of a score: none at the best control of its task, deepest at the best mechanism."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from attn_zoo.leaderboard.rows import Row, Table
 
 
 def shades(table: Table, rows: Sequence[Row]) -> Mapping[str, float]:
-    """Depth by label of the ``rows`` that have a score: 0 at the table's best control and at all that is worse, 1 at the best
-    mechanism among ``rows``, linear between them. Empty where ``unshaded`` says why nothing is to be shaded.
+    """Shade by label of the ``rows`` that have a score: 0 at the table's best control and below, 1 at the best mechanism among
+    ``rows``, linear between them. Empty where ``unshaded`` gives a reason.
 
-    Chance is no lower end: a control above it has found that much without attention.
+    Shades do not begin at chance, because a control above chance has found that much without attention.
     """
     if unshaded(table, rows) is not None:
         return {}
     sign, start = _sign(table), table.best_control
     best = _best(table, rows)
-    assert start is not None and best is not None and best.scores.test is not None, "otherwise it is unshaded"
+    assert start is not None and best is not None and best.scores.test is not None, (
+        "a shaded table has a control and a mechanism with scores"
+    )
     span = sign * (best.scores.test.mean - start)
     return {row.label: max(0.0, min(1.0, sign * (row.scores.test.mean - start) / span)) for row in rows if row.scores.test}
 
 
 def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
-    """Why no score of a table can be shaded; None where some can.
+    """Reason why the scores of a table cannot be shaded; None where they can.
 
-    A task on which no mechanism is beyond the best control, or beyond it by less than noise or than a point, measures no attention.
-    One seed cannot tell noise, and is believed from a point on.
+    A task on which no mechanism beats the best control, or beats it by less than noise or a point, does not measure attention.
+    With one seed noise is unknown, and a lead of a point suffices.
     """
     best, sign = _best(table, rows), _sign(table)
     if best is None or best.scores.test is None:

@@ -1,4 +1,4 @@
-"""The heat map as a picture: SVG that needs no library to make and no style sheet to show."""
+"""Heat map as an SVG picture, drawn without a plotting library and shown without a style sheet."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, with_dark_colours
 
 _FONT = "'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 _LETTER = 0.6
-"""Width of a letter over its size, on average, in the widest of the fonts."""
+"""Average width of a letter relative to the font size, in the widest of the fonts."""
 _NAME, _FIGURE, _SMALL, _NOTE = 12.0, 11.5, 8.5, 10.5
-"""Sizes of type."""
+"""Font sizes of names, figures, intervals and notes."""
 _EDGE, _HEADING = 24.0, 74.0
 _ROW, _APART = 20.0, 12.0
 """Height of a row, and the gap before controls and before costs."""
 _WIDE, _NARROW, _COST = 58.0, 46.0, 58.0
-"""Widths of a column with intervals, without, and of costs."""
+"""Widths of a score column with and without intervals, and of a cost column."""
 _LEAST = 680.0
 """Width that the legend takes."""
 _HATCH = (
@@ -32,10 +32,10 @@ _HATCH = (
 
 
 def heat_map_svg(found: HeatMap) -> str:
-    """The picture as the text of an SVG file, the same for the same map, that follows the reader's light or dark page.
+    """Draw the heat map as SVG text, equal for equal maps, that follows the reader's light or dark mode.
 
     Raises:
-        ValueError: the map has no line.
+        ValueError: the map has no lines.
     """
     if not found.lines:
         raise ValueError("no picture: there are no records; attn-zoo run makes one")
@@ -52,7 +52,7 @@ def heat_map_svg(found: HeatMap) -> str:
 
 
 def _dark_shades() -> str:
-    """Rules of style for shaded cells and the texts in them on a dark page."""
+    """CSS rules for shaded cells and the text in them in dark mode."""
     pairs = list(zip(LIGHT_SHADES, DARK_SHADES, strict=True))[1:]
     return "".join(
         f'[fill="{light.fill}"]{{fill:{dark.fill}}}.h{at} text{{fill:{dark.text}!important}}'
@@ -62,7 +62,7 @@ def _dark_shades() -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Places of the parts of the picture, in pixels."""
+    """Positions of the parts of the picture, in pixels."""
 
     left: float
     """Left edge of the first column."""
@@ -132,7 +132,7 @@ def _heading(found: HeatMap) -> Iterator[str]:
 
 
 def _heads(found: HeatMap, place: _Layout) -> Iterator[str]:
-    """Names of the columns, and the ground that shows as lines between cells."""
+    """Headings of the columns, and the background that shows as lines between cells."""
     top = place.rows[0]
     for at, column in enumerate(found.columns):
         x = place.left + place.cell * (at + 0.5)

@@ -1,4 +1,4 @@
-"""The heat map in a terminal: a table of at most a hundred columns, shaded where there is colour."""
+"""Heat map for a terminal: a table at most a hundred characters wide, shaded where there is colour."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from attn_zoo.leaderboard.render.text import is_share, lines
 from attn_zoo.terminal import COLUMNS, columns
 
 _NAME = 20
-"""Letters of a mechanism's name, at most."""
+"""Greatest number of letters of a mechanism's name."""
 _DETAILS = ((1, True, 10), (1, False, 5), (0, False, 3))
-"""Decimals, whether intervals are told, and letters of a task's name: the first for which every column finds room is taken."""
+"""Levels of detail: decimals, whether intervals are shown, letters of a task's name; the first at which all columns fit is used."""
 _GAPS = {"refused": "ref", "diverged": "div", "time-out": "t/o", "failed": "err"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Strip:
-    """One column as it is written: its head, and a cell for every line and for chance."""
+    """Column as it is written: its heading, and a cell for every line and for chance."""
 
     head: str
     cells: tuple[Text, ...]
@@ -38,18 +38,18 @@ class _Strip:
 
 
 def colours_here() -> str | None:
-    """Colours that the standard output shows; None where it is no terminal, or none are wanted (NO_COLOR)."""
+    """Colour system of the standard output; None where it is not a terminal, or colours are disabled (NO_COLOR)."""
     console = Console()
     return None if console.no_color or not console.is_terminal else console.color_system
 
 
 def heat_map_text(found: HeatMap, colours: str | None = None) -> str:
-    """The map as lines that fit the terminal; columns for which there is no room side by side stand beneath.
+    """Render the heat map as lines that fit the terminal; columns that do not fit side by side continue beneath.
 
-    Without ``colours``, ``*`` marks the best of a task, and ``<`` what is no better than its best control.
+    Without ``colours``, ``*`` marks the best rows of a task, and ``<`` rows no better than its best control.
 
     Args:
-        colours: those of rich: ``truecolor``, ``256``, ``standard``, ``windows``.
+        colours: colour system of rich: ``truecolor``, ``256``, ``standard``, ``windows``; None for plain text.
     """
     width = min(columns(), COLUMNS)
     name_width = min(_NAME, max(len(line.attention) + 4 * line.control for line in found.lines))
@@ -107,7 +107,7 @@ def _strips(found: HeatMap, heads: Sequence[str], places: int, intervals: bool, 
 
 
 def _blocks(strips: Sequence[_Strip], room: int) -> list[list[_Strip]]:
-    """Columns in as few groups as fit side by side."""
+    """Divide columns into groups that fit side by side."""
     blocks: list[list[_Strip]] = [[]]
     for strip in strips:
         if blocks[-1] and sum(other.width for other in blocks[-1]) + strip.width > room:
@@ -134,7 +134,7 @@ def _written(found: HeatMap, block: Sequence[_Strip], name_width: int) -> Iterat
 
 
 def _heads(found: HeatMap, letters: int) -> list[str]:
-    """The first letters of each task's name; the last of them is a number where others begin alike."""
+    """Headings of columns: the first letters of each task's name, the last one replaced by a number where several are equal."""
     heads = [terminal(str(column.table.task["name"])).replace("_", "")[:letters] for column in found.columns]
     return [
         head if heads.count(head) == 1 else f"{head[: letters - 1]}{heads[: at + 1].count(head)}" for at, head in enumerate(heads)

@@ -8,7 +8,7 @@ from attn_zoo.leaderboard.render.text import estimated, is_share, seed_count, un
 from attn_zoo.leaderboard.rows import Row, Table
 
 _SHORT = {"out_of_memory": "OOM", "timed_out": "time-out"}
-"""Statuses that are told in fewer letters than their words."""
+"""Abbreviations of statuses."""
 
 
 def mean(cell: Cell, table: Table, places: int = 1) -> str:
@@ -19,7 +19,7 @@ def mean(cell: Cell, table: Table, places: int = 1) -> str:
 
 
 def brief(value: float, table: Table, places: int = 1) -> str:
-    """A score as short as it can be told: ``97.5``, ``8.1``, ``0.0021``."""
+    """Format a score as short as possible: ``97.5``, ``8.1``, ``0.0021``."""
     if is_share(table):
         return f"{100 * value:.{places}f}"
     if is_significant(table.task["metric"]):
@@ -44,7 +44,7 @@ def spread(cell: Cell, table: Table) -> str:
 
 
 def gap(cell: Cell, table: Table) -> str:
-    """Why a cell has no score: ``refused``, ``OOM``, ``diverged``; a dot where nothing was run. Empty where it has one."""
+    """Reason why a cell has no score: ``refused``, ``OOM``, ``diverged``; a dot where nothing was run. Empty where it has one."""
     if cell.row is None:
         return "·"
     if cell.row.scores.test is not None:
@@ -54,7 +54,7 @@ def gap(cell: Cell, table: Table) -> str:
 
 
 def told(line: Line, cell: Cell, column: Column) -> str:
-    """All about a cell, for a pointer that rests on it."""
+    """Description of a cell, for its tooltip."""
     if cell.row is None:
         return f"{line.attention} on {column.title}: not run"
     return about(cell.row, column.table, f" on {column.title}")
@@ -83,30 +83,34 @@ def metric(column: Column) -> str:
 
 
 def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
-    """How to read the map, and what it leaves out, a sentence each.
+    """Sentences on how to read the heat map, and on what it leaves out.
 
     Args:
-        leads: how the best of a task are marked.
+        leads: mark of the best rows of a task.
     """
     cells = [cell for line in found.lines for cell in line.cells]
     ranked = any(cell.row and cell.row.standing.rank is not None for cell in cells)
-    notes = [f"Test scores of {seed_count(found.seeds)}{', which tells nothing of noise' if found.seeds == (1,) else ''}."]
-    notes.append(f"{leads}: cannot be told from the best of its task." if ranked else f"{leads}: the best mean, without ranks.")
+    notes = [f"Test scores of {seed_count(found.seeds)}{', which says nothing about noise' if found.seeds == (1,) else ''}."]
+    notes.append(
+        f"{leads}: no mechanism of the task is better beyond noise."
+        if ranked
+        else f"{leads}: the best mean of its task, where there are no ranks."
+    )
     if any(cell.shade for cell in cells):
-        notes.append("Rows by average shade, an empty cell counting as none.")
+        notes.append("Rows are ordered by average shade, where an empty cell counts as no shade.")
     notes += [f"Not shaded: {', '.join(names)} ({reason})." for reason, names in _unshaded(found).items()]
     if any(not column.table.higher_is_better for column in found.columns):
         notes.append("↓: lower is better.")
     if any(cell.row and cell.row.scores.test and cell.row.scores.failures for cell in cells):
-        notes.append("2/3: seeds with a score, of all.")
+        notes.append("2/3: two of three seeds have a score.")
     if tuned := sorted(
         {key for cell in cells if cell.row and cell.row.provenance.tuning for key in cell.row.provenance.tuning.space}
     ):
-        notes.append(f"Each row with its own {', '.join(tuned)}, chosen on validation.")
+        notes.append(f"Each row has its own {', '.join(tuned)}, chosen on validation.")
     if found.several:
-        notes.append(f"Of several settings the best on validation: {', '.join(found.several)}.")
+        notes.append(f"Of several settings, the one that is best on validation is shown: {', '.join(found.several)}.")
     if found.left_out:
-        notes.append(f"{found.left_out} mechanisms of less shade are left out.")
+        notes.append(f"{found.left_out} mechanisms with less average shade are left out.")
     return [*notes, *(f"{column.said}." for column in found.costs)]
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["html_page", "records_from"]
 
 _DRAWN_TASKS = 40
-"""Tables with plots; a page of more is told which have none."""
+"""Greatest number of tables with plots; a page of more tables says which have plots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class _Figure:
     """Horizontal axis, in words."""
     caption: str
     wide: bool
-    """Width of the figure: that of the page."""
+    """Whether the figure is as wide as the page."""
     svg: Markup
 
 
@@ -61,13 +61,13 @@ def html_page(
     records_at: str | None = None,
     costs: Sequence[CostColumn] = (),
 ) -> str:
-    """The page, the same text for the same records.
+    """Render the page; equal records give equal text.
 
     Args:
-        records: those that the tables were made of, as ``Store.load`` gives them.
+        records: records of the tables, as ``Store.load`` returns them.
         damaged: files that were left out, which the page names.
-        records_at: how to get from the page to the folder of records, see ``records_from``; None links no files.
-        costs: columns beside the heat map; those that the records hold where there are none.
+        records_at: address of the folder of records relative to the page, see ``records_from``; None links no files.
+        costs: cost columns of the heat map; by default those of the records.
     """
     here = files("attn_zoo.leaderboard.page")
     script = here.joinpath("script.js").read_text(encoding="utf-8")
@@ -79,7 +79,9 @@ def html_page(
     made = sections(tables, style, runs, machines)
     unplotted = ""
     if len(tables) > _DRAWN_TASKS:
-        unplotted = f"plots are drawn of the first {_DRAWN_TASKS} tables; attn-zoo leaderboard --plots FOLDER draws all"
+        unplotted = (
+            f"plots are drawn for the first {_DRAWN_TASKS} tables only; attn-zoo leaderboard --plots FOLDER draws all of them"
+        )
     return (
         _environment()
         .get_template("template.html.j2")
@@ -113,7 +115,7 @@ def html_page(
 
 @cache
 def _environment() -> Environment:
-    """Environment of the template, which is compiled once in a process."""
+    """Jinja environment, cached so that the template is compiled once in a process."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
@@ -126,8 +128,8 @@ def _environment() -> Environment:
 
 
 def records_from(page: Path, records: Path) -> str | None:
-    """Way from a page to the records as a relative address, None unless the page lies in a folder above them or in theirs:
-    other ways would tell of folders that are no part of what is handed on."""
+    """Relative address of the records seen from a page; None unless the page lies in their folder or above it, because any other
+    address would reveal folders that are not shared with the page."""
     try:
         way = records.resolve().relative_to(page.resolve().parent)
     except ValueError:

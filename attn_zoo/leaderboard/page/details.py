@@ -19,13 +19,13 @@ _OF_A_RUN = ("started", "command", "commit", "dirty")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One record, as a line."""
+    """Line of one record."""
 
     seed: int
     status: str
     reason: str
     scores: tuple[str, ...]
-    """Test, validation and training."""
+    """Test, validation and training score."""
     seconds: str
     memory: str
     commit: str
@@ -33,17 +33,17 @@ class Run:
     environment: int
     """Number in ``Runs.environments``, from 1."""
     data: str
-    """Digest of the test split, and whether a digest is not the table's."""
+    """First eight digits of the digest of the test split."""
     file: str
     address: str
     """Address of the file, from the page; empty where it cannot be linked."""
 
 
 class Runs:
-    """Records by their files, and the environments they were made in.
+    """Records by file, and the environments in which they were made.
 
     Args:
-        records_at: address of their folder, seen from the page.
+        records_at: address of the records' folder relative to the page; None links no files.
     """
 
     def __init__(self, records: Sequence[RunRecord], records_at: str | None) -> None:
@@ -53,15 +53,15 @@ class Runs:
         self.environments: list[Mapping[str, Any]] = []
 
     def of(self, row: Row) -> list[RunRecord]:
-        """A row's records, by seed."""
+        """Records of a row, sorted by seed."""
         return sorted((self._by_file[file] for file in row.provenance.files), key=lambda record: record.spec.seed)
 
     def lines(self, row: Row, table: Table) -> list[Run]:
-        """A row's records as lines."""
+        """Records of a row as lines."""
         return [self._line(record, table) for record in self.of(row)]
 
     def again(self, row: Row) -> str:
-        """The command that runs every seed of the row anew with exactly its settings."""
+        """Command that runs every seed of the row again with exactly its settings."""
         records = self.of(row)
         return command(records[0].spec, [record.spec.seed for record in records])
 

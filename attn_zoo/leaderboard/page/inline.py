@@ -1,4 +1,4 @@
-"""Figures as part of a page: without ids or colours of their own."""
+"""SVG figures inlined in a page, with unique ids and the page's colours."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from markupsafe import Markup, escape
 from attn_zoo.plotting.theme import DARK, GRID, INK, MUTED, PAPER, SERIES
 
 NAMES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper", **{c: f"--s{at}" for at, c in enumerate(SERIES)}}
-"""Variable of the page's style for each colour of the figures."""
+"""CSS variable of the page for each colour of the figures."""
 
 
 def variables() -> dict[str, dict[str, str]]:
-    """Values of the variables in the light and in the dark."""
+    """Values of the CSS variables in light and dark mode."""
     return {
         "light": {name: colour for colour, name in NAMES.items()},
         "dark": {name: DARK[colour] for colour, name in NAMES.items()},
@@ -21,7 +21,7 @@ def variables() -> dict[str, dict[str, str]]:
 
 
 def inlined(svg: str, name: str, said: str) -> Markup:
-    """An SVG file as an element of a page that holds several, in the page's colours.
+    """Convert an SVG file to an element of a page that holds several, in the page's colours.
 
     Args:
         name: prefix of its ids.

@@ -25,14 +25,14 @@ class Shaded:
     address: str
     """Address of the row's details on this page; empty where nothing was run."""
     mean: str
-    """Empty where there is no score."""
+    """Mean score; empty where there is none."""
     spread: str
     gap: str
-    """Why there is no score."""
+    """Reason why there is no score."""
     said: str
-    """More, for a pointer that rests on it."""
+    """Text of the tooltip."""
     kind: str
-    """Classes of the style: the level of shade, whether it leads, is the best control, or failed."""
+    """CSS classes: the level of shade, and whether the cell leads, is the best control, or failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Shades:
     """Implementations of its cells, with spaces between."""
     cells: tuple[Shaded, ...]
     average: str
-    """Over tasks; ``-`` where it would be one over other cells than that of other rows."""
+    """Average over tasks; ``-`` where it would be over other cells than the averages of other rows."""
     costs: tuple[str, ...]
 
 

@@ -1,4 +1,4 @@
-"""One section a table: its columns, its rows with all that stands behind them, and what it is of."""
+"""Sections of the page, one for each table: columns, rows with their details, and facts on task, data and settings."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from attn_zoo.leaderboard.render.text import (
 from attn_zoo.leaderboard.rows import Board, Comparison, Entry, Row, Table
 
 BoardView = tuple[Board, tuple[tuple[str, str, tuple[tuple[Entry, str, str], ...]], ...]]
-"""A board, and of each of its blocks the name, the budget, and the entries with their score and what was spent."""
+"""Board, and for each of its blocks the name, the budget, and the entries with their scores and the cost spent."""
 _COLUMNS: tuple[str, ...] = ("rank", "margin", "chance", "gap", "published", "seeds", "trials", "parameters", "flops")
 _COLUMNS += ("block", "time", "speed", "memory", "front", "dominated")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A row of the table and the panel behind it."""
+    """Row of the table, and its panel of details."""
 
     id: str
     row: Row
     colour: str
-    """Variable of the page's style."""
+    """CSS variable of the row's colour."""
     score: str
     unit: str
     whisker: tuple[float, float, float] | None
@@ -58,7 +58,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table and all that goes with it."""
+    """Section of a table, with its rows, boards, comparisons and notes."""
 
     id: str
     title: str
@@ -82,7 +82,7 @@ class Section:
 
 
 def sections(tables: Sequence[Table], style: Style, runs: Runs, machines: Mapping[str, str]) -> list[Section]:
-    """All tables as sections, each with an id and a title of its own."""
+    """Build a section for each table, with a unique id and title."""
     used: set[str] = set()
     return [
         _section(table, title, _id(table.task["name"], used), style, runs, machines)
@@ -151,7 +151,7 @@ def _whisker(row: Row, ends: tuple[float, float]) -> tuple[float, float, float] 
 
 
 def _axis(table: Table) -> tuple[float, float]:
-    """Ends of the axis of all intervals: those of the scores and of chance, shares within 0 and 1."""
+    """Ends of the axis that holds chance and the intervals of all scores; for shares within 0 and 1."""
     ends = [] if table.chance is None else [table.chance]
     for row in table.rows:
         if row.scores.test:
@@ -171,10 +171,10 @@ def _costs(row: Row) -> tuple[tuple[str, str], ...]:
     derived = "" if costs.training_flops_counted else " (taken as three forward passes)"
     known: list[tuple[str, float | None, Callable[[float], str]]] = [
         ("parameters", costs.parameters, "{:,}".format),
-        ("FLOPs of a forward pass, an example", costs.flops_per_example, "{:,}".format),
-        (f"FLOPs of a training pass, an example{derived}", costs.training_flops_per_example, "{:,.0f}".format),
+        ("FLOPs of a forward pass, per example", costs.flops_per_example, "{:,}".format),
+        (f"FLOPs of a forward and backward pass, per example{derived}", costs.training_flops_per_example, "{:,.0f}".format),
         ("training time, median over seeds", costs.train_seconds, lambda value: f"{seconds(value)} s{between}"),
-        ("examples a second in training", costs.examples_per_second, "{:,.0f}".format),
+        ("examples per second in training", costs.examples_per_second, "{:,.0f}".format),
         ("peak memory of a training step", costs.peak_bytes, mebibytes),
     ]
     between = f" ({seconds(span[0])} to {seconds(span[1])} s)" if span and len(row.scores.seeds) > 1 else ""
@@ -198,7 +198,7 @@ def _published(compared: Literature, rows: Mapping[str, LiteratureRow]) -> Colum
         return Cell(printed(found), max(figure.value for figure in found))
 
     cited = "; ".join(f"{source.title}: {source.cite}" for source in compared.sources)
-    return Column("published", "published (%)", f"others' figures, in their settings, not in this one: {cited}", cell)
+    return Column("published", "published (%)", f"scores published by others, in their settings, not in this one: {cited}", cell)
 
 
 def _facts(table: Table) -> tuple[tuple[str, str], ...]:
@@ -240,7 +240,7 @@ def _literature(table: Table, compared: Literature | None) -> list[str]:
 
 
 def _id(text: str, used: set[str]) -> str:
-    """A word for an address, unlike those used."""
+    """Unique identifier for an address, made from ``text``."""
     plain = re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-") or "row"
     found, number = plain, 2
     while found in used:

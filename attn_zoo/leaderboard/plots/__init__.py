@@ -31,16 +31,16 @@ class Picture:
     kind: str
     """``overall``, ``tradeoff``, ``cost`` or ``curve``."""
     along: str
-    """Horizontal axis: one of ``COSTS``, of ``step``, ``seconds``, ``flops``, or a column of costs."""
+    """Horizontal axis: one of ``COSTS``, ``layer``, ``step``, ``seconds``, ``flops``, or the heading of a cost column."""
     axis: str
-    """The same in words."""
+    """Horizontal axis in words."""
     title: str
     caption: str
-    """Marks, number of seeds, machine, and rows that are not drawn."""
+    """Explanation of marks, number of seeds, machine, and rows that are not drawn."""
     size: tuple[float, float]
     """Width and height in inches, without the title."""
     fill: Callable[..., None]
-    """Draws into a figure in a ``style``, up to the share ``top`` of its height."""
+    """Function that draws into a figure in a ``style``, up to the share ``top`` of its height."""
     tables: tuple[Table, ...] = ()
 
 
@@ -65,19 +65,19 @@ def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ())
 
 
 def overalls(found: HeatMap) -> Iterator[Picture]:
-    """The figures over all tasks, one for each column of costs beside the heat map that is a multiple of softmax's."""
+    """Figures over all tasks, one for each cost column of the heat map that is in multiples of softmax's."""
     for column in found.costs:
         drawn = overall.points(found, column) if column.cost != "state" else []
         if len(drawn) > 1:
             name = re.sub(r"[^a-z0-9]+", "-", f"overall-{column.head}".lower())
-            axis = f"{column.head}{' tokens' if column.length else ''}, times softmax's"
+            axis = f"{column.head}{' tokens' if column.length else ''}, relative to softmax"
             fill = partial(overall.draw_overall, drawn=drawn, axis=axis)
             title = f"Score against {column.cost}, all tasks"
             yield Picture(name, "overall", column.head, column.head, title, overall.caption(found, column), overall.SIZE, fill)
 
 
 def pictures(tables: Sequence[Table], number: int) -> Iterator[Picture]:
-    """The figures that table ``number`` offers: a cost that none of its rows tells, or a curve that none has, makes none."""
+    """Figures of table ``number``, one for each cost and each kind of learning curve that at least one of its rows has."""
     table = tables[number]
     names = [t.task["name"] for t in tables]
     stem = (
@@ -102,8 +102,8 @@ def pictures(tables: Sequence[Table], number: int) -> Iterator[Picture]:
 
 
 def tradeoffs(tables: Sequence[Table], layers: Sequence[CostAxis] = ()) -> Iterator[Picture]:
-    """The figures of scores against each recorded cost as curves, ``tradeoff.PANELS`` tasks in each, and of costs of a layer, one
-    column a task; none where no mechanism has several settings.
+    """Figures of scores as curves against each recorded cost, ``tradeoff.PANELS`` tasks in each, and against costs of a layer, with
+    one column for each task; none where no mechanism has several settings.
 
     Args:
         layers: measured costs of a layer, which are drawn below FLOPs at 4,096 tokens.
@@ -121,7 +121,7 @@ def tradeoffs(tables: Sequence[Table], layers: Sequence[CostAxis] = ()) -> Itera
 
 
 def _tradeoff(stem: str, along: str, said: str, numbers: range, tables: Sequence[Table], axes: Sequence[CostAxis]) -> Picture:
-    """The picture with a panel for each of the tables and axes; ``numbers`` tell the tables from those of other pictures."""
+    """Picture with a panel for each table and axis; ``numbers`` are the positions of its tables, empty for the only picture."""
     panels = [(table, axis) for axis in axes for table in tables]
     columns = len(tables) if len(axes) > 1 < len(tables) else tradeoff.columns_of(len(panels))
     fill = partial(tradeoff.draw_tradeoff, panels=panels, columns=columns)
@@ -131,19 +131,19 @@ def _tradeoff(stem: str, along: str, said: str, numbers: range, tables: Sequence
 
 
 def _number(numbers: range, most: int) -> str:
-    """Number of a picture in the name of its file; none where it is the only one."""
+    """Number of a picture in the name of its file; empty where it is the only one."""
     return f"-{numbers[0] // most + 1}" if numbers else ""
 
 
 def _parts(tables: Sequence[Table], most: int) -> Iterator[tuple[range, Sequence[Table]]]:
-    """Tables in parts of at most ``most``, with their numbers; empty numbers where there is one part."""
+    """Divide tables into parts of at most ``most``, each with its tables' positions; these are empty where there is one part."""
     for first in range(0, len(tables), most):
         part = tables[first : first + most]
         yield range(first, first + len(part)) if len(tables) > most else range(0), part
 
 
 def write(picture: Picture, style: Style, folder: Path) -> list[Path]:
-    """The picture's two files, PNG and SVG, drawn once."""
+    """Draw the picture once, and write it as PNG and as SVG."""
     import matplotlib
 
     with matplotlib.rc_context(settings(picture.name)):
@@ -151,7 +151,7 @@ def write(picture: Picture, style: Style, folder: Path) -> list[Path]:
 
 
 def svg(picture: Picture, style: Style) -> str:
-    """The picture as SVG text without title, background and outlines, for a page that tells the caption itself."""
+    """SVG of the picture with letters as text, without title and background, for a page that shows the caption itself."""
     import matplotlib
 
     with matplotlib.rc_context(settings(picture.name, outlined=False)):
@@ -181,14 +181,14 @@ def _figure(picture: Picture, style: Style, *, titled: bool) -> Any:
 def _tradeoff_caption(panels: Sequence[tuple[Table, CostAxis]]) -> str:
     found = [curve for table, axis in panels for curve in tradeoff.curves_of(table, axis)]
     rows = [row for curve in found for row in curve.rows]
-    parts = [f"One curve a mechanism over its hyperparameter, mean of {_seeds(rows)}"]
+    parts = [f"One curve per mechanism over its hyperparameter, mean of {_seeds(rows)}"]
     parts += ["bars: 95 % interval"] if any(row.scores.test and row.scores.test.half_width for row in rows) else []
     parts.append("dotted: softmax; grey band: the best control (c) with its interval")
     for axis in dict.fromkeys(axis for _, axis in panels):
         measured = axis.source or f"median over seeds, measured on {_machines(rows)}"
         parts.append(f"{axis.said}: counted, the same on every machine" if axis.counted else measured)
     tuned = sorted({key for row in rows if row.provenance.tuning for key in row.provenance.tuning.space})
-    parts += [f"each setting with its own {', '.join(tuned)}, chosen on validation"] if tuned else []
+    parts += [f"each setting has its own {', '.join(tuned)}, chosen on validation"] if tuned else []
     varied: dict[str, dict[str, None]] = {}
     for curve in found:
         varied.setdefault(curve.name, {})[curve.varied] = None
@@ -217,7 +217,7 @@ def _curve_caption(name: str, drawn: Sequence[Row], table: Table) -> str:
     if name == "seconds":
         parts.append(f"median over seeds, measured on {_machines(drawn)}")
     if name == "flops" and not all(row.costs.training_flops_counted for row in drawn):
-        parts.append("training FLOPs as three times a forward pass where the records do not count them")
+        parts.append("training FLOPs are taken as three forward passes where the records do not count them")
     known = [row for row in table.rows if row.scores.curve]
     return "; ".join(parts) + (f". {len(drawn)} of {len(known)} rows are drawn." if len(known) > len(drawn) else ".")
 

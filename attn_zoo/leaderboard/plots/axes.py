@@ -1,4 +1,4 @@
-"""Costs along which curves over hyperparameters are drawn."""
+"""Cost axes of curves over hyperparameters."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class CostAxis:
     """A cost as a horizontal axis."""
 
     name: str
-    """Part of the name of a file."""
+    """Name in the names of files."""
     said: str
-    """Words in a title."""
+    """Name in titles."""
     label: str
-    """Words on the axis, with the unit."""
+    """Label of the axis, with the unit."""
     of: Callable[[Row], float | None]
     """Cost of a row; None where it is not known."""
     block: Callable[[Row], Block | None]
-    """Rows whose costs may be compared; None for all."""
+    """Block of rows whose costs may be compared; None where all rows may be."""
     counted: bool = False
     source: str = ""
     """What was measured, and where; empty for a cost that every record holds."""
@@ -42,4 +42,4 @@ MECHANISM = CostAxis(
     lambda row: None,
     counted=True,
 )
-"""Counted FLOPs of a row's mechanism at a length that tells quadratic from linear growth; a count of 0 is none."""
+"""Counted FLOPs of a row's mechanism at a length that tells quadratic from linear growth; 0 counts as unknown."""

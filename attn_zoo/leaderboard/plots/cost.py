@@ -1,4 +1,4 @@
-"""Scores against what they cost, with the Pareto front."""
+"""Plots of scores against a cost, with the Pareto front."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from attn_zoo.plotting.labels import Box, beside_points, folded, overlap
 from attn_zoo.plotting.theme import INK, MUTED, PAPER, hover, plain, short
 
 AXES = {
-    "FLOPs": ("forward FLOPs", "FLOPs of a forward pass, an example"),
+    "FLOPs": ("forward FLOPs", "FLOPs of a forward pass, per example"),
     "time": ("training time", "training time (s)"),
     "memory": ("peak memory", "peak memory of a training step (MiB)"),
     "parameters": ("parameters", "parameters"),
 }
 """Name of each cost in a title and on an axis."""
 _LOGARITHMIC_FROM = 8.0
-"""Costs that differ by this factor stand on a logarithmic axis."""
+"""Ratio of the largest to the smallest cost from which the axis is logarithmic."""
 NAMED = 16
-"""Points with names and intervals: softmax and linformer, those on the front, then the best."""
+"""Number of points with names and intervals: softmax and linformer, those on the front, then the best."""
 _STEP = 0.07
-"""Share of the axis between points that are beyond it, so that none hides another."""
+"""Distance between the marks of points beyond the axis, as a share of the axis, so that none hides another."""
 _ROOM = 3.0
-"""Controls and chance are within the axis unless they stretch it by more than this; then an arrow at its end tells their score."""
+"""Largest factor by which controls and chance stretch the axis; beyond it, an arrow at the axis' end shows their score."""
 
 
 def cost_of(row: Row, cost: str) -> float | None:
-    """A row's cost as drawn: bytes in MiB."""
+    """Cost of a row as drawn, with bytes in MiB; None where it was not measured."""
     value = pareto.cost_of(row, cost)
     return None if value is None else value / (2**20 if cost == "memory" else 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A row where it is drawn."""
+    """Point of a row in the plot."""
 
     row: Row
     x: float
     score: float
     y: float
-    """Height as drawn, the end of the axis where the score is beyond it."""
+    """Height as drawn; near the end of the axis where the score is beyond it."""
     ends: tuple[float, float]
-    """Ends of its interval; both its mean beyond the axis."""
+    """Ends of its interval; both ``y`` where the score is beyond the axis."""
     name: str
     beyond: str
-    """Marker that says so, empty where the score is within."""
+    """Marker of a score beyond the axis; empty where the score is within it."""
 
 
 def draw_cost(figure: Any, table: Table, cost: str, style: Style, top: float) -> None:
     """Fill ``figure`` with the table's scores against ``cost``, one of ``COSTS``, which at least one scored row has.
 
     Args:
-        top: share of the figure's height that the axes may reach; what is above it is the title's.
+        top: share of the figure's height that the axes may reach; the title is above it.
     """
     rows = [row for row in table.rows if row.scores.test and cost_of(row, cost) is not None]
     low, high = ends = _score_limits(table, rows)
@@ -86,7 +86,7 @@ def _points(table: Table, cost: str, rows: Sequence[Row], ends: tuple[float, flo
     points, outside = [], 0
     for row in rows:
         x = cost_of(row, cost)
-        assert x is not None and row.scores.test is not None, "only rows with both are drawn"
+        assert x is not None and row.scores.test is not None, "only rows with a score and this cost are drawn"
         y, name = row.scores.test.mean * scale, folded(row.label)
         if low <= y <= high:
             points.append(_Point(row, x, y, y, interval(row.scores.test, table), name, ""))
@@ -126,7 +126,7 @@ def _score_limits(table: Table, rows: Sequence[Row]) -> tuple[float, float]:
 
 
 def _fronts(table: Table, cost: str) -> list[list[Row]]:
-    """Rows on a Pareto front: one front of all for counted costs, one a block for measured ones."""
+    """Pareto fronts as lists of rows: one front for a counted cost, one for each block for a measured cost."""
     fronts: dict[Block | None, list[Row]] = defaultdict(list)
     for row in table.rows:
         if cost in row.standing.fronts:
@@ -142,7 +142,7 @@ def _draw_front(axes: Any, points: Sequence[tuple[float, float]]) -> None:
 
 
 def _draw_points(axes: Any, table: Table, points: Sequence[_Point], named: Sequence[_Point], style: Style) -> None:
-    """Rows as points; those without a name small, pale and without their interval."""
+    """Draw rows as points; those without a name are small, pale and without their interval."""
     for point in reversed(points):
         colour, control, bold = style.colours[point.row.attention], point.row.control, point in named
         if bold and point.ends[0] < point.ends[1] and point.row.scores.test:
@@ -166,10 +166,10 @@ def _bar_box(figure: Any, axes: Any, point: _Point) -> Box:
 def _draw_chance(
     figure: Any, axes: Any, table: Table, ends: tuple[float, float], places: Iterable[tuple[float, float]]
 ) -> tuple[list[Box], list[Box]]:
-    """A broken line at chance with its name, on the side where no point is; beyond the axis, a note at its end.
+    """Draw a dashed line at chance with its label on a side without points; only a note at the axis' end if chance is beyond it.
 
     Returns:
-        Where the note is, and where the line is; empty where there are none.
+        Boxes of the label and of the line; empty where there are none.
     """
     if table.chance is None:
         return [], []
@@ -201,7 +201,7 @@ def _box(note: Any) -> Box:
 
 
 def _legend(figure: Any, points: Sequence[_Point], style: Style) -> None:
-    """Draw the legend of hollow marks, shapes and the broad line, as far as they occur."""
+    """Draw the legend: the Pareto front and, where they occur, several implementations and controls."""
     from matplotlib.lines import Line2D
 
     kinds = sorted({point.row.provenance.implementation for point in points}, key=lambda name: (name != "eager", name))

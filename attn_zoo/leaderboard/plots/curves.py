@@ -17,7 +17,7 @@ AXES = {
 }
 """Name of each horizontal axis in a title and on the axis."""
 DRAWN = 8
-"""Curves in one figure: softmax and linformer, the best row of each other attention, then the next best."""
+"""Greatest number of curves in one figure: softmax and linformer, the best row of each other attention, then the next best."""
 _DASHES: Sequence[Any] = ("-", (0, (5, 1.6)), (0, (3, 1.2, 1, 1.2)), (0, (1, 1.2)))
 
 
@@ -33,10 +33,10 @@ def curves_of(table: Table, along: str) -> list[Row]:
 
 
 def draw_curves(figure: Any, table: Table, along: str, style: Style, top: float) -> None:
-    """Fill ``figure`` with the validation curves of ``curves_of``, which are at least one.
+    """Fill ``figure`` with the validation curves of ``curves_of``, of which there must be at least one.
 
     Args:
-        top: share of the figure's height that the axes may reach; what is above it is the title's.
+        top: share of the figure's height that the axes may reach; the title is above it.
     """
     rows, scale = curves_of(table, along), scale_of(table)
     axes = figure.add_axes((0.14, 0.15, 0.5, top - 0.15))

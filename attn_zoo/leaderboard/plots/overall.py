@@ -1,4 +1,4 @@
-"""All tasks in one figure: the mean way from the best control to the best mechanism, against a cost as a multiple of softmax's."""
+"""Figure over all tasks: mean position between the best control and the best mechanism, against a cost relative to softmax's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attn_zoo.plotting.labels import beside_points
 from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, hover, plain
 
 SIZE = (11.0, 4.6)
-"""Inches."""
+"""Width and height in inches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class Point:
     cost: float
     """Cost as a multiple of softmax's."""
     share: float
-    """Mean way from the best control, 0, to the best mechanism of a task, 100; 0 for a task on which it failed."""
+    """Mean position between the best control, 0, and the best mechanism of a task, 100; a task on which it failed counts as 0."""
     tasks: int
     whole: bool
-    """Completeness: run on every task that counts."""
+    """Whether the mechanism was run on every shaded task."""
 
 
 def points(found: HeatMap, column: CostColumn) -> list[Point]:
@@ -52,17 +52,17 @@ def caption(found: HeatMap, column: CostColumn) -> str:
     shaded = [task for task in found.columns if task.unshaded is None]
     drawn = points(found, column)
     tasks = "one task" if len(shaded) == 1 else f"{len(shaded)} tasks"
-    said = f"Mean over {tasks} of the way from the best control (0 %) to the best mechanism (100 %)."
+    said = f"Mean over {tasks} of the score on a scale from the best control (0 %) to the best mechanism (100 %)."
     if any(not point.whole for point in drawn):
-        said += " Hollow: mean over the tasks that it was run on, whose number stands behind the name."
+        said += " Hollow marks: mean over only those tasks that the mechanism was run on, with their number after its name."
     mechanisms = sum(not line.control for line in found.lines)
     if len(drawn) < mechanisms:
-        said += f" {mechanisms - len(drawn)} mechanisms were run on less than half of the tasks or have no known cost."
+        said += f" Not drawn: {mechanisms - len(drawn)} mechanisms run on fewer than half of the tasks or without a known cost."
     return f"{said} {column.said}."
 
 
 def draw_overall(figure: Any, drawn: Sequence[Point], axis: str, style: Style, top: float) -> None:
-    """Fill ``figure`` with ``drawn``, which holds at least one point; free ones stand at the left edge.
+    """Fill ``figure`` with ``drawn``, which holds at least one point; points of cost 0 are at the left edge.
 
     Args:
         axis: label of the axis of costs.
@@ -72,13 +72,13 @@ def draw_overall(figure: Any, drawn: Sequence[Point], axis: str, style: Style, t
     left, below = 0.62 / SIZE[0], 0.5 / SIZE[1]
     axes = figure.add_axes((left, below, 0.985 - left, top - below))
     _axes(axes, [point.cost or free for point in drawn])
-    axes.set(xlabel=axis, ylabel="mean way to the best of a task (%)")
+    axes.set(xlabel=axis, ylabel="scaled score, mean over tasks (%)")
     for point in drawn:
         colour = style.colours[point.attention]
         look = {"marker": style.shapes[point.attention], "markersize": 10 if point.attention == "softmax" else 7}
         face = {"markerfacecolor": colour if point.whole else PAPER, "markeredgewidth": 1.4, "linestyle": "none"}
         (mark,) = axes.plot([point.cost or free], [point.share], color=colour, zorder=3, **look, **face)
-        hover(mark, f"{point.attention}: {point.share:.0f} % at {point.cost:.3g} times softmax's, {point.tasks} tasks")
+        hover(mark, f"{point.attention}: {point.share:.0f} % at {point.cost:.3g} times the cost of softmax, {point.tasks} tasks")
     front = _front(drawn, free)
     axes.step(*zip(*front, strict=True), where="post", color=MUTED, linewidth=5, alpha=0.22, zorder=1.2)
     named = sorted(drawn, key=lambda point: point.attention not in FIRST)
@@ -98,7 +98,7 @@ def _axes(axes: Any, costs: Sequence[float]) -> None:
 
 
 def _front(drawn: Sequence[Point], free: float) -> list[tuple[float, float]]:
-    """Points that no cheaper one reaches, by ascending cost."""
+    """Pareto front by ascending cost: points whose share no cheaper point reaches."""
     front: list[tuple[float, float]] = []
     for point in sorted(drawn, key=lambda point: (point.cost, -point.share)):
         if not front or point.share > front[-1][1]:

@@ -1,4 +1,4 @@
-"""Style of a leaderboard's figures: one colour an attention, one marker an implementation, the same in every figure of a page."""
+"""Style of a leaderboard's figures: a colour for each attention, a marker for each implementation, the same in all figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.plotting.theme import INK, MARKERS, MUTED, SERIES, clipped
 
 SIZE = (4.7, 3.5)
-"""Inches of one figure."""
+"""Width and height of one figure in inches."""
 FIRST = ("softmax", "linformer")
 """Attentions with a name in every figure."""
 

@@ -17,15 +17,15 @@ from attn_zoo.plotting.theme import INK, MUTED, plain, short
 
 COLUMNS = 3
 PANELS = 9
-"""Tasks in one figure, in at most ``COLUMNS`` columns."""
+"""Greatest number of tasks in one figure, in at most ``COLUMNS`` columns."""
 CURVES = 8
-"""Curves in one panel: those of the best rows."""
+"""Greatest number of curves in one panel; those of the best rows are drawn."""
 _PANEL = (4.5, 3.1)
-"""Inches."""
+"""Width and height of a panel in inches."""
 _LEFT, _RIGHT, _BELOW, _ABOVE = 0.62, 0.1, 0.52, 0.3
-"""Inches of a panel around its axes; names at the curves' ends take more on the right."""
+"""Margins of a panel around its axes in inches; labels at the curves' ends take more on the right."""
 _TICKS: Sequence[Sequence[float]] = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0))
-"""Steps of logarithmic axes; the coarsest that gives three ticks is taken, even steps where none does."""
+"""Tick steps of logarithmic axes; the coarsest that gives three ticks is used, and equidistant ticks where none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class Curve:
 
 
 def curves_of(table: Table, cost: CostAxis) -> list[Curve]:
-    """The curves of a table against a cost: of mechanisms with a score at two costs or more, the ``CURVES`` best of them.
+    """Curves of a table against a cost, for the ``CURVES`` best mechanisms with scores at two costs or more.
 
-    A curve joins rows of one kind of implementation, by a measured cost of one block. Rows whose hyperparameters were themselves
-    searched for are no part of it: a study has chosen one point.
+    A curve joins rows of one kind of implementation and, for a measured cost, of one block. Rows whose hyperparameters were found
+    by a search are left out, because a study chooses a single point.
     """
     members: dict[tuple[str, str, Block | None], list[Row]] = defaultdict(list)
-    for row in table.rows:  # the best first
+    for row in table.rows:  # rows are sorted, the best first
         if row.scores.test and not row.control and not searched(row.provenance.tuning, "attention") and cost.of(row):
             members[row.attention, _name(row), cost.block(row)].append(row)
     found = [
@@ -65,7 +65,7 @@ def _name(row: Row) -> str:
 
 
 def columns_of(panels: int) -> int:
-    """Columns of a figure of so many panels."""
+    """Number of columns of a figure with so many panels."""
     return 2 if panels == 4 else min(panels, COLUMNS)
 
 
@@ -75,10 +75,10 @@ def size_of(panels: int, columns: int) -> tuple[float, float]:
 
 
 def draw_tradeoff(figure: Any, panels: Sequence[tuple[Table, CostAxis]], columns: int, style: Style, top: float) -> None:
-    """Fill ``figure`` with panels line by line, all of which have curves.
+    """Fill ``figure`` with panels line by line; each panel must have curves.
 
     Args:
-        top: share of the figure's height that the panels may reach; what is above it is the title's.
+        top: share of the figure's height that the panels may reach; the title is above it.
     """
     lines = math.ceil(len(panels) / columns)
     width, height = figure.get_size_inches()
@@ -92,14 +92,14 @@ def draw_tradeoff(figure: Any, panels: Sequence[tuple[Table, CostAxis]], columns
 
 
 def _differing(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """Values, row by row, of the options that differ, heads among them."""
+    """Values in each row of the options in which the rows differ, heads included."""
     settings = [{**row.options, "heads": row.heads} for row in rows]
     known = {name: [found.get(name) for found in settings] for name in dict.fromkeys(name for found in settings for name in found)}
     return {name: values for name, values in known.items() if len(set(map(str, values))) > 1}
 
 
 def _in_order(rows: Sequence[Row], cost: CostAxis) -> list[Row]:
-    """Rows by the only option that differs, if it is a number, for measured costs are noisy; else by ascending cost."""
+    """Sort rows by the only option that differs, if it is a number, because measured costs are noisy; else by ascending cost."""
     differing = list(_differing(rows).values())
     if len(differing) == 1 and all(isinstance(value, int | float) for value in differing[0]):
         return [row for _, row in sorted(zip(differing[0], rows, strict=True), key=lambda pair: pair[0])]
@@ -150,7 +150,7 @@ def _draw_panel(figure: Any, axes: Any, table: Table, cost: CostAxis, style: Sty
 
 
 def _axes(axes: Any, table: Table, rows: Sequence[Row], xs: Sequence[float], cost: CostAxis) -> None:
-    """Scales, ticks and titles; of a metric of which less is better the axis is turned, so that up is better in every panel."""
+    """Set scales, ticks and titles; the score axis is inverted where less is better, so that up is better in every panel."""
     low, high = limits([end for row in rows if row.scores.test for end in interval(row.scores.test, table)], 0.05, 0.05)
     low, high = near_bounds(table, low, high, 102.0)
     axes.set_ylim((low, high) if table.higher_is_better else (high, low))

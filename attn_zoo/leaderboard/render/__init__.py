@@ -31,17 +31,17 @@ def render(
     wide: bool = False,
     legend: bool = False,
 ) -> str:
-    """The tables in one of ``FORMATS``: an overview where there are several tasks, then each task with its costs and budgets.
+    """Render tables in one of ``FORMATS``: an overview where there are several tasks, then each task with its costs and budgets.
 
-    With ``overview``, nothing but that and what goes with it; with ``seeds``, the score of every seed as well. CSV and JSON
-    are always whole. In the terminal the overview is the heat map.
+    With ``overview``, only the overview and its notes; with ``seeds``, the score of every seed as well. CSV and JSON always
+    hold everything. In the terminal the overview is the heat map.
 
     Args:
-        costs: columns beside the heat map; those that the records hold where there are none.
-        colours: of the terminal; None for plain text.
+        costs: cost columns of the heat map; by default those of the records.
+        colours: colour system of the terminal; None for plain text.
         by: order of the rows.
-        wide: every column in the terminal, however narrow it is.
-        legend: in the terminal, how to read the columns; other formats always tell.
+        wide: show every column in the terminal, however narrow it is.
+        legend: explain the columns in the terminal; other formats always do.
 
     Raises:
         ValueError: no such format.
@@ -67,6 +67,6 @@ def render(
 def _overview(tables: Sequence[Table], format: str, costs: Sequence[CostColumn], colours: str | None) -> str:
     if format != "terminal":
         return tabulated(overview_grid(tables), format)
-    from attn_zoo.leaderboard.heatmap.terminal import heat_map_text  # here, as rich takes time that other formats have no use for
+    from attn_zoo.leaderboard.heatmap.terminal import heat_map_text  # imported here: other formats do not need rich
 
     return heat_map_text(heat_map(tables, costs or recorded_columns(tables)), colours)

@@ -10,13 +10,13 @@ from attn_zoo.leaderboard.rows import Block, Board, Entry, Row, Table
 
 
 def machine_names(tables: Sequence[Table]) -> dict[str, str]:
-    """A short name for each machine that took part."""
+    """Short name of each machine on which rows were measured."""
     machines = sorted({machine for table in tables for row in table.rows for machine in row.costs.block.machines})
     return {machine: f"machine {at + 1}" for at, machine in enumerate(machines)}
 
 
 def costs_grid(table: Table, found: Mapping[str, Column], machines: Mapping[str, str]) -> Grid:
-    """Scores against costs; rows whose measured costs must not be compared stand in blocks of their own."""
+    """Grid of scores and costs; rows whose measured costs must not be compared are in separate blocks."""
     names = ("attention", "mean", "parameters", "flops", "time", "speed", "memory", "front", "dominated")
     lines = [(row, [found[name].cell(row).text for name in names]) for row in table.rows]
     optional = [found[name].head for name in ("dominated", "speed", "parameters", "front")]
@@ -24,7 +24,7 @@ def costs_grid(table: Table, found: Mapping[str, Column], machines: Mapping[str,
 
 
 def budgets_grid(table: Table, machines: Mapping[str, str]) -> Grid:
-    """Scores at equal budgets, which stand above the rows they are of; without rows where the records know of no budget."""
+    """Grid of scores at equal budgets, with the budgets above their rows; without rows where the table has no boards."""
     boards = list(table.boards.values())
     head = ["attention", *(f"{board.score} at equal {board.cost}{unit(table)}" for board in boards)]
 
@@ -36,14 +36,14 @@ def budgets_grid(table: Table, machines: Mapping[str, str]) -> Grid:
 
 
 def times_grid(table: Table, machines: Mapping[str, str]) -> Grid:
-    """Validation scores after each time of training that was asked for; without rows where none was, or no record has a curve."""
+    """Grid of validation scores after each requested training time; without rows if none is requested or no record has a curve."""
     head = ["attention", *(f"after {spent('time', board.budget)}{unit(table)}" for board in table.at)]
     body = _in_blocks(_entries(table, table.at), machines) if table.at else []
     return Grid(f"{table.task['title']}, best validation score by time of training", head, body)
 
 
 def budget_notes(table: Table) -> list[str]:
-    """How the budgets were chosen, and what to know of some entries."""
+    """Notes on how the budgets were chosen, and on entries that need an explanation."""
     rules: dict[str, list[str]] = {}
     notes: list[str] = []
     shown = {row.label for row in table.rows}
@@ -57,7 +57,7 @@ def budget_notes(table: Table) -> list[str]:
             if entry.score and entry.note and entry.label in shown:
                 told.setdefault(entry.note if board.cost == "memory" else "spent less than the budget", []).append(entry.label)
         notes += [f"{where}, {', '.join(labels)}: {note}" for note, labels in told.items()]
-    chosen = "; ".join(f"of {' and '.join(costs)} {rule}" for rule, costs in rules.items())
+    chosen = "; ".join(f"for {' and '.join(costs)}, {rule}" for rule, costs in rules.items())
     return [f"equal budgets: {chosen}", *notes] if chosen else []
 
 
@@ -82,8 +82,8 @@ def _in_blocks(
     """Cells of rows, each block under its name where there are several.
 
     Args:
-        above: cells that stand above a block, without the first one.
-        alone: what the first of those cells says where there is one block.
+        above: function of a block that returns the cells above it, without the first one.
+        alone: text of the first of those cells where there is only one block.
     """
     blocks = sorted({row.costs.block for row, _ in lines}, key=str)
     body = []

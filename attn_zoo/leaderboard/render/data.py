@@ -1,4 +1,4 @@
-"""Tables as data for other programs, whole: CSV with a line a row, JSON with all there is."""
+"""Complete tables as data for other programs: CSV with a line for each row, JSON with every field."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from attn_zoo.leaderboard.statistics import Estimate
 
 _COSTS = ("time", "FLOPs", "memory")
 _ESTIMATES = {"score": "score", "valid": "valid", "over_chance": "over_chance", "over_control": "margin", "train_gap": "train_gap"}
-"""Names of columns, and of the figures of a row that they are made of."""
+"""Names of columns, and the fields of a row from which they are made."""
 _PLAIN = ["attention", "label", "implementation", "control", "rank", "ties", "unranked", "parameters", "flops_per_example"]
 _PLAIN += ["training_flops_per_example", "training_flops_counted", "examples_per_second", "train_seconds", "peak_bytes", "block"]
 _LISTS = ("seeds", "failures", "warnings", "dominated_by", "fronts", "machines", "files", "commands", "commits")
 
 
 def as_json(tables: Sequence[Table]) -> str:
-    """Every field of every table."""
+    """JSON of every field of every table."""
     return json.dumps(plain(tables), indent=1, sort_keys=True)
 
 
 def as_csv(tables: Sequence[Table]) -> str:
-    """A line for every row; lists are divided by `` | ``, options and scores by seed are JSON."""
+    """CSV with a line for every row; items of lists are divided by `` | ``, options and scores by seed are JSON."""
     return csv_text(_NAMES, (_line(row, table) for table in tables for row in table.rows))
 
 
 def csv_text(names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
-    """Lines under their names; lists and mappings are JSON."""
+    """CSV of ``lines`` under the column names ``names``; lists and mappings are JSON."""
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()

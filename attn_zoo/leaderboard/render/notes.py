@@ -22,7 +22,7 @@ def table_notes(table: Table) -> list[str]:
     notes.append(
         f"task options {changed}; network dim={model['dim']} depth={model['depth']} heads={model['heads']}{beyond_sizes(model)}; "
         f"{training_length(budget)}; {table.precision} on {table.device}; "
-        f"test split of {test.get('examples', '?')}, digest {str(test.get('digest', '?'))[:8]}"
+        f"test split of {test.get('examples', '?')} examples, digest {str(test.get('digest', '?'))[:8]}"
     )
     return notes
 
@@ -33,7 +33,7 @@ def warning_notes(table: Table) -> list[str]:
     notes += [table.ranking.reason] if table.ranking.reason else []
     notes += grouped((row.label, row.standing.unranked) for row in table.rows if row.standing.unranked)
     if len({row.scores.seeds for row in table.rows if row.scores.test}) > 1:
-        notes.append("rows differ in their seeds; compare them with care")
+        notes.append("rows were run with different seeds; compare them with care")
     return notes
 
 
@@ -45,8 +45,9 @@ def tuned_notes(table: Table, rows: Sequence[Row]) -> list[str]:
 def footnotes(tables: Sequence[Table], machines: Mapping[str, str], overview: bool) -> list[str]:
     """Legend of all tables: how to read the figures, and the machines of measured ones."""
     notes = [
-        "± is half of the 95 % t interval of the mean over seeds; one seed has none. (c) marks a control. Chance is the same "
-        "answer to every question, the shares of the training labels."
+        "± is half of the 95 % t interval of the mean over seeds; a single seed has no interval. (c) marks a control. Chance is "
+        "the test score of giving every question the same answer, taken from the training labels (class frequencies; the mean in "
+        "regression)."
     ]
     if overview or len(tables) > 1:
         notes += _of_averages(tables)
@@ -59,7 +60,7 @@ def machine_notes(machines: Mapping[str, str]) -> list[str]:
     """The machines behind the names of blocks; empty where there is one."""
     if len(machines) < 2:
         return []
-    said = "Several machines took part: measured costs are compared within a block alone."
+    said = "Several machines took part; measured costs are compared only between rows of the same block."
     return [said, *(f"{short}: {machine}." for machine, short in machines.items())]
 
 
@@ -81,8 +82,8 @@ def _of_averages(tables: Sequence[Table]) -> list[str]:
         return [f"No average over tasks: {found.reason}."]
     left = [str(table.task["title"]) for table in tables if table.task["title"] not in found.tasks]
     return [
-        "The average counts every task the same and stands where a row has every task with the same seeds, none failed; its "
-        f"interval is over seeds.{' It leaves out ' + ', '.join(left) + '.' if left else ''}"
+        "The average gives every task the same weight and is shown only for rows that have every task with the same seeds and no "
+        f"failed seed; its interval is over seeds.{' It leaves out ' + ', '.join(left) + '.' if left else ''}"
     ]
 
 
@@ -90,16 +91,17 @@ def _of_details(tables: Sequence[Table], machines: Mapping[str, str]) -> list[st
     notes = machine_notes(machines)
     for method in dict.fromkeys(table.ranking.method for table in tables if table.ranking.reason is None):
         notes.append(f"{method[0].upper()}{method[1:]}. Ranks are about this network, budget and test split.")
-    notes.append("'over control' is the distance to the best control, paired by seed where there are several.")
-    where = f" and are of {next(iter(machines))}" if len(machines) == 1 else ""
+    notes.append("'over control' is the score minus that of the best control, paired by seed where there are several seeds.")
+    where = f" on {next(iter(machines))}" if len(machines) == 1 else ""
     notes.append(
-        "FLOPs are of one forward pass and count matrix products; training time (median ± half the range over seeds), examples/s "
-        f"and peak memory are measured in training{where}."
+        "FLOPs are those of one forward pass over one example and count matrix products only; training time (median ± half of the "
+        f"range over seeds), examples/s and peak memory are measured during training{where}."
     )
     notes.append(
-        f"'front': costs ({LEGEND}) for which no row scores better for as little. 'dominated by': rows that are no worse "
-        "in mean score and in every cost, and cheaper or better beyond noise. Between blocks of implementations and machines only "
-        "parameters and FLOPs are compared."
+        f"'front' names the costs ({LEGEND}) for which the row is on the Pareto front: no other row is at least as good in mean "
+        "score and in that cost, and better in one of them. 'dominated by' names rows that are no worse in mean score and in every "
+        "cost, and either cheaper in one cost (for time: without overlap between seeds) or better in score beyond noise. Between "
+        "blocks of implementations and machines only parameters and FLOPs are compared."
     )
     if any(table.boards for table in tables):
         notes.append(_of_boards(tables))
@@ -111,8 +113,8 @@ def _of_boards(tables: Sequence[Table]) -> str:
     cosine = any(table.budget.get("schedule", "cosine") == "cosine" for table in tables)
     derived = any(not row.costs.training_flops_counted and row.costs.training_flops_per_example for row in rows)
     return (
-        "Equal time and FLOPs: the best validation score seen while training had spent no more"
-        f"{', under a learning rate planned for all steps' if cosine else ''}. Equal memory: of each attention the row that is "
-        "best on validation among those whose training step fits, by its test score."
+        "Equal time and FLOPs: the best validation score reached within the budget"
+        f"{', under a learning-rate schedule planned for all steps' if cosine else ''}. Equal memory: for each attention, the test "
+        "score of the row that is best on validation among those whose training step fits the budget."
         f"{' FLOPs of training are taken as three forward passes where they were not counted.' if derived else ''}"
     )

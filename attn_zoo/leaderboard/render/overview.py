@@ -1,4 +1,4 @@
-"""One table of scores: attentions by tasks."""
+"""Overview of all scores in one table: attentions by tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attn_zoo.leaderboard.rows import Row, Table
 
 
 def overview_grid(tables: Sequence[Table]) -> Grid:
-    """Scores by attention and task, and their average where it is one over equal cells."""
+    """Grid of scores by attention and task, with averages over tasks where rows have equal cells."""
     heads = [title + unit(table) for title, table in zip(titles(tables), tables, strict=True)]
     cells = {(row.label, at): score(row, table) for at, table in enumerate(tables) for row in table.rows}
     first = {row.label: row for table in tables for row in table.rows}

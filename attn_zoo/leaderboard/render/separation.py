@@ -13,11 +13,11 @@ from attn_zoo.leaderboard.render.text import Grid, estimated, lines, tabulated, 
 from attn_zoo.leaderboard.separation import RULE, Separation
 
 _NAMED = 6
-"""Rows that are left out and named; of more, the number."""
+"""Greatest number of left-out rows that are named; of more, the number is given."""
 
 
 def render_separations(found: Sequence[Separation], format: str) -> str:
-    """The verdicts in one of ``FORMATS``; beneath the table their reasons, and the share of pairs told apart over all tasks."""
+    """Render verdicts in one of ``FORMATS``, with reasons and the share of pairs told apart over all tasks beneath the table."""
     if format == "json":
         return json.dumps([_data(one) for one in found], indent=1)
     if format == "csv":
@@ -41,7 +41,7 @@ def _notes(titles: Sequence[str], found: Sequence[Separation]) -> list[str]:
         notes.append(f"{title} {'separates' if one.separates else 'does not separate'}: {'; '.join(one.reasons)}")
         if one.left_out:
             named = ", ".join(one.left_out) if len(one.left_out) <= _NAMED else f"{len(one.left_out)} rows"
-            notes.append(f"{title} without {named}, of which seeds failed or are too few")
+            notes.append(f"{title} leaves out {named}, because seeds failed or are too few")
     told, pairs = sum(one.told_apart for one in found), sum(one.pairs for one in found)
     share = f" ({100 * told / pairs:.0f} %)" if pairs else ""
     notes.append(

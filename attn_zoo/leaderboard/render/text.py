@@ -1,4 +1,4 @@
-"""How figures, names and tables are written."""
+"""Formatting of figures, names and tables as text."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Grid:
     head: Sequence[str]
     body: Sequence[Sequence[str]]
     optional: Sequence[str] = ()
-    """Heads of columns that a narrow terminal does without, the first to go first."""
+    """Headings of columns that a narrow terminal leaves out, in the order in which they are left out."""
 
 
 def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
-    """A table under its title, empty without rows.
+    """Format a table under its title; empty without rows.
 
     Args:
-        wide: every column in the terminal, however narrow it is.
+        wide: show every column in the terminal, however narrow it is.
     """
     if not grid.body:
         return ""
@@ -52,7 +52,7 @@ def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
 
 
 def grouped(said: Iterable[tuple[str, str]]) -> list[str]:
-    """``row, row: what is said of them``."""
+    """Group rows with equal text into lines ``row, row: text``."""
     about: dict[str, list[str]] = {}
     for label, text in said:
         about.setdefault(text, []).append(label)
@@ -70,26 +70,26 @@ def seed_count(counts: Iterable[int]) -> str:
 
 
 def spent(cost: str, amount: float | None) -> str:
-    """An amount of a cost with its unit, ``-`` where there is none."""
+    """Format an amount of a cost with its unit; ``-`` where there is none."""
     if amount is None:
         return "-"
     return f"{seconds(amount)} s" if cost == "time" else f"{short(amount)}FLOPs" if cost == "FLOPs" else mebibytes(amount)
 
 
 def lines(notes: Sequence[str], format: str) -> str:
-    """Notes, one a line, in the terminal wrapped to its width."""
+    """Format notes as a list, one on each line; for the terminal wrapped to its width."""
     mark = "%" if format == "latex" else "-"
     text = "\n".join(f"{mark} {escaped(note, format)}" for note in notes)
     return wrap(text) if format == "terminal" else text
 
 
 def name(row: Row) -> str:
-    """A row's label, controls marked."""
+    """Label of a row, with ``(c)`` for a control."""
     return f"{row.label} (c)" if row.control else row.label
 
 
 def score(row: Row, table: Table) -> str:
-    """A row's score, or how it failed."""
+    """Score of a row, or the word for its failure."""
     if row.scores.test is None:
         return row.scores.failures[0].word if row.scores.failures else "-"
     return estimated(row.scores.test, table)
@@ -101,7 +101,7 @@ def estimated(found: Estimate | None, table: Table, sign: str = "") -> str:
 
 
 def figure(value: float, table: Table, sign: str = "") -> str:
-    """A score or a difference of scores: of shares in per cent, of others as it is."""
+    """Format a score or a difference of scores: shares in per cent, others unchanged."""
     form, scale = style(table.task["metric"])
     return f"{scale * value:{sign}{form}}"
 
@@ -122,7 +122,7 @@ def mebibytes(count: float) -> str:
 
 
 def seconds(value: float, spread: float | None = None) -> str:
-    """Seconds with three digits and, to as many places, their spread."""
+    """Format seconds with about three digits, and their spread with as many decimals."""
     places = 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:,.{places}f}" + ("" if spread is None else f" ± {spread:,.{places}f}")
 
@@ -133,18 +133,20 @@ def optional(value: float | None, form: Callable[[float], str]) -> str:
 
 
 def training_length(budget: Mapping[str, Any]) -> str:
-    """How long rows are trained, and at a rate that stays where it does: ``400 steps of 64 examples``."""
+    """Length of training, with a remark on a constant learning rate: ``400 steps of 64 examples``."""
     steps, examples = budget["steps"], f"of {budget['batch_size']} examples"
     length = f"{steps} steps {examples}"
     if budget.get("seconds"):
         length = f"{seconds(budget['seconds'])} s of training, at most {steps:,} steps {examples}"
     length += " at a constant learning rate" if budget.get("schedule") == "constant" else ""
-    return length + (f", after {budget['pretrain_steps']} of pretraining on masked tokens" if budget.get("pretrain_steps") else "")
+    return length + (
+        f", after {budget['pretrain_steps']} steps of pretraining on masked tokens" if budget.get("pretrain_steps") else ""
+    )
 
 
 def beyond_sizes(model: Mapping[str, Any]) -> str:
-    """A network's weight sharing and short convolution, each after a comma; records older than these do not tell of them."""
+    """A network's weight sharing and short convolution, each after a comma; older records do not state them."""
     shared = ", one block for all layers" if model.get("shared_weights") else ""
-    shared += ", its keys and values made once" if model.get("reuse_keys") else ""
+    shared += ", with keys and values computed once" if model.get("reuse_keys") else ""
     width = model.get("short_convolution")
     return shared + (f", a short convolution ({width}) before every attention" if width else "")

@@ -18,7 +18,7 @@ N = BLOCK * BLOCKS
 
 
 def build() -> tuple[Any, MultiHeadAttention]:
-    """Their layer, and ours with its weights and nothing after them."""
+    """Return transformers' layer, and ours with its weights and the identity as output projection."""
     torch.manual_seed(0)
     config = peer.BigBirdConfig(
         hidden_size=DIM, num_attention_heads=HEADS, block_size=BLOCK, num_random_blocks=RANDOM, max_position_embeddings=N
@@ -41,7 +41,7 @@ def masks(valid: torch.Tensor) -> dict[str, Any]:
 
 @pytest.mark.parametrize("padded", [0, 1, 3])
 def test_equals_the_peer_with_its_weights_and_our_random_blocks(monkeypatch, padded):
-    """Padding in the last block only. Theirs weighs masked keys with exp(-10,000), which is zero."""
+    """Padding lies in the last block only; transformers weighs masked keys with exp(-10,000), which is zero."""
     theirs, ours = build()
     mechanism = ours.mechanism
     assert isinstance(mechanism, BigBird)
@@ -68,7 +68,7 @@ def test_equals_the_peer_with_its_weights_and_our_random_blocks(monkeypatch, pad
 
 @torch.no_grad()
 def test_in_evaluation_the_peer_takes_the_first_block_for_every_random_one():
-    """Its keys then count once as global ones and once more for each random block."""
+    """Keys of the first block then count once as global keys and once more for each random block."""
     theirs, ours = build()
     tokens = torch.randn(1, N, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     query, key, value = (

@@ -39,9 +39,9 @@ def ours_with(theirs: Any, global_tokens: int) -> MultiHeadAttention:
 @pytest.mark.parametrize("global_tokens", [0, 1, 3])
 @pytest.mark.parametrize("padded", [False, True])
 def test_equals_transformers_with_its_weights(global_tokens, padded):
-    """Its softmax is computed in float32 whatever the weights are, where rows without a valid key in reach would have no gradient.
+    """Transformers computes its softmax in float32 for any weights, and there rows without a valid key in reach have no gradient.
 
-    So no more is padded than a window reaches.
+    Padding is therefore no longer than the reach of a window.
     """
     theirs = longformer_of_transformers()
     ours = ours_with(theirs, global_tokens)
@@ -75,7 +75,7 @@ def test_the_window_equals_local_attention(causal, padded, n):
     theirs = peer.LocalAttention(REACH, causal=causal, exact_windowsize=True, autopad=True, use_rotary_pos_emb=False)
     window = REACH + 1 if causal else 2 * REACH + 1
     ours = build_attention("longformer", Geometry(HEADS, 8, n, n, causal), window=window, global_tokens=0)
-    # It needs a mask wherever it pads by itself.
+    # local-attention needs a mask wherever it pads the sequence itself.
     valid = (torch.arange(n) < torch.tensor([n, n - 9 * padded])[:, None]) if padded or n % REACH else None
 
     def draw() -> list[Tensor]:
@@ -84,7 +84,7 @@ def test_the_window_equals_local_attention(causal, padded, n):
 
     mine, other = draw(), draw()
     out, expected = ours(*mine, key_valid=valid), theirs(*other, mask=valid)
-    # Behind the last valid key theirs averages whatever lies in reach; what stands at padded positions means nothing.
+    # After the last valid key, local-attention averages all keys in reach, so outputs at padded positions are left out.
     seen = torch.ones(2, 1, n, 1) if valid is None else valid[:, None, :, None]
     torch.testing.assert_close(out * seen, expected * seen, rtol=0, atol=1e-12)
     weights = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) * seen
@@ -96,7 +96,7 @@ def test_the_window_equals_local_attention(causal, padded, n):
 
 @torch.no_grad()
 def test_local_attention_sees_its_own_padding_without_a_mask():
-    """``autopad`` adds zeros up to a whole number of windows, which without a mask are keys like others."""
+    """``autopad`` fills the last window with zeros, which are keys like any other unless a mask is given."""
     peer: Any = pytest.importorskip("local_attention", reason="local-attention is not installed (extra: peers)")
     theirs = peer.LocalAttention(REACH, exact_windowsize=True, autopad=True, use_rotary_pos_emb=False)
     inputs = [torch.randn(1, 1, 45, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(at)) for at in range(3)]

@@ -32,14 +32,14 @@ def assert_equal(out: Tensor, expected: Tensor, mine: list[Tensor], other: list[
 
 
 def by_position(*tensors: Tensor) -> list[Tensor]:
-    """They have heads behind the length."""
+    """Swap heads and length: the references take (batch, length, heads, width)."""
     return [x.transpose(1, 2) for x in tensors]
 
 
 @pytest.mark.parametrize("form", ["naive_chunk_linear_attn", "naive_recurrent_linear_attn"])
 @pytest.mark.parametrize("feature_map", ["elu", "softmax"])
 def test_linear_attention(form, feature_map):
-    """Theirs adds 1e-10 to divisors, and step by step it computes in float32."""
+    """The references add 1e-10 to divisors, and the recurrent one computes in float32."""
     phi = {"elu": lambda x: F.elu(x) + 1, "softmax": lambda x: x.softmax(dim=-1)}[feature_map]
     mine, other = draw()[:3], draw()[:3]
     out = build_attention("linear", Geometry(HEADS, D, N, N, True), feature_map=feature_map)(*mine)
@@ -55,7 +55,7 @@ def test_linear_attention(form, feature_map):
 
 @pytest.mark.parametrize("temperature", [1.0, 16.0])
 def test_gated_linear_attention(temperature):
-    """Theirs computes in float32."""
+    """The reference computes in float32."""
     mine, other = draw(), draw()
     ours = build_attention("gated_linear", Geometry(HEADS, D, N, N, True), temperature=temperature, normalise=False)
     out = ours(*mine[:3], streams={"gate": mine[3]})
@@ -66,7 +66,7 @@ def test_gated_linear_attention(temperature):
 
 @pytest.mark.parametrize("form", ["delta_rule_chunkwise", "delta_rule_recurrence"])
 def test_delta_rule(form):
-    """Theirs divides queries by √d and is given unit queries and keys; step by step it computes in float32."""
+    """The references divide queries by √d and take unit queries and keys; the recurrent one computes in float32."""
     mine, other = draw(), draw()
     ours = build_attention("delta_rule", Geometry(HEADS, D, N, N, True), normalise=False)
     out = ours(*mine[:3], streams={"strength": mine[3]})

@@ -58,7 +58,7 @@ def assert_equal(ours: nn.Module, theirs: nn.Module, shape: tuple[int, ...], ato
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("iterations", [1, 6])
 def test_equals_the_peer_for_one_head_of_one_example(implementation, iterations):
-    """Its pseudo-inverse starts from maxima over the whole batch and all heads, so here there is one of each."""
+    """The peer starts its pseudo-inverse from maxima over the batch and all heads, so this test has one example and one head."""
     theirs = lucidrains(8, 1, iterations)
     assert_equal(ours_with(8, 1, iterations, of_lucidrains(theirs, 8), implementation), theirs, (1, N, 8), 1e-9)
 

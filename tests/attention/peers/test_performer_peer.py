@@ -1,4 +1,4 @@
-"""Performer against performer-pytorch (extra ``peers``) with its features, and what that package adds or leaves out."""
+"""Performer against performer-pytorch (extra ``peers``) with equal features, and deviations of that package from the paper."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def build(causal: bool, **options: Any) -> Performer:
 
 
 def theirs(ours: Performer, query: Tensor, key: Tensor, value: Tensor, *, eps: float, relu: bool, causal: bool) -> Tensor:
-    """Their functions on our directions."""
+    """Attention by the peer's functions with our random directions."""
     given = {"projection_matrix": ours.directions}
     if relu:
-        # Their ReLU features are not divided by √m, so that their epsilon stands for one that is √m times as large.
+        # The peer does not divide its ReLU features by √m, so its epsilon must be √m times as large as ours.
         query, key = (peer.generalized_kernel(x, kernel_epsilon=eps * math.sqrt(M), **given) for x in (query, key))
     else:
         query, key = (peer.softmax_kernel(x, is_query=which, eps=eps, **given) for x, which in ((query, True), (key, False)))
@@ -61,7 +61,7 @@ def test_equals_the_peer_without_its_epsilon(causal, relu):
 
 @torch.no_grad()
 def test_the_peers_epsilon_outweighs_its_features_at_unit_scale():
-    """Ours and the peer without it estimate the same weights; with it, the peer is nearly the mean of the values."""
+    """Without the epsilon, the peer estimates the same weights as ours; with it, its output is nearly the mean of the values."""
     generator = torch.Generator().manual_seed(1)
     query, key, value = (torch.randn(1, 1, 512, 64, dtype=torch.float64, generator=generator) for _ in range(3))
     torch.manual_seed(0)
@@ -86,7 +86,7 @@ def test_the_peer_keeps_padded_keys_in_its_normaliser_and_ours_does_not():
 
 
 def test_directions_have_the_peers_distribution():
-    """Orthogonal within a block of head_dim, with the lengths of Gaussian rows; only the signs of QR are made uniform by ours."""
+    """Directions are orthogonal within a block of head_dim and as long as Gaussian rows; only ours make the signs of QR uniform."""
     torch.manual_seed(0)
     for drawn in (draw_directions(2 * D, D, orthogonal=True), peer.gaussian_orthogonal_random_matrix(2 * D, D)):
         for block in (drawn[:D], drawn[D:]):

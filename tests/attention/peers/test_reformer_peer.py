@@ -1,7 +1,7 @@
-"""Reformer against reformer-pytorch and transformers (extra ``peers``) where all three mean the same, on the same hashes.
+"""Reformer against reformer-pytorch and transformers (extra ``peers``) in settings where all three agree, on the same hashes.
 
-Theirs lets a chunk look into the bucket sorted before its own, which ours never does; so buckets here hold whole chunks and
-reformer-pytorch stays within them, or there is one bucket for all.
+The peers let a chunk attend to the previous bucket in sorted order, which ours never does. Buckets here therefore hold whole
+chunks and reformer-pytorch is kept within them, or there is one bucket for all positions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def draw(n: int) -> list[Tensor]:
 
 
 def codes(n: int, buckets: int, rounds: int) -> Tensor:
-    """(rounds, batch, heads, n): in each round every bucket gets as many positions, at random."""
+    """Return random buckets, (rounds, batch, heads, n); in each round all buckets get equally many positions."""
     generator = torch.Generator().manual_seed(2)
     order = torch.rand(rounds, BATCH, HEADS, n, generator=generator).argsort(dim=-1)
     return order % buckets
@@ -43,7 +43,7 @@ def assert_equal(out: Tensor, expected: Tensor, mine: list[Tensor], other: list[
 @pytest.mark.parametrize(("causal", "chunks"), [(True, 2), (True, 3), (False, 1)])
 @pytest.mark.parametrize("duplicates", ["corrected", "counted"])
 def test_equals_reformer_pytorch_on_the_same_hashes(monkeypatch, causal, chunks, duplicates):
-    """Without causality only for buckets of one chunk: the first of more looks back at the last in ours, at nothing in theirs."""
+    """Without causality, buckets hold one chunk: of several, the first looks back at the last in ours and at none in the peer."""
     peer: Any = pytest.importorskip("reformer_pytorch", reason="reformer-pytorch is not installed (extra: peers)")
     buckets, rounds = 4, 3
     n = buckets * chunks * CHUNK
@@ -55,7 +55,7 @@ def test_equals_reformer_pytorch_on_the_same_hashes(monkeypatch, causal, chunks,
         attend_across_buckets=False,
         allow_duplicate_attention=duplicates == "counted",
     )
-    # One row for each head of each example; rounds follow each other, each with numbers of its own.
+    # The peer takes one row for each head of each example, rounds in sequence, with bucket numbers unique to a round.
     numbered = hashed + n // CHUNK * torch.arange(rounds)[:, None, None, None]
     monkeypatch.setattr(theirs, "hash_vectors", lambda *_, **__: numbered.permute(1, 2, 0, 3).reshape(BATCH * HEADS, -1))
     monkeypatch.setattr(reformer, "lsh_buckets", lambda *_, **__: hashed)
@@ -63,7 +63,7 @@ def test_equals_reformer_pytorch_on_the_same_hashes(monkeypatch, causal, chunks,
     ours = build_attention("reformer", Geometry(HEADS, D, n, n, causal), **options)
     mine, other = draw(n), draw(n)
     expected = theirs(*(x.flatten(0, 1) for x in other))[0].unflatten(0, (BATCH, HEADS))
-    assert_equal(ours(mine[0], None, mine[1]), expected, mine, other, 1e-7)  # they add 1e-9 to counts
+    assert_equal(ours(mine[0], None, mine[1]), expected, mine, other, 1e-7)  # the peer adds 1e-9 to counts
 
 
 def of_transformers(**config: Any) -> Any:
@@ -77,7 +77,7 @@ def of_transformers(**config: Any) -> Any:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_equals_transformers_with_one_bucket_for_all(causal, rounds):
-    """Its scores are q·k with k of unit length, ours and the paper's those divided by √d."""
+    """Scores of transformers are q·k with k of unit length; ours, like the paper's, are divided by √d."""
     n = 5 * CHUNK
     theirs = of_transformers(num_hashes=rounds, num_buckets=2, is_decoder=causal)
     ours = build_attention(
@@ -89,7 +89,7 @@ def test_equals_transformers_with_one_bucket_for_all(causal, rounds):
     out = ours(query * D**0.5, None, value).transpose(1, 2).flatten(2)
     buckets = torch.arange(rounds).repeat_interleave(n).expand(BATCH, HEADS, -1)
     expected = theirs(other, buckets=buckets).hidden_states
-    assert_equal(out, expected, [mine], [other], 1e-5)  # they add 1e-6 to the mean square of a key
+    assert_equal(out, expected, [mine], [other], 1e-5)  # transformers adds 1e-6 to the mean square of a key
 
 
 @pytest.mark.parametrize("buckets", [4, 16])
@@ -105,7 +105,7 @@ def test_hashes_equal_those_of_transformers_with_its_rotations(buckets):
 
 @torch.no_grad()
 def test_a_later_token_moves_the_peers_past_and_not_ours():
-    """What the paper calls causal sorts all positions into chunks, later ones included."""
+    """Causal attention as in the paper sorts all positions into chunks, later ones included."""
     peer: Any = pytest.importorskip("reformer_pytorch", reason="reformer-pytorch is not installed (extra: peers)")
     n, theirs = 64, peer.LSHAttention(bucket_size=CHUNK, n_hashes=2, causal=True)
     ours = build_attention("reformer", Geometry(HEADS, D, n, n, True), chunk=CHUNK, rounds=2)
