@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from attn_zoo.leaderboard.metrics import written
 from attn_zoo.terminal import COLUMNS
 
-EVERY = 30.0
+EVERY = 20.0
 """Seconds between two lines where there is no terminal."""
 FIRST = 5.0
 """Seconds until the first line."""
@@ -109,7 +109,7 @@ class RunProgress:
 
     def start(self, label: str, steps: int) -> None:
         """Begin a run of ``steps`` steps."""
-        self._work = Work(label, None if self._by_time else steps, bar=self._with_bar, first=EVERY)
+        self._work = Work(label, None if self._by_time else steps, bar=self._with_bar, first=2 * FIRST)
         self._work.__enter__()
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
