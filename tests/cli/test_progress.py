@@ -14,6 +14,7 @@ from attn_zoo.cli.progress import RunProgress, Work, tracked
 @pytest.fixture
 def hasty(monkeypatch):
     monkeypatch.setattr(progress, "EVERY", 0.05)
+    monkeypatch.setattr(progress, "FIRST", 0.025)
 
 
 def test_without_a_terminal_a_line_comes_now_and_then_and_none_for_quick_work(hasty, capsys):
