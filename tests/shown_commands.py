@@ -65,6 +65,8 @@ MEASURE: Mapping[str, str] = {
     "repeats": "2",
 }
 """Sizes of a measurement; an experiment takes those keys that it has."""
+MEASURED = {"attentions": "[softmax,linear]"}
+"""Rows of a measurement whose command names none; an experiment takes those keys that it has."""
 ANALYZE = {"--length": "32", "--sentences": "1"}
 TRANSPLANT = {"length": "72", "passages": "16", "tests": "8", "pair_count": "8", "distil_steps": "2", "tune_steps": "2"}
 PUBLISHED_TEXT = ("train", "test", "pairs", "classify")
@@ -124,7 +126,8 @@ def _small(words: list[str]) -> list[str]:
         return _with(words, {**(ROWS if experiment else {}), **sizes})
     if name == "measure":
         keys = {f.name: f.default for f in fields(EXPERIMENTS[compose(words[1:])[0]])}
-        sizes = {key: value for key, value in MEASURE.items() if key in keys}
+        named = {word.partition("=")[0] for word in words}
+        sizes = {key: value for key, value in (MEASURED | MEASURE).items() if key in keys and key not in MEASURED.keys() & named}
         if keys.get("depth") is None:  # only for levels with several blocks
             sizes.pop("depth", None)
         if "experiment=peers" in words:  # peers need lengths of at least twice the public packages' window
@@ -142,8 +145,8 @@ def _small(words: list[str]) -> list[str]:
         kept = [word for word in words if word.partition("=")[0] not in PUBLISHED_TEXT]
         length = "32" if "model=small-bert" in words else TRANSPLANT["length"]
         return _with(kept, {**TRANSPLANT, "length": length, "seed": "1"})
-    if name == "compare":  # which trains for a minute with the records of the quickstart
-        return ["compare", "performer", "--records", "small"]
+    if name == "compare":  # whose runs are recorded there, as they train for a minute
+        return ["compare", "performer", "--records", "runs"]
     if name == "check":
         return [*words, "--defaults"]
     if words[:2] == ["records", "rerun"]:
