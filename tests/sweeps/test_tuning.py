@@ -267,6 +267,14 @@ def test_a_curve_is_one_search_for_each_setting_unless_one_is_typed(groups):
     ]
 
 
+@pytest.mark.parametrize(("experiment", "tasks"), [("curves", 2), ("curves_mosaic", 1)])
+def test_the_largest_setting_of_each_curve_fits_the_inputs_of_its_tasks(groups, experiment, tasks):
+    """A row that is named and refused would end the planning."""
+    largest = {row.attention: str(row) for row, _ in read_request([f"experiment={experiment}"]).searches if row.options}
+    asked = read_request([f"experiment={experiment}", f"attention={','.join(largest.values())}"])
+    assert len(largest) == 5 and len(plan_searches(asked)) == 5 * tasks
+
+
 def test_an_option_of_a_row_is_not_searched(groups):
     (searched,) = plan_searches(read_request(["attention=linformer[projected_length=8]", "task=digits"]))
     assert searched.study and list(searched.study.space) == ["budget.learning_rate"]
