@@ -21,7 +21,7 @@ _NAME, _FIGURE, _SMALL, _NOTE = 12.0, 11.5, 8.5, 10.5
 _EDGE, _HEADING = 24.0, 74.0
 _ROW, _APART = 20.0, 12.0
 """Height of a row, and the gap before controls and before costs."""
-_WIDE, _NARROW, _COST = 58.0, 46.0, 58.0
+_WIDE, _NARROW, _COST = 66.0, 46.0, 58.0
 """Widths of a score column with and without intervals, and of a cost column."""
 _LEAST = 680.0
 """Width that the legend takes."""
@@ -84,7 +84,7 @@ class _Layout:
 def _layout(found: HeatMap) -> _Layout:
     left = round(_EDGE + max(90.0, max(len(line.attention) for line in found.lines) * _NAME * _LETTER + 14))
     several = any(count > 1 for count in found.seeds)
-    cell, figure = (_WIDE, 34.0) if several else (_NARROW, 38.0)
+    cell, figure = (_WIDE, 40.0) if several else (_NARROW, 38.0)
     costs = left + cell * len(found.columns) + _APART
     middles = [left + cell * (at + 0.5) for at in range(len(found.columns))]
     middles += [costs + _COST * (at + 0.5) for at in range(len(found.costs))]
@@ -118,7 +118,7 @@ def _said(found: HeatMap, several: bool) -> str:
 
 def _heading(found: HeatMap) -> Iterator[str]:
     """Title, and the legend of shades."""
-    y, x, step = _EDGE + 34, _EDGE + 96, 9.0
+    y, x, step = _EDGE + 34, _EDGE + 108, 9.0
     yield _text(_EDGE, _EDGE + 14, _title(found), 18, weight=700)
     yield _text(_EDGE, y + 10, "best control", _FIGURE, fill=MUTED)
     yield _frame(x - 25, y, 22, 13)
@@ -126,9 +126,9 @@ def _heading(found: HeatMap) -> Iterator[str]:
         yield _rect(x, y, step + 0.5, 13, shade.fill)
         x += step
     yield _text(x + 8, y + 10, "best mechanism of the task", _FIGURE, fill=MUTED)
-    yield _rect(x + 180, y, 22, 13, "url(#hatch)")
-    yield _text(x + 208, y + 10, "refused or failed", _FIGURE, fill=MUTED)
-    yield _text(x + 322, y + 10, "·  not run", _FIGURE, fill=MUTED)
+    yield _rect(x + 188, y, 22, 13, "url(#hatch)")
+    yield _text(x + 216, y + 10, "refused or failed", _FIGURE, fill=MUTED)
+    yield _text(x + 330, y + 10, "·  not run", _FIGURE, fill=MUTED)
 
 
 def _heads(found: HeatMap, place: _Layout) -> Iterator[str]:
