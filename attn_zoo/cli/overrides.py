@@ -64,7 +64,9 @@ def _parsed(word: str, further: Sequence[str]) -> Override:
     if re.match(r"hydra[./](launcher|sweeper)", key):
         raise ValueError(f"{word!a}: runs use no launcher or sweeper of Hydra; write launch=NAME, launcher.KEY= or tuning.KEY=")
     if key in _GROUPS and not _names_only(override):
-        raise ValueError(f"{key} takes a name; tune and run -m take several, separated by commas and without brackets; got {word!a}")
+        raise ValueError(
+            f"{key} takes a name; tune and run -m take several, separated by commas and without brackets; got {word!a}"
+        )
     return override
 
 

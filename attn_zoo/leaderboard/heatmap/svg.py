@@ -23,7 +23,7 @@ _ROW, _APART = 20.0, 12.0
 """Height of a row, and the gap before controls and before costs."""
 _WIDE, _NARROW, _COST = 66.0, 46.0, 58.0
 """Widths of a score column with and without intervals, and of a cost column."""
-_LEAST = 680.0
+_LEAST = 690.0
 """Width that the legend takes."""
 _HATCH = (
     '<defs><pattern id="hatch" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
