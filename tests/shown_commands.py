@@ -127,7 +127,7 @@ def _small(words: list[str]) -> list[str]:
     if name == "measure":
         keys = {f.name: f.default for f in fields(EXPERIMENTS[compose(words[1:])[0]])}
         named = {word.partition("=")[0] for word in words}
-        sizes = {key: value for key, value in (MEASURED | MEASURE).items() if key in keys and key not in MEASURED.keys() & named}
+        sizes = {key: value for key, value in {**MEASURED, **MEASURE}.items() if key in keys and key not in MEASURED.keys() & named}
         if keys.get("depth") is None:  # only for levels with several blocks
             sizes.pop("depth", None)
         if "experiment=peers" in words:  # peers need lengths of at least twice the public packages' window
