@@ -13,7 +13,7 @@ from zoo_pages.tasks import board, heat_map_picture, overview, task_index, task_
 
 PICTURES = {
     **dict.fromkeys(["crossover.svg", "error.svg"], "attention"),
-    **dict.fromkeys(["transplant.svg", "linformer_figure3.svg", "projections.svg"], "."),
+    **dict.fromkeys(["transplant.svg", "linformer_figure3.svg", "projections.svg", "curves.svg"], "."),
 }
 """Of the results, and the folders of the pages that show them."""
 
