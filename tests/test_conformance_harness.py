@@ -13,6 +13,8 @@ from mutants.card import Untold
 from mutants.originals import ORIGINALS, Linear, NoOptions, PlainSoftmax
 
 from attn_zoo import registry
+from attn_zoo.attention.low_rank.nystrom import Nystrom
+from attn_zoo.attention.low_rank.nystrom import Options as NystromOptions
 from attn_zoo.conformance import (
     ATTENTION_CHECKS,
     Case,
@@ -24,8 +26,10 @@ from attn_zoo.conformance import (
     resolve,
     run_cases,
 )
+from attn_zoo.conformance.agreement import NEARBY, _worst_errors, perturbed
 from attn_zoo.conformance.cost import exponent
 from attn_zoo.conformance.pytest_support import parametrize_with_checks
+from attn_zoo.conformance.requests import Request, answers, draw
 from attn_zoo.conformance.sizes import BORDERS, drawn_sizes
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.conformance.variation import texts, values
@@ -344,3 +348,19 @@ def test_rules_hold_without_assertions() -> None:
 )
 def test_exponent_is_not_misled_by_constant_terms(sizes: tuple[int, int, int], wanted: float) -> None:
     assert exponent(sizes, 2) == pytest.approx(wanted, abs=0.01)
+
+
+def test_the_allowance_from_inputs_nearby_admits_the_spread_of_eager_and_no_rough_kernel():
+    """Nyström's gradients are small differences of large ones, so eager's error differs many times between inputs nearby."""
+    geometry = Geometry(heads=3, head_dim=128, queries=5, keys=5, causal=False)
+    own, exact = Nystrom(geometry, NystromOptions(landmarks=5)), Nystrom(geometry, NystromOptions(landmarks=5)).double()
+    request = draw(exact, torch.float64, torch.device("cpu"), batch=5).cast(torch.float32)
+    worst = _worst_errors(request, own, exact)["gradient of query"]
+
+    def error(near: Request, computed: Request) -> float:
+        want = answers(near.cast(torch.float64), exact)["gradient of query"]
+        return (answers(computed, own)["gradient of query"].double() - want).abs().max().item()
+
+    nearby = [perturbed(request, torch.float32, seed) for seed in range(NEARBY)]
+    assert worst == max(error(near, near) for near in nearby) > min(error(near, near) for near in nearby)
+    assert error(request, request.changed(lambda _, tensor: tensor.half().float())) > 10 * worst

@@ -62,7 +62,7 @@ IMPLEMENTATIONS: Mapping[str, str] = {"triton": "kernels", "fla": "kernels"}
 TESTS = Path(__file__).parent
 
 NAMED: pytest.StashKey[bool] = pytest.StashKey()
-"""Whether files or tests were named on the command line."""
+"""True if files or tests were named on the command line."""
 COLLECTED: pytest.StashKey[Counter[str | None]] = pytest.StashKey()
 """Number of tests that were collected, by tier; None is the plain one."""
 

@@ -94,7 +94,7 @@ def padded_queries_have_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def padding_amounts_to_shorter_inputs(subject: Subject) -> str:
-    """Where shorter inputs run, inputs with a little padding on the right give the same outputs as those inputs without it."""
+    """Inputs with a little padding on the right give the same outputs as the shorter inputs without it, where those run."""
     _require_padding(subject)
     can = subject.card.can
     if not (can.any_length or can.shorter):

@@ -52,7 +52,7 @@ class Crossover:
     longest: int
     """Longest length that was compared."""
     exact: bool
-    """Whether the figures are exact: counted figures have no noise, hence no interval."""
+    """True if the figures are exact: counted figures have no noise, hence no interval."""
 
     def describe(self) -> str:
         """Text of a table cell, with rounded lengths."""

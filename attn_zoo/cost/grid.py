@@ -66,7 +66,7 @@ class Grid:
     slow_seconds: ClassVar[float] = math.inf
     """Seconds of a step above which it is timed in three rounds only."""
     whole_groups: ClassVar[bool] = False
-    """Whether a failed cell ends the measurement; figures are then saved only after whole groups."""
+    """True if a failed cell ends the measurement; figures are then saved only after whole groups."""
 
     def __post_init__(self) -> None:
         if (device := getattr(self, "device", None)) is not None:

@@ -25,7 +25,7 @@ class Probe:
     """Quantity under which a failure is noted; the answer may hold further quantities."""
     take: Callable[[Ask, Figures], Answer]
     needed: bool = True
-    """Whether the whole cell fails if this probe fails."""
+    """True if the whole cell fails if this probe fails."""
     most_rounds: int | None = None
 
 

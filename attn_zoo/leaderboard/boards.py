@@ -59,8 +59,8 @@ def _seconds(row: Row, record: RunRecord) -> list[float | None]:
 
 
 def was_disturbed(record: RunRecord) -> bool:
-    """Whether training took more than ``DISTURBED`` times its steps at their median time, and over ``DISTURBANCE`` seconds more: it
-    was paused or shared its processor, so that its time does not measure the mechanism."""
+    """Tell whether training took more than ``DISTURBED`` times its steps at their median time, and over ``DISTURBANCE`` seconds
+    more: it was paused or shared its processor, so that its time does not measure the mechanism."""
     seconds, step = record.measured.get("train_seconds"), record.measured.get("step_seconds_median")
     if seconds is None or step is None or not record.curve:
         return False

@@ -27,12 +27,12 @@ class Resolution:
     """Resolution of the scores on a test split."""
 
     share: bool
-    """Whether the metric is a share, so that differences are points."""
+    """True if the metric is a share, so that differences are points."""
     grain: float
     """Smallest step between scores; 0 for metrics that are not counts."""
 
     def ties(self, difference: float, larger: float) -> bool:
-        """Whether a difference is too small to count, whatever a significance test says."""
+        """Tell whether a difference is too small to count, whatever a significance test says."""
         return abs(difference) < SMALLEST * (1.0 if self.share else abs(larger))
 
 

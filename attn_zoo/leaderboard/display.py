@@ -60,9 +60,9 @@ class Column:
     """Explanation in a sentence."""
     cell: Callable[[Row], Cell]
     least_first: bool = False
-    """Whether the first click on the heading sorts the least value first."""
+    """True if the first click on the heading sorts the least value first."""
     measured: bool = False
-    """Whether the figures are measured, so that only rows of one block may be compared."""
+    """True if the figures are measured, so that only rows of one block may be compared."""
 
 
 def columns(table: Table, machines: Mapping[str, str]) -> dict[str, Column]:

@@ -58,7 +58,7 @@ class Pair:
     tolerance: float
     """Tolerance in the unit of the score."""
     share: bool
-    """Whether the score is a share, shown in per cent."""
+    """True if the score is a share, shown in per cent."""
 
 
 @dataclass(frozen=True, slots=True)

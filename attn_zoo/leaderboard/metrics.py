@@ -26,7 +26,7 @@ def written(value: float, metric: str) -> str:
 
 
 def is_significant(metric: str) -> bool:
-    """Whether scores are written with significant digits, not decimals."""
+    """Tell whether scores are written with significant digits, not decimals."""
     return metric in _SIGNIFICANT
 
 

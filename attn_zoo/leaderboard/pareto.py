@@ -32,7 +32,7 @@ def weighed(rows: Sequence[Row], ranking: Ranking, higher_is_better: bool) -> li
 
 
 def comparable(one: Row, other: Row, cost: str) -> bool:
-    """Whether a cost of two rows may be compared: counted ones everywhere, measured ones within a block on one machine."""
+    """Tell whether a cost of two rows may be compared: counted ones everywhere, measured ones within a block on one machine."""
     if cost_of(one, cost) is None or cost_of(other, cost) is None:
         return False
     return one.block(cost) == other.block(cost) and (cost in COUNTED or len(one.costs.block.machines) == 1)
@@ -64,7 +64,7 @@ def _dominates(one: Row, other: Row, sign: int, apart: set[tuple[str, str]]) -> 
 
 
 def _sooner(one: Row, other: Row) -> bool:
-    """Whether the slowest seed of one took less time than the fastest of the other."""
+    """Tell whether the slowest seed of one took less time than the fastest of the other."""
     if one.costs.train_seconds_range is None or other.costs.train_seconds_range is None:
         return False
     return one.costs.train_seconds_range[1] < other.costs.train_seconds_range[0]

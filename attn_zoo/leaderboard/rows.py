@@ -116,7 +116,7 @@ class Costs:
     training_flops_per_example: float | None
     """FLOPs of a forward and backward pass; three times a forward pass where the records do not count it."""
     training_flops_counted: bool
-    """Whether the records count the FLOPs of training."""
+    """True if the records count the FLOPs of training."""
     mechanism_flops_4096: int | None
     """FLOPs of the mechanisms of all layers without projections, forward, at 4,096 tokens; None where the mechanisms do not accept
     so many tokens, or an older record does not count them."""
@@ -223,7 +223,7 @@ class Comparison:
     p: float
     """Two-sided p value, corrected for all pairs of the table."""
     apart: bool
-    """Whether they differ beyond noise."""
+    """True if they differ beyond noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ class Entry:
     spent: float | None
     """Cost in the budget's unit when that score was reached, median over seeds."""
     over: bool
-    """Whether the budget does not suffice."""
+    """True if the budget does not suffice."""
     note: str
     """Reason why there is no score, or a remark on it; may be empty."""
 
@@ -310,7 +310,7 @@ class Table:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether higher values of the metric are better."""
+        """Tell whether higher values of the metric are better."""
         return bool(self.task.get("higher_is_better", True))
 
     @property

@@ -1,4 +1,4 @@
-"""Whether a task separates: attention must be needed to solve it, and mechanisms must differ on it beyond noise."""
+"""Verdict on whether a task separates: attention must be needed to solve it, and mechanisms must differ on it beyond noise."""
 
 from __future__ import annotations
 

@@ -101,6 +101,6 @@ class Results:
 
 
 def _concerns(cell: Cell, attention: str | None) -> bool:
-    """Whether a cell is of softmax, or of the attention; of any where none is given."""
+    """Tell whether a cell is of softmax, or of the attention; of any where none is given."""
     assert cell.subject is not None
     return cell.role != "mechanism" or attention in (None, cell.subject.attention)

@@ -83,7 +83,7 @@ def measured(found: Measurement | None = None, saved: list[dict[str, Any]] | Non
 
 
 def verdicts(found: Measurement, name: str) -> list[bool]:
-    """Whether each repeat of a kind came to the right verdict."""
+    """Tell whether each repeat of a kind came to the right verdict."""
     return [
         right(Measurement("aa_test", found.grid, found.protocol, {}, cells={cell: figures}), name) == 1
         for cell, figures in found.cells.items()

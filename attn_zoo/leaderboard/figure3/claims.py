@@ -164,7 +164,7 @@ def _difference(ours: Runs, theirs: Runs, part: str = TEST) -> tuple[Estimate | 
 
 
 def _better(difference: Estimate) -> bool:
-    """Whether a perplexity is lower beyond noise, and by at least the smallest difference that counts."""
+    """Tell whether a perplexity is lower beyond noise, and by at least the smallest difference that counts."""
     return _high(difference) < 0 and difference.mean <= math.log1p(-SMALLEST)
 
 

@@ -34,7 +34,7 @@ class Ability:
 
     @property
     def causal(self) -> bool:
-        """Whether the task is read from left to right."""
+        """Tell whether the task is read from left to right."""
         return bool(self.table.task.get("causal"))
 
     @property
@@ -128,7 +128,7 @@ def _verdict(ability: Ability, row: Row | None, gain: Estimate | None, accept: f
 
 
 def _above_control(ability: Ability, row: Row) -> bool | None:
-    """Whether a row is better than the best control beyond noise; None where seeds are too few to tell."""
+    """Tell whether a row is better than the best control beyond noise; None where seeds are too few to tell."""
     margin = row.scores.margin
     if margin is None or margin.half_width is None or margin.count < SEEDS_NEEDED:
         return None

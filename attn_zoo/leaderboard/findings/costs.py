@@ -28,22 +28,22 @@ class Cost:
     """FLOPs of the mechanism divided by softmax's, least and most over abilities; None where no ability counts both. A count of 0
     is taken as unknown: only matrix products are counted, and a Fourier transform or a mean takes time as well."""
     share_unknown: bool
-    """Whether an ability lacks either count."""
+    """True if an ability lacks either count."""
     states: tuple[State, ...]
     """States at each causal ability that counts both, the longest first."""
     state_unknown: bool
-    """Whether a causal ability lacks either count."""
+    """True if a causal ability lacks either count."""
     length: int = LENGTH
     """Number of tokens at which the shares are counted."""
 
     @property
     def cheaper(self) -> bool:
-        """Whether the mechanism is known to take fewer FLOPs than softmax."""
+        """Tell whether the mechanism is known to take fewer FLOPs than softmax."""
         return self.shares is not None and not self.share_unknown and self.shares[1] < 1
 
     @property
     def smaller(self) -> bool:
-        """Whether the state is known at every causal ability, and smaller than softmax's there."""
+        """Tell whether the state is known at every causal ability, and smaller than softmax's there."""
         return bool(self.states) and not self.state_unknown and all(state.bytes < state.softmax for state in self.states)
 
     @property

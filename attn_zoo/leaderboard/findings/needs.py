@@ -19,7 +19,7 @@ class Need:
     tasks: Mapping[tuple[str, bool], str]
     """Reason why a task's score is evidence for the need, by task name and whether the task is causal."""
     small_state: bool = False
-    """Whether the state must be known and smaller than softmax's keys and values; the smallest that qualifies is then taken."""
+    """True if the state must be known and smaller than softmax's keys and values; the smallest that qualifies is then taken."""
     name: str = ""
     """Name on the command line."""
 
@@ -128,7 +128,7 @@ class Answer:
     silent: tuple[tuple[str, str], ...]
     """Recorded abilities that are no evidence, each with the reason."""
     compared: bool
-    """Whether a mechanism other than softmax has enough seeds at all abilities that are evidence."""
+    """True if a mechanism other than softmax has enough seeds at all abilities that are evidence."""
     missing: tuple[str, ...]
     """Names of the need's tasks without records."""
     chosen: tuple[Choice, ...]

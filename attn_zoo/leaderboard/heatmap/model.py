@@ -26,9 +26,9 @@ class Cell:
     shade: float | None
     """Shade from 0, at the best control and below, to 1; None where the column is not shaded or there is no score."""
     leads: bool
-    """Whether no row is better beyond noise, or without ranks in its mean; False where no mechanism beats the best control."""
+    """True if no row is better beyond noise, or without ranks in its mean; False where no mechanism beats the best control."""
     marked: bool
-    """Whether this is the best control, where shade begins."""
+    """True if this is the best control, where shade begins."""
 
 
 _EMPTY = Cell(None, None, False, False)

@@ -150,5 +150,5 @@ def _legend(found: HeatMap, heads: Sequence[str]) -> list[str]:
 
 
 def _light_background() -> bool:
-    """Whether the terminal says that its background is light: the last number of COLORFGBG, as rxvt, Konsole and others set it."""
+    """Tell whether the terminal says that its background is light: the last number of COLORFGBG, set by rxvt and others."""
     return os.environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")

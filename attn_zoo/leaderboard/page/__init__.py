@@ -49,7 +49,7 @@ class _Figure:
     """Horizontal axis, in words."""
     caption: str
     wide: bool
-    """Whether the figure is as wide as the page."""
+    """True if the figure is as wide as the page."""
     svg: Markup
 
 

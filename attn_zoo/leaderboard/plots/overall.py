@@ -29,7 +29,7 @@ class Point:
     """Mean position between the best control, 0, and the best mechanism of a task, 100; a task on which it failed counts as 0."""
     tasks: int
     whole: bool
-    """Whether the mechanism was run on every shaded task."""
+    """True if the mechanism was run on every shaded task."""
 
 
 def points(found: HeatMap, column: CostColumn) -> list[Point]:

@@ -112,7 +112,7 @@ def unit(table: Table, written: str = " (%)") -> str:
 
 
 def is_share(table: Table) -> bool:
-    """Whether the metric is a share, shown in per cent."""
+    """Tell whether the metric is a share, shown in per cent."""
     return table.task["metric"] in SHARES
 
 
