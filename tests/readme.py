@@ -73,7 +73,7 @@ PAGES = {
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
     ROOT / "docs" / "linformer.md": ("projections", "figure3_pilot", "figure3", "table2", "table2_published", "late", "limits"),
-    ROOT / "docs" / "profile.md": ("separation", "bare", "equal_time"),
+    ROOT / "docs" / "profile.md": ("separation", "settings", "bare", "equal_time"),
     ROOT / "docs" / "findings.md": ("findings",),
     ROOT / "docs" / "recommend.md": ("recommend",),
 }
@@ -126,6 +126,7 @@ def tables() -> dict[str, str]:
         "table2_published": table2_published(),
         "limits": each_seed(boards_of("linformer_limits")),
         "late": each_seed(boards_of("linformer_text")),
+        "settings": each_seed(boards_of("curves"), by_label=True),
         "bare": two_arms(),
         "equal_time": equal_times(),
         "separation": printed("leaderboard", "--records", str(ROOT / "results" / "profile"), "--separation", "--format", "github"),
@@ -233,16 +234,26 @@ def steps_to_90(record: RunRecord) -> str:
     return next((str(point["step"]) for point in record.curve if point["valid"] >= 0.9), "-")
 
 
-def each_seed(made: Sequence[Table]) -> str:
-    """Test scores of each seed: rows by tasks and their settings."""
+def each_seed(made: Sequence[Table], by_label: bool = False) -> str:
+    """Test scores of each seed: rows by tasks and their settings.
+
+    Args:
+        by_label: order rows by mechanism and then by the number of its setting, in place of the order of scores.
+    """
     cells: dict[str, dict[int, str]] = {}
     for at, table in enumerate(made):
         for row in table.rows:
             seeds = ", ".join(f"{100 * score:.0f}" for _, score in sorted(row.scores.by_seed.items()))
             cells.setdefault(row.label + " (c)" * row.control, {})[at] = seeds
-    rows = [[label, *(found.get(at, "") for at in range(len(made)))] for label, found in cells.items()]
+    labels = sorted(cells, key=parts_of) if by_label else cells
+    rows = [[label, *(cells[label].get(at, "") for at in range(len(made)))] for label in labels]
     head = [f"{title} (%)" for title in titles(made)]
     return tabulate(rows, ["row", *head], tablefmt="github", disable_numparse=True) if made else "Not run yet."
+
+
+def parts_of(label: str) -> list[str | int]:
+    """Words and numbers of a label in turn, so that 8 comes before 16."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", label)]
 
 
 def by_part(made: Sequence[Table]) -> str:
