@@ -12,6 +12,7 @@ from page_blocks import blocks
 
 from attn_zoo.cli.measure import compose
 from attn_zoo.cost.experiments import EXPERIMENTS
+from attn_zoo.rows import rows_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "results" / "README.md")
@@ -28,6 +29,8 @@ RUN = {
     "records": "runs",
 }
 TUNE = {"trials": "2", "seeds": "1"}
+ONE_WORKER = [("run", "quickstart", None), ("tune", None, "launch=joblib")]
+"""Subcommand, experiment and launcher of commands with one worker: starting two takes seconds, and other commands do so."""
 ROWS = {"attention": "linear,none", "task": "listops"}
 """Rows and task in place of those that an experiment lists."""
 TIMED = {
@@ -120,6 +123,9 @@ def _small(words: list[str]) -> list[str]:
             sizes["model.depth"] = "4"
         if any(word.startswith("attention.projected_lengths=") for word in words):  # one length for each of four heads
             sizes["model.heads"] = "4"
+        launcher = next((word for word in words if word.startswith("launch=")), None)
+        if (name, experiment, launcher) in ONE_WORKER:
+            sizes["workers"] = "1"
         if name == "tune":
             del sizes["seed"]
             sizes |= TUNE
@@ -144,7 +150,9 @@ def _small(words: list[str]) -> list[str]:
     if name == "transplant":
         kept = [word for word in words if word.partition("=")[0] not in PUBLISHED_TEXT]
         length = "32" if "model=small-bert" in words else TRANSPLANT["length"]
-        return _with(kept, {**TRANSPLANT, "length": length, "seed": "1"})
+        given = rows_of(next(word.partition("=")[2] for word in words if word.startswith("attention=")))
+        few = ",".join(map(str, given if len(given) < 4 else [*given[:2], given[-1]]))
+        return _with(kept, {**TRANSPLANT, "attention": few, "length": length, "seed": "1"})
     if name == "compare":  # whose runs are recorded there, as they train for a minute
         return ["compare", "performer", "--records", "runs"]
     if name == "check":
