@@ -38,7 +38,7 @@ from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.leaderboard.plots import tradeoffs, write
 from attn_zoo.leaderboard.plots.style import style_of
-from attn_zoo.leaderboard.render.text import score
+from attn_zoo.leaderboard.render.text import estimated, score
 from attn_zoo.published import SCORE, averages, figures
 from attn_zoo.recommend import Recommendation, recommend
 from attn_zoo.recommend.text import as_text, sentences
@@ -73,7 +73,7 @@ PAGES = {
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
     ROOT / "docs" / "linformer.md": ("projections", "figure3_pilot", "figure3", "table2", "table2_published", "late", "limits"),
-    ROOT / "docs" / "profile.md": ("separation", "settings", "bare", "equal_time"),
+    ROOT / "docs" / "profile.md": ("separation", "settings", "bare", "photographs", "equal_time"),
     ROOT / "docs" / "findings.md": ("findings",),
     ROOT / "docs" / "recommend.md": ("recommend",),
 }
@@ -128,6 +128,7 @@ def tables() -> dict[str, str]:
         "late": each_seed(boards_of("linformer_text")),
         "settings": each_seed(boards_of("curves"), by_label=True),
         "bare": two_arms(),
+        "photographs": photographs(),
         "equal_time": equal_times(),
         "separation": printed("leaderboard", "--records", str(ROOT / "results" / "profile"), "--separation", "--format", "github"),
     }
@@ -198,6 +199,24 @@ def two_arms() -> str:
     bare = records_in("profile_bare")
     cells = set(map(cell, bare))
     return each_seed(leaderboard_tables([*bare, *(record for record in records_in("profile") if cell(record) in cells)]))
+
+
+def photographs() -> str:
+    """Ranks, scores and FLOPs of ``experiment=profile_vision``, with margins over the best control."""
+    (table,) = boards_of("profile_vision")
+    rows = [
+        [
+            row.standing.place,
+            row.label + " (c)" * row.control,
+            score(row, table),
+            estimated(row.scores.margin, table, "+"),
+            f"{row.costs.flops_per_example / 1e6:.1f} M",
+        ]
+        for row in table.rows
+        if row.costs.flops_per_example is not None
+    ]
+    head = ["rank", "row", "accuracy (%)", "over control", "FLOPs of an image"]
+    return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=["left", "left", "right", "right", "right"])
 
 
 def equal_times() -> str:

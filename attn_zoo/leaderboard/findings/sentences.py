@@ -137,7 +137,7 @@ def of_answer(answer: Answer) -> Iterator[str]:
     rests = "; ".join(f"{name} (because {why})" for name, why in answer.spoken)
     left_out = [f"{name} ({why})" for name, why in answer.silent]
     beside = f" Left out: {', '.join(left_out)}." if left_out else ""
-    beside += f" Not measured yet: {', '.join(answer.missing)}." if answer.missing else ""
+    beside += f" These records lack {', '.join(answer.missing)}." if answer.missing else ""
     yield f"This rests on {rests}.{beside}"
 
 
