@@ -38,7 +38,8 @@ from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.leaderboard.plots import tradeoffs, write
 from attn_zoo.leaderboard.plots.style import style_of
-from attn_zoo.leaderboard.render.text import estimated, score
+from attn_zoo.leaderboard.render.text import estimated, optional, score
+from attn_zoo.leaderboard.render.text import name as name_of
 from attn_zoo.published import SCORE, averages, figures
 from attn_zoo.recommend import Recommendation, recommend
 from attn_zoo.recommend.text import as_text, sentences
@@ -207,13 +208,12 @@ def photographs() -> str:
     rows = [
         [
             row.standing.place,
-            row.label + " (c)" * row.control,
+            name_of(row),
             score(row, table),
             estimated(row.scores.margin, table, "+"),
-            f"{row.costs.flops_per_example / 1e6:.1f} M",
+            optional(row.costs.flops_per_example, lambda flops: f"{flops / 1e6:.1f} M"),
         ]
         for row in table.rows
-        if row.costs.flops_per_example is not None
     ]
     head = ["rank", "row", "accuracy (%)", "over control", "FLOPs of an image"]
     return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=["left", "left", "right", "right", "right"])
@@ -230,7 +230,7 @@ def equal_times() -> str:
         rate, steps = row.provenance.tuned["budget.learning_rate"], mean(record.curve[-1]["step"] for record in own)
         rows.append(
             [
-                row.label + " (c)" * row.control,
+                name_of(row),
                 f"{rate:g}",
                 f"{steps:,.0f}",
                 *after,
@@ -263,7 +263,7 @@ def each_seed(made: Sequence[Table], by_label: bool = False) -> str:
     for at, table in enumerate(made):
         for row in table.rows:
             seeds = ", ".join(f"{100 * score:.0f}" for _, score in sorted(row.scores.by_seed.items()))
-            cells.setdefault(row.label + " (c)" * row.control, {})[at] = seeds
+            cells.setdefault(name_of(row), {})[at] = seeds
     labels = sorted(cells, key=parts_of) if by_label else cells
     rows = [[label, *(cells[label].get(at, "") for at in range(len(made)))] for label in labels]
     head = [f"{title} (%)" for title in titles(made)]
@@ -280,8 +280,7 @@ def by_part(made: Sequence[Table]) -> str:
     (table,) = made
     parts = sorted({name for row in table.rows for name in row.scores.parts})
     rows = [
-        [row.label + " (c)" * row.control]
-        + [f"{score.mean:.1f}" if score else "" for score in (row.scores.test, *map(row.scores.parts.get, parts))]
+        [name_of(row)] + [f"{score.mean:.1f}" if score else "" for score in (row.scores.test, *map(row.scores.parts.get, parts))]
         for row in table.rows
     ]
     head = ["row", f"test {table.task['metric']}", *parts]

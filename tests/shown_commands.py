@@ -30,7 +30,7 @@ RUN = {
 }
 TUNE = {"trials": "2", "seeds": "1"}
 ONE_WORKER = [("run", "quickstart", None), ("tune", None, "launch=joblib")]
-"""Subcommand, experiment and launcher of commands with one worker: starting two takes seconds, and other commands do so."""
+"""Subcommand, experiment and launcher of commands that run with one worker; starting two takes seconds."""
 ROWS = {"attention": "linear,none", "task": "listops"}
 """Rows and task in place of those that an experiment lists."""
 TIMED = {
@@ -148,11 +148,9 @@ def _small(words: list[str]) -> list[str]:
         fixed = ["--length"] if any(word.startswith("timm/") for word in words) else []  # the size of its images sets it
         return rows + [word for key, value in ANALYZE.items() if key not in fixed for word in (key, value)]
     if name == "transplant":
-        kept = [word for word in words if word.partition("=")[0] not in PUBLISHED_TEXT]
+        kept = [_with_three_rows(word) for word in words if word.partition("=")[0] not in PUBLISHED_TEXT]
         length = "32" if "model=small-bert" in words else TRANSPLANT["length"]
-        given = rows_of(next(word.partition("=")[2] for word in words if word.startswith("attention=")))
-        few = ",".join(map(str, given if len(given) < 4 else [*given[:2], given[-1]]))
-        return _with(kept, {**TRANSPLANT, "attention": few, "length": length, "seed": "1"})
+        return _with(kept, {**TRANSPLANT, "length": length, "seed": "1"})
     if name == "compare":  # whose runs are recorded there, as they train for a minute
         return ["compare", "performer", "--records", "runs"]
     if name == "check":
@@ -160,6 +158,14 @@ def _small(words: list[str]) -> list[str]:
     if words[:2] == ["records", "rerun"]:
         return [*words, "--cells", "1", "--records", "small"]
     return words
+
+
+def _with_three_rows(word: str) -> str:
+    """``attention=ROWS`` with its first two rows and its last; every other word, and three rows or fewer, unchanged."""
+    key, _, value = word.partition("=")
+    if key != "attention" or len(rows := rows_of(value)) < 4:
+        return word
+    return f"attention={','.join(map(str, (*rows[:2], rows[-1])))}"
 
 
 def _with(words: Sequence[str], values: Mapping[str, str]) -> list[str]:

@@ -141,7 +141,7 @@ def test_a_command_fits(words, folder):
         "WANDB_SILENT": "true",
     }
     verdict = any(re.search(pattern, " ".join(words)) for pattern in VERDICTS)
-    # Worker processes of a launcher keep running for minutes after the forked process has ended; with one worker there are none.
+    # Workers of a launcher keep running for minutes after the forked process has ended; joblib with one worker starts none.
     launched = any(word.startswith("launch=") for word in words) and "workers=1" not in words
     forked = words not in FIRST and words[0] != "torchrun" and not launched
     given = words[1:] if forked else program(words)
