@@ -47,6 +47,8 @@ elif not torch.cuda.is_available():
 
 
 WORKERS = 2
+LONG = ("process", "docs")
+"""Tiers with tests of half a minute and more."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,11 +61,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Distribute the tests over ``WORKERS`` processes if pytest-xdist is installed, without a given number or --pdb."""
+    """Distribute the tests over ``WORKERS`` processes if pytest-xdist is installed, without a given number or --pdb.
+
+    Each process gets one half of the tests, so that it makes most fixtures of a file alone, and takes from the other when done.
+    """
     given = config.option
     worker = "PYTEST_XDIST_WORKER" in os.environ  # a worker must not start workers
     if not worker and config.pluginmanager.hasplugin("xdist") and given.numprocesses is None and not given.usepdb:
         given.numprocesses = WORKERS
+        given.dist = "worksteal" if given.dist == "no" else given.dist
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -91,13 +97,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
-    """Mark each test with its tier; deselect the tests of all tiers unless they are selected."""
+    """Mark each test with its tier; deselect the tests of all tiers unless they are selected, else start with the longest."""
     tiers = [tier_of(item) for item in items]
     config.stash[COLLECTED] = Counter(tiers)
     for item, tier in zip(items, tiers, strict=True):
         if tier is not None:
             item.add_marker(tier)
     if config.option.all_tiers:
+        order = sorted(range(len(items)), key=lambda at: tiers[at] not in LONG)  # short ones last, so that both end together
+        items[:] = [items[at] for at in order]
         return
     left_out = [item for item, tier in zip(items, tiers, strict=True) if tier is not None]
     if left_out:

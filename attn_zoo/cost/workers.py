@@ -8,7 +8,7 @@ import resource
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +104,7 @@ class Worker:
         self._process = context.Process(target=_serve, args=(theirs, *self._start), daemon=True)
         with _variables(self._environment):
             if context.get_start_method() == "forkserver":
+                resource_tracker.ensure_running()  # before, because it unblocks interrupts when it has started
                 with _no_interrupts():
                     forkserver.ensure_running()
             self._process.start()
