@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from attn_zoo.cost.bench import Subject
+from attn_zoo.cost.experiments.growth import heads_of
 from attn_zoo.cost.measurement import Cell, Measurement
 from attn_zoo.leaderboard.plots.axes import CostAxis
 from attn_zoo.leaderboard.rows import Row
@@ -33,7 +34,7 @@ def layer_axes(file: Path) -> list[CostAxis]:
         raise ValueError(f"{file} was not finished; run the same attn-zoo measure command again, which goes on from there")
     there, grid = found.environment, found.grid
     source = (
-        f"one layer of width {grid['dim']} with {grid['heads']} heads, one sequence, forward and backward, on "
+        f"one layer of width {grid['dim']} with {grid['heads']} heads or those of the row, one sequence, forward and backward, on "
         f"{there['gpu'] or there['cpu']}, {there['threads']} threads, torch {there['torch']}"
     )
     made = []
@@ -55,11 +56,12 @@ def _value(found: Measurement, cell: Cell, quantity: str, factor: float) -> floa
 
 
 def _of(row: Row, costs: Mapping[Cell, float], heads: int) -> float | None:
-    """Cost of the measured layer with the row's attention and options; None unless the row is measured as ``auto`` or ``eager``,
-    and with as many heads as the layer if the row names its heads."""
-    if row.costs.block.measured_as not in ("auto", "eager") or row.heads not in (None, heads):
+    """Cost of the measured layer with the row's attention, options and heads, which are ``heads`` if the row names none; None if
+    there is no such layer, or the row is not measured as ``auto`` or ``eager``."""
+    if row.costs.block.measured_as not in ("auto", "eager"):
         return None
-    return next((cost for cell, cost in costs.items() if cell.subject and _is_of(cell.subject, row)), None)
+    own = {cell: cost for cell, cost in costs.items() if heads_of(cell, heads) == (row.heads or heads)}
+    return next((cost for cell, cost in own.items() if cell.subject and _is_of(cell.subject, row)), None)
 
 
 def _is_of(subject: Subject, row: Row) -> bool:

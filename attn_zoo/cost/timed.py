@@ -130,10 +130,14 @@ class Timed(Grid):
     def each(self, cell: Cell) -> Sequence[Probe]:
         return (SECONDS, JOULES) if self.energy["meter"] else (SECONDS,)
 
+    def heads_of(self, cell: Cell) -> int:
+        """Number of heads of a cell's layer."""
+        return self.heads
+
     def rig(self, cell: Cell) -> Rig:
         """Module and inputs of a cell."""
         assert cell.subject is not None
-        return rig_for(self.module_level, cell.subject, Sizes(self.dim, self.heads))
+        return rig_for(self.module_level, cell.subject, Sizes(self.dim, self.heads_of(cell)))
 
     def chosen(self, attention: str, options: Mapping[str, Any], length: int) -> str:
         """Implementation that ``auto`` chooses at a length on the device; ``auto`` itself if the attention refuses the length."""
@@ -168,7 +172,7 @@ class Timed(Grid):
         subject = cell.subject
         if subject is None or (subject.attention, subject.implementation) != ("softmax", "eager"):
             return 0
-        return HELD_MATRICES[cell.kind] * cell.batch * self.heads * cell.length**2 * PRECISIONS[self.precision].itemsize
+        return HELD_MATRICES[cell.kind] * cell.batch * self.heads_of(cell) * cell.length**2 * PRECISIONS[self.precision].itemsize
 
 
 def device_memory(device: str) -> int:

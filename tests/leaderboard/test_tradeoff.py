@@ -203,7 +203,7 @@ def test_ticks_are_round_few_and_within(low, high):
 
 
 def measured(file: Path, **changes) -> Path:
-    """A measurement of linformer at two projected lengths and two lengths, 3 rounds each."""
+    """A measurement of linformer at two projected lengths, two lengths, and two and eight heads, 3 rounds each."""
     found = Measurement(
         "growth",
         {"dim": 64, "heads": 2},
@@ -211,10 +211,11 @@ def measured(file: Path, **changes) -> Path:
         {"cpu": "this processor", "gpu": None, "threads": 2, "torch": "2.15"},
         complete=True,
     )
-    for k, length, kind in itertools.product((8, 16), (1024, 4096), ("forward", "training")):
+    for heads, k, length, kind in itertools.product(("", "8"), (8, 16), (1024, 4096), ("forward", "training")):
         options = {"projected_length": k, "sharing": "headwise"}
-        cell = Cell(f"linformer[projected_length={k}]", kind, length, subject=Subject("linformer", options))
-        found.of(cell).values = {"seconds": [k * length / 1e6, 0.1, k * length / 1e7], "peak_bytes": [k * length * 1024]}
+        cell = Cell(f"linformer[projected_length={k}]", kind, length, group=heads, subject=Subject("linformer", options))
+        slow = 3 if heads else 1
+        found.of(cell).values = {"seconds": [slow * k * length / 1e6, 0.5, k * length / 1e7], "peak_bytes": [k * length * 1024]}
     found.write(file)
     if changes:
         file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
@@ -236,10 +237,13 @@ def test_measured_costs_of_a_layer_are_axes_at_each_length(tmp_path):
     assert axes["memory-1024"].of(by_k[16]) == pytest.approx(16), "MiB"
     assert axes["time-4096"].of(by_k[32]) is None and axes["time-4096"].of(by_k[None]) is None, "not measured"
     assert MECHANISM.of(by_k[8]) == 8
-    two = replace(records[0].spec, model=ModelSpec(heads=2))
-    (varied,) = tables([records[0], replace(records[0], spec=two)])
+    two, eight = (replace(records[0].spec, model=ModelSpec(heads=heads)) for heads in (2, 8))
+    (varied,) = tables([records[0], replace(records[0], spec=two), replace(records[0], spec=eight)])
     of = {row.heads: axes["time-4096"].of(row) for row in varied.rows}
-    assert of == {2: axes["time-4096"].of(by_k[8]), 4: None}, "the layer has two heads"
+    milliseconds = 1e3 * 8 * 4096 / 1e6
+    assert of == {2: pytest.approx(milliseconds), 4: None, 8: pytest.approx(3 * milliseconds)}, (
+        "layers with two and eight heads are measured"
+    )
     (picture,) = [p for p in tradeoffs([table], list(axes.values())) if p.name == "tradeoff-layer"]
     assert picture.size == size_of(5, 3) and "width 64 with 2 heads" in picture.caption and "this processor" in picture.caption
 

@@ -18,26 +18,38 @@ class Growth(Timed, AttentionRows):
     """Time and memory of layers over lengths, with the exponent of their growth."""
 
     lengths: list[int] = option([2048, 4096, 8192, 16384], "lengths")
+    more_heads: list[int] = option([], "other numbers of heads at which every row is measured too")
     device: str = option("cpu", "auto, cpu or cuda; auto is cuda where there is one")
     order: str = option("in turn", "order within the rounds: shuffled, 'in turn' or 'there and back'")
     repeat_seconds: float = option(0.0, "seconds that a timing covers by repeating its step")
 
+    def __post_init__(self) -> None:
+        counts = [self.heads, *self.more_heads]
+        if min(counts) < 1 or any(self.dim % count for count in counts) or len(set(counts)) < len(counts):
+            raise ValueError(f"heads and more_heads are different numbers that divide dim={self.dim}; got {counts}")
+        super().__post_init__()
+
     def groups(self) -> list[list[Cell]]:
         """One group of cells of all lengths, since exponents compare lengths."""
-        return [[replace(layer, length=n, kind=kind) for n in self.lengths for layer in self.layers for kind in KINDS]]
+        layers = [replace(layer, group=group) for group in ("", *map(str, self.more_heads)) for layer in self.layers]
+        return [[replace(layer, length=n, kind=kind) for n in self.lengths for layer in layers for kind in KINDS]]
+
+    def heads_of(self, cell: Cell) -> int:
+        return heads_of(cell, self.heads)
 
     def process(self, cell: Cell) -> str:
-        return cell.label
+        return f"{cell.label} {cell.group}"
 
     @staticmethod
     def report(found: Measurement) -> str:
         lengths = sorted({cell.length for cell in found.cells})
         head = ["attention", "direction", *(f"{n} (ms)" for n in lengths), "exponent", f"peak at {lengths[-1]} (MiB)"]
         rows = []
-        for label in dict.fromkeys(cell.label for cell in found.cells):
+        for label, group in dict.fromkeys((cell.label, cell.group) for cell in found.cells):
+            name = f"{label}, {group} head{'s' * (group != '1')}" if group else label
             for kind, words in KINDS.items():
-                own = [f for cell, f in found.cells.items() if (cell.label, cell.kind) == (label, kind)]
-                rows.append([label, words, *_row(sorted(own, key=lambda f: f.cell.length), found)])
+                own = [f for cell, f in found.cells.items() if (cell.label, cell.group, cell.kind) == (label, group, kind)]
+                rows.append([name, words, *_row(sorted(own, key=lambda f: f.cell.length), found)])
         there, grid, protocol = found.environment, found.grid, found.protocol
         assert protocol is not None
         said = (
@@ -47,6 +59,11 @@ class Growth(Timed, AttentionRows):
             f"Measured on {there['gpu'] or there['cpu']}, {there['cores']} cores, torch {there['torch']}."
         )
         return joined(found, markdown(head, rows, words=(0, 1)), failures(found.cells.values(), KINDS), said)
+
+
+def heads_of(cell: Cell, heads: int) -> int:
+    """Number of heads of a cell's layer: its group, or ``heads`` of the measurement."""
+    return int(cell.group or heads)
 
 
 def _row(own: Sequence[Figures], found: Measurement) -> list[str]:
