@@ -9,10 +9,9 @@ import torch
 
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost import session
-from attn_zoo.cost.aa_report import PASSES, right
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.compare import compare
-from attn_zoo.cost.experiments.aa_test import STEPS, AATest, Passes
+from attn_zoo.cost.experiments.aa_test import PASSES, STEPS, AATest, Passes, right
 from attn_zoo.cost.measurement import Cell, Measurement
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.session import Session

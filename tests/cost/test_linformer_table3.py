@@ -11,8 +11,16 @@ import pytest
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost import session, timed
 from attn_zoo.cost.bench import Subject
-from attn_zoo.cost.experiments.linformer_table3 import LinformerTable3, pairs
-from attn_zoo.cost.linformer_report import LENGTHS, MEMORY_SAVED, PROJECTED_LENGTHS, TIME_SAVED, reduced, table3_report
+from attn_zoo.cost.experiments.linformer_table3 import (
+    LENGTHS,
+    MEMORY_SAVED,
+    PROJECTED_LENGTHS,
+    TIME_SAVED,
+    LinformerTable3,
+    pairs,
+    reduced,
+    table3_report,
+)
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.session import Session

@@ -14,7 +14,7 @@ from attn_zoo.cli import main
 from attn_zoo.cli.config import store_groups
 from attn_zoo.cli.measure import compose
 from attn_zoo.cost import session
-from attn_zoo.cost.whole_models import build_model
+from attn_zoo.cost.experiments.models import build_model
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.rows import RowName
 

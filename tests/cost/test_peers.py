@@ -15,10 +15,9 @@ from attn_zoo.contract import CompressingAttention, UnknownNameError
 from attn_zoo.cost import session
 from attn_zoo.cost.bench import MatrixProducts
 from attn_zoo.cost.experiments import peers
-from attn_zoo.cost.experiments.peers import Peers
+from attn_zoo.cost.experiments.peers import PRODUCT, Peers
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, Peer, builder, compared_rows
-from attn_zoo.cost.peers.report import PRODUCT
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.session import LEAST_ROUNDS, Session
 from attn_zoo.cost.timed import KINDS

@@ -2,19 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.counted.levels import LEVELS, QUANTITIES, count_level
-from attn_zoo.cost.counted.report import counted_report
+from attn_zoo.cost.counted.models import setting_warnings
 from attn_zoo.cost.grid import Grid, option
 from attn_zoo.cost.levels import Sizes
-from attn_zoo.cost.measurement import Cell, Figures
+from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import Answer, Ask, Probe
+from attn_zoo.cost.tables import binary, decimal, joined, markdown, reason
 from attn_zoo.cost.timed import AttentionRows, subjects_of
 from attn_zoo.cost.workers import WorkerError
+from attn_zoo.registry import attention_options, card
+
+TITLES = {
+    "flops": "FLOPs, forward",
+    "backward_flops": "FLOPs, backward",
+    "parameters": "Parameters",
+    "activation_bytes": "Activations kept for the backward pass",
+    "state_bytes": "State, token by token",
+}
+
+NOTES = (
+    "One sequence, float32, in evaluation, without padding. In brackets: times the figure of eager softmax.",
+    "FLOPs are two per multiply-add of the matrix products of what a CPU takes, whatever the implementation. Activations are what "
+    "autograd keeps, each storage once, without inputs and parameters; their number is PyTorch's choice. Fused attention is "
+    "counted as on a CPU.",
+    "Formulas were held against PyTorch's own counters at these sizes: ≠ marks where the two disagree, - what is unknown.",
+)
+
+
+def counted_report(found: Measurement) -> str:
+    """Report of ``experiment=counted``."""
+    grid, points = found.grid, [f for f in found.cells.values() if f.cell.role != "baseline"]
+    softmax = {f.cell.length: f for f in found.cells.values() if f.cell.role == "baseline"}
+    shown = [name for name in TITLES if name != "state_bytes" or grid["causal"]]
+    parts = [f"**{TITLES[name]}**\n\n{_table(points, softmax, name)}" for name in shown]
+    kind = {"mechanism": "Mechanisms alone", "layer": "Layers with their projections"}.get(grid["level"], "Blocks")
+    mlp = f", MLP of {grid['mlp_ratio']:g} times the width" if grid["level"] == "block" else ""
+    where = f"{kind}: width {grid['dim']}, {grid['heads']} heads{mlp}{', causal' if grid['causal'] else ''}. "
+    notes = [where + NOTES[0], *NOTES[1:]]
+    notes += [] if grid["level"] == "mechanism" else ["Activations of layers and blocks are PyTorch's count."]
+    notes += [] if grid["causal"] else ["No state: nothing is read in an order; see causal=true."]
+    return joined(found, *parts, "\n".join(f"- {line}" for line in [*notes, *_remarks(points, grid)]))
+
+
+def _table(points: Sequence[Figures], softmax: Mapping[int, Figures], name: str) -> str:
+    lengths = sorted({p.cell.length for p in points})
+    cells = {(p.cell.label, p.cell.length): _cell(p, softmax[p.cell.length], name) for p in points}
+    rows = [[label, *(cells[label, length] for length in lengths)] for label in dict.fromkeys(p.cell.label for p in points)]
+    return markdown(["attention", *(f"{length:,}" for length in lengths)], rows)
+
+
+def _cell(point: Figures, softmax: Figures, name: str) -> str:
+    found, measure = point.one(name), softmax.one(name)
+    if found is None:
+        return reason(point, "flops")
+    text = binary(found) if name.endswith("bytes") else decimal(found)
+    times = found / measure if measure else None
+    quotient = "" if times is None else f" ({times:.2g}×)" if times < 10 else f" ({times:,.0f}×)"
+    return text + quotient + (" ≠" if f"{name}_by_pytorch" in point.values else "")
+
+
+def _remarks(points: Sequence[Figures], grid: Mapping[str, Any]) -> list[str]:
+    """Disagreements of formula and PyTorch, warnings and refusals, each once with the lengths it concerns."""
+    lengths: dict[str, list[int]] = {}
+    for point in points:
+        label, told = point.cell.label, _warnings(point.cell, grid) if point.values else []
+        for why in point.failures.values():
+            kind, _, words = why.partition(": ")
+            told.append(f"{label} is refused: {words}" if kind == "refused" else f"{label}: {kind}")
+        for name, title in TITLES.items():
+            if (counted := point.one(f"{name}_by_pytorch")) is not None:
+                told.append(f"≠ {label}, {title}: the formula says {point.one(name):,}, PyTorch counts {counted:,}")
+        for line in told:
+            lengths.setdefault(line, []).append(point.cell.length)
+    every = len({point.cell.length for point in points})
+    where = {line: "every length" if len(at) == every else ", ".join(f"{n:,}" for n in at) for line, at in lengths.items()}
+    return [f"{line} (at {at})" for line, at in where.items()]
+
+
+def _warnings(cell: Cell, grid: Mapping[str, Any]) -> list[str]:
+    assert cell.subject is not None
+    geometry, entry = Sizes(grid["dim"], grid["heads"]).geometry(cell.length, grid["causal"]), card(cell.subject.attention)
+    return list(setting_warnings(entry, geometry, attention_options(entry, geometry, cell.subject.options)))
+
 
 BASELINE = {"softmax, the measure": Subject("softmax", {}, "eager")}
 
