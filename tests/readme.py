@@ -40,12 +40,12 @@ from attn_zoo.leaderboard.plots import tradeoffs, write
 from attn_zoo.leaderboard.plots.style import style_of
 from attn_zoo.leaderboard.render.text import estimated, optional, score
 from attn_zoo.leaderboard.render.text import name as name_of
-from attn_zoo.published import SCORE, averages, figures
+from attn_zoo.published import SCORE, averages, figures, published_for
 from attn_zoo.recommend import Recommendation, recommend
 from attn_zoo.recommend.text import as_text, sentences
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.records.packed import pack, unpack
-from attn_zoo.registry import attentions, card
+from attn_zoo.registry import attentions, card, task_card
 from attn_zoo.transplant.classification_table import classification_table
 from attn_zoo.transplant.table import transplant_table
 
@@ -63,6 +63,7 @@ PAGES = {
         "spectrum",
         "transplant",
         "lra_cpu_tasks",
+        "lra_two_hours",
         "published",
         "tasks_cpu",
         "growth",
@@ -97,6 +98,7 @@ def tables() -> dict[str, str]:
         "tasks": task_table(),
         "family": leaderboard(ROOT / "results" / "family", format="github"),
         "lra_cpu_tasks": leaderboard(ROOT / "results" / "lra_cpu", format="github"),
+        "lra_two_hours": two_hours(),
         "tasks_cpu": leaderboard(ROOT / "results" / "tasks_cpu", format="github"),
         "published": render_published(leaderboard_tables(records_in("lra_cpu"), attention="linformer"), "github"),
         "crossover": report(_measured("crossover")),
@@ -200,6 +202,22 @@ def two_arms() -> str:
     bare = records_in("profile_bare")
     cells = set(map(cell, bare))
     return each_seed(leaderboard_tables([*bare, *(record for record in records_in("profile") if cell(record) in cells)]))
+
+
+def two_hours() -> str:
+    """Test accuracies of ``experiment=lra_two_hours``, with and without pretraining, beside the published ones."""
+    records = records_in("lra_two_hours")
+    scores = {(r.spec.task, r.spec.budget.pretrain_steps, r.spec.attention): f"{100 * r.scores['test']:.1f}" for r in records}
+    columns = sorted({(task, steps) for task, steps, _ in scores}, reverse=True)
+    head = ["row", *(task_card(task).title + (f", {steps} steps of pretraining" if steps else "") for task, steps in columns)]
+    rows = []
+    for attention in ("softmax", "linformer", "uniform", "none"):
+        ours = [scores.get((*column, attention), "") for column in columns]
+        published = [
+            one.printed for task in ("text", "pixels") for one in published_for(task, attention) if one.source.name == "lra"
+        ]
+        rows.append([attention, *ours, *published])
+    return tabulate(rows, [*head, "Text, published", "Image, published"], tablefmt="github", disable_numparse=True)
 
 
 def photographs() -> str:

@@ -10,6 +10,7 @@ from statistics import median
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.experiments.growth import heads_of
 from attn_zoo.cost.measurement import Cell, Measurement
+from attn_zoo.cost.tables import machine
 from attn_zoo.leaderboard.plots.axes import CostAxis
 from attn_zoo.leaderboard.rows import Row
 
@@ -32,10 +33,10 @@ def layer_axes(file: Path) -> list[CostAxis]:
     found = Measurement.read("--layers", EXPERIMENT, file)
     if not found.finished:
         raise ValueError(f"{file} was not finished; run the same attn-zoo measure command again, which goes on from there")
-    there, grid = found.environment, found.grid
+    grid = found.grid
     source = (
         f"one layer of width {grid['dim']} with {grid['heads']} heads or those of the row, one sequence, forward and backward, on "
-        f"{there['gpu'] or there['cpu']}, {there['threads']} threads, torch {there['torch']}"
+        f"{machine(found)}"
     )
     made = []
     for length in sorted({cell.length for cell in found.cells}):

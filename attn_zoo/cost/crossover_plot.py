@@ -10,6 +10,7 @@ from typing import Any
 from attn_zoo.cost import crossover_analysis as analysis
 from attn_zoo.cost.crossover_analysis import BASELINES, QUANTITIES, Crossover
 from attn_zoo.cost.measurement import Figures, Measurement
+from attn_zoo.cost.tables import machine
 from attn_zoo.cost.timed import KINDS
 from attn_zoo.cost.timing import quartiles
 from attn_zoo.plotting.theme import INK, MARKERS, MUTED, PAPER, SERIES, check_plot, save, settings
@@ -57,11 +58,10 @@ def plot_crossover(found: Measurement, path: Path) -> None:
 
 
 def _title(found: Measurement) -> str:
-    grid, machine = found.grid, found.environment
-    where = machine["gpu"] or f"{machine['cpu']}, threads: {machine['threads']}"
+    grid = found.grid
     return (
         f"Cost of one attention layer by length: width {grid['dim']}, {grid['heads']} heads, one sequence, "
-        f"{grid['precision']}\n{where}, torch {machine['torch']}"
+        f"{grid['precision']}\n{machine(found)}"
     )
 
 

@@ -124,7 +124,7 @@ BOUNDS = {"tie": (1.0, 0.99, 1.01), "A faster": (1.1, 1.09, 1.11), "B faster": (
 
 def found(verdicts: list[tuple[str, str]]) -> Measurement:
     grid = {"layer": "softmax", "length": 64, "dim": 64, "heads": 4, "repeats": 100, "fresh_every": 10, "smallest_difference": 0.02}
-    environment = {"cpu": "CPU of a test", "threads": 2, "torch": "2.15.0"}
+    environment = {"cpu": "CPU of a test", "gpu": None, "threads": 2, "torch": "2.15.0"}
     made = Measurement("aa_test", grid, TimingProtocol(rounds=150, most_repeats=3), environment, complete=True)
     for repeat, (same, slower) in enumerate(verdicts):
         for name, verdict in (("first", None), ("same", same), ("slower", slower)):

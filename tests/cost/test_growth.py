@@ -27,7 +27,9 @@ def test_each_row_is_measured_at_each_number_of_heads():
 
 def test_rows_of_other_heads_are_named():
     made = grid(more_heads=[1, 4])
-    found = Measurement("growth", vars(made), made.protocol, {"cpu": "this", "gpu": None, "cores": 2, "torch": "2"}, complete=True)
+    found = Measurement(
+        "growth", vars(made), made.protocol, {"cpu": "this", "gpu": None, "threads": 2, "torch": "2"}, complete=True
+    )
     for cell in made.groups()[0]:
         found.of(cell).values = {"seconds": [cell.length * 1e-3] * 3, "peak_bytes": [2**20]}
     rows = [line.split("|")[1].strip() for line in Growth.report(found).splitlines() if line.startswith("|")]

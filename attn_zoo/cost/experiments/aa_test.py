@@ -24,7 +24,7 @@ from attn_zoo.cost.grid import Grid, option
 from attn_zoo.cost.measurement import Cell, Measurement
 from attn_zoo.cost.probes import Probe
 from attn_zoo.cost.protocol import ORDERS, TimingProtocol
-from attn_zoo.cost.tables import joined, markdown
+from attn_zoo.cost.tables import joined, machine, markdown
 from attn_zoo.cost.timed import subjects_of
 from attn_zoo.cost.timing import quartiles
 
@@ -73,7 +73,7 @@ def _row(found: Measurement, name: str) -> list[str]:
 
 
 def _method(found: Measurement) -> str:
-    grid, there, protocol = found.grid, found.environment, found.protocol
+    grid, protocol = found.grid, found.protocol
     assert protocol is not None
     steps = [quartiles(f.all("seconds"))[1] for cell, f in found.cells.items() if cell.label == "first" and f.values]
     took = f"; a step of A took {1e3 * statistics.median(steps):.2f} ms (median)" if steps else ""
@@ -84,7 +84,7 @@ def _method(found: Measurement) -> str:
         f"{ORDERS[protocol.order]}; a visit is {protocol.warmup} untimed and {protocol.most_repeats} timed steps, of which the "
         f"fastest counts. Processes are started anew every {grid['fresh_every']} repeats. A difference counts where the whole "
         f"95 % interval of B / A ({METHOD}) lies beyond {100 * grid['smallest_difference']:g} %; else it is a tie. "
-        f"Share: exact binomial interval. Measured on {there['cpu']}, {there['threads']} threads, torch {there['torch']}."
+        f"Share: exact binomial interval. Measured on {machine(found)}."
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.tables import failures, joined, markdown, reason, spread
+from attn_zoo.cost.tables import conditions, failures, figure_or_reason, joined, markdown
 from attn_zoo.cost.timed import KINDS, AttentionRows, Timed
 from attn_zoo.cost.timing import fit_exponent
 
@@ -50,13 +50,11 @@ class Growth(Timed, AttentionRows):
             for kind, words in KINDS.items():
                 own = [f for cell, f in found.cells.items() if (cell.label, cell.group, cell.kind) == (label, group, kind)]
                 rows.append([name, words, *_row(sorted(own, key=lambda f: f.cell.length), found)])
-        there, grid, protocol = found.environment, found.grid, found.protocol
-        assert protocol is not None
+        grid = found.grid
         said = (
             f"One layer with its projections, width {grid['dim']}, {grid['heads']} heads, one sequence, {grid['precision']}, eager "
             "unless said. Each subject in a process of its own; ~ marks what is unstable; exponents by least squares in log-log; "
-            f"memory is the most that PyTorch held at once in a step. {protocol.describe()} "
-            f"Measured on {there['gpu'] or there['cpu']}, {there['cores']} cores, torch {there['torch']}."
+            f"memory is the most that PyTorch held at once in a step. {conditions(found)}"
         )
         return joined(found, markdown(head, rows, words=(0, 1)), failures(found.cells.values(), KINDS), said)
 
@@ -67,14 +65,11 @@ def heads_of(cell: Cell, heads: int) -> int:
 
 
 def _row(own: Sequence[Figures], found: Measurement) -> list[str]:
-    times = [[1e3 * seconds for seconds in f.all("seconds")] for f in own]
+    times = [f.all("seconds") for f in own]
     peak = own[-1].one("peak_bytes")
     middles = [statistics.median(taken) for taken in times if taken]
     return [
-        *(
-            spread(taken, 1, found.protocol, before="~", after="") if taken else reason(f, "seconds")
-            for f, taken in zip(own, times, strict=True)
-        ),
+        *(figure_or_reason(f, found.protocol, factor=1e3) for f in own),
         f"{fit_exponent([f.cell.length for f in own], middles):.2f}" if len(own) > 1 and all(times) else "-",
         "-" if peak is None else f"{peak / 2**20:.0f}",
     ]
