@@ -208,7 +208,7 @@ def two_hours() -> str:
     """Test accuracies of ``experiment=lra_two_hours``, with and without pretraining, beside the published ones."""
     records = records_in("lra_two_hours")
     scores = {(r.spec.task, r.spec.budget.pretrain_steps, r.spec.attention): f"{100 * r.scores['test']:.1f}" for r in records}
-    columns = sorted({(task, steps) for task, steps, _ in scores}, reverse=True)
+    columns = sorted({(task, steps) for task, steps, _ in scores}, key=lambda column: (column[0] != "text", column))
     head = ["row", *(task_card(task).title + (f", {steps} steps of pretraining" if steps else "") for task, steps in columns)]
     rows = []
     for attention in ("softmax", "linformer", "uniform", "none"):
