@@ -24,10 +24,10 @@ class Growth(Timed, AttentionRows):
     repeat_seconds: float = option(0.0, "seconds that a timing covers by repeating its step")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         counts = [self.heads, *self.more_heads]
         if min(counts) < 1 or any(self.dim % count for count in counts) or len(set(counts)) < len(counts):
             raise ValueError(f"heads and more_heads are different numbers that divide dim={self.dim}; got {counts}")
-        super().__post_init__()
 
     def groups(self) -> list[list[Cell]]:
         """One group of cells of all lengths, since exponents compare lengths."""
