@@ -97,14 +97,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
-    """Mark each test with its tier; deselect the tests of all tiers unless they are selected, else start with the longest."""
+    """Mark each test with its tier. With all tiers, those of ``LONG`` come first, else tests of a tier are deselected."""
     tiers = [tier_of(item) for item in items]
     config.stash[COLLECTED] = Counter(tiers)
     for item, tier in zip(items, tiers, strict=True):
         if tier is not None:
             item.add_marker(tier)
     if config.option.all_tiers:
-        order = sorted(range(len(items)), key=lambda at: tiers[at] not in LONG)  # short ones last, so that both end together
+        order = sorted(range(len(items)), key=lambda at: tiers[at] not in LONG)
         items[:] = [items[at] for at in order]
         return
     left_out = [item for item, tier in zip(items, tiers, strict=True) if tier is not None]

@@ -9,7 +9,10 @@ import pytest
 
 from attn_zoo import registry
 from attn_zoo.cli import main
+from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.plan import plan
 from attn_zoo.data import data_root
+from attn_zoo.records import Store
 
 REFUSES = {"linformer": "causal"}
 """What a mechanism cannot, as the reason of a refused record says."""
@@ -73,6 +76,14 @@ def test_long_range_arena_is_an_experiment(tmp_path, monkeypatch, capsys):
     options = {record["spec"]["attention"]: record["spec"]["options"] for record in records}
     assert options["longformer"]["window"] == 9, "a dial given goes before the experiment's"
     assert {record["implementation"] for record in records} <= {"sdpa", "tiled", "eager"}
+
+
+def test_the_longer_form_of_long_range_arena_plans_its_committed_records():
+    store_groups()
+    recorded = {record.run_id for record in Store(Path(__file__).parents[2] / "results" / "lra_two_hours").load()[0]}
+    words = ["-m", "experiment=lra_two_hours"]
+    plain, pretrained = plan(words), plan([*words, "task=text", "attention=softmax,linformer", "budget.pretrain_steps=400"])
+    assert {job.run_id for job in (*plain.jobs, *pretrained.jobs)} == recorded and len(recorded) == 10
 
 
 def test_a_mechanism_that_cannot_is_a_cell_whoever_chooses_its_implementation(tmp_path, monkeypatch):
