@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import psutil
+
 from attn_zoo.cost.grid import Grid
 from attn_zoo.cost.measurement import NO_TIME, Cell, Measurement
 from attn_zoo.cost.probes import Ask, Probe
@@ -20,6 +22,9 @@ from attn_zoo.cost.workers import Worker, WorkerError
 
 LEAST_ROUNDS = 3
 """Number of rounds of a step that takes longer than ``Grid.slow_seconds``."""
+
+LEAST_AVAILABLE = 0.2
+"""Share of the machine's memory below which a worker is ended before the next one is started."""
 
 
 class Session:
@@ -192,6 +197,8 @@ class Session:
     def _worker(self, cell: Cell) -> Worker:
         name = self.grid.process(cell)
         if name not in self._workers:
+            while self._workers and (memory := psutil.virtual_memory()).available < LEAST_AVAILABLE * memory.total:
+                self._workers.popitem()[1].stop()  # the last, which a round that visits all in turn needs again last
             environment = {} if self.grid.protocol is None else self.grid.protocol.environment()
             bounded = getattr(self.grid, "device", "cpu") == "cpu"
             self._workers[name] = Worker(*self.grid.maker(cell), environment=environment, bounded=bounded)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.tables import conditions, failures, figure_or_reason, joined, markdown
-from attn_zoo.cost.timed import KINDS, AttentionRows, Timed
+from attn_zoo.cost.timed import KINDS, AttentionRows, Timed, subjects_of
 from attn_zoo.cost.timing import fit_exponent
 
 
@@ -18,7 +18,8 @@ class Growth(Timed, AttentionRows):
     """Time and memory of layers over lengths, with the exponent of their growth."""
 
     lengths: list[int] = option([2048, 4096, 8192, 16384], "lengths")
-    more_heads: list[int] = option([], "other numbers of heads at which every row is measured too")
+    more_heads: list[int] = option([], "other numbers of heads at which the rows of more_heads_of are measured too")
+    more_heads_of: list[str] = option([], "rows of attentions; all of them if empty")
     device: str = option("cpu", "auto, cpu or cuda; auto is cuda where there is one")
     order: str = option("in turn", "order within the rounds: shuffled, 'in turn' or 'there and back'")
     repeat_seconds: float = option(0.0, "seconds that a timing covers by repeating its step")
@@ -28,10 +29,14 @@ class Growth(Timed, AttentionRows):
         counts = [self.heads, *self.more_heads]
         if min(counts) < 1 or any(self.dim % count for count in counts) or len(set(counts)) < len(counts):
             raise ValueError(f"heads and more_heads are different numbers that divide dim={self.dim}; got {counts}")
+        if missing := subjects_of(self.more_heads_of).keys() - subjects_of(self.attentions).keys() if self.more_heads_of else ():
+            raise ValueError(f"more_heads_of names rows of attentions; got {', '.join(sorted(missing))}, which is not among them")
 
     def groups(self) -> list[list[Cell]]:
         """One group of cells of all lengths, since exponents compare lengths."""
-        layers = [replace(layer, group=group) for group in ("", *map(str, self.more_heads)) for layer in self.layers]
+        chosen = subjects_of(self.more_heads_of or self.attentions)
+        others = [layer for layer in self.layers if layer.label in chosen]
+        layers = [*self.layers, *(replace(layer, group=str(heads)) for heads in self.more_heads for layer in others)]
         return [[replace(layer, length=n, kind=kind) for n in self.lengths for layer in layers for kind in KINDS]]
 
     def heads_of(self, cell: Cell) -> int:
