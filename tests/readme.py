@@ -175,7 +175,7 @@ def figure3() -> Figure:
 def figure3_of_the_paper() -> str:
     """Figure 3 of the Linformer paper: picture, if there is one, verdicts and perplexities."""
     shown = "![Validation perplexity over training steps, by projected length, sharing and length, in both arms]"
-    picture = f"{shown}(generated/{FIGURE3.name})\n\n" if figure3().cells else ""
+    picture = f"{shown}(../results/{FIGURE3.name})\n\n" if figure3().cells else ""
     return picture + figure3_page(figure3(), "github")
 
 

@@ -18,8 +18,7 @@ FOLDER = "generated"
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Tell Sphinx of the extension: its one setting, ``zoo_results``, is the folder of results (``results`` beside ``docs``)."""
-    app.add_config_value("zoo_results", "", "env", (str,))
+    """Connect the extension to Sphinx."""
     app.connect("builder-inited", _write)
     app.connect("autodoc-process-docstring", sections)
     app.connect("autodoc-process-signature", signature)
@@ -32,7 +31,7 @@ def _write(app: Sphinx) -> None:
     from zoo_pages.results import Results
 
     source = Path(app.srcdir)
-    results = Results(Path(app.config.zoo_results or source.parent / "results"))
+    results = Results(source.parent / "results")
     folder = source / FOLDER
     wanted = {folder / name: content for name, content in generated_pages(results, folder).items()}
     for path, content in wanted.items():

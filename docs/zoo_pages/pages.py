@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from attn_zoo.cli.listing import attention_table, task_table
 from attn_zoo.registry import attentions, task_names
 from zoo_pages.attentions import attention_index, attention_page
 from zoo_pages.commands import command_page
 from zoo_pages.results import Results
-from zoo_pages.tasks import board, heat_map_picture, overview, task_index, task_page
+from zoo_pages.tasks import board, overview, task_index, task_page
 
-PICTURES = {
-    **dict.fromkeys(["crossover.svg", "error.svg"], "attention"),
-    **dict.fromkeys(["transplant.svg", "linformer_figure3.svg", "projections.svg", "curves.svg"], "."),
-}
-"""Of the results, and the folders of the pages that show them."""
+PICTURES = ("crossover.svg", "error.svg")
+"""Of the results, shown on the pages of attentions."""
 
 
 def generated_pages(results: Results, folder: Path) -> dict[str, bytes]:
@@ -28,7 +25,6 @@ def generated_pages(results: Results, folder: Path) -> dict[str, bytes]:
     }
     pages |= {f"attention/{name}.md": attention_page(name, results, folder / "attention") for name in attentions()}
     pages |= {f"task/{name}.md": task_page(name, results, folder / "task") for name in task_names()}
-    pages |= {"heatmap.svg": drawn} if (drawn := heat_map_picture(results)) else {}
     pages["command-line.md"] = command_page()
-    pictures = {str(PurePosixPath(shown, name)): results.picture(name) for name, shown in PICTURES.items()}
+    pictures = {f"attention/{name}": results.picture(name) for name in PICTURES}
     return {path: text.encode() for path, text in pages.items()} | {path: raw for path, raw in pictures.items() if raw}

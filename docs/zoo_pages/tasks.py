@@ -11,9 +11,6 @@ import torch
 from attn_zoo.cli.listing import inputs_in_words
 from attn_zoo.contract import DataSet, Frames, Patches, Task, TaskCard, Tokens, scored
 from attn_zoo.leaderboard import render as render_tables
-from attn_zoo.leaderboard.heatmap.costs import recorded_columns
-from attn_zoo.leaderboard.heatmap.model import heat_map
-from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.metrics import written
 from attn_zoo.registry import task_card, task_names
 from zoo_pages.results import BOARDS, Results
@@ -79,12 +76,6 @@ def overview(results: Results) -> str:
     """Scores of the quickstart."""
     made = results.boards.get("quickstart", [])
     return aligned(render_tables(made, "github", overview=True)) + "\n" if made else "The committed records hold no run of it.\n"
-
-
-def heat_map_picture(results: Results) -> str | None:
-    """The heat map of the quickstart as SVG; None where it was not run."""
-    made = results.boards.get("quickstart", [])
-    return heat_map_svg(heat_map(made, recorded_columns(made))) if made else None
 
 
 def commands(card: TaskCard) -> tuple[str, ...]:
