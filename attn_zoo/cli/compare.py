@@ -92,7 +92,7 @@ def with_reference(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def place(row: Row, table: Table) -> str:
-    """Score and rank of a row, and the rows that cannot be told apart from it."""
+    """Score and rank of a row, and the rows that do not differ significantly from it."""
     start = f"{row.label} on {table.task['title']}: "
     if row.scores.test is None:
         return start + "; ".join(map(str, row.scores.failures))
@@ -101,7 +101,7 @@ def place(row: Row, table: Table) -> str:
         return f"{start}{score}, without a rank: {row.standing.unranked or table.ranking.reason or 'a control'}"
     ranked = [other for other in table.rows if other.standing.rank is not None]
     ties = [other.label for other in ranked if other is not row and set(other.standing.ties) & set(row.standing.ties)]
-    tied = f", not told apart from {', '.join(ties)}" if ties else ""
+    tied = f", tied with {', '.join(ties)}" if ties else ""
     return f"{start}{score}, rank {row.standing.rank} of {len(ranked)}{tied}"
 
 

@@ -56,7 +56,7 @@ class Comparison:
 
     def describe(self) -> str:
         """Verdict, quotient and interval in a line."""
-        tie = f"tie (equal within {100 * self.smallest:g} %)" if self.equal else "tie (not told apart)"
+        tie = f"tie (equal within {100 * self.smallest:g} %)" if self.equal else "tie (not significant)"
         verdict = tie if self.verdict == "tie" else self.verdict
         interval = f"{100 * self.confidence:g} % interval {self.low:.3f} to {self.high:.3f}"
         return f"{verdict}: B / A = {self.quotient:.3f}, {interval}, {self.rounds} rounds"

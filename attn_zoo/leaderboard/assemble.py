@@ -255,7 +255,7 @@ def _settings(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
             told = [f"{option}={own[option]}" for option in differing if option in own]
             told += [f"heads={record.spec.model.heads}"] if record.spec.attention in by_heads else []
             settings[key] = " ".join([*kernel, *told, *(["(tuned)"] if record.tuning and plain else [])])
-    return _told_apart(settings, tables)
+    return _distinct(settings, tables)
 
 
 def _usual_heads(rows: Iterable[RunRecord]) -> int:
@@ -276,7 +276,7 @@ def _values(option: str, records: Iterable[RunRecord]) -> set[str]:
     return {key_of(record.spec.options[option]) if option in record.spec.options else "" for record in fixed}
 
 
-def _told_apart(settings: Mapping[str, str], tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
+def _distinct(settings: Mapping[str, str], tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
     """Append the study to the settings of tuned rows that would otherwise share a name with another row of their table."""
     found = dict(settings)
     for members in tables:

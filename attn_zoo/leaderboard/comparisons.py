@@ -62,7 +62,7 @@ def p_values(rows: Sequence[Row], resolution: Resolution) -> Floats:
 def compare(
     rows: Sequence[Row], higher_is_better: bool, resolution: Resolution, correction: Callable[[Floats], Floats]
 ) -> tuple[Comparison, ...]:
-    """Compare all pairs of rows; a pair is told apart where its corrected p value is significant and its difference counts."""
+    """Compare all pairs of rows; a pair differs where its corrected p value is significant and its difference counts."""
     corrected = correction(p_values(rows, resolution))
     pairs = zip(combinations(rows, 2), corrected, strict=True)
     return tuple(_comparison(a, b, float(p), higher_is_better, resolution) for (a, b), p in pairs)

@@ -1,4 +1,4 @@
-"""Letters of tie groups: rows that share one cannot be told apart (Piepho 2004)."""
+"""Compact letter display: rows that share a letter do not differ significantly (Piepho 2004)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tie_letters(labels: Sequence[str], apart: set[frozenset[str]]) -> Mapping[st
 
     Args:
         labels: labels of rows, the best first.
-        apart: pairs that are told apart.
+        apart: pairs that differ significantly.
     """
     ties = {one: {other for other in labels if other != one and frozenset((one, other)) not in apart} for one in labels}
     groups: list[set[str]] = []

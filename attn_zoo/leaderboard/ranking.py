@@ -25,7 +25,8 @@ from attn_zoo.leaderboard.statistics import holm
 METHOD = (
     "rank = 1 + the number of contenders that are better beyond noise, which means better by at least a point (1 % where the "
     "metric is not a share) and better in a test over common seeds, with standard deviations moderated over the rows of the table "
-    "(empirical Bayes) and Holm's correction for all pairs (5 % for a whole table); rows that share a letter cannot be told apart"
+    "(empirical Bayes) and Holm's correction for all pairs (5 % for a whole table); rows that share a letter do not differ "
+    "significantly"
 )
 
 

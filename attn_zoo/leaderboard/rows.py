@@ -164,7 +164,7 @@ class Standing:
     rank: int | None = None
     """1 + the number of contenders that are better beyond noise; None for controls and where seeds do not suffice."""
     ties: str = ""
-    """Tie letters; ranked rows that share one cannot be told apart."""
+    """Tie letters; ranked rows that share one do not differ significantly."""
     unranked: str | None = None
     """Reason why a contender has no rank, where the table has ranks."""
     dominated_by: tuple[str, ...] = ()

@@ -12,18 +12,18 @@ from attn_zoo.leaderboard.statistics import Estimate, Floats, benjamini_hochberg
 LEAD_NEEDED = 0.3
 """Required lead of the yardstick over the best control: absolute for shares (30 points), relative to the control otherwise."""
 GROUPS_NEEDED = 3
-"""Required number of tie groups that are told apart."""
+"""Required number of groups of rows that differ significantly."""
 RULE = (
     "a task separates mechanisms where softmax, or the mechanism that the task's card names as solving it, leads the best control "
     f"by {100 * LEAD_NEEDED:.0f} points ({100 * LEAD_NEEDED:.0f} % where the metric is not a share) with the whole 95 % interval, "
-    f"and where {GROUPS_NEEDED} tie groups stand apart: every member of one is told apart from every member of the next, with "
-    "Holm's correction"
+    f"and where {GROUPS_NEEDED} groups of rows differ: every member of one differs significantly from every member of the next, "
+    "with Holm's correction"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """Verdict on whether the rows of a table, controls included, are told apart."""
+    """Verdict on whether the rows of a table, controls included, differ."""
 
     table: Table
     rows: tuple[str, ...]
@@ -33,10 +33,10 @@ class Separation:
     seeds: int
     """Smallest number of seeds of a compared row."""
     pairs: int
-    told_apart: int
-    """Number of pairs told apart at a false discovery rate of 5 %."""
+    differing: int
+    """Number of pairs that differ significantly, at a false discovery rate of 5 %."""
     groups: tuple[tuple[str, ...], ...]
-    """Tie groups that are told apart, the best first; rows that tie with members of two groups are in none."""
+    """Groups of rows that differ significantly, the best first; rows that tie with members of two groups are in none."""
     yardstick: str
     control: str | None
     """Label of the best control."""
@@ -61,16 +61,18 @@ def separates(table: Table, row: str = "softmax") -> Separation:
     controls = [r for r in kept if r.control and r is not yardstick]
     lead, against = _lead(row, yardstick if yardstick in kept else None, controls, table, measured)
     if len(groups) < GROUPS_NEEDED:
-        against.append(f"{len(groups)} tie group{' stands' if len(groups) == 1 else 's stand'} apart, of {GROUPS_NEEDED} needed")
+        against.append(
+            f"{len(groups)} group{' differs' if len(groups) == 1 else 's differ'} significantly, of {GROUPS_NEEDED} needed"
+        )
     by = [f"{row} minus {controls[0].label} is {lead.in_points(measured.share)}"] if lead else []
-    by += [f"{len(groups)} tie groups stand apart"] if lead else []
+    by += [f"{len(groups)} groups differ significantly"] if lead else []
     return Separation(
         table=table,
         rows=tuple(r.label for r in kept),
         left_out=tuple(left_out),
         seeds=min((len(r.scores.seeds) for r in kept), default=0),
         pairs=len(kept) * (len(kept) - 1) // 2,
-        told_apart=len(_apart(kept, table, measured, benjamini_hochberg)),
+        differing=len(_apart(kept, table, measured, benjamini_hochberg)),
         groups=groups,
         yardstick=yardstick.label if yardstick else row,
         control=controls[0].label if controls else None,
@@ -81,14 +83,14 @@ def separates(table: Table, row: str = "softmax") -> Separation:
 
 
 def groups_apart(labels: Sequence[str], apart: set[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
-    """Largest number of groups such that every member is told apart from every member of the next group.
+    """Largest number of groups such that every member differs significantly from every member of the next group.
 
-    The groups start as a longest chain of rows, each told apart from the next, and every other row that fits joins one of them.
+    The groups start as a longest chain of rows, each different from the next, and every other row that fits joins one of them.
     By Mirsky 1971 ("A dual of Dilworth's decomposition theorem") their number is also the fewest sets of ties that hold all rows.
 
     Args:
         labels: labels of rows, the best first.
-        apart: (better, worse) of the pairs that are told apart.
+        apart: (better, worse) of the pairs that differ significantly.
     """
     chains: dict[str, tuple[str, ...]] = {}
     for label in labels:

@@ -51,7 +51,7 @@ def test_it_trains_as_the_quickstart_did_and_prints_ranks_beside_its_rows(shippe
         like = known[spec.task, spec.seed]
         assert replace(spec, attention=like.attention, options=like.options) == like
     assert planned.settings.records.startswith("compare/linear-")
-    assert "linear on Digits (patches): 95.9 ± 0.8 %, rank 1 of 6, not told apart from" in printed
+    assert "linear on Digits (patches): 95.9 ± 0.8 %, rank 1 of 6, tied with" in printed
     assert "reformer" in printed and "none (c)" in printed
     assert "A check failed (see above)" in printed
 

@@ -106,7 +106,7 @@ def test_by_hand():
 def test_a_difference_counts_from_the_smallest_of_interest_on(low, high, verdict, equal):
     comparison = Comparison(9, (low * high) ** 0.5, low, high)
     assert (comparison.verdict, comparison.equal) == (verdict, equal)
-    words = {(True, "tie"): "equal within 2 %", (False, "tie"): "not told apart"}.get((equal, verdict), verdict)
+    words = {(True, "tie"): "equal within 2 %", (False, "tie"): "not significant"}.get((equal, verdict), verdict)
     assert words in comparison.describe()
 
 

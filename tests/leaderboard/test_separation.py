@@ -1,4 +1,4 @@
-"""Separation: tie groups that stand apart, the lead over the best control, and a verdict with its reasons."""
+"""Separation: groups of rows that differ, the lead over the best control, and a verdict with its reasons."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def test_a_card_names_the_part_of_the_test_that_asks_for_distant_tokens(tmp_path
 
 def test_a_task_separates_where_softmax_leads_and_three_groups_stand_apart():
     found = separates(table(SEPARATING))
-    assert found.separates and found.reasons == ("softmax minus uniform is +87.7 ± 1.4 points", "3 tie groups stand apart")
+    assert found.separates and found.reasons == ("softmax minus uniform is +87.7 ± 1.4 points", "3 groups differ significantly")
     assert [set(group) for group in found.groups] == [{"softmax", "linformer"}, {"performer", "longformer"}, {"uniform", "none"}]
-    assert (found.pairs, found.told_apart, found.seeds) == (15, 12, 3)
+    assert (found.pairs, found.differing, found.seeds) == (15, 12, 3)
     assert found.control == "uniform" and found.margin and found.margin.mean == pytest.approx(0.8767, abs=1e-4)
 
 
@@ -91,7 +91,7 @@ def test_a_task_on_which_a_control_is_better_does_not_separate():
 
 def test_two_groups_are_too_few():
     found = separates(table({name: scores for name, scores in SEPARATING.items() if name not in ("performer", "longformer")}))
-    assert found.reasons == ("2 tie groups stand apart, of 3 needed",) and len(found.groups) == 2
+    assert found.reasons == ("2 groups differ significantly, of 3 needed",) and len(found.groups) == 2
 
 
 def test_rows_with_failed_or_missing_seeds_are_left_out():
@@ -175,8 +175,8 @@ def test_the_command_prints_a_line_for_each_task_and_all_tasks_together(folder, 
     lines = [line.split() for line in text.splitlines()]
     assert ["Digits", "6", "3", "80", "%", "3", "+87.7", "±", "1.4", "%", "yes"] in lines
     assert ["Listops", "2", "3", "0", "%", "1", "+0.3", "±", "3.8", "%", "no"] in lines
-    assert "- all tasks: 1 of 2 separate, 12 of 16 pairs told apart (75 %)" in text
-    assert "- Digits separates: softmax minus uniform is +87.7 ± 1.4 points; 3 tie groups stand apart" in text
+    assert "- all tasks: 1 of 2 separate, 12 of 16 pairs differ (75 %)" in text
+    assert "- Digits separates: softmax minus uniform is +87.7 ± 1.4 points; 3 groups differ significantly" in text
     assert "- Listops does not separate: softmax minus uniform" in text
 
 
@@ -187,7 +187,7 @@ def test_the_command_prints_data_for_programs(folder, capsys):
     assert found["separates"] is True and found["yardstick"] == "performer" and len(found["groups"]) == 3
     assert main([*words, "csv"]) == 0
     (line,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
-    assert line["told_apart"] == "12" and json.loads(line["margin"])["count"] == 3
+    assert line["differing"] == "12" and json.loads(line["margin"])["count"] == 3
     for format in ("github", "latex"):
         assert main([*words, format]) == 0
         assert "Digits" in capsys.readouterr().out

@@ -122,7 +122,7 @@ def titles(tables: Sequence[Table]) -> list[str]:
         ["no convolution" * (not table.model.get("short_convolution")) for table in tables],
         [_rate(table.budget.get("learning_rate")) for table in tables],
     ):
-        names = _told_apart(names, words)
+        names = _distinct(names, words)
     return [name if names.count(name) == 1 else f"{name} #{names[: number + 1].count(name)}" for number, name in enumerate(names)]
 
 
@@ -130,7 +130,7 @@ def _rate(rate: object) -> str:
     return f"rate {rate:g}" if isinstance(rate, float) else "rate tuned"
 
 
-def _told_apart(names: Sequence[str], words: Sequence[str]) -> list[str]:
+def _distinct(names: Sequence[str], words: Sequence[str]) -> list[str]:
     """Append its word to each name that occurs with several words."""
     of: dict[str, set[str]] = defaultdict(set)
     for name, word in zip(names, words, strict=True):

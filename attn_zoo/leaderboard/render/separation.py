@@ -17,20 +17,20 @@ _NAMED = 6
 
 
 def render_separations(found: Sequence[Separation], format: str) -> str:
-    """Render verdicts in one of ``FORMATS``, with reasons and the share of pairs told apart over all tasks beneath the table."""
+    """Render verdicts in one of ``FORMATS``, with reasons and the share of differing pairs over all tasks beneath the table."""
     if format == "json":
         return json.dumps([_data(one) for one in found], indent=1)
     if format == "csv":
         return csv_text(list(_data(found[0])), map(_data, found))
     titles = titles_of([one.table for one in found])
-    head = ["task", "rows", "seeds", "told apart", "tie groups", "over control", "separates"]
+    head = ["task", "rows", "seeds", "pairs that differ", "groups", "over control", "separates"]
     body = [_cells(title, one) for title, one in zip(titles, found, strict=True)]
     table = tabulated(Grid("Separation", head, body), format)
     return f"{table}\n\n{lines(_notes(titles, found), format)}"
 
 
 def _cells(title: str, one: Separation) -> list[str]:
-    share = f"{100 * one.told_apart / one.pairs:.0f} %" if one.pairs else "-"
+    share = f"{100 * one.differing / one.pairs:.0f} %" if one.pairs else "-"
     margin = estimated(one.margin, one.table, "+") + (unit(one.table, " %") if one.margin else "")
     return [title, str(len(one.rows)), str(one.seeds), share, str(len(one.groups)), margin, "yes" if one.separates else "no"]
 
@@ -42,12 +42,12 @@ def _notes(titles: Sequence[str], found: Sequence[Separation]) -> list[str]:
         if one.left_out:
             named = ", ".join(one.left_out) if len(one.left_out) <= _NAMED else f"{len(one.left_out)} rows"
             notes.append(f"{title} leaves out {named}, because seeds failed or are too few")
-    told, pairs = sum(one.told_apart for one in found), sum(one.pairs for one in found)
-    share = f" ({100 * told / pairs:.0f} %)" if pairs else ""
+    differing, pairs = sum(one.differing for one in found), sum(one.pairs for one in found)
+    share = f" ({100 * differing / pairs:.0f} %)" if pairs else ""
     notes.append(
-        f"all tasks: {sum(one.separates for one in found)} of {len(found)} separate, {told:,} of {pairs:,} pairs told apart{share}"
+        f"all tasks: {sum(one.separates for one in found)} of {len(found)} separate, {differing:,} of {pairs:,} pairs differ{share}"
     )
-    return [*notes, f"told apart: at a false discovery rate of 5 % (Benjamini and Hochberg), controls included; {RULE}"]
+    return [*notes, f"pairs that differ: at a false discovery rate of 5 % (Benjamini and Hochberg), controls included; {RULE}"]
 
 
 def _data(one: Separation) -> dict[str, Any]:
