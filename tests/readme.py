@@ -294,14 +294,15 @@ def parts_of(label: str) -> list[str | int]:
 
 
 def by_part(made: Sequence[Table]) -> str:
-    """Mean test scores of one table, whole and by part."""
+    """Mean test scores of one table, whole and by part, and the training score minus the test score."""
     (table,) = made
     parts = sorted({name for row in table.rows for name in row.scores.parts})
-    rows = [
-        [name_of(row)] + [f"{score.mean:.1f}" if score else "" for score in (row.scores.test, *map(row.scores.parts.get, parts))]
-        for row in table.rows
-    ]
-    head = ["row", f"test {table.task['metric']}", *parts]
+    rows = []
+    for row in table.rows:
+        found = (row.scores.test, *map(row.scores.parts.get, parts))
+        gap = row.scores.train_gap
+        rows.append([name_of(row), *(f"{score.mean:.1f}" if score else "" for score in found), f"{gap.mean:+.1f}" if gap else ""])
+    head = ["row", f"test {table.task['metric']}", *parts, "train - test"]
     return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=["left", *["right"] * (len(head) - 1)])
 
 

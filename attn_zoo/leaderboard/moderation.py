@@ -14,7 +14,9 @@ A pair's p value is the larger one of two tests:
   and Sen 2025, "Empirical partially Bayes multiple testing and compound chi-square decisions", Annals of Statistics 53);
 - a t test with the variance pooled over the two rows and all rows that score like one of them at some seed, because the two may do
   at other seeds what such rows do. Rows that begin to learn at some seeds only, or fall far at some, do not have normal noise: by
-  chance one of two such rows is high at all its seeds and the other low, and only rows like them reveal it.
+  chance one of two such rows is high at all its seeds and the other low, and only rows like them reveal it. A row that scores like
+  the better one and elsewhere only better, or like the worse one and elsewhere only worse, is left out: if the two did what it
+  does, their difference would be larger.
 
 Differs from the sources: both spreads of a pair are unknown, and the second test is added.
 """
@@ -129,6 +131,8 @@ def _tail(differences: Floats, spreads: Floats, first: Floats, second: Floats) -
 def _pooled_alike(differences: Floats, means: Floats, aligned: Floats, variances: Floats, freedom: Floats) -> Floats:
     """p values of t tests with the mean variance of the two rows and of all rows that score like one of them at some seed.
 
+    Rows that at other seeds are further from the other row of the pair than the two are from each other are left out.
+
     Args:
         aligned: scores minus the effects of seeds on all rows.
     """
@@ -138,7 +142,15 @@ def _pooled_alike(differences: Floats, means: Floats, aligned: Floats, variances
     first, second = np.triu_indices(rows, 1)
     nearest = np.nanmin(np.abs(aligned[..., None, :, :] - means[..., :, None, None]), axis=-1)
     nearest[..., range(rows), range(rows)] = 0.0
-    gaps = np.abs(means[..., first] - means[..., second])[..., None]
-    alike = np.minimum(nearest[..., first, :], nearest[..., second, :]) <= _ALIKE * gaps
+    least, most = np.nanmin(aligned, axis=-1)[..., None, :], np.nanmax(aligned, axis=-1)[..., None, :]
+    gap = np.abs(means[..., first] - means[..., second])[..., None]
+    tolerance = _ALIKE * gap
+    alike = np.zeros((*means.shape[:-1], len(first), rows), dtype=bool)
+    for own, other in ((first, second), (second, first)):
+        mean, better = means[..., own][..., None], (means[..., own] > means[..., other])[..., None]
+        upwards = (least >= mean - tolerance) & (most > mean + gap)
+        downwards = (most <= mean + tolerance) & (least < mean - gap)
+        alike |= (nearest[..., own, :] <= tolerance) & ~np.where(better, upwards, downwards)
+        alike[..., range(len(own)), own] = True
     variance = (alike * variances[..., None, :]).sum(axis=-1) / alike.sum(axis=-1) * rows / (rows - 1)
     return 2 * stdtr(freedom.sum(axis=-1)[..., None], -differences / np.sqrt(2 * variance))

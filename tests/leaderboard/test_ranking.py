@@ -119,6 +119,16 @@ def test_also_where_half_of_the_rows_are_sure_and_half_fall_far_at_few_seeds(row
 
 
 @pytest.mark.simulations
+@pytest.mark.parametrize(("rows", "seeds"), [(15, 3), (40, 3), (15, 5)])
+def test_also_where_rows_of_one_mean_begin_from_two_levels(rows, seeds):
+    """Half of the rows jump from 0.12 to 0.6, half from 0.03 to 0.69, each at half of the seeds."""
+    low = jumping(rows, seeds, 0.5, 0.69, 0.03)
+    scores = jumping(rows, seeds, 0.5, 0.60, 0.12)
+    scores[:, : rows // 2] = low[:, : rows // 2]
+    assert share_with_a_rank(scores, 1 / 359) <= most(rows)
+
+
+@pytest.mark.simulations
 def test_without_the_pooled_test_rows_that_jump_would_be_ranked_falsely(monkeypatch):
     monkeypatch.setattr(moderation, "_pooled_alike", lambda *_: 0.0)
     assert share_with_a_rank(jumping(15, 5, 0.5, who=slice(0, 7)), 1 / 359) > 0.3
@@ -168,6 +178,20 @@ def test_a_real_gap_is_found(seeds, gap, rows, least):
     assert found[:, ~last].any(axis=-1).mean() <= most(rows)
     if rows == 40:
         assert (holm(pair_p_values(scores, 1 / 2000)) <= 0.05)[:, last].mean() < 0.05, "three seeds alone find nothing"
+
+
+@pytest.mark.simulations
+def test_rows_that_jump_up_do_not_hide_that_those_at_their_lower_level_beat_a_lower_one():
+    """Five rows at 0.03, five at 0.12, and five that jump from there to 1 at three seeds of ten."""
+    chance = np.random.default_rng(15)
+    shape = (TABLES[15], 15, 4)
+    jumps = (np.arange(15) >= 10)[:, None] & (chance.random(shape) < 0.3)
+    level = np.where(jumps, 1.0, np.where(np.arange(15) < 5, 0.03, 0.12)[:, None])
+    scores = np.round(np.clip(level + chance.normal(0, 0.003, shape), 0, 1) * 359) / 359
+    first, second = np.triu_indices(15, 1)
+    found = holm(moderated_p_values(scores, 1 / 359)) <= 0.05
+    assert found[:, (first < 5) & (second >= 5) & (second < 10)].mean() > 0.95
+    assert found[:, (first // 5) == (second // 5)].any(axis=-1).mean() <= most(15)
 
 
 def test_p_values_are_those_of_a_paired_t_test_over_the_seeds_that_both_have():
