@@ -12,7 +12,7 @@ from zoo_pages.results import Results
 from zoo_pages.tasks import board, overview, task_index, task_page
 
 PICTURES = ("crossover.svg", "error.svg")
-"""Of the results, shown on the pages of attentions."""
+"""Pictures in the folder of results that the pages of attentions show."""
 
 
 def generated_pages(results: Results, folder: Path) -> dict[str, bytes]:

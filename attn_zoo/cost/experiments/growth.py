@@ -29,7 +29,7 @@ class Growth(Timed, AttentionRows):
         counts = [self.heads, *self.more_heads]
         if min(counts) < 1 or any(self.dim % count for count in counts) or len(set(counts)) < len(counts):
             raise ValueError(f"heads and more_heads are different numbers that divide dim={self.dim}; got {counts}")
-        if missing := subjects_of(self.more_heads_of).keys() - subjects_of(self.attentions).keys() if self.more_heads_of else ():
+        if missing := subjects_of(self.more_heads_of or self.attentions).keys() - subjects_of(self.attentions).keys():
             raise ValueError(f"more_heads_of names rows of attentions; got {', '.join(sorted(missing))}, which is not among them")
 
     def groups(self) -> list[list[Cell]]:
