@@ -83,12 +83,6 @@ class Options(SyntheticOptions):
             options={"causal": True},
             differs="nothing was published at this size",
         ),
-        "profile_encoder": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
-            budget={"steps": 1_000, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
-            options={"length": 96, "distractors": 0},
-            differs="reads both ways; trained from scratch, 96 bytes, and no needle but the one that is asked for",
-        ),
         "smoke": Level(
             model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
             budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},

@@ -34,6 +34,8 @@ class Options(SyntheticOptions):
     """Number of different tokens of diverse hay; none is a key or a value."""
     longer: int = 4
     """Largest test length as a multiple of ``length``, a power of two; the test has all powers of two up to it."""
+    causal: bool = True
+    """True if position i attends to positions up to i only; otherwise ``longer`` is 1."""
 
     def __post_init__(self) -> None:
         require_range("needle.length", self.length, 8, 16_384, "counts tokens")
@@ -47,6 +49,10 @@ class Options(SyntheticOptions):
         require_range("needle.longer", self.longer, 1, 64, "tells how many times longer the longest test is")
         if self.longer & (self.longer - 1):
             raise ValueError(f"needle.longer is a power of two; got {self.longer}")
+        if not self.causal and self.longer > 1:
+            raise ValueError(
+                f"needle.longer is 1 with causal=false, because other networks see the hay behind the queries; got {self.longer}"
+            )
         self.require_sizes("needle")
 
 
@@ -79,6 +85,13 @@ class Options(SyntheticOptions):
             options={"needles": 8, "valid": 500, "test": 1_800},
             differs="trained from scratch on the task alone, on 64 tokens in place of language models and 1,024 to 8,192 words",
         ),
+        "profile_encoder": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            budget={"steps": 800, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            options={"needles": 8, "longer": 1, "causal": False},
+            differs="reads both ways and is tested on the trained length; trained from scratch on the task alone, on 64 tokens in "
+            "place of language models and 1,024 to 8,192 words",
+        ),
         "smoke": Level(
             model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},
             budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
@@ -101,6 +114,7 @@ class Options(SyntheticOptions):
     },
     variants={
         "short": {"length": 16, "needles": 3, "vocabulary": 10, "hay": 8, "longer": 2, "train": 500, "valid": 90, "test": 90},
+        "both": {"length": 24, "needles": 3, "longer": 1, "causal": False, "train": 500, "valid": 90, "test": 90},
     },
 )
 class Needle(SyntheticTask):
@@ -114,7 +128,7 @@ class Needle(SyntheticTask):
     Source: RULER's single needles, each a key and a value, in repeated phrases or in essays; Yang et al. 2024, Table 2, compare
         recurrent mechanisms with them: the best one depends on the hay.
     Differs: for training from scratch, tokens are symbols, each sequence has several queries, and the longer sequences do not occur
-        in training. The level's network has no position embeddings, which would be untrained there.
+        in training. Causal levels have networks without position embeddings, which would be untrained there.
         FLOPs are counted at the longest length.
     """
 
@@ -124,7 +138,7 @@ class Needle(SyntheticTask):
     def spec(self) -> TaskSpec:
         """Tokens are hay, keys and values; classes are the values."""
         o = self.options
-        return TaskSpec(Tokens(1 + o.hay + o.vocabulary), o.longer * o.length, o.vocabulary // 2, labels="position", causal=True)
+        return TaskSpec(Tokens(1 + o.hay + o.vocabulary), o.longer * o.length, o.vocabulary // 2, labels="position", causal=o.causal)
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
         """Masks of each kind of hay at each length."""

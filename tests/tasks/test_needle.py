@@ -13,7 +13,7 @@ from attn_zoo.contract import UNASKED
 SMALL = {"train": 600, "valid": 60, "test": 120}
 
 
-@pytest.mark.parametrize("options", [{}, {"length": 16, "needles": 4, "vocabulary": 8, "hay": 8}, {"needles": 1, "longer": 1}])
+@pytest.mark.parametrize("options", [{}, {"length": 16, "needles": 4, "vocabulary": 8, "hay": 8}, {"needles": 1, "longer": 1}, {"longer": 1, "causal": False}])
 def test_it_is_solved_by_finding_the_keys_in_the_hay(options):
     task = build_task("needle", **SMALL, **options)
     o = task.options
@@ -68,6 +68,7 @@ def test_needles_lie_anywhere_and_only_their_keys_tell_the_values():
         ({"vocabulary": 6}, "holds 4 of each; got 6"),
         ({"hay": 5}, "needle.hay counts tokens"),
         ({"longer": 3}, "needle.longer is a power of two; got 3"),
+        ({"causal": False}, "needle.longer is 1 with causal=false.*; got 4"),
         ({"train": 0}, "needle.train counts examples"),
     ],
 )

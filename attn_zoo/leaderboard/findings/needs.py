@@ -39,7 +39,9 @@ _RECALL = {
     "induction": "the token after the last occurrence must be found",
     "haystack": "one place of a long text holds the answer",
 }
-_BOTH_WAYS = {(name, False): why for name, why in _RECALL.items()}
+_BOTH_WAYS = {(name, False): why for name, why in _RECALL.items()} | {
+    ("needle", False): "few places of a long input hold the answers",
+}
 _CAUSAL = {(name, True): why for name, why in _RECALL.items()} | {
     ("fuzzy_recall", True): "keys and values of several tokens must be found whole",
     ("needle", True): "few places of a long input hold the answers",
@@ -53,6 +55,7 @@ NEEDS = (
             ("imdb", False): "the class of a review depends on all of its words",
             ("retrieval", False): "two documents are compared as wholes",
             ("haystack", False): "one place of a long text decides the answer",
+            ("needle", False): "few places of a long input hold the answers",
             ("selective", False): "marked tokens anywhere in the input are counted together",
         },
         name="documents",
