@@ -66,7 +66,7 @@ class Options(SyntheticOptions):
     levels={
         "profile_encoder": Level(
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
-            budget={"steps": 1_600, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            budget={"steps": 2_400, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"marks": 2, "mixed": True},
             differs="nothing was published at this size",
         ),
@@ -104,8 +104,8 @@ class Mosaic(SyntheticTask):
     """Prediction, from the class token, of the digit to the right of the mark that the first cell shows.
 
     Each cell is one patch. Different marks, of the first ``marks`` of the eight, are in one cell each, each with a different digit
-    to its right; the first cell repeats one of these marks, and all other cells have digits. Marks are in every other column. Digits are equally
-    frequent, up to a remainder that is drawn independently of the label, so that counts are uninformative.
+    to its right; the first cell repeats one of these marks, and all other cells have digits. Marks are in every other column. Digits
+    are equally frequent, up to a remainder that is drawn independently of the label, so that counts are uninformative.
 
     With one mark the task is search: the class token must find the cell after the mark. With more it is recall: the mark must also
     match the first cell, and a model that finds marks but cannot match them has an accuracy of 1 / ``marks``. If numbers of marks
@@ -139,7 +139,7 @@ class Mosaic(SyntheticTask):
         """Masks of each number of marks, if they are mixed."""
         o = self.options
         marks = torch.from_numpy(self.drawn(split)[2])
-        return {f"{number} marks": marks == number for number in range(1, o.marks + 1)} if o.mixed else {}
+        return {f"{number} mark{'s' * (number > 1)}": marks == number for number in range(1, o.marks + 1)} if o.mixed else {}
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
         """Grey levels, labels, and the number of marks of each example."""

@@ -138,7 +138,9 @@ class Needle(SyntheticTask):
     def spec(self) -> TaskSpec:
         """Tokens are hay, keys and values; classes are the values."""
         o = self.options
-        return TaskSpec(Tokens(1 + o.hay + o.vocabulary), o.longer * o.length, o.vocabulary // 2, labels="position", causal=o.causal)
+        return TaskSpec(
+            Tokens(1 + o.hay + o.vocabulary), o.longer * o.length, o.vocabulary // 2, labels="position", causal=o.causal
+        )
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
         """Masks of each kind of hay at each length."""

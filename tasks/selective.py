@@ -32,7 +32,7 @@ class Options(SyntheticOptions):
     length: int = 64
     """Length in tokens, including marks and the queries, which are the last tokens."""
     marked: int = 5
-    """Number of digits after each mark; at most ``(length / groups - 1) / (modulus + 1)``, so that all digits can be equally frequent."""
+    """Number of digits of each mark; at most ``(length / groups - 1) / (modulus + 1)``, so that all can be equally frequent."""
     modulus: int = 4
     """Number of different digits, which are the classes."""
     kind: Kind = Kind.majority

@@ -59,9 +59,11 @@ def follow(page: str, folder: Path, programs: Path) -> None:
         AssertionError: a command fails, its output differs from the page's, or a file is not there or lacks the shown text.
     """
     printed = ""
-    for step in steps(page):
+    todo = list(steps(page))
+    for at, step in enumerate(todo, 1):
         if step.kind == "file":
-            assert (folder / step.file).exists(), f"{step.file} is not where the page says, so nothing reads it"
+            is_named = any(step.file in later.text for later in todo[at:] if later.kind == "bash")
+            assert is_named or (folder / step.file).exists(), f"{step.file} is not where the page says, so nothing reads it"
             (folder / step.file).write_text(step.text, encoding="utf-8")
         if step.kind == "bash":
             done = run("bash", "-euo", "pipefail", "-c", step.text, cwd=folder, programs=programs)
@@ -100,7 +102,12 @@ def test_a_page_names_this_test(page):
 
 def test_a_newcomers_path_is_on_the_page():
     typed = "".join(step.text for step in steps((DOCS / PAGES[0]).read_text(encoding="utf-8")) if step.kind == "bash")
-    path = ["attn-zoo new my_attention", "pip install -e my_attention", "attn-zoo list | grep my_attention"]
+    path = [
+        "attn-zoo check ./mine.py",
+        "attn-zoo new my_attention",
+        "pip install -e my_attention",
+        "attn-zoo list | grep my_attention",
+    ]
     path += ["attn-zoo check my_attention", "pytest my_attention", "attn-zoo run attention=my_attention task=digits budget.steps=5"]
     path += ["attn-zoo compare my_attention"]
     assert typed.splitlines() == path

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from attn_zoo.tasks import copying, haystack, induction, mqar, selective
+from attn_zoo.tasks import copying, haystack, induction, mqar
 from attn_zoo.tasks.parts import generated
 from oracles import assert_solved, everything, most_frequent
 from torch import Tensor
@@ -197,7 +197,9 @@ def test_induction_takes_the_earlier_occurrence(causal):
     [("sum", 3, 10, 1), ("majority", 5, 4, 1), ("majority", 1, 2, 1), ("sum", 1, 3, 1), ("majority", 3, 4, 4), ("sum", 2, 5, 3)],
 )
 def test_selective_is_solved_by_the_marked_digits(kind, marked, modulus, groups):
-    task = build_task("selective", kind=kind, marked=marked, modulus=modulus, groups=groups, length=72, train=500, valid=50, test=50)
+    task = build_task(
+        "selective", kind=kind, marked=marked, modulus=modulus, groups=groups, length=72, train=500, valid=50, test=50
+    )
 
     def answer(ids, mark):
         digits = [token - 1 - 2 * groups for before, token in pairwise(ids) if before == mark]

@@ -44,7 +44,9 @@ def labels(task: Task, split: Split) -> Tensor:
     return task.examples(split).labels()
 
 
-@pytest.mark.parametrize("options", [{}, {"marks": 2}, {"grid": 5, "marks": 8}, {"grid": 4, "marks": 7}, {"marks": 3, "mixed": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"marks": 2}, {"grid": 5, "marks": 8}, {"grid": 4, "marks": 7}, {"marks": 3, "mixed": True}]
+)
 def test_a_mosaic_is_solved_by_reading(options):
     task = build_task("mosaic", **SMALL, **options)
     o = task.options
@@ -81,7 +83,7 @@ def test_numbers_of_marks_are_mixed_in_equal_shares_and_scored_apart():
     for split, share in (("train", 100), ("valid", 20), ("test", 30)):
         counts = np.array([sum(what.startswith("mark") for what in one[1:]) for one in cells(task, split)])
         parts = task.slices(split)
-        assert list(parts) == ["1 marks", "2 marks", "3 marks"] and all(int(part.sum()) == share for part in parts.values())
+        assert list(parts) == ["1 mark", "2 marks", "3 marks"] and all(int(part.sum()) == share for part in parts.values())
         assert all((counts[part.numpy()] == number).all() for number, part in enumerate(parts.values(), 1))
     assert build_task("mosaic", marks=3, **SMALL).slices("test") == {}
 

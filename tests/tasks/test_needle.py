@@ -13,7 +13,10 @@ from attn_zoo.contract import UNASKED
 SMALL = {"train": 600, "valid": 60, "test": 120}
 
 
-@pytest.mark.parametrize("options", [{}, {"length": 16, "needles": 4, "vocabulary": 8, "hay": 8}, {"needles": 1, "longer": 1}, {"longer": 1, "causal": False}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"length": 16, "needles": 4, "vocabulary": 8, "hay": 8}, {"needles": 1, "longer": 1}, {"longer": 1, "causal": False}],
+)
 def test_it_is_solved_by_finding_the_keys_in_the_hay(options):
     task = build_task("needle", **SMALL, **options)
     o = task.options
