@@ -104,8 +104,8 @@ class Mosaic(SyntheticTask):
     """Prediction, from the class token, of the digit to the right of the mark that the first cell shows.
 
     Each cell is one patch. Different marks, of the first ``marks`` of the eight, are in one cell each, each with a different digit
-    to its right; the first cell repeats one of these marks, and all other cells have digits. Marks are in every other column. Digits
-    are equally frequent, up to a remainder that is drawn independently of the label, so that counts are uninformative.
+    to its right; the first cell repeats one of these marks, and all other cells have digits. Marks are in every other column. Each
+    digit is equally frequent, up to a remainder that is drawn independently of the label, so that counts are uninformative.
 
     With one mark the task is search: the class token must find the cell after the mark. With more it is recall: the mark must also
     match the first cell, and a model that finds marks but cannot match them has an accuracy of 1 / ``marks``. If numbers of marks
