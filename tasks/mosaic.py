@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int, UInt8
 
-from attn_zoo.contract import Level, Patches, Split, TaskSpec
+from attn_zoo.contract import Level, Patches, Split, TaskSpec, added_later
 from attn_zoo.registry import register_task
 
 from .digits import CLASSES, SIDE, divided
@@ -45,7 +45,7 @@ class Options(SyntheticOptions):
     """Cells per side, each of 8 × 8 pixels and one patch."""
     marks: int = 1
     """Number of different marks in a mosaic, each before a different digit; 1 to 8."""
-    mixed: bool = False
+    mixed: bool = added_later(False)
     """True if mosaics have 1, 2, ... ``marks`` different marks in turn; False if all have ``marks``."""
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
+from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens, added_later
 from attn_zoo.registry import register_task
 
 from .parts.generated import Drawn, below, in_turn, require_range, subsets
@@ -34,7 +34,7 @@ class Options(SyntheticOptions):
     """Number of different tokens of diverse hay; none is a key or a value."""
     longer: int = 4
     """Largest test length as a multiple of ``length``, a power of two; the test has all powers of two up to it."""
-    causal: bool = True
+    causal: bool = added_later(True)
     """True if position i attends to positions up to i only; otherwise ``longer`` is 1."""
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
+from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens, added_later
 from attn_zoo.registry import register_task
 
 from .parts.generated import Drawn, balance, below, choice, counts_of, require_range, subsets
@@ -39,7 +39,7 @@ class Options(SyntheticOptions):
     """``sum`` of the marked digits modulo ``modulus``, or ``majority``, the most frequent of them, without ties."""
     causal: bool = False
     """True if position i attends to positions up to i only."""
-    groups: int = 1
+    groups: int = added_later(1)
     """Number of different marks, each with ``marked`` digits and a query of its own."""
 
     def __post_init__(self) -> None:

@@ -23,18 +23,22 @@ def first_of_each(folder: str) -> dict[str, RunRecord]:
 
 
 OLD, NEW = first_of_each("family"), first_of_each("profile")
+FOLDERS = sorted(path.name for path in RESULTS.iterdir() if path.is_dir())
+TASKS = {(folder, record.spec.task): record for folder in FOLDERS for record in reversed(Store(RESULTS / folder).load()[0])}
+"""First record of each task in each folder of results."""
+RECORDS = list({record.run_id: record for record in (*OLD.values(), *NEW.values(), *TASKS.values())}.values())
 
 
 def test_every_attention_has_a_record():
     assert set(OLD) == set(attentions())
 
 
-@pytest.mark.parametrize("record", [*OLD.values(), *NEW.values()], ids=lambda r: f"{r.spec.attention}-{r.protocol}")
+@pytest.mark.parametrize("record", RECORDS, ids=lambda r: f"{r.spec.attention}-{r.spec.task}-{r.run_id}")
 def test_a_record_has_the_id_of_its_spec(record):
     assert record.spec.run_id(record.task_card["version"], record.protocol) == record.run_id
 
 
-@pytest.mark.parametrize("record", [*OLD.values(), *NEW.values()], ids=lambda r: f"{r.spec.attention}-{r.protocol}")
+@pytest.mark.parametrize("record", RECORDS, ids=lambda r: f"{r.spec.attention}-{r.spec.task}-{r.run_id}")
 def test_its_command_is_composed_to_the_same_id(record):
     store_groups()
     planned = plan(shlex.split(command(record.spec))[2:])
