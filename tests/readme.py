@@ -75,7 +75,7 @@ PAGES = {
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
     ROOT / "docs" / "linformer.md": ("projections", "figure3_pilot", "figure3", "table2", "table2_published", "late", "limits"),
-    ROOT / "docs" / "profile.md": ("separation", "settings", "bare", "photographs", "equal_time"),
+    ROOT / "docs" / "profile.md": ("separation", "left", "settings", "bare", "photographs", "equal_time"),
     ROOT / "docs" / "findings.md": ("findings",),
     ROOT / "docs" / "recommend.md": ("recommend",),
 }
@@ -133,7 +133,8 @@ def tables() -> dict[str, str]:
         "bare": two_arms(),
         "photographs": photographs(),
         "equal_time": equal_times(),
-        "separation": printed("leaderboard", "--records", str(ROOT / "results" / "profile"), "--separation", "--format", "github"),
+        "separation": separation("profile"),
+        "left": separation("profile_left"),
     }
 
 
@@ -177,6 +178,11 @@ def figure3_of_the_paper() -> str:
     shown = "![Validation perplexity over training steps, by projected length, sharing and length, in both arms]"
     picture = f"{shown}(../results/{FIGURE3.name})\n\n" if figure3().cells else ""
     return picture + figure3_page(figure3(), "github")
+
+
+def separation(folder: str) -> str:
+    """Which tasks of a folder of ``results`` separate mechanisms."""
+    return printed("leaderboard", "--records", str(ROOT / "results" / folder), "--separation", "--format", "github")
 
 
 def table2_published() -> str:
