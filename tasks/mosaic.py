@@ -66,8 +66,8 @@ class Options(SyntheticOptions):
     levels={
         "profile_encoder": Level(
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
-            budget={"steps": 2_400, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
-            options={"marks": 2, "mixed": True},
+            budget={"steps": 1_600, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            options={"grid": 5, "marks": 2, "mixed": True},
             differs="nothing was published at this size",
         ),
         "cpu": Level(
