@@ -83,7 +83,6 @@ def required_of(parsed: argparse.Namespace) -> Requirements:
 
 
 def _recommend(parsed: argparse.Namespace) -> int:
-    from attn_zoo.cli.findings import read_transplant
     from attn_zoo.cli.records_of import loaded, records_root
     from attn_zoo.cost.grid import resolve_device
     from attn_zoo.leaderboard import tables
@@ -91,6 +90,7 @@ def _recommend(parsed: argparse.Namespace) -> int:
     from attn_zoo.recommend.text import as_json, as_text
     from attn_zoo.recommend.timing import times
     from attn_zoo.registry import card
+    from attn_zoo.result_files import read_results
     from attn_zoo.rows import rows_of
 
     required = required_of(parsed)
@@ -104,7 +104,8 @@ def _recommend(parsed: argparse.Namespace) -> int:
     if controls := [str(row) for row in rows if card(row.attention).control]:
         raise ValueError(f"controls are never recommended; leave {', '.join(controls)} out of --attention")
     records = records_root(parsed) if parsed.records else reference.default()
-    transplant = read_transplant(parsed.transplant or reference.TRANSPLANT) if parsed.trained else None
+    file = parsed.transplant or reference.TRANSPLANT
+    transplant = read_results(file, "transplant", "--transplant", finished=True) if parsed.trained else None
     found = recommend(
         required,
         tables(loaded(records)),

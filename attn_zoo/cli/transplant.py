@@ -16,13 +16,14 @@ from attn_zoo.cost.grid import option
 from attn_zoo.plotting.theme import check_plot
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import build_task, card, stated_options, task_card
+from attn_zoo.result_files import write_json
 from attn_zoo.rows import RowName, hyperparameters, read_rows, rows_of, split, typed_options
 from attn_zoo.terminal import show
 from attn_zoo.transplant import Bench, Candidate, Material, Setting, Start, Teacher, Trial, check, gather, load_teacher
 from attn_zoo.transplant.classification_table import classification_table
 from attn_zoo.transplant.classify import labelled
 from attn_zoo.transplant.plot import plot_transplant
-from attn_zoo.transplant.record import begin, earlier, joined, read_record, write_record
+from attn_zoo.transplant.record import begin, earlier, joined, read_record
 from attn_zoo.transplant.table import transplant_table
 
 _STYLES = {"terminal": "simple", "github": "github"}
@@ -173,7 +174,7 @@ def _do(
             found["points"].append(point)
             found["complete"] = at == len(left)
             if output is not None:
-                write_record(found, output)
+                write_json(output, found)
 
 
 def _show(found: Mapping[str, Any], keys: Keys) -> int:
