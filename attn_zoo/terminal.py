@@ -71,9 +71,9 @@ def wrap(text: str, width: int | None = None) -> str:
     return "\n".join(_wrapped(line, width) for line in text.split("\n"))
 
 
-def show(text: str) -> None:
-    """Print text; on a terminal its tables are fitted to the width, and other lines wrapped."""
-    print(fitted(text) if sys.stdout.isatty() else text, flush=True)
+def show(text: str, format: str = "terminal") -> None:
+    """Print text; on a terminal its tables are fitted to the width, and other lines wrapped, unless ``format`` is one of files."""
+    print(fitted(text) if format == "terminal" and sys.stdout.isatty() else text, flush=True)
 
 
 def fitted(text: str, width: int | None = None) -> str:

@@ -184,8 +184,5 @@ def _show(found: Mapping[str, Any], keys: Keys) -> int:
     table = transplant_table(found, _STYLES[keys.format])
     if "tasks" in found["data"]:
         table += "\n\n" + classification_table(found, _STYLES[keys.format])
-    if keys.format == "terminal":
-        show(table)
-    else:
-        print(table)
+    show(table, keys.format)
     return int(not keys.read and any(point["failed"] for point in found["points"]))
