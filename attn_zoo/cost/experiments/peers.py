@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from attn_zoo.cost.bench import Bench, MatrixProducts, random_tokens
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, builder, compared_rows, floor_flops, require_peers
+from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, build_side, compared_rows, floor_flops, require_peers
 from attn_zoo.cost.probes import MEMORY, Answer, Ask, Probe
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.tables import conditions, failures, joined, markdown, spread
@@ -199,7 +199,7 @@ class Peers(Timed):
     def maker(self, cell: Cell) -> tuple[Any, ...]:
         if cell.role == PRODUCT:
             return MatrixProducts, self.torch_device
-        build = builder(cell.role, cell.group, self.dim, self.heads, self.rows.get(cell.role))
+        build = partial(build_side, cell.role, cell.group, self.dim, self.heads, self.rows.get(cell.role))
         return Bench, build, partial(random_tokens, self.dim), self.torch_device, self.precision, None, False, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
