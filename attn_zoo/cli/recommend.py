@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,11 +112,7 @@ def _recommend(parsed: argparse.Namespace) -> int:
         tables(loaded(records)),
         transplant,
         rows=rows,
-        timer=(lambda required, layers: times(required, layers, _tell)) if parsed.measure else None,
+        timer=partial(times, tell=partial(print, file=sys.stderr, flush=True)) if parsed.measure else None,
     )
     print(as_json(found) if parsed.format == "json" else as_text(found, whole=parsed.all))
     return 0 if found.taken else 1
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

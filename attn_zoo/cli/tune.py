@@ -56,7 +56,7 @@ class Request:
 
 
 @flushed_denormals()  # before PyTorch starts its threads, which inherit it
-def tune(words: Sequence[str]) -> int:
+def run_command(words: Sequence[str]) -> int:
     """Run ``attn-zoo tune`` with the words after it.
 
     Returns:
