@@ -174,6 +174,7 @@ def _submitit(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
 
         __call__ = staticmethod(attempt)
 
+    requeued = Requeued()  # type: ignore[no-untyped-call]  # submitit leaves its base class untyped
     cluster = "slurm" if kind_of(order.settings) == "slurm" else "local"
     options = _given({name: value for name, value in order.settings.launcher.items() if name != "kind"})
     timeouts = {"slurm_max_num_timeout": options.pop("max_num_timeout")} if cluster == "slurm" else {}
@@ -185,7 +186,7 @@ def _submitit(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
     found: list[Outcome] = []
     for start in range(0, len(jobs), together):
         batch = jobs[start : start + together]
-        found += [job.result() for job in executor.map_array(Requeued(), [order] * len(batch), batch)]
+        found += [job.result() for job in executor.map_array(requeued, [order] * len(batch), batch)]
     return found
 
 
