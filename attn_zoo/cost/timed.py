@@ -96,13 +96,10 @@ class Timed(Grid):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.protocol.describe()  # making the protocol checks its values
-        for cell in {cell.label: cell for group in self.groups() for cell in group}.values():
-            self._check_subject(cell.subject)
-
-    def _check_subject(self, subject: Subject | None) -> None:
-        if subject and (why := unavailable(subject.implementation, self.torch_device, PRECISIONS[self.precision])):
-            known = ", ".join(card(subject.attention).implementations)
-            raise ValueError(f"{subject.attention}:{subject.implementation} cannot run: {why}; choose another of {known}")
+        for subject in {cell.label: cell.subject for group in self.groups() for cell in group}.values():
+            if subject and (why := unavailable(subject.implementation, self.torch_device, PRECISIONS[self.precision])):
+                known = ", ".join(card(subject.attention).implementations)
+                raise ValueError(f"{subject.attention}:{subject.implementation} cannot run: {why}; choose another of {known}")
 
     @property
     def torch_device(self) -> torch.device:
