@@ -9,10 +9,10 @@ from dataclasses import dataclass, fields, replace
 from itertools import islice, product
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
 from attn_zoo.cli.config import TuningConfig
+from attn_zoo.cli.overrides import parse
 from attn_zoo.contract import Geometry, UnsupportedError
 from attn_zoo.records import Budget, RunRecord, RunSpec
 from attn_zoo.records.tuning import TUNABLE, study_id
@@ -229,7 +229,7 @@ def _choices(key: str, text: str) -> list[Any]:
         assert value.start is not None and value.stop is not None
         steps = int((value.stop - value.start) // value.step)
         return [value.start + at * value.step for at in range(steps + 1)]
-    return [OverridesParser.create().parse_override(f"{key}={one}").value() for one in override.sweep_string_iterator()]
+    return [parse(f"{key}={one}").value() for one in override.sweep_string_iterator()]
 
 
 def _suggest(trial: Any, key: str, text: str) -> Any:
@@ -245,7 +245,7 @@ def _suggest(trial: Any, key: str, text: str) -> Any:
 
 
 def _parsed(key: str, text: str) -> Override:
-    override = OverridesParser.create().parse_override(f"{key}={text}")
+    override = parse(f"{key}={text}")
     if not override.is_sweep_override():
         raise ValueError(f"{key}={text} is one value, but a search needs a range: choice(...), interval(...) or range(...)")
     return override
