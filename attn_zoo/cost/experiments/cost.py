@@ -42,14 +42,6 @@ class Steps:
         return (alone, None) if batch is None else (self._by.get((label, length, kind, int(batch)), alone), int(batch))
 
 
-def step_report(found: Measurement) -> str:
-    """Report of ``experiment=cost``."""
-    steps = Steps(found)
-    tables = [_times(steps, found.grid["level"]), _memory(steps)]
-    tables += [_energy(steps)] if found.facts["energy"]["meter"] else []
-    return joined(found, *tables, failures(found.cells.values(), KINDS), _method(found))
-
-
 def _times(steps: Steps, level: str) -> str:
     parts = ["backward", *(["update"] if level in ("block", "model") else [])]
     head = ["attention", "n", "forward (ms)", *(f"{part} (ms)" for part in parts), "training step (ms)"]
@@ -220,4 +212,9 @@ class StepCost(Timed, AttentionRows):
         known = [(cell, found.of(cell).one("best_batch")) for cell in cells if "seconds" not in found.of(cell).failures]
         return [replace(cell, batch=batch) for cell, best in known if best for batch in sorted({1, int(best)})]
 
-    report = staticmethod(step_report)
+    @staticmethod
+    def report(found: Measurement) -> str:
+        steps = Steps(found)
+        tables = [_times(steps, found.grid["level"]), _memory(steps)]
+        tables += [_energy(steps)] if found.facts["energy"]["meter"] else []
+        return joined(found, *tables, failures(found.cells.values(), KINDS), _method(found))

@@ -36,21 +36,6 @@ NOTES = (
 )
 
 
-def counted_report(found: Measurement) -> str:
-    """Report of ``experiment=counted``."""
-    grid, points = found.grid, [f for f in found.cells.values() if f.cell.role != "baseline"]
-    softmax = {f.cell.length: f for f in found.cells.values() if f.cell.role == "baseline"}
-    shown = [name for name in TITLES if name != "state_bytes" or grid["causal"]]
-    parts = [f"**{TITLES[name]}**\n\n{_table(points, softmax, name)}" for name in shown]
-    kind = {"mechanism": "Mechanisms alone", "layer": "Layers with their projections"}.get(grid["level"], "Blocks")
-    mlp = f", MLP of {grid['mlp_ratio']:g} times the width" if grid["level"] == "block" else ""
-    where = f"{kind}: width {grid['dim']}, {grid['heads']} heads{mlp}{', causal' if grid['causal'] else ''}. "
-    notes = [where + NOTES[0], *NOTES[1:]]
-    notes += [] if grid["level"] == "mechanism" else ["Activations of layers and blocks are PyTorch's count."]
-    notes += [] if grid["causal"] else ["No state: nothing is read in an order; see causal=true."]
-    return joined(found, *parts, "\n".join(f"- {line}" for line in [*notes, *_remarks(points, grid)]))
-
-
 def _table(points: Sequence[Figures], softmax: Mapping[int, Figures], name: str) -> str:
     lengths = sorted({p.cell.length for p in points})
     cells = {(p.cell.label, p.cell.length): _cell(p, softmax[p.cell.length], name) for p in points}
@@ -138,4 +123,16 @@ class CountedCost(Grid, AttentionRows):
         differing = {f"{name}_by_pytorch": pair[1] for name, pair in counted.disagreements().items()}
         return {**{name: counted.shown(name) for name in QUANTITIES}, **differing}
 
-    report = staticmethod(counted_report)
+    @staticmethod
+    def report(found: Measurement) -> str:
+        grid, points = found.grid, [f for f in found.cells.values() if f.cell.role != "baseline"]
+        softmax = {f.cell.length: f for f in found.cells.values() if f.cell.role == "baseline"}
+        shown = [name for name in TITLES if name != "state_bytes" or grid["causal"]]
+        parts = [f"**{TITLES[name]}**\n\n{_table(points, softmax, name)}" for name in shown]
+        kind = {"mechanism": "Mechanisms alone", "layer": "Layers with their projections"}.get(grid["level"], "Blocks")
+        mlp = f", MLP of {grid['mlp_ratio']:g} times the width" if grid["level"] == "block" else ""
+        where = f"{kind}: width {grid['dim']}, {grid['heads']} heads{mlp}{', causal' if grid['causal'] else ''}. "
+        notes = [where + NOTES[0], *NOTES[1:]]
+        notes += [] if grid["level"] == "mechanism" else ["Activations of layers and blocks are PyTorch's count."]
+        notes += [] if grid["causal"] else ["No state: nothing is read in an order; see causal=true."]
+        return joined(found, *parts, "\n".join(f"- {line}" for line in [*notes, *_remarks(points, grid)]))

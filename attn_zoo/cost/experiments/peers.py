@@ -27,22 +27,6 @@ HEAD = (
 )
 
 
-def peers_report(found: Measurement) -> str:
-    """Report of ``experiment=peers``."""
-    by = {(cell.role, cell.group, cell.kind, cell.length): figures for cell, figures in found.cells.items()}
-    rates = _rates(found)
-    rows = []
-    for name, side, length in dict.fromkeys((cell.role, cell.group, cell.length) for cell in found.cells):
-        for kind in KINDS if name in COMPARISONS and side != OURS else ():
-            ours, theirs = (by[name, each, kind, length] for each in (OURS, side))
-            full = by[BASELINE, "causal" if COMPARISONS[name].causal else "full", kind, length]
-            figures = _row(ours, theirs, full, rates.get(length), found.protocol)
-            rows.append([name, side, str(length), KINDS[kind], *figures])
-    notes = [failures(found.cells.values(), KINDS), *_left_out(found), *_differences(found)]
-    table = markdown(HEAD, rows, words=(0, 1, 3))
-    return joined(found, table, "\n".join(note for note in notes if note), _method(found, rates))
-
-
 def _rates(found: Measurement) -> dict[int, float]:
     """FLOP/s of the matrix product by length, by its median time in the rounds of that length."""
     taken = {cell.length: figures.all("seconds") for cell, figures in found.cells.items() if cell.role == PRODUCT}
@@ -206,4 +190,17 @@ class Peers(Timed):
         """Return None: layers of public packages are built only in their worker processes."""
         return None
 
-    report = staticmethod(peers_report)
+    @staticmethod
+    def report(found: Measurement) -> str:
+        by = {(cell.role, cell.group, cell.kind, cell.length): figures for cell, figures in found.cells.items()}
+        rates = _rates(found)
+        rows = []
+        for name, side, length in dict.fromkeys((cell.role, cell.group, cell.length) for cell in found.cells):
+            for kind in KINDS if name in COMPARISONS and side != OURS else ():
+                ours, theirs = (by[name, each, kind, length] for each in (OURS, side))
+                full = by[BASELINE, "causal" if COMPARISONS[name].causal else "full", kind, length]
+                figures = _row(ours, theirs, full, rates.get(length), found.protocol)
+                rows.append([name, side, str(length), KINDS[kind], *figures])
+        notes = [failures(found.cells.values(), KINDS), *_left_out(found), *_differences(found)]
+        table = markdown(HEAD, rows, words=(0, 1, 3))
+        return joined(found, table, "\n".join(note for note in notes if note), _method(found, rates))
