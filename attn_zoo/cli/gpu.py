@@ -110,15 +110,10 @@ def _times(out: Path, device: str, names: Sequence[str], seconds: float) -> bool
         if before is not None and before.finished and before.grid["attentions"] == list(names):
             print(ZooTimes.report(before), flush=True)
             return ZooTimes.believed(before)
-    return _told([*ATTN_ZOO, *times_words(out, device, names, seconds)], seconds + 30)
-
-
-def times_words(out: Path, device: str, names: Sequence[str], seconds: float) -> list[str]:
-    """Words of the command that times every attention's ``auto``."""
     words = ["measure", "experiment=zoo_times", f"device={device}", f"attentions=[{','.join(names)}]"]
-    words += [f"output={out / 'times.json'}", f"seconds={max(1.0, seconds):.0f}"]
+    words += [f"output={file}", f"seconds={max(1.0, seconds):.0f}"]
     tiny = ["lengths=[64,128]", "tokens=128", "dim=32", "heads=2", "rounds=1", "repeat_seconds=0.001", "precision=fp32"]
-    return words if device == "cuda" else [*words, *tiny]
+    return _told([*ATTN_ZOO, *words, *(tiny if device == "cpu" else [])], seconds + 30)
 
 
 def _kernels(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:

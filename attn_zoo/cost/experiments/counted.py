@@ -15,7 +15,7 @@ from attn_zoo.cost.levels import Sizes
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import Answer, Ask, Probe
 from attn_zoo.cost.tables import binary, decimal, joined, markdown, reason
-from attn_zoo.cost.timed import AttentionRows, subjects_of
+from attn_zoo.cost.timed import AttentionRows
 from attn_zoo.cost.workers import WorkerError
 from attn_zoo.registry import attention_options, card
 
@@ -77,7 +77,7 @@ def _warnings(cell: Cell, grid: Mapping[str, Any]) -> list[str]:
     return list(setting_warnings(entry, geometry, attention_options(entry, geometry, cell.subject.options)))
 
 
-BASELINE = {"softmax, the measure": Subject("softmax", {}, "eager")}
+BASELINE = Cell("softmax, the measure", "", 0, role="baseline", subject=Subject("softmax", {}, "eager"))
 
 
 @dataclass
@@ -99,15 +99,11 @@ class CountedCost(Grid, AttentionRows):
         self.groups()
 
     def groups(self) -> list[list[Cell]]:
-        roles = {"baseline": BASELINE, "mechanism": subjects_of(self.attentions)}
-        return [
-            [
-                Cell(label, "counted", n, role=role, subject=replace(subject, causal=self.causal))
-                for role, subjects in roles.items()
-                for label, subject in subjects.items()
-            ]
-            for n in sorted(self.lengths)
+        cells = [
+            replace(cell, kind="counted", subject=cell.subject and replace(cell.subject, causal=self.causal))
+            for cell in (BASELINE, *self.layers)
         ]
+        return [[replace(cell, length=n) for cell in cells] for n in sorted(self.lengths)]
 
     def once(self, cell: Cell) -> Sequence[Probe]:
         return (Probe("flops", self._count),)
