@@ -11,6 +11,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
+from attn_zoo.checks import check_text, check_whole
 from attn_zoo.cli.config import TuningConfig
 from attn_zoo.cli.overrides import parse
 from attn_zoo.contract import Geometry, UnsupportedError
@@ -21,8 +22,6 @@ from attn_zoo.rows import RowName, convert_options, typed_options
 from attn_zoo.runner import resolve_spec
 from attn_zoo.runner.count import geometry_of, row_of
 from attn_zoo.runner.metrics import measure_named
-
-SAMPLERS = ("grid", "tpe")
 
 
 class RefusedSearchError(ValueError):
@@ -73,14 +72,9 @@ def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, 
         ValueError: something else than settings of one mechanism on one task is swept, or a number breaks its rule.
         RefusedSearchError: an end of a range is refused.
     """
-    if tuning.sampler not in SAMPLERS:
-        raise ValueError(f"tuning.sampler is {' or '.join(SAMPLERS)}; got {tuning.sampler!r}")
-    least = 0 if tuning.sampler == "grid" else 1
-    if tuning.trials < least or tuning.at_once < 1:
-        raise ValueError(
-            f"tuning.trials and tuning.at_once count trials, so they are at least {least} and 1; "
-            f"got {tuning.trials} and {tuning.at_once}"
-        )
+    check_text("tuning.sampler", tuning.sampler, ("grid", "tpe"))
+    check_whole("tuning.trials", tuning.trials, 0 if tuning.sampler == "grid" else 1)
+    check_whole("tuning.at_once", tuning.at_once)
     wanted = _space(base, locations, tuning, given)
     space = dict(sorted(wanted.items()))
     grid = math.prod(len(_choices(key, text)) for key, text in space.items()) if tuning.sampler == "grid" else 0

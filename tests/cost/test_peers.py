@@ -142,7 +142,7 @@ def test_every_side_runs_and_learns(name):
         ({"dim": 10, "heads": 4}, "dim must be divisible by heads"),
         ({"lengths": [8, 64]}, "lengths must be at least twice the projected_length of linformer, 8; got"),
         ({"lengths": []}, "lengths are different whole numbers"),
-        ({"rounds": 0}, "rounds must be at least 1"),
+        ({"rounds": 0}, "rounds counts something, so it is a whole number of at least 1"),
         ({"allocator": "jemalloc"}, "protocol.allocator is one of default, keep; got 'jemalloc'"),
         ({"mechanisms": ["linformr"]}, "no mechanism of experiment=peers is called 'linformr'; did you mean 'linformer'"),
         ({"mechanisms": []}, "mechanisms must name at least one of linformer"),

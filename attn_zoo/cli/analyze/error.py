@@ -9,6 +9,7 @@ from typing import Any
 
 from attn_zoo.analysis.error import ApproximationError, Reference
 from attn_zoo.analysis.plot_error import plot_error
+from attn_zoo.checks import check_whole
 from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said
 from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, deliver
 from attn_zoo.cli.progress import tracked
@@ -42,8 +43,7 @@ def add_to(analyses: Any) -> None:
 
 def _error(parsed: argparse.Namespace) -> int:
     rows = rows_of(attentions() if parsed.attention == ["all"] else parsed.attention, plain=PLAIN)
-    if parsed.seeds < 1:
-        raise ValueError(f"--seeds counts draws, so it is at least 1; got {parsed.seeds}")
+    check_whole("--seeds", parsed.seeds)
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)
     layers, inputs = inputs_of(parsed)

@@ -12,6 +12,7 @@ from attn_zoo.analysis.inputs import gather
 from attn_zoo.analysis.plot_projections import plot_projections
 from attn_zoo.analysis.projections import Kind, ProjectionErrors, least_length, measure_projections
 from attn_zoo.analysis.sources import Subject, load_subject
+from attn_zoo.checks import check_whole
 from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, request_of
 from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, deliver
 from attn_zoo.cli.progress import tracked
@@ -44,8 +45,8 @@ def add_to(analyses: Any) -> None:
 
 
 def _projections(parsed: argparse.Namespace) -> int:
-    if parsed.steps < 1 or parsed.draws < 1:
-        raise ValueError(f"--steps and --draws are at least 1; got {parsed.steps} and {parsed.draws}")
+    check_whole("--steps", parsed.steps)
+    check_whole("--draws", parsed.draws)
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)
     models = []

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from attn_zoo.checks import check_text
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.counted.levels import LEVELS, QUANTITIES, count_level
@@ -94,8 +95,7 @@ class CountedCost(Grid, AttentionRows):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.level not in LEVELS:
-            raise ValueError(f"level must be one of {', '.join(LEVELS)}; got {self.level!r}")
+        check_text("level", self.level, LEVELS)
         self.groups()
 
     def groups(self) -> list[list[Cell]]:
