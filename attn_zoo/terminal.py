@@ -13,6 +13,8 @@ from typing import Any
 
 COLUMNS = 100
 """Width in characters where there is no terminal."""
+STYLES = {"terminal": "simple", "github": "github"}
+"""Formats of tables, with tabulate's name of each."""
 WIDE = "every column, however wide the terminal is"
 """Help of the option ``--wide``."""
 _LEAST = 28

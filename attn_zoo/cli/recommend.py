@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,10 +78,9 @@ def required_of(parsed: argparse.Namespace) -> Requirements:
     from attn_zoo.cost.grid import resolve_device
     from attn_zoo.recommend import Requirements
 
-    names = ("length", "width", "heads", "batch", "direction", "causal", "padding", "cross", "decode", "trained", "memory", "use")
-    device = resolve_device("auto") if parsed.device == "auto" else parsed.device
-    given = {name: getattr(parsed, name) for name in names}
-    return Requirements(device=device, task=parsed.task, accept=parsed.accept, **given)
+    given = {field.name: getattr(parsed, field.name) for field in fields(Requirements)}
+    given["device"] = resolve_device("auto") if parsed.device == "auto" else parsed.device
+    return Requirements(**given)
 
 
 def _recommend(parsed: argparse.Namespace) -> int:

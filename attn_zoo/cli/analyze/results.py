@@ -13,9 +13,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from attn_zoo.terminal import show, wrap
-
-_STYLES = {"terminal": "simple", "github": "github"}
+from attn_zoo.terminal import STYLES, show, wrap
 
 
 def add_results(
@@ -42,7 +40,7 @@ def as_csv(rows: Iterable[Sequence[Any]]) -> str:
 def as_table(rows: Sequence[Sequence[str]], head: Sequence[str], format: str, notes: Iterable[str], *, left: int = 0) -> str:
     """Table with a list of notes beneath; the first column and the last ``left`` are aligned on the left."""
     align = ("left", *["right"] * (len(head) - 1 - left), *["left"] * left)
-    table = tabulate(rows, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)
+    table = tabulate(rows, head, tablefmt=STYLES[format], disable_numparse=True, colalign=align)
     return table + "\n\n" + "\n".join(f"- {note}" for note in notes)
 
 
