@@ -13,6 +13,8 @@ from typing import Any
 
 COLUMNS = 100
 """Width in characters where there is no terminal."""
+STYLES = {"terminal": "simple", "github": "github"}
+"""Formats of tables, with tabulate's name of each."""
 WIDE = "every column, however wide the terminal is"
 """Help of the option ``--wide``."""
 _LEAST = 28
@@ -71,9 +73,9 @@ def wrap(text: str, width: int | None = None) -> str:
     return "\n".join(_wrapped(line, width) for line in text.split("\n"))
 
 
-def show(text: str) -> None:
-    """Print text; on a terminal its tables are fitted to the width, and other lines wrapped."""
-    print(fitted(text) if sys.stdout.isatty() else text, flush=True)
+def show(text: str, format: str = "terminal") -> None:
+    """Print text; on a terminal its tables are fitted to the width, and other lines wrapped, unless ``format`` is one of files."""
+    print(fitted(text) if format == "terminal" and sys.stdout.isatty() else text, flush=True)
 
 
 def fitted(text: str, width: int | None = None) -> str:

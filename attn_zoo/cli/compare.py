@@ -11,7 +11,7 @@ from pathlib import Path
 from attn_zoo import reference
 from attn_zoo.cli.check import prove
 from attn_zoo.cli.config import in_words, store_groups
-from attn_zoo.cli.plan import Plan, plan
+from attn_zoo.cli.plan import plan
 from attn_zoo.cli.run import carry_out
 from attn_zoo.cli.search import refusal
 from attn_zoo.contract import AttentionCard
@@ -52,8 +52,10 @@ def _compare(parsed: argparse.Namespace) -> int:
     with in_words():
         planned = plan(["-m", "experiment=quickstart", *words])
     proved = [_check(card(name)) for name in dict.fromkeys(name for row in rows for name in row.turn)]
-    for line in _refusals(planned):
-        print(wrap(line), flush=True)
+    refusals = {(job.spec.attention, job.spec.task): refusal(job.spec, job.locations) for job in planned.jobs}
+    for (attention, task), reason in refusals.items():
+        if reason:
+            print(wrap(f"{attention} refuses {task}: {reason}"), flush=True)
     status = carry_out(planned, ("attn-zoo", "compare", *parsed.targets))
     made = tables(with_reference(Store(folder).load()[0]))
     print(f"\n{render(made, 'terminal', overview=True, colours=colours_here())}\n")
@@ -117,9 +119,3 @@ def _check(entry: AttentionCard) -> bool:
     report = prove(entry, defaults=True)
     print(wrap("\n".join(line for line in str(report).split("\n") if not line.startswith("  skipped"))), flush=True)
     return report.ok
-
-
-def _refusals(planned: Plan) -> list[str]:
-    """Reasons why rows refuse tasks of the quickstart, each once."""
-    found = {(job.spec.attention, job.spec.task): refusal(job.spec, job.locations) for job in planned.jobs}
-    return [f"{attention} refuses {task}: {reason}" for (attention, task), reason in found.items() if reason]

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attn_zoo import registry
-from attn_zoo.contract import Level, TaskCard, UnknownNameError
+from attn_zoo.contract import UnknownNameError
 from attn_zoo.escapes import terminal
 from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.rows import RowName, convert_options, typed_options
@@ -201,7 +201,7 @@ def spec_from(config: DictConfig) -> RunSpec:
     """
     task = _given(config.task)
     row, entry = convert_options(_row_from(config)), registry.task_card(task.pop("name"))
-    level = _level(entry, config.level)
+    level = entry.level(config.level)
     spec = RunSpec(
         attention=row.attention,
         task=entry.name,
@@ -261,14 +261,6 @@ def explain(error: BaseException) -> str:
             where = str(getattr(link, "full_key", key)).rpartition(".")[0]
             return str(UnknownNameError(f"option under {where!r}" if where else "setting of a run", str(key), known))
     return "\n".join(dict.fromkeys(str(link).strip() for link in chain))
-
-
-def _level(entry: TaskCard, name: str | None) -> Level:
-    if name is None:
-        return next(iter(entry.levels.values()))
-    if name not in entry.levels:
-        raise UnknownNameError(f"level of task {entry.name}", name, entry.levels)
-    return entry.levels[name]
 
 
 def _given(node: Any) -> dict[str, Any]:

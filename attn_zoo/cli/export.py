@@ -10,9 +10,6 @@ from pathlib import Path
 from attn_zoo.cli.parsing import check_output
 from attn_zoo.terminal import show
 
-_FORMATS = ("onnx", "torch")
-_SIZES = ("auto", "batch and length", "batch", "fixed")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
@@ -27,8 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--heads", type=int, help="number of heads")
     parser.add_argument("--causal", action="store_true", help="causal attention: position i sees positions up to i")
     parser.add_argument("--seed", type=int, help="seed of the weights (default: 0)")
-    parser.add_argument("--format", choices=_FORMATS, help="format of the file (default: onnx)")
-    parser.add_argument("--sizes", choices=_SIZES, help="sizes that stay dynamic (default: auto, as many as possible)")
+    parser.add_argument("--format", choices=("onnx", "torch"), help="format of the file (default: onnx)")
+    sizes = ("auto", "batch and length", "batch", "fixed")
+    parser.add_argument("--sizes", choices=sizes, help="sizes that stay dynamic (default: auto, as many as possible)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="file to write; with --all, JSON file of the table")
     everything = "try every attention in both formats, and print a table, with reasons for failures"
     parser.add_argument("--all", action="store_true", help=everything)
@@ -36,27 +34,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _export(parsed: argparse.Namespace) -> int:
-    _refuse(parsed)
-    return _survey(parsed.output) if parsed.all else _layer(parsed)
-
-
-def _refuse(parsed: argparse.Namespace) -> None:
-    """Refuse missing or meaningless arguments before anything is imported or built.
-
-    Raises:
-        ValueError: an argument is missing or has no meaning; the message names it.
-    """
+    """Refuse missing or meaningless arguments before anything is imported or built; then export."""
     given = {name: getattr(parsed, name) for name in ("length", "dim", "heads", "seed", "format", "sizes")}
     if parsed.all:
         extra = [f"--{name}" for name, value in given.items() if value is not None] + ["--causal"] * parsed.causal
         extra += [parsed.attention] if parsed.attention else []
         if extra:
             raise ValueError(f"--all tries every attention in every format; leave out {', '.join(extra)}")
-        return
+        return _survey(parsed.output)
     lacking = ["ROW"] * (parsed.attention is None) + [f"--{name}" for name in ("length", "dim", "heads") if given[name] is None]
     lacking += ["--output"] * (parsed.output is None)
     if lacking:
         raise ValueError(f"export needs {', '.join(lacking)}; or --all for a table of what can be exported")
+    return _layer(parsed)
 
 
 def _layer(parsed: argparse.Namespace) -> int:

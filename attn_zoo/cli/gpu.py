@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,6 +20,7 @@ from attn_zoo.cost.experiments.zoo_times import ZooTimes
 from attn_zoo.cost.measurement import Measurement
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import attentions, card
+from attn_zoo.result_files import write_json
 
 PARTS = {"kit": 0.30, "times": 0.35, "kernels": 0.20, "table3": 0.15}
 """Parts in their order, each with its share of the time; unused time goes to later parts."""
@@ -61,7 +61,7 @@ def _gpu(parsed: argparse.Namespace) -> int:
     for name in names:
         card(name)
     parsed.out.mkdir(parents=True, exist_ok=True)
-    _write(parsed.out / "environment.json", describe_environment(parsed.device))
+    write_json(parsed.out / "environment.json", describe_environment(parsed.device))
     deadline, well = time.monotonic() + parsed.seconds, True
     left = [part for part in PARTS if part in parsed.parts]
     while left:
@@ -92,7 +92,7 @@ def _kit(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
 
     with ThreadPoolExecutor(AT_A_TIME if device == "cuda" else 1) as pool:
         found = dict(zip(names, pool.map(prove, names), strict=True))
-    _write(file, before | found)
+    write_json(file, before | found)
     counts = {word: sum(told == word for told in found.values()) for word in dict.fromkeys(found.values())}
     print("; ".join(f"{word}: {many}" for word, many in counts.items()), flush=True)
     for name, told in found.items():
@@ -110,15 +110,10 @@ def _times(out: Path, device: str, names: Sequence[str], seconds: float) -> bool
         if before is not None and before.finished and before.grid["attentions"] == list(names):
             print(ZooTimes.report(before), flush=True)
             return ZooTimes.believed(before)
-    return _told([*ATTN_ZOO, *times_words(out, device, names, seconds)], seconds + 30)
-
-
-def times_words(out: Path, device: str, names: Sequence[str], seconds: float) -> list[str]:
-    """Words of the command that times every attention's ``auto``."""
     words = ["measure", "experiment=zoo_times", f"device={device}", f"attentions=[{','.join(names)}]"]
-    words += [f"output={out / 'times.json'}", f"seconds={max(1.0, seconds):.0f}"]
+    words += [f"output={file}", f"seconds={max(1.0, seconds):.0f}"]
     tiny = ["lengths=[64,128]", "tokens=128", "dim=32", "heads=2", "rounds=1", "repeat_seconds=0.001", "precision=fp32"]
-    return words if device == "cuda" else [*words, *tiny]
+    return _told([*ATTN_ZOO, *words, *(tiny if device == "cpu" else [])], seconds + 30)
 
 
 def _kernels(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
@@ -173,9 +168,3 @@ def _python(words: Sequence[str], seconds: float, environment: Mapping[str, str]
         out = stopped.stdout or ""
         return None, out.decode() if isinstance(out, bytes) else out
     return done.returncode, done.stdout
-
-
-def _write(file: Path, content: Any) -> None:
-    beside = file.with_name(f"{file.name}.part")
-    beside.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    beside.replace(file)

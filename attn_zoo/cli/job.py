@@ -98,8 +98,9 @@ def one_run(order: Order, job: Job) -> RunRecord | None:
     """
     processes = Processes.join(job.spec.device)
     processes.check_batch(job.spec.budget.batch_size)
-    check_trackers(order.settings.tracking.to)
-    store, run_id = Store(order.settings.records), job.run_id
+    settings, run_id = order.settings, job.run_id
+    check_trackers(settings.tracking.to)
+    store = Store(settings.records)
     if processes.is_main:
         store.check_writable()  # before each run, since disks fill up in the course of a sweep
     with store.claim(run_id) if processes.is_main else nullcontext(True) as claimed:
@@ -108,7 +109,8 @@ def one_run(order: Order, job: Job) -> RunRecord | None:
         if theirs != run_id:
             raise ValueError("the processes were given different runs; launch each with the same command")
         if known:
-            _say(job, f"recorded already{_by_other_code(known)}{_without_weights(order.settings)}")
+            weights = "; no weights were written; to write them, give another records=FOLDER" if settings.weights.after else ""
+            _say(job, f"recorded already{_by_other_code(known)}{weights}")
             return known
         if not ours:
             _say(job, "left to another process, which is doing it; run the same command again to see its result")
@@ -128,11 +130,6 @@ def _by_other_code(record: RunRecord) -> str:
     then, now = record.environment.get("plugins") or {}, digests()
     changed = [name for name in now if name in then and then[name] != now[name]]
     return f" by an earlier version of {', '.join(changed)}; give another records=FOLDER to repeat it" if changed else ""
-
-
-def _without_weights(settings: Settings) -> str:
-    """Note that a recorded run writes no weights; empty unless weights are asked for."""
-    return "; no weights were written; to write them, give another records=FOLDER" if settings.weights.after else ""
 
 
 def searched_values(spec: RunSpec, tuning: Tuning) -> str:

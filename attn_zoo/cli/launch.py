@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -117,7 +116,9 @@ def check_launch(settings: Settings) -> None:
 
 def at_once(settings: Settings) -> int:
     """Number of runs at a time on this machine: ``workers``, or its number of cores over ``threads``."""
-    return settings.workers or max(1, _cores() // settings.threads)
+    from joblib import cpu_count
+
+    return settings.workers or max(1, cpu_count() // settings.threads)
 
 
 def is_of_a_launcher(error: BaseException) -> bool:
@@ -168,6 +169,12 @@ def ray_arguments(settings: Settings) -> dict[str, Any]:
 def _submitit(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
     import submitit
 
+    class Requeued(submitit.helpers.Checkpointable):
+        """``attempt``, whose job SLURM may stop and queue again; its run then goes on from its own checkpoint."""
+
+        __call__ = staticmethod(attempt)
+
+    requeued = Requeued()  # type: ignore[no-untyped-call]  # submitit leaves its base class untyped
     cluster = "slurm" if kind_of(order.settings) == "slurm" else "local"
     options = _given({name: value for name, value in order.settings.launcher.items() if name != "kind"})
     timeouts = {"slurm_max_num_timeout": options.pop("max_num_timeout")} if cluster == "slurm" else {}
@@ -179,22 +186,8 @@ def _submitit(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
     found: list[Outcome] = []
     for start in range(0, len(jobs), together):
         batch = jobs[start : start + together]
-        found += [job.result() for job in executor.map_array(Requeued(), [order] * len(batch), batch)]
+        found += [job.result() for job in executor.map_array(requeued, [order] * len(batch), batch)]
     return found
-
-
-class Requeued:
-    """Callable for submitit around ``attempt``, whose job SLURM may stop and queue again."""
-
-    def __call__(self, order: Order, job: Job) -> Outcome:
-        """Execute the job."""
-        return attempt(order, job)
-
-    def checkpoint(self, order: Order, job: Job) -> Any:
-        """Submit the same job again; its run goes on from its own checkpoint."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self, order, job)
 
 
 _LAUNCHERS: Mapping[str, Callable[[Order, Sequence[Job]], list[Outcome]]] = {
@@ -207,8 +200,3 @@ _LAUNCHERS: Mapping[str, Callable[[Order, Sequence[Job]], list[Outcome]]] = {
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     return {str(name): value for name, value in options.items() if value is not None}
-
-
-def _cores() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,8 +14,6 @@ from attn_zoo.cost.tables import machine
 from attn_zoo.leaderboard.plots.axes import CostAxis
 from attn_zoo.leaderboard.rows import Row
 
-EXPERIMENT = "growth"
-"""Experiment that measures costs of a layer by sequence length."""
 _QUANTITIES: Mapping[str, tuple[str, str, float]] = {
     "seconds": ("time", "ms", 1e3),
     "peak_bytes": ("peak memory", "MiB", 2**-20),
@@ -30,7 +28,7 @@ def layer_axes(file: Path) -> list[CostAxis]:
         OSError: the file cannot be read.
         ValueError: it is no finished measurement of ``experiment=growth``.
     """
-    found = Measurement.read("--layers", EXPERIMENT, file)
+    found = Measurement.read("--layers", "growth", file)
     if not found.finished:
         raise ValueError(f"{file} was not finished; run the same attn-zoo measure command again, which goes on from there")
     grid = found.grid
@@ -42,18 +40,13 @@ def layer_axes(file: Path) -> list[CostAxis]:
     for length in sorted({cell.length for cell in found.cells}):
         cells = [cell for cell in found.cells if cell.length == length and cell.kind == "training"]
         for quantity, (words, unit, factor) in _QUANTITIES.items():
-            costs = {cell: value for cell in cells if (value := _value(found, cell, quantity, factor)) is not None}
+            costs = {cell: factor * median(values) for cell in cells if (values := found.of(cell).all(quantity))}
             if costs:
                 said = f"{words} at {length:,} tokens"
                 name = f"{words.split()[-1]}-{length}"
                 of = partial(_of, costs=costs, heads=grid["heads"])
                 made.append(CostAxis(name, said, f"{said} ({unit})", of, lambda row: None, source=source))
     return made
-
-
-def _value(found: Measurement, cell: Cell, quantity: str, factor: float) -> float | None:
-    values = found.of(cell).all(quantity)
-    return factor * median(values) if values else None
 
 
 def _of(row: Row, costs: Mapping[Cell, float], heads: int) -> float | None:

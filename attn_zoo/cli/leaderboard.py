@@ -18,7 +18,6 @@ from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.leaderboard.page import html_page, records_from
 from attn_zoo.leaderboard.plots import draw
-from attn_zoo.leaderboard.plots.axes import CostAxis
 from attn_zoo.leaderboard.render.separation import render_separations
 from attn_zoo.leaderboard.separation import separates
 from attn_zoo.records import RunRecord, Store
@@ -120,7 +119,11 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
     _refuse(parsed)
     parsed.records = records_root(parsed)
     if parsed.plots:
-        layers = _layers(parsed.layers) if parsed.layers else []
+        layers = []
+        if parsed.layers:
+            from attn_zoo.cli.layers import layer_axes  # takes a second to import, and no other table needs it
+
+            layers = layer_axes(parsed.layers)
         drawn = draw(_tables(parsed, loaded(parsed.records)), parsed.plots, layers)
         print(f"{len(drawn)} files in {parsed.plots}", file=sys.stderr)
     if parsed.output:
@@ -131,12 +134,6 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
     else:
         parsed.output.write_text(text + "\n", encoding="utf-8")
     return 0
-
-
-def _layers(file: Path) -> list[CostAxis]:
-    from attn_zoo.cli.layers import layer_axes  # takes a second to import, and no other table needs it
-
-    return layer_axes(file)
 
 
 def _refuse(parsed: argparse.Namespace) -> None:

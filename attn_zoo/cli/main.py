@@ -59,26 +59,21 @@ COMMANDS = {
 }
 """Commands by name, in the order of the help."""
 _READ_BY_HYDRA = ("run", "tune")
-"""Commands whose words Hydra parses."""
+"""Commands whose words Hydra parses, by ``run_command`` of their modules."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``attn-zoo`` and return its exit status: 0 success, 1 a check or run failed, 2 bad input, 130 interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    asked = arguments[0] if arguments else ""
     try:
-        refuse_other_form("".join(arguments[:1]), arguments[1:])
-        if arguments[:1] and arguments[0] in KEY_VALUE:
+        refuse_other_form(asked, arguments[1:])
+        if asked in KEY_VALUE:
             _load([word.partition("=")[2] for word in arguments if word.startswith("plugin=")])
             arguments = [word for word in arguments if not word.startswith("plugin=")]
-        if arguments[:1] == ["run"]:
-            from attn_zoo.cli.run import run_command
-
-            return run_command(arguments[1:])
-        if arguments[:1] == ["tune"]:
-            from attn_zoo.cli.tune import tune
-
-            return tune(arguments[1:])
-        parsed = parser(arguments[0] if arguments else "").parse_args(arguments)
+        if asked in _READ_BY_HYDRA:
+            return int(import_module(f"attn_zoo.cli.{asked}").run_command(arguments[1:]))
+        parsed = parser(asked).parse_args(arguments)
         _load(getattr(parsed, "plugin", None) or [])
         return int(parsed.handler(parsed))
     except BrokenPipeError:  # the reader, such as head, has closed the pipe; Python still flushes stdout when it exits
@@ -88,12 +83,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, KeyError | IndexError):  # a bug of the zoo; an UnknownNameError is neither
             raise
         if _comes_of_an_interrupt(error):
-            return _say_interrupted(arguments)
+            return _say_interrupted(asked)
         said = terminal_lines(f"attn-zoo: {error}")
         print(wrap(said) if sys.stderr.isatty() else said, file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
-        return _say_interrupted(arguments, str(stop))
+        return _say_interrupted(asked, str(stop))
 
 
 def _load(paths: Sequence[str]) -> None:
@@ -111,8 +106,8 @@ def _comes_of_an_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) or (behind is not None and _comes_of_an_interrupt(behind))
 
 
-def _say_interrupted(arguments: Sequence[str], kept: str = "") -> int:
-    if arguments[:1] in (["run"], ["tune"]):
+def _say_interrupted(command: str, kept: str = "") -> int:
+    if command in _READ_BY_HYDRA:
         kept = "recorded runs are kept"
     print(f"attn-zoo: interrupted{f'; {kept}, and the same command goes on from there' if kept else ''}", file=sys.stderr)
     return 130

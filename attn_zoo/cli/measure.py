@@ -70,7 +70,8 @@ def measure(words: Sequence[str]) -> int:
         grid.draw(found)
         return 0
     environment = describe_environment(getattr(grid, "device", "cpu"))
-    found = Measurement(name, {**grid.identity(), **_limits(grid)}, grid.protocol, environment, grid.facts())
+    limits = {key: getattr(grid, key) for key in ("seconds", "time_limit") if hasattr(grid, key)}
+    found = Measurement(name, {**grid.identity(), **limits}, grid.protocol, environment, grid.facts())
     output = None if grid.output is None else Path(grid.output)
     if output is not None:
         _go_on(grid, found, output)
@@ -125,10 +126,6 @@ def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     return name, typed_options(owner, kind, given)
 
 
-def _limits(grid: Grid) -> dict[str, Any]:
-    return {name: getattr(grid, name) for name in ("seconds", "time_limit") if hasattr(grid, name)}
-
-
 def _go_on(grid: Grid, found: Measurement, output: Path) -> None:
     """Resume the measurement that ``output`` holds, if it is unfinished and of the same grid, code and kind of machine."""
     try:
@@ -137,7 +134,8 @@ def _go_on(grid: Grid, found: Measurement, output: Path) -> None:
         return
     if not earlier.finished and _identity(grid, earlier) == _identity(grid, found):
         found.take_over(earlier)
-        Work(found.experiment).say(f"{output} holds {sum(1 for _ in found.rows())} rows of this measurement; going on from there")
+        rows = sum(1 for _ in found.rows())
+        print(f"{output} holds {rows} rows of this measurement; going on from there", file=sys.stderr, flush=True)
 
 
 def _identity(grid: Grid, found: Measurement) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 
 import hydra
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -18,7 +17,7 @@ from omegaconf import DictConfig
 from attn_zoo.cli.config import Settings, locations_from, settings_from, spec_from
 from attn_zoo.cli.job import Job
 from attn_zoo.cli.launch import check_launch, kind_of
-from attn_zoo.cli.overrides import parse_overrides, unfold_row
+from attn_zoo.cli.overrides import parse, parse_overrides, unfold_row
 from attn_zoo.cli.search import Study, study_of
 from attn_zoo.records import RunSpec, Store
 from attn_zoo.records.tuning import trials_of
@@ -100,7 +99,7 @@ def plan(words: Sequence[str]) -> Plan:
         check_launch(settings)
         _refuse_shared_runs(settings)
         if settings.tuning.space:
-            everything = OverridesParser.create().parse_overrides([*fixed, *swept])
+            everything = list(map(parse, [*fixed, *swept]))
             return Plan((), settings, study_of(spec_from(base), locations_from(base), settings.tuning, everything))
         if several or base.hydra.mode == RunMode.MULTIRUN:
             params = [f"{key}={value}" for key, value in (base.hydra.sweeper.get("params") or {}).items()]

@@ -62,13 +62,6 @@ class Work:
             described = f"{self.label}: {note}" if note else self.label
             self._bar.update(self._task, completed=self._done, description=described[:room])
 
-    def say(self, line: str) -> None:
-        """Print a line that stays."""
-        if self._bar is not None:
-            self._bar.console.print(line, highlight=False, markup=False)
-        else:
-            print(line, file=sys.stderr, flush=True)
-
     def line(self) -> str:
         """Progress in one line, with the remaining time estimated from the finished parts."""
         seconds = time.monotonic() - self._started

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,14 +78,12 @@ def required_of(parsed: argparse.Namespace) -> Requirements:
     from attn_zoo.cost.grid import resolve_device
     from attn_zoo.recommend import Requirements
 
-    names = ("length", "width", "heads", "batch", "direction", "causal", "padding", "cross", "decode", "trained", "memory", "use")
-    device = resolve_device("auto") if parsed.device == "auto" else parsed.device
-    given = {name: getattr(parsed, name) for name in names}
-    return Requirements(device=device, task=parsed.task, accept=parsed.accept, **given)
+    given = {field.name: getattr(parsed, field.name) for field in fields(Requirements)}
+    given["device"] = resolve_device("auto") if parsed.device == "auto" else parsed.device
+    return Requirements(**given)
 
 
 def _recommend(parsed: argparse.Namespace) -> int:
-    from attn_zoo.cli.findings import read_transplant
     from attn_zoo.cli.records_of import loaded, records_root
     from attn_zoo.cost.grid import resolve_device
     from attn_zoo.leaderboard import tables
@@ -91,6 +91,7 @@ def _recommend(parsed: argparse.Namespace) -> int:
     from attn_zoo.recommend.text import as_json, as_text
     from attn_zoo.recommend.timing import times
     from attn_zoo.registry import card
+    from attn_zoo.result_files import read_results
     from attn_zoo.rows import rows_of
 
     required = required_of(parsed)
@@ -104,17 +105,14 @@ def _recommend(parsed: argparse.Namespace) -> int:
     if controls := [str(row) for row in rows if card(row.attention).control]:
         raise ValueError(f"controls are never recommended; leave {', '.join(controls)} out of --attention")
     records = records_root(parsed) if parsed.records else reference.default()
-    transplant = read_transplant(parsed.transplant or reference.TRANSPLANT) if parsed.trained else None
+    file = parsed.transplant or reference.TRANSPLANT
+    transplant = read_results(file, "transplant", "--transplant", finished=True) if parsed.trained else None
     found = recommend(
         required,
         tables(loaded(records)),
         transplant,
         rows=rows,
-        timer=(lambda required, layers: times(required, layers, _tell)) if parsed.measure else None,
+        timer=partial(times, tell=partial(print, file=sys.stderr, flush=True)) if parsed.measure else None,
     )
     print(as_json(found) if parsed.format == "json" else as_text(found, whole=parsed.all))
     return 0 if found.taken else 1
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

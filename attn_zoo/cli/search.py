@@ -9,10 +9,11 @@ from dataclasses import dataclass, fields, replace
 from itertools import islice, product
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
+from attn_zoo.checks import check_text, check_whole
 from attn_zoo.cli.config import TuningConfig
+from attn_zoo.cli.overrides import parse
 from attn_zoo.contract import Geometry, UnsupportedError
 from attn_zoo.records import Budget, RunRecord, RunSpec
 from attn_zoo.records.tuning import TUNABLE, study_id
@@ -21,8 +22,6 @@ from attn_zoo.rows import RowName, convert_options, typed_options
 from attn_zoo.runner import resolve_spec
 from attn_zoo.runner.count import geometry_of, row_of
 from attn_zoo.runner.metrics import measure_named
-
-SAMPLERS = ("grid", "tpe")
 
 
 class RefusedSearchError(ValueError):
@@ -73,14 +72,9 @@ def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, 
         ValueError: something else than settings of one mechanism on one task is swept, or a number breaks its rule.
         RefusedSearchError: an end of a range is refused.
     """
-    if tuning.sampler not in SAMPLERS:
-        raise ValueError(f"tuning.sampler is {' or '.join(SAMPLERS)}; got {tuning.sampler!r}")
-    least = 0 if tuning.sampler == "grid" else 1
-    if tuning.trials < least or tuning.at_once < 1:
-        raise ValueError(
-            f"tuning.trials and tuning.at_once count trials, so they are at least {least} and 1; "
-            f"got {tuning.trials} and {tuning.at_once}"
-        )
+    check_text("tuning.sampler", tuning.sampler, ("grid", "tpe"))
+    check_whole("tuning.trials", tuning.trials, 0 if tuning.sampler == "grid" else 1)
+    check_whole("tuning.at_once", tuning.at_once)
     wanted = _space(base, locations, tuning, given)
     space = dict(sorted(wanted.items()))
     grid = math.prod(len(_choices(key, text)) for key, text in space.items()) if tuning.sampler == "grid" else 0
@@ -229,7 +223,7 @@ def _choices(key: str, text: str) -> list[Any]:
         assert value.start is not None and value.stop is not None
         steps = int((value.stop - value.start) // value.step)
         return [value.start + at * value.step for at in range(steps + 1)]
-    return [OverridesParser.create().parse_override(f"{key}={one}").value() for one in override.sweep_string_iterator()]
+    return [parse(f"{key}={one}").value() for one in override.sweep_string_iterator()]
 
 
 def _suggest(trial: Any, key: str, text: str) -> Any:
@@ -245,7 +239,7 @@ def _suggest(trial: Any, key: str, text: str) -> Any:
 
 
 def _parsed(key: str, text: str) -> Override:
-    override = OverridesParser.create().parse_override(f"{key}={text}")
+    override = parse(f"{key}={text}")
     if not override.is_sweep_override():
         raise ValueError(f"{key}={text} is one value, but a search needs a range: choice(...), interval(...) or range(...)")
     return override

@@ -16,16 +16,15 @@ from attn_zoo.cost.grid import option
 from attn_zoo.plotting.theme import check_plot
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import build_task, card, stated_options, task_card
+from attn_zoo.result_files import write_json
 from attn_zoo.rows import RowName, hyperparameters, read_rows, rows_of, split, typed_options
-from attn_zoo.terminal import show
+from attn_zoo.terminal import STYLES, show
 from attn_zoo.transplant import Bench, Candidate, Material, Setting, Start, Teacher, Trial, check, gather, load_teacher
 from attn_zoo.transplant.classification_table import classification_table
 from attn_zoo.transplant.classify import labelled
 from attn_zoo.transplant.plot import plot_transplant
-from attn_zoo.transplant.record import begin, earlier, joined, read_record, write_record
+from attn_zoo.transplant.record import begin, earlier, joined, read_record
 from attn_zoo.transplant.table import transplant_table
-
-_STYLES = {"terminal": "simple", "github": "github"}
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,8 @@ def transplant_command(words: Sequence[str]) -> int:
     if len(set(starts)) < len(starts) or len(set(seeds)) < len(seeds):
         raise ValueError("init and seed take different values, separated by commas")
     rows = rows_of(keys.attention, plain="students run the implementation auto", hybrids=True) if keys.attention else []
-    if keys.format not in _STYLES:
-        raise UnknownNameError("format", keys.format, _STYLES)
+    if keys.format not in STYLES:
+        raise UnknownNameError("format", keys.format, STYLES)
     if keys.plot is not None:
         check_plot(Path(keys.plot))
     if keys.read:
@@ -173,18 +172,15 @@ def _do(
             found["points"].append(point)
             found["complete"] = at == len(left)
             if output is not None:
-                write_record(found, output)
+                write_json(output, found)
 
 
 def _show(found: Mapping[str, Any], keys: Keys) -> int:
     """Plot and print a record; return 1 where one of its students failed, unless it was only read."""
     if keys.plot is not None:  # first, as a reader of the table, such as head, may close the pipe
         plot_transplant(found, Path(keys.plot))
-    table = transplant_table(found, _STYLES[keys.format])
+    table = transplant_table(found, STYLES[keys.format])
     if "tasks" in found["data"]:
-        table += "\n\n" + classification_table(found, _STYLES[keys.format])
-    if keys.format == "terminal":
-        show(table)
-    else:
-        print(table)
+        table += "\n\n" + classification_table(found, STYLES[keys.format])
+    show(table, keys.format)
     return int(not keys.read and any(point["failed"] for point in found["points"]))

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import hydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from attn_zoo.cli.config import TuningConfig, in_words, settings_from, store_groups
 from attn_zoo.cli.job import Job, searched_values
-from attn_zoo.cli.overrides import parse_overrides
+from attn_zoo.cli.overrides import parse, parse_overrides
 from attn_zoo.cli.plan import Plan, plan
 from attn_zoo.cli.run import carry_out, hush, plugin_words
 from attn_zoo.cli.search import RefusedSearchError, Study
@@ -56,7 +55,7 @@ class Request:
 
 
 @flushed_denormals()  # before PyTorch starts its threads, which inherit it
-def tune(words: Sequence[str]) -> int:
+def run_command(words: Sequence[str]) -> int:
     """Run ``attn-zoo tune`` with the words after it.
 
     Returns:
@@ -166,7 +165,7 @@ def _written_down(experiment: str) -> TuningConfig:
 def _values(override: Override) -> list[str]:
     """Each value of an override as text, without Hydra's quotes."""
     parts = list(override.sweep_string_iterator()) if override.is_sweep_override() else [override.get_value_element_as_str()]
-    return [str(OverridesParser.create().parse_override(f"key={part}").value()) for part in parts]
+    return [str(parse(f"key={part}").value()) for part in parts]
 
 
 def _count(key: str, value: str) -> int:

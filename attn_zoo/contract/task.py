@@ -13,6 +13,7 @@ from torch import Generator, Tensor
 
 from attn_zoo.checks import check_flag, check_text, check_whole
 from attn_zoo.contract.dataset import DataSet
+from attn_zoo.contract.errors import UnknownNameError
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
@@ -216,6 +217,17 @@ class TaskCard:
     def origin(self) -> str:
         """Dotted path of the class, to find its source."""
         return f"{self.build.__module__}:{self.build.__qualname__}"
+
+    def level(self, name: str | None) -> Level:
+        """Level of a name; None means the first.
+
+        Raises:
+            UnknownNameError: no such level.
+        """
+        chosen = next(iter(self.levels), "") if name is None else name
+        if chosen not in self.levels:
+            raise UnknownNameError(f"level of task {self.name}", chosen, self.levels)
+        return self.levels[chosen]
 
 
 def _with_known_split(method: Callable[[Any, Split], Any]) -> Callable[[Any, Split], Any]:

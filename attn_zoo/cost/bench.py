@@ -14,9 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attn_zoo.cost.energy import NotMeasured, energy_meter, joules_of
 from attn_zoo.cost.memory import by_trying, peak_bytes
 from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.timing import seconds_of, seconds_of_parts
+from attn_zoo.cost.timing import Parts, seconds_of, seconds_of_parts, step_of
 from attn_zoo.cost.workers import out_of_memory
-from attn_zoo.cost.workload import Parts, Workload, bytes_of, step_of
+from attn_zoo.cost.workload import Workload, bytes_of
 from attn_zoo.layer import MultiHeadAttention
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -111,16 +111,11 @@ def exponent(points: Sequence[Figures], quantity: str) -> float | None:
     return fit_exponent(*zip(*known, strict=True)) if len(known) >= 3 else None
 
 
-def quotients_by_length(points: Sequence[Figures], label: str, role: str, kind: str, quantity: str) -> list[Quotient]:
-    """Quotient of mechanism and baseline at each length where both were measured, or where only one of them ran out of memory."""
-    against = {p.cell.length: p for p in baseline(points, role, kind, quantity)}
-    pairs = [(p, against[p.cell.length]) for p in select(points, label, kind) if p.cell.length in against]
-    return [q for ours, theirs in pairs if (q := _quotient(ours, theirs, quantity)) is not None]
-
-
 def crossover(points: Sequence[Figures], label: str, role: str, kind: str, quantity: str) -> Crossover | None:
     """Crossover of a mechanism with a baseline; None where fewer than two lengths can be compared."""
-    found = quotients_by_length(points, label, role, kind, quantity)
+    against = {p.cell.length: p for p in baseline(points, role, kind, quantity)}
+    pairs = [(p, against[p.cell.length]) for p in select(points, label, kind) if p.cell.length in against]
+    found = [q for ours, theirs in pairs if (q := _quotient(ours, theirs, quantity)) is not None]
     if len(found) < 2:
         return None
     lengths = [q.length for q in found]
@@ -144,6 +139,7 @@ def last_fall(lengths: Sequence[int], logs: Sequence[float]) -> float:
 
 
 def _quotient(ours: Figures, theirs: Figures, quantity: str) -> Quotient | None:
+    """Quotient at a length where both were measured, or where only one of them ran out of memory; else None."""
     length, name = ours.cell.length, QUANTITIES[quantity]
     lost = [_ran_out(point, quantity) for point in (ours, theirs)]
     known = [value(point, quantity) for point in (ours, theirs)]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 
+from attn_zoo.checks import check_number, check_whole
 from attn_zoo.cost.bench import PRECISIONS
 from attn_zoo.cost.measurement import Cell, Measurement
 from attn_zoo.cost.probes import Probe
@@ -83,14 +84,11 @@ class Grid:
             raise ValueError(f"precision is one of {', '.join(PRECISIONS)}; got {precision!r}")
 
     def _check_numbers(self) -> None:
-        for names, breaks, bound, rule in (
-            (COUNTS, operator.lt, 1, "must be at least 1"),
-            (ABOVE_ZERO, operator.le, 0, "must be above 0"),
-            (NOT_BELOW_ZERO, operator.lt, 0, "must not be below 0"),
-        ):
+        above, least = partial(check_number, above=0), partial(check_number, least=0)
+        for names, check in ((COUNTS, check_whole), (ABOVE_ZERO, above), (NOT_BELOW_ZERO, least)):
             for name in names:
-                if (value := getattr(self, name, None)) is not None and breaks(value, bound):
-                    raise ValueError(f"{name} {rule}; got {value}")
+                if (value := getattr(self, name, None)) is not None:
+                    check(name, value)
         if (rounds := getattr(self, "rounds", self.fewest_rounds)) < self.fewest_rounds:
             raise ValueError(f"rounds must be at least {self.fewest_rounds} for an interval; got {rounds}")
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, AttentionCard, Frames, Geometry, Pairs, Patches, Problem, TaskSpec, UnknownNameError
+from attn_zoo.contract import Attention, AttentionCard, Frames, Geometry, Pairs, Patches, Problem, TaskSpec
 from attn_zoo.cost.bench import Subject, build_layer, random_tokens
 from attn_zoo.encoder import LOSSES, build_model
 from attn_zoo.encoder.token import Block
@@ -159,13 +159,10 @@ def task_model(task: str, level: str | None) -> tuple[TaskSpec, dict[str, Any]]:
         ValueError: the task reads images.
     """
     entry = task_card(task)
-    name = level or next(iter(entry.levels), None)
-    if name is not None and name not in entry.levels:
-        raise UnknownNameError(f"level of task {entry.name}", name, entry.levels)
-    chosen = entry.levels[name] if name is not None else None
-    spec = build_task(entry.name, **({} if chosen is None else chosen.options)).spec
+    chosen = entry.level(level)
+    spec = build_task(entry.name, **chosen.options).spec
     if isinstance(spec.inputs, Patches):
         raise ValueError(
             f"level=model is measured over several lengths, and the images of {entry.name} have only one; choose another task"
         )
-    return spec, {} if chosen is None else dict(chosen.model)
+    return spec, dict(chosen.model)

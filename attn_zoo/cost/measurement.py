@@ -10,6 +10,7 @@ from typing import Any
 
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.protocol import TimingProtocol
+from attn_zoo.result_files import read_results, write_text
 
 NO_TIME = "no time left"
 """Beginning of the failure of a cell that was left out for lack of time; the same command measures it later."""
@@ -125,14 +126,7 @@ class Measurement:
             ValueError: it holds no measurement, one of another experiment, or an incomplete one.
         """
         try:
-            data = json.loads(file.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{key} must be a file that output= wrote; {file} holds no JSON ({error})") from error
-        kind = data.get("experiment") if isinstance(data, dict) else None
-        if kind != experiment:
-            raise ValueError(f"{key} must be a file that output= of experiment={experiment} wrote; {file} is of another kind")
-        try:
-            return cls.from_dict(data)
+            return cls.from_dict(read_results(file, experiment, key))
         except (KeyError, TypeError) as error:
             raise ValueError(f"{file} is not a complete measurement: {type(error).__name__}: {error}; measure it again") from error
 
@@ -142,9 +136,7 @@ class Measurement:
         lists = {name: ",\n".join(json.dumps(each, sort_keys=True) for each in plain.pop(name)) for name in ("cells", "rows")}
         head = json.dumps(plain, indent=1, sort_keys=True).removesuffix("\n}")
         body = ",\n".join(f' "{name}": [\n{lines}\n ]' for name, lines in lists.items())
-        beside = file.with_name(f"{file.name}.part")
-        beside.write_text(f"{head},\n{body}\n}}\n", encoding="utf-8")
-        beside.replace(file)
+        write_text(file, f"{head},\n{body}\n}}\n")
 
     @property
     def finished(self) -> bool:

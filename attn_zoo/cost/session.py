@@ -17,7 +17,7 @@ import psutil
 
 from attn_zoo.cost.grid import Grid
 from attn_zoo.cost.measurement import NO_TIME, Cell, Measurement
-from attn_zoo.cost.probes import Ask, Probe
+from attn_zoo.cost.probes import Probe
 from attn_zoo.cost.workers import Worker, WorkerError
 
 LEAST_ROUNDS = 3
@@ -134,7 +134,7 @@ class Session:
         return not (slow or over or len(values) > turn or probe.quantity in figures.failures)
 
     def _take(self, cell: Cell, probe: Probe) -> None:
-        time_limit = getattr(self.grid, "time_limit", math.inf)
+        figures, time_limit = self.found.of(cell), getattr(self.grid, "time_limit", math.inf)
 
         def ask(method: str, *arguments: Any) -> Any:
             limit = min(time_limit, self._left_or_stop())
@@ -142,7 +142,10 @@ class Session:
 
         try:
             self._left_or_stop()
-            self._keep(cell, probe, ask)
+            for quantity, value in probe.take(ask, figures).items():
+                figures.values.setdefault(quantity, []).extend(value if isinstance(value, list) else [value])
+                if quantity == "seconds":
+                    self._steps[cell] = figures.all(quantity)[-1]
         except WorkerError as error:
             if self.grid.whole_groups:
                 raise
@@ -150,13 +153,6 @@ class Session:
             self._fail(cell, probe, f"{NO_TIME}: {error}" if over else str(error))
         except ValueError as error:
             self._fail(cell, probe, f"failed: {error}")
-
-    def _keep(self, cell: Cell, probe: Probe, ask: Ask) -> None:
-        figures = self.found.of(cell)
-        for quantity, value in probe.take(ask, figures).items():
-            figures.values.setdefault(quantity, []).extend(value if isinstance(value, list) else [value])
-            if quantity == "seconds":
-                self._steps[cell] = figures.all(quantity)[-1]
 
     def _fail(self, cell: Cell, probe: Probe, why: str) -> None:
         """Note a failure; if the probe is needed, note it for all missing quantities of the cell."""

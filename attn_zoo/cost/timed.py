@@ -29,8 +29,6 @@ HELD_MATRICES = {"forward": 2, "training": 3}
 """Minimum number of length × length matrices that materialised softmax holds at once for a head: scores and weights; in the
 backward pass the weights, their gradient and the gradient of the scores."""
 
-MATERIALISED = Cell("softmax:eager", "", 0, role="materialised", subject=Subject("softmax", {}, "eager"))
-
 
 def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
     """Subjects of rows of the command line, by their label in tables; options whose default follows the length are left out.
@@ -50,7 +48,7 @@ def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
 
 def softmax_layers(device: str) -> list[Cell]:
     """Cells of softmax, materialised and with each fused back end of the device."""
-    cells = [MATERIALISED]
+    cells = [Cell("softmax:eager", "", 0, role="materialised", subject=Subject("softmax", {}, "eager"))]
     for backend in BACKENDS if device == "cuda" else [None]:
         label = "softmax:sdpa" if backend is None else f"softmax:sdpa ({backend})"
         cells.append(Cell(label, "", 0, role="sdpa", subject=Subject("softmax", {}, "sdpa", backend)))
@@ -96,13 +94,10 @@ class Timed(Grid):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.protocol.describe()  # making the protocol checks its values
-        for cell in {cell.label: cell for group in self.groups() for cell in group}.values():
-            self._check_subject(cell.subject)
-
-    def _check_subject(self, subject: Subject | None) -> None:
-        if subject and (why := unavailable(subject.implementation, self.torch_device, PRECISIONS[self.precision])):
-            known = ", ".join(card(subject.attention).implementations)
-            raise ValueError(f"{subject.attention}:{subject.implementation} cannot run: {why}; choose another of {known}")
+        for subject in {cell.label: cell.subject for group in self.groups() for cell in group}.values():
+            if subject and (why := unavailable(subject.implementation, self.torch_device, PRECISIONS[self.precision])):
+                known = ", ".join(card(subject.attention).implementations)
+                raise ValueError(f"{subject.attention}:{subject.implementation} cannot run: {why}; choose another of {known}")
 
     @property
     def torch_device(self) -> torch.device:

@@ -15,6 +15,9 @@ UNSTABLE = 0.2
 
 MOST_REPEATS = 1000
 
+Parts = tuple[Callable[[Any], Any], ...]
+"""Parts of a step; each gets the result of the part before, the first one None."""
+
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     """Lower quartile, median and upper quartile; one value is all three.
@@ -55,56 +58,53 @@ def seconds_of(
     On CUDA the time is taken by events on the stream around all repetitions, without waiting in between.
     """
     repeats = repeats_for(warm_up(step, device, warmup), at_least, most_repeats)
-    if device.type != "cuda":
-        started = time.perf_counter()
-        for _ in range(repeats):
-            step()
-        return (time.perf_counter() - started) / repeats
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
+    start = _mark(device)
     for _ in range(repeats):
         step()
-    end.record()
-    torch.cuda.synchronize(device)
-    return float(start.elapsed_time(end)) * 1e-3 / repeats
+    end = _mark(device)
+    wait(device)
+    return _seconds_between(start, end) / repeats
 
 
 def seconds_of_parts(
-    parts: Sequence[Callable[[Any], Any]],
-    device: torch.device,
-    at_least: float,
-    warmup: int | None = None,
-    most_repeats: int = MOST_REPEATS,
+    parts: Parts, device: torch.device, at_least: float, warmup: int | None = None, most_repeats: int = MOST_REPEATS
 ) -> tuple[float, ...]:
-    """Seconds of each part of one step; each gets the result of the part before it, the first one None.
+    """Seconds of each part of one step; like ``seconds_of``, with marks before, between and after the parts."""
+    repeats = repeats_for(warm_up(step_of(parts), device, warmup), at_least, most_repeats)
+    steps = []
+    for _ in range(repeats):
+        result, marks = None, [_mark(device)]
+        for part in parts:
+            result = part(result)
+            marks.append(_mark(device))
+        steps.append(marks)
+    wait(device)
+    return tuple(sum(_seconds_between(*marks[at : at + 2]) for marks in steps) / repeats for at in range(len(parts)))
 
-    Like ``seconds_of``; the clock is read, or on CUDA an event recorded, before, between and after the parts.
-    """
+
+def _mark(device: torch.device) -> Any:
+    """Point in time: a reading of the clock, or on CUDA an event on the stream."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _seconds_between(start: Any, end: Any) -> float:
+    """Seconds between two marks; those on CUDA must have happened."""
+    return end - start if isinstance(start, float) else start.elapsed_time(end) * 1e-3
+
+
+def step_of(parts: Parts) -> Callable[[], None]:
+    """Combine the parts into one call."""
 
     def step() -> None:
         result = None
         for part in parts:
             result = part(result)
 
-    repeats = repeats_for(warm_up(step, device, warmup), at_least, most_repeats)
-    if device.type != "cuda":
-        taken = [0.0] * len(parts)
-        for _ in range(repeats):
-            result, before = None, time.perf_counter()
-            for at, part in enumerate(parts):
-                result = part(result)
-                now = time.perf_counter()
-                taken[at], before = taken[at] + now - before, now
-        return tuple(seconds / repeats for seconds in taken)
-    marks = [[torch.cuda.Event(enable_timing=True) for _ in range(len(parts) + 1)] for _ in range(repeats)]
-    for start, *ends in marks:
-        result = None
-        start.record()
-        for part, end in zip(parts, ends, strict=True):
-            result = part(result)
-            end.record()
-    torch.cuda.synchronize(device)
-    return tuple(sum(m[at].elapsed_time(m[at + 1]) for m in marks) * 1e-3 / repeats for at in range(len(parts)))
+    return step
 
 
 def warm_up(step: Callable[[], object], device: torch.device, steps: int | None = None) -> float:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
+
+from attn_zoo.cost.timing import Parts
 
 CLIP_NORM = 1.0
 """Norm to which gradients are clipped before the optimiser's step, the runner's default."""
 
 Inputs = tuple[Tensor, ...]
-
-Parts = tuple[Callable[[Any], Any], ...]
-"""Parts of a step; each gets the result of the part before, the first one None."""
 
 
 class Workload:
@@ -78,17 +76,6 @@ class Workload:
         torch.nn.utils.clip_grad_norm_(self.module.parameters(), CLIP_NORM)
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
-
-
-def step_of(parts: Parts) -> Callable[[], None]:
-    """Combine the parts into one call."""
-
-    def step() -> None:
-        result = None
-        for part in parts:
-            result = part(result)
-
-    return step
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:

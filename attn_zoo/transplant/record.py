@@ -42,15 +42,8 @@ def begin(setting: Setting, teacher: Teacher, material: Material, environment: M
     }
 
 
-def write_record(found: Mapping[str, Any], path: Path) -> None:
-    """Write a record atomically."""
-    temporary = path.with_name(f"{path.name}.part")
-    temporary.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    temporary.replace(path)
-
-
 def read_record(path: Path) -> dict[str, Any]:
-    """Read a file that ``write_record`` wrote.
+    """Read the file of a record.
 
     Raises:
         ValueError: the file is not a record of a transplant, or has another schema.

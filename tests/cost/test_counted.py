@@ -391,7 +391,7 @@ def test_what_there_is_no_time_for_is_said_and_counted_later(tmp_path, capsys):
 
 def test_command_refuses_what_is_wrong_before_it_counts(capsys):
     for words, says in (
-        (["level=model"], "level must be one of mechanism, layer, block"),
+        (["level=model"], "level is 'mechanism' or 'layer' or 'block'; got 'model'"),
         (["heads=3"], "dim must be divisible by heads"),
         (["lengths=[]"], "lengths are different whole numbers of at least 1"),
         (["attentions=[softmax:triton]"], "no implementation of softmax is called 'triton'"),

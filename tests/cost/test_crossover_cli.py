@@ -72,7 +72,7 @@ def test_what_was_written_can_be_shown_and_drawn_again(tmp_path, capsys):
         ([*CROSSOVER, "plot=x.pdf"], "plot must end in .svg or .png; got 'x.pdf'"),
         ([*CROSSOVER, "plot=no/x.svg"], "plot must be a file in a folder that exists"),
         ([*CROSSOVER, "read=none.json"], "none.json"),
-        ([*CROSSOVER, "read=list.json"], "list.json is of another kind"),
+        ([*CROSSOVER, "read=list.json"], "list.json is a file of another kind"),
         ([*CROSSOVER, "read=words.json"], "words.json holds no JSON"),
         ([*CROSSOVER, "lengths=[300]"], "lengths are at least two different whole numbers"),
         ([*CROSSOVER, "attentions=[linfomer]"], "linformer"),

@@ -17,7 +17,7 @@ from attn_zoo.cost.bench import MatrixProducts
 from attn_zoo.cost.experiments import peers
 from attn_zoo.cost.experiments.peers import PRODUCT, Peers
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, Peer, builder, compared_rows
+from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, Peer, build_side, compared_rows
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.session import LEAST_ROUNDS, Session
 from attn_zoo.cost.timed import KINDS
@@ -95,7 +95,7 @@ def test_the_rate_of_the_floor_is_that_of_the_device_measured(device, monkeypatc
 def test_both_sides_of_linformer_are_the_same_map_on_the_same_weights():
     torch.manual_seed(0)
     row = ours("linformer[projected_length=12]")
-    own, theirs = (builder("linformer", side, 32, 4, row)(48).double() for side in (OURS, "linformer"))
+    own, theirs = (build_side("linformer", side, 32, 4, row, 48).double() for side in (OURS, "linformer"))
     assert isinstance(own, MultiHeadAttention)
     mechanism, held = own.mechanism, own.state_dict()
     assert isinstance(mechanism, CompressingAttention)
@@ -113,7 +113,7 @@ def test_a_core_between_our_projections_is_the_same_map_on_the_same_weights(name
         pytest.skip(f"{'; '.join(reasons)} (extra: peers)")
     (side,) = COMPARISONS[name].peers
     torch.manual_seed(0)
-    own, theirs = (builder(name, each, 32, 4, ours(name))(128).double() for each in (OURS, side))
+    own, theirs = (build_side(name, each, 32, 4, ours(name), 128).double() for each in (OURS, side))
     held = own.state_dict()
     theirs.load_state_dict({key.removeprefix("projections."): held[key] for key in held})
     tokens = torch.randn(2, 128, 32, dtype=torch.float64)
@@ -128,7 +128,7 @@ def test_every_side_runs_and_learns(name):
     shared = COMPARISONS[name].hyperparameter
     row = ours(small.get(name, f"{name}[{shared}=8]" if shared else name))
     for side in [OURS, *COMPARISONS[name].peers]:
-        layer = builder(name, side, 32, 2, row)(256)
+        layer = build_side(name, side, 32, 2, row, 256)
         tokens = torch.randn(1, 256, 32, requires_grad=True)
         out = layer(tokens)
         out.sum().backward()
@@ -142,7 +142,7 @@ def test_every_side_runs_and_learns(name):
         ({"dim": 10, "heads": 4}, "dim must be divisible by heads"),
         ({"lengths": [8, 64]}, "lengths must be at least twice the projected_length of linformer, 8; got"),
         ({"lengths": []}, "lengths are different whole numbers"),
-        ({"rounds": 0}, "rounds must be at least 1"),
+        ({"rounds": 0}, "rounds counts something, so it is a whole number of at least 1"),
         ({"allocator": "jemalloc"}, "protocol.allocator is one of default, keep; got 'jemalloc'"),
         ({"mechanisms": ["linformr"]}, "no mechanism of experiment=peers is called 'linformr'; did you mean 'linformer'"),
         ({"mechanisms": []}, "mechanisms must name at least one of linformer"),

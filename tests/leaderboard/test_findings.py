@@ -347,7 +347,7 @@ def test_the_command_prints_them(folder, capsys):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("{", "is no JSON"),
+        ("{", "holds no JSON"),
         ('{"experiment": "growth"}', "is a file of growth"),
         ("[]", "another kind"),
         ("unfinished", "was not finished"),

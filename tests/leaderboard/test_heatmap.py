@@ -307,13 +307,13 @@ def test_records_that_count_mechanisms_alone_show_them_at_one_length():
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"experiment": "growth"}, "experiment=counted wrote; .* is of growth"), ({"complete": False}, "not finished")],
+    [({"experiment": "growth"}, "experiment=counted wrote; .* is a file of growth"), ({"complete": False}, "not finished")],
 )
 def test_a_file_of_other_figures_is_refused(tmp_path, changes, said):
     with pytest.raises(ValueError, match=said):
         counted_columns([counted(tmp_path, **changes)])
     (tmp_path / "broken.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match="not valid JSON"):
+    with pytest.raises(ValueError, match="holds no JSON"):
         counted_columns([tmp_path / "broken.json"])
 
 

@@ -238,7 +238,7 @@ def test_a_queue_that_takes_no_jobs_is_said_and_not_asked_again(tmp_path, monkey
     ],
 )
 def test_as_many_runs_at_once_as_workers_say_or_cores_give(words, expected, groups, monkeypatch):
-    monkeypatch.setattr("attn_zoo.cli.launch._cores", lambda: 12)
+    monkeypatch.setattr("joblib.cpu_count", lambda: 12)
     assert at_once(plan(words).settings) == expected
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from attn_zoo.analysis.error import ApproximationError, Reference
 from attn_zoo.analysis.plot_error import plot_error
+from attn_zoo.checks import check_whole
 from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said
-from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, show_as, write
+from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, deliver
 from attn_zoo.cli.progress import tracked
 from attn_zoo.plotting.theme import short
 from attn_zoo.records import describe_environment
@@ -42,16 +43,13 @@ def add_to(analyses: Any) -> None:
 
 def _error(parsed: argparse.Namespace) -> int:
     rows = rows_of(attentions() if parsed.attention == ["all"] else parsed.attention, plain=PLAIN)
-    if parsed.seeds < 1:
-        raise ValueError(f"--seeds counts draws, so it is at least 1; got {parsed.seeds}")
+    check_whole("--seeds", parsed.seeds)
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)
     layers, inputs = inputs_of(parsed)
     found = measure_error(Reference(layers), rows, inputs, seeds=parsed.seeds, first_seed=parsed.seed)
-    show_as(error_table(found, parsed.format), parsed.format)
-    if parsed.output is not None:
-        _write(found, parsed.output)
-    return 0
+    texts = {"error.csv": error_table(found, "csv"), "error.json": as_json(found)}
+    return deliver(parsed, error_table(found, parsed.format), texts, partial(plot_error, found, title=said(found["inputs"])))
 
 
 def measure_error(
@@ -173,9 +171,3 @@ def _legend(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list
     lines += [f"{row['label']}: {warning}" for row in rows for warning in row["warnings"]]
     lines += [f"left out, {refused['label']}: {refused['reason']}" for refused in found["refused"]]
     return lines
-
-
-def _write(found: Mapping[str, Any], folder: Path) -> None:
-    drawn = plot_error(found, folder, title=said(found["inputs"]))
-    texts = {"error.csv": error_table(found, "csv"), "error.json": as_json(found)}
-    write(folder, texts, [path.name for path in drawn])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from attn_zoo.cli.analyze.results import add_results, as_json, show_as, write
+from attn_zoo.cli.analyze.results import add_results, as_json, deliver
 from attn_zoo.cli.records_of import add_records, loaded, records_root
 from attn_zoo.leaderboard.figure3 import figure3_data, figure3_page, read_figure
+from attn_zoo.leaderboard.figure3.plot import plot_figure3
 
 FOLDER = "linformer_figure3"
 """Default folder of records, to which the experiment writes."""
@@ -28,12 +29,9 @@ def add_to(analyses: Any) -> None:
 def _figure3(parsed: argparse.Namespace) -> int:
     parsed.records = parsed.records or FOLDER
     figure = read_figure(loaded(records_root(parsed)))
-    found = as_json(figure3_data(figure))
-    show_as(found if parsed.format == "json" else figure3_page(figure, parsed.format), parsed.format)
     if parsed.output is not None:
-        from attn_zoo.leaderboard.figure3.plot import plot_figure3
-
         parsed.output.mkdir(parents=True, exist_ok=True)
-        drawn = plot_figure3(figure, parsed.output / "figure3.png", parsed.output / "figure3.svg")
-        write(parsed.output, {"figure3.md": figure3_page(figure, "github"), "figure3.json": found}, [path.name for path in drawn])
-    return 0
+    data = as_json(figure3_data(figure))
+    texts = {"figure3.md": figure3_page(figure, "github"), "figure3.json": data}
+    text = data if parsed.format == "json" else figure3_page(figure, parsed.format)
+    return deliver(parsed, text, texts, lambda folder: plot_figure3(figure, folder / "figure3.png", folder / "figure3.svg"))

@@ -55,12 +55,10 @@ def inputs_of(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[s
     """
     if parsed.inputs == "random":
         return _random(parsed)
-    for option in ("heads", "head_dim", "scale"):
-        if getattr(parsed, option) is not None:
+    for option, default in (("heads", None), ("head_dim", None), ("scale", None), ("causal", False)):
+        if getattr(parsed, option) != default:
             name = option.replace("_", "-")
             raise ValueError(f"--{name} is an option of random inputs; {parsed.inputs} sets its own; leave it out")
-    if parsed.causal:
-        raise ValueError(f"--causal is an option of random inputs; {parsed.inputs} is causal or not by itself; leave it out")
     subject = load_subject(request_of(parsed, parsed.inputs))
     batches = tracked(subject.batches, f"queries, keys and values of {subject.name}")
     layers = gather([attention_inputs(subject.model, batch) for batch in batches])
@@ -68,11 +66,9 @@ def inputs_of(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[s
 
 
 def _random(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[str, Any]]:
-    for option in ("text", "images"):
-        if getattr(parsed, option) is not None:
+    for option, default in (("text", None), ("images", None), ("weights", "auto")):
+        if getattr(parsed, option) != default:
             raise ValueError(f"--{option} is an option for models; name one with --inputs, or leave it out")
-    if parsed.weights != "auto":
-        raise ValueError("--weights is an option for models; name one with --inputs, or leave it out")
     length, heads, width, scale = (value if (value := getattr(parsed, name)) is not None else _RANDOM[name] for name in _RANDOM)
     layers = [random_inputs(parsed.sentences, heads, length, width, scale=scale, seed=parsed.seed, causal=parsed.causal)]
     return layers, {"name": "random", "weights": None, "data": "independent normal numbers", "scale": scale, **_shape(layers)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from attn_zoo.analysis.effective import effective_matrix, matrix_facts
 from attn_zoo.analysis.feeding import build_layers
 from attn_zoo.analysis.plot_matrix import plot_matrix
 from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said
-from attn_zoo.cli.analyze.results import add_results, as_json, show_as, write
+from attn_zoo.cli.analyze.results import add_results, as_json, deliver
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import card, stated_options
 from attn_zoo.rows import RowName, rows_of
@@ -50,10 +51,9 @@ def _matrix(parsed: argparse.Namespace) -> int:
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)
     found, effective, exact = measure_matrix(parsed, rows[0])
-    show_as(as_json(found) if parsed.format == "json" else _text(found), parsed.format)
-    if parsed.output is not None:
-        _write(found, effective, exact, parsed.output)
-    return 0
+    text = as_json(found)
+    draw = partial(_draw, found, effective, exact)
+    return deliver(parsed, text if parsed.format == "json" else _text(found), {"matrix.json": text}, draw)
 
 
 def measure_matrix(
@@ -109,9 +109,9 @@ def _place(found: Mapping[str, Any]) -> str:
     return f"layer {found['layer']}, head {found['head']}, sequence {found['sentence']}"
 
 
-def _write(found: Mapping[str, Any], effective: Tensor, exact: Tensor, folder: Path) -> None:
-    for name, matrix in (("effective", effective), ("exact", exact)):
-        np.save(folder / f"{name}.npy", matrix.numpy())
+def _draw(found: Mapping[str, Any], effective: Tensor, exact: Tensor, folder: Path) -> list[Path]:
+    saved = [folder / "effective.npy", folder / "exact.npy"]
+    for path, matrix in zip(saved, (effective, exact), strict=True):
+        np.save(path, matrix.numpy())
     title = f"{said(found['inputs'])}\n{_place(found)}"
-    drawn = plot_matrix(effective, exact, folder, name=found["label"], title=title)
-    write(folder, {"matrix.json": as_json(found)}, ["effective.npy", "exact.npy", *(path.name for path in drawn)])
+    return [*saved, *plot_matrix(effective, exact, folder, name=found["label"], title=title)]

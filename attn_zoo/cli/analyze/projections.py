@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from attn_zoo.analysis.captured import attention_inputs
@@ -11,8 +12,9 @@ from attn_zoo.analysis.inputs import gather
 from attn_zoo.analysis.plot_projections import plot_projections
 from attn_zoo.analysis.projections import Kind, ProjectionErrors, least_length, measure_projections
 from attn_zoo.analysis.sources import Subject, load_subject
+from attn_zoo.checks import check_whole
 from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, request_of
-from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, show_as, write
+from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, deliver
 from attn_zoo.cli.progress import tracked
 from attn_zoo.records import describe_environment
 
@@ -43,8 +45,8 @@ def add_to(analyses: Any) -> None:
 
 
 def _projections(parsed: argparse.Namespace) -> int:
-    if parsed.steps < 1 or parsed.draws < 1:
-        raise ValueError(f"--steps and --draws are at least 1; got {parsed.steps} and {parsed.draws}")
+    check_whole("--steps", parsed.steps)
+    check_whole("--draws", parsed.draws)
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)
     models = []
@@ -57,12 +59,8 @@ def _projections(parsed: argparse.Namespace) -> int:
         errors = measure_projections(layers, lengths, draws=parsed.draws, steps=parsed.steps, seed=parsed.seed)
         models.append(described(subject, errors, n, len(layers[0].query)))
     found = {"analysis": "projections", "models": models, "environment": describe_environment("cpu")}
-    show_as(projections_table(found, parsed.format), parsed.format)
-    if parsed.output is not None:
-        drawn = plot_projections(found, parsed.output)
-        texts = {"projections.csv": projections_table(found, "csv"), "projections.json": as_json(found)}
-        write(parsed.output, texts, [path.name for path in drawn])
-    return 0
+    texts = {"projections.csv": projections_table(found, "csv"), "projections.json": as_json(found)}
+    return deliver(parsed, projections_table(found, parsed.format), texts, partial(plot_projections, found))
 
 
 def described(subject: Subject, errors: ProjectionErrors, length: int, sequences: int) -> dict[str, Any]:

@@ -13,9 +13,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from attn_zoo.terminal import show, wrap
-
-_STYLES = {"terminal": "simple", "github": "github"}
+from attn_zoo.terminal import STYLES, show, wrap
 
 
 def add_results(
@@ -42,21 +40,17 @@ def as_csv(rows: Iterable[Sequence[Any]]) -> str:
 def as_table(rows: Sequence[Sequence[str]], head: Sequence[str], format: str, notes: Iterable[str], *, left: int = 0) -> str:
     """Table with a list of notes beneath; the first column and the last ``left`` are aligned on the left."""
     align = ("left", *["right"] * (len(head) - 1 - left), *["left"] * left)
-    table = tabulate(rows, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)
+    table = tabulate(rows, head, tablefmt=STYLES[format], disable_numparse=True, colalign=align)
     return table + "\n\n" + "\n".join(f"- {note}" for note in notes)
 
 
-def show_as(text: str, format: str) -> None:
-    """Print a result; its tables fit the terminal unless a format for files was asked for."""
-    if format == "terminal":
-        show(text)
-    else:
-        print(text)
-
-
-def write(folder: Path, texts: Mapping[str, str], others: Sequence[str]) -> None:
-    """Write texts into files of a folder, by file name; print these names and ``others``, the files written before."""
-    for name, text in texts.items():
-        (folder / name).write_text(text + "\n", encoding="utf-8")
-    said = f"written to {folder}: {', '.join([*texts, *others])}"
-    print(wrap(said) if sys.stderr.isatty() else said, file=sys.stderr)
+def deliver(parsed: argparse.Namespace, text: str, texts: Mapping[str, str], draw: Callable[[Path], Sequence[Path]]) -> int:
+    """Print a result; with ``--output`` draw its pictures into the folder, write ``texts`` by file name, and print all names."""
+    show(text, parsed.format)
+    if parsed.output is not None:
+        drawn = draw(parsed.output)
+        for name, content in texts.items():
+            (parsed.output / name).write_text(content + "\n", encoding="utf-8")
+        said = f"written to {parsed.output}: {', '.join([*texts, *(path.name for path in drawn)])}"
+        print(wrap(said) if sys.stderr.isatty() else said, file=sys.stderr)
+    return 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from attn_zoo.analysis import Spectrum, SpectrumAverage, attention_matrices, default_index
 from attn_zoo.analysis.plot import plot_spectrum
 from attn_zoo.analysis.sources import Subject, load_subject
 from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, request_of
-from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, show_as, write
+from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, deliver
 from attn_zoo.cli.progress import tracked
 from attn_zoo.records import describe_environment
 
@@ -52,10 +52,10 @@ def _spectrum(parsed: argparse.Namespace) -> int:
     spectrum = measure_spectrum(subject, parsed.index)
     index = default_index(spectrum.rank) if parsed.index is None else parsed.index
     found = summary(spectrum, index, subject)
-    show_as(spectrum_table(found, parsed.format), parsed.format)
-    if parsed.output is not None:
-        _write(spectrum, found, parsed.output, parsed.log_index)
-    return 0
+    title = f"{found['model']}, weights {found['weights']}\n{found['sequences']} sequences of {found['data']}"
+    draw = partial(plot_spectrum, spectrum, index, title=title, log_index=parsed.log_index)
+    texts = {"spectrum.csv": _curves(spectrum), "spectrum.json": as_json(found)}
+    return deliver(parsed, spectrum_table(found, parsed.format), texts, draw)
 
 
 def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
@@ -112,10 +112,8 @@ def _rows(spectrum: Spectrum, index: int) -> Iterator[list[Any]]:
         yield [name, *(float(figure) for of in (share, rank) for figure in (of.min(), of.mean(), of.max()))]
 
 
-def _write(spectrum: Spectrum, found: Mapping[str, Any], folder: Path, log_index: bool) -> None:
+def _curves(spectrum: Spectrum) -> str:
+    """Cumulative singular values of every head as CSV."""
     curves = ((layer, head, curve) for layer, heads in enumerate(spectrum.mean.tolist()) for head, curve in enumerate(heads))
     rows = [(layer, head, k, f"{value:.9g}") for layer, head, curve in curves for k, value in enumerate(curve, start=1)]
-    title = f"{found['model']}, weights {found['weights']}\n{found['sequences']} sequences of {found['data']}"
-    drawn = plot_spectrum(spectrum, found["index"], folder, title=title, log_index=log_index)
-    texts = {"spectrum.csv": as_csv([("layer", "head", "index", "value"), *rows]), "spectrum.json": as_json(found)}
-    write(folder, texts, [path.name for path in drawn])
+    return as_csv([("layer", "head", "index", "value"), *rows])

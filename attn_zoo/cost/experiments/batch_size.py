@@ -25,14 +25,11 @@ class BatchSize(Timed, AttentionRows):
     @staticmethod
     def report(found: Measurement) -> str:
         batches = sorted({cell.batch for cell in found.cells})
-        by = {
-            (cell.label, cell.length, cell.kind, cell.batch): figure_or_reason(each, found.protocol, factor=1e3 / cell.batch)
-            for cell, each in found.cells.items()
-        }
-        rows = [
-            [label, str(length), KINDS[kind], *(by[label, length, kind, batch] for batch in batches)]
-            for label, length, kind in dict.fromkeys((cell.label, cell.length, cell.kind) for cell in found.cells)
-        ]
+        rows = []
+        for label, length, kind in dict.fromkeys((cell.label, cell.length, cell.kind) for cell in found.cells):
+            cells = [found.of(Cell(label, kind, length, batch)) for batch in batches]
+            times = [figure_or_reason(each, found.protocol, factor=1e3 / each.cell.batch) for each in cells]
+            rows.append([label, str(length), KINDS[kind], *times])
         head = ["attention", "n", "direction", *(f"batch {batch}" for batch in batches)]
         said = (
             "Milliseconds a sequence: the time of a step over its batch. One layer with its projections, width "

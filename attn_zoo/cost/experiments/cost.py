@@ -23,55 +23,40 @@ WORDS = {
 }
 
 
-class Steps:
-    """Figures by label, length, direction and batch."""
-
-    def __init__(self, found: Measurement) -> None:
-        self.protocol = found.protocol
-        self.rows = list(dict.fromkeys((cell.label, cell.length) for cell in found.cells))
-        self._by = {(cell.label, cell.length, cell.kind, cell.batch): figures for cell, figures in found.cells.items()}
-
-    def one(self, label: str, length: int, kind: str) -> Figures:
-        """Figures at batch size 1, which include the quantities that are measured once."""
-        return self._by[label, length, kind, 1]
-
-    def best(self, label: str, length: int, kind: str) -> tuple[Figures, int | None]:
-        """Figures at the best batch, and that batch; None where it is unknown."""
-        alone = self.one(label, length, kind)
-        batch = alone.one("best_batch")
-        return (alone, None) if batch is None else (self._by.get((label, length, kind, int(batch)), alone), int(batch))
+def _best(found: Measurement, label: str, length: int, kind: str) -> tuple[Figures, int | None]:
+    """Figures at the best batch, and that batch; those of one sequence and None where it is unknown."""
+    alone = found.of(Cell(label, kind, length))
+    batch = alone.one("best_batch")
+    return (alone, None) if batch is None else (found.cells.get(Cell(label, kind, length, int(batch)), alone), int(batch))
 
 
-def step_report(found: Measurement) -> str:
-    """Report of ``experiment=cost``."""
-    steps = Steps(found)
-    tables = [_times(steps, found.grid["level"]), _memory(steps)]
-    tables += [_energy(steps)] if found.facts["energy"]["meter"] else []
-    return joined(found, *tables, failures(found.cells.values(), KINDS), _method(found))
+def _rows(found: Measurement) -> list[tuple[str, int]]:
+    """Label and length of each row."""
+    return list(dict.fromkeys((cell.label, cell.length) for cell in found.cells))
 
 
-def _times(steps: Steps, level: str) -> str:
-    parts = ["backward", *(["update"] if level in ("block", "model") else [])]
+def _times(found: Measurement) -> str:
+    parts = ["backward", *(["update"] if found.grid["level"] in ("block", "model") else [])]
     head = ["attention", "n", "forward (ms)", *(f"{part} (ms)" for part in parts), "training step (ms)"]
     head += ["forward (tokens/s)", "at batch", "training (tokens/s)", "at batch"]
     rows = []
-    for label, length in steps.rows:
-        forward, training = (steps.one(label, length, kind) for kind in KINDS)
+    for label, length in _rows(found):
+        forward, training = (found.of(Cell(label, kind, length)) for kind in KINDS)
         parts_of = [(forward, "seconds"), *((training, f"{part}_seconds") for part in parts), (training, "seconds")]
-        cells = [figure_or_reason(figures, steps.protocol, quantity, 1e3) for figures, quantity in parts_of]
+        cells = [figure_or_reason(figures, found.protocol, quantity, 1e3) for figures, quantity in parts_of]
         for kind in KINDS:
-            best, batch = steps.best(label, length, kind)
+            best, batch = _best(found, label, length, kind)
             rates = [(batch or 1) * length / seconds for seconds in best.all("seconds")]
-            cells += [figure(rates, steps.protocol), str(batch)] if rates else [reason(best, "seconds", "best_batch"), "-"]
+            cells += [figure(rates, found.protocol), str(batch)] if rates else [reason(best, "seconds", "best_batch"), "-"]
         rows.append([label, str(length), *cells])
     return "**Time and throughput: times of one sequence, throughput at the best batch**\n\n" + markdown(head, rows)
 
 
-def _memory(steps: Steps) -> str:
+def _memory(found: Measurement) -> str:
     head = ["attention", "n", *(f"{kind}, held at once (MiB)" for kind in KINDS), *(f"{kind}, largest batch" for kind in KINDS)]
     rows = []
-    for label, length in steps.rows:
-        both = [steps.one(label, length, kind) for kind in KINDS]
+    for label, length in _rows(found):
+        both = [found.of(Cell(label, kind, length)) for kind in KINDS]
         rows.append([label, str(length), *map(_mebibytes, both), *map(_largest, both)])
     return "**Memory: peaks of a step of one sequence above what was there before it**\n\n" + markdown(head, rows)
 
@@ -86,14 +71,14 @@ def _largest(found: Figures) -> str:
     return reason(found, "largest_batch", "peak_bytes") if most is None else f"{int(most):,}"
 
 
-def _energy(steps: Steps) -> str:
+def _energy(found: Measurement) -> str:
     rows = []
-    for label, length in steps.rows:
+    for label, length in _rows(found):
         cells: list[str] = []
         for kind in KINDS:
-            best, batch = steps.best(label, length, kind)
-            cells += [figure_or_reason(steps.one(label, length, kind), steps.protocol, "joules")]
-            cells += [figure_or_reason(best, steps.protocol, "joules", 1e6 / ((batch or 1) * length))]
+            best, batch = _best(found, label, length, kind)
+            cells += [figure_or_reason(found.of(Cell(label, kind, length)), found.protocol, "joules")]
+            cells += [figure_or_reason(best, found.protocol, "joules", 1e6 / ((batch or 1) * length))]
         rows.append([label, str(length), *cells])
     head = ["attention", "n", *(words for kind in KINDS for words in (f"{kind} (J/step)", f"{kind}, best batch (µJ/token)"))]
     return "**Energy: a step of one sequence, and a token at the best batch**\n\n" + markdown(head, rows)
@@ -220,4 +205,8 @@ class StepCost(Timed, AttentionRows):
         known = [(cell, found.of(cell).one("best_batch")) for cell in cells if "seconds" not in found.of(cell).failures]
         return [replace(cell, batch=batch) for cell, best in known if best for batch in sorted({1, int(best)})]
 
-    report = staticmethod(step_report)
+    @staticmethod
+    def report(found: Measurement) -> str:
+        tables = [_times(found), _memory(found)]
+        tables += [_energy(found)] if found.facts["energy"]["meter"] else []
+        return joined(found, *tables, failures(found.cells.values(), KINDS), _method(found))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from attn_zoo.checks import check_text
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.counted.levels import LEVELS, QUANTITIES, count_level
@@ -15,7 +16,7 @@ from attn_zoo.cost.levels import Sizes
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import Answer, Ask, Probe
 from attn_zoo.cost.tables import binary, decimal, joined, markdown, reason
-from attn_zoo.cost.timed import AttentionRows, subjects_of
+from attn_zoo.cost.timed import AttentionRows
 from attn_zoo.cost.workers import WorkerError
 from attn_zoo.registry import attention_options, card
 
@@ -34,21 +35,6 @@ NOTES = (
     "counted as on a CPU.",
     "Formulas were held against PyTorch's own counters at these sizes: ≠ marks where the two disagree, - what is unknown.",
 )
-
-
-def counted_report(found: Measurement) -> str:
-    """Report of ``experiment=counted``."""
-    grid, points = found.grid, [f for f in found.cells.values() if f.cell.role != "baseline"]
-    softmax = {f.cell.length: f for f in found.cells.values() if f.cell.role == "baseline"}
-    shown = [name for name in TITLES if name != "state_bytes" or grid["causal"]]
-    parts = [f"**{TITLES[name]}**\n\n{_table(points, softmax, name)}" for name in shown]
-    kind = {"mechanism": "Mechanisms alone", "layer": "Layers with their projections"}.get(grid["level"], "Blocks")
-    mlp = f", MLP of {grid['mlp_ratio']:g} times the width" if grid["level"] == "block" else ""
-    where = f"{kind}: width {grid['dim']}, {grid['heads']} heads{mlp}{', causal' if grid['causal'] else ''}. "
-    notes = [where + NOTES[0], *NOTES[1:]]
-    notes += [] if grid["level"] == "mechanism" else ["Activations of layers and blocks are PyTorch's count."]
-    notes += [] if grid["causal"] else ["No state: nothing is read in an order; see causal=true."]
-    return joined(found, *parts, "\n".join(f"- {line}" for line in [*notes, *_remarks(points, grid)]))
 
 
 def _table(points: Sequence[Figures], softmax: Mapping[int, Figures], name: str) -> str:
@@ -92,7 +78,7 @@ def _warnings(cell: Cell, grid: Mapping[str, Any]) -> list[str]:
     return list(setting_warnings(entry, geometry, attention_options(entry, geometry, cell.subject.options)))
 
 
-BASELINE = {"softmax, the measure": Subject("softmax", {}, "eager")}
+BASELINE = Cell("softmax, the measure", "", 0, role="baseline", subject=Subject("softmax", {}, "eager"))
 
 
 @dataclass
@@ -109,20 +95,15 @@ class CountedCost(Grid, AttentionRows):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.level not in LEVELS:
-            raise ValueError(f"level must be one of {', '.join(LEVELS)}; got {self.level!r}")
+        check_text("level", self.level, LEVELS)
         self.groups()
 
     def groups(self) -> list[list[Cell]]:
-        roles = {"baseline": BASELINE, "mechanism": subjects_of(self.attentions)}
-        return [
-            [
-                Cell(label, "counted", n, role=role, subject=replace(subject, causal=self.causal))
-                for role, subjects in roles.items()
-                for label, subject in subjects.items()
-            ]
-            for n in sorted(self.lengths)
+        cells = [
+            replace(cell, kind="counted", subject=cell.subject and replace(cell.subject, causal=self.causal))
+            for cell in (BASELINE, *self.layers)
         ]
+        return [[replace(cell, length=n) for cell in cells] for n in sorted(self.lengths)]
 
     def once(self, cell: Cell) -> Sequence[Probe]:
         return (Probe("flops", self._count),)
@@ -138,4 +119,16 @@ class CountedCost(Grid, AttentionRows):
         differing = {f"{name}_by_pytorch": pair[1] for name, pair in counted.disagreements().items()}
         return {**{name: counted.shown(name) for name in QUANTITIES}, **differing}
 
-    report = staticmethod(counted_report)
+    @staticmethod
+    def report(found: Measurement) -> str:
+        grid, points = found.grid, [f for f in found.cells.values() if f.cell.role != "baseline"]
+        softmax = {f.cell.length: f for f in found.cells.values() if f.cell.role == "baseline"}
+        shown = [name for name in TITLES if name != "state_bytes" or grid["causal"]]
+        parts = [f"**{TITLES[name]}**\n\n{_table(points, softmax, name)}" for name in shown]
+        kind = {"mechanism": "Mechanisms alone", "layer": "Layers with their projections"}.get(grid["level"], "Blocks")
+        mlp = f", MLP of {grid['mlp_ratio']:g} times the width" if grid["level"] == "block" else ""
+        where = f"{kind}: width {grid['dim']}, {grid['heads']} heads{mlp}{', causal' if grid['causal'] else ''}. "
+        notes = [where + NOTES[0], *NOTES[1:]]
+        notes += [] if grid["level"] == "mechanism" else ["Activations of layers and blocks are PyTorch's count."]
+        notes += [] if grid["causal"] else ["No state: nothing is read in an order; see causal=true."]
+        return joined(found, *parts, "\n".join(f"- {line}" for line in [*notes, *_remarks(points, grid)]))

@@ -59,9 +59,12 @@ class Launches(Grid):
     @staticmethod
     def report(found: Measurement) -> str:
         shapes = sorted({(cell.length, cell.batch) for cell in found.cells})
-        by = {(cell.label, cell.kind, cell.length): figures for cell, figures in found.cells.items()}
+        counts = {
+            (cell.label, cell.kind, cell.length): f"{each.one('forward_launches')} / {each.one('backward_launches')}"
+            for cell, each in found.cells.items()
+        }
         rows = [
-            [label, kind, *(_both(by[label, kind, length]) for length, _ in shapes)]
+            [label, kind, *(counts[label, kind, length] for length, _ in shapes)]
             for label, kind in dict.fromkeys((cell.label, cell.kind) for cell in found.cells)
         ]
         head = ["attention", "causal", *(f"n = {length:,}, batch {batch}" for length, batch in shapes)]
@@ -84,7 +87,3 @@ def _count(ask: Ask, found: Figures) -> Answer:
             if out.requires_grad:
                 out.backward(torch.empty_like(out))
     return {"forward_launches": forward.count, "backward_launches": backward.count}
-
-
-def _both(found: Figures) -> str:
-    return f"{found.one('forward_launches')} / {found.one('backward_launches')}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -131,14 +131,12 @@ def _name(found: Figures) -> str:
     return f"SDPA ({subject.backend})" if subject.backend else "SDPA"
 
 
-def reduced(grid: Mapping[str, object]) -> list[str]:
+def reduced(grid: Mapping[str, Any]) -> list[str]:
     """Reductions of a grid against the paper's lengths and width, in words."""
     said = []
     for name, words, most in (("lengths", "lengths", max(LENGTHS)), ("projected_lengths", "k", max(PROJECTED_LENGTHS))):
-        values = grid[name]
-        assert isinstance(values, list)
-        said += [f"{words} up to {max(values)} of {most}"] if max(values) < most else []
-    if int(str(grid["dim"])) < PAPER_WIDTH:
+        said += [f"{words} up to {max(grid[name])} of {most}"] if max(grid[name]) < most else []
+    if grid["dim"] < PAPER_WIDTH:
         said.append(f"width {grid['dim']} of {PAPER_WIDTH}, {grid['heads']} heads of {PAPER_HEADS}")
     return said
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from attn_zoo.cost.bench import Bench, MatrixProducts, random_tokens
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, builder, compared_rows, floor_flops, require_peers
+from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, build_side, compared_rows, floor_flops, require_peers
 from attn_zoo.cost.probes import MEMORY, Answer, Ask, Probe
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.tables import conditions, failures, joined, markdown, spread
@@ -25,22 +25,6 @@ HEAD = (
     *("mechanism", "peer", "n", "direction", "ours / theirs", "ours (ms)", "theirs (ms)", "floor (ms)"),
     *("ours / floor", "theirs / floor", "ours / full", "ours, theirs memory (MiB)"),
 )
-
-
-def peers_report(found: Measurement) -> str:
-    """Report of ``experiment=peers``."""
-    by = {(cell.role, cell.group, cell.kind, cell.length): figures for cell, figures in found.cells.items()}
-    rates = _rates(found)
-    rows = []
-    for name, side, length in dict.fromkeys((cell.role, cell.group, cell.length) for cell in found.cells):
-        for kind in KINDS if name in COMPARISONS and side != OURS else ():
-            ours, theirs = (by[name, each, kind, length] for each in (OURS, side))
-            full = by[BASELINE, "causal" if COMPARISONS[name].causal else "full", kind, length]
-            figures = _row(ours, theirs, full, rates.get(length), found.protocol)
-            rows.append([name, side, str(length), KINDS[kind], *figures])
-    notes = [failures(found.cells.values(), KINDS), *_left_out(found), *_differences(found)]
-    table = markdown(HEAD, rows, words=(0, 1, 3))
-    return joined(found, table, "\n".join(note for note in notes if note), _method(found, rates))
 
 
 def _rates(found: Measurement) -> dict[int, float]:
@@ -199,11 +183,24 @@ class Peers(Timed):
     def maker(self, cell: Cell) -> tuple[Any, ...]:
         if cell.role == PRODUCT:
             return MatrixProducts, self.torch_device
-        build = builder(cell.role, cell.group, self.dim, self.heads, self.rows.get(cell.role))
+        build = partial(build_side, cell.role, cell.group, self.dim, self.heads, self.rows.get(cell.role))
         return Bench, build, partial(random_tokens, self.dim), self.torch_device, self.precision, None, False, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
         """Return None: layers of public packages are built only in their worker processes."""
         return None
 
-    report = staticmethod(peers_report)
+    @staticmethod
+    def report(found: Measurement) -> str:
+        by = {(cell.role, cell.group, cell.kind, cell.length): figures for cell, figures in found.cells.items()}
+        rates = _rates(found)
+        rows = []
+        for name, side, length in dict.fromkeys((cell.role, cell.group, cell.length) for cell in found.cells):
+            for kind in KINDS if name in COMPARISONS and side != OURS else ():
+                ours, theirs = (by[name, each, kind, length] for each in (OURS, side))
+                full = by[BASELINE, "causal" if COMPARISONS[name].causal else "full", kind, length]
+                figures = _row(ours, theirs, full, rates.get(length), found.protocol)
+                rows.append([name, side, str(length), KINDS[kind], *figures])
+        notes = [failures(found.cells.values(), KINDS), *_left_out(found), *_differences(found)]
+        table = markdown(HEAD, rows, words=(0, 1, 3))
+        return joined(found, table, "\n".join(note for note in notes if note), _method(found, rates))

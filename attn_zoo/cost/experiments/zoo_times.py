@@ -12,7 +12,7 @@ from attn_zoo.cost.bench import Bench, Subject
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.levels import Sizes, rig_for
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.probes import Answer, Ask, Probe, step_arguments
+from attn_zoo.cost.probes import Probe, step_arguments
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.tables import failures, joined, machine, markdown, reason
 from attn_zoo.cost.timed import KINDS, Timed
@@ -76,7 +76,8 @@ class ZooTimes(Timed):
         return ()
 
     def each(self, cell: Cell) -> Sequence[Probe]:
-        return (Probe("seconds", _seconds),)
+        given = (cell.role, cell.subject, *step_arguments(cell))
+        return (Probe("seconds", lambda ask, found: {"seconds": sum(ask("parts", *given))}),)
 
     def process(self, cell: Cell) -> str:
         return "all"
@@ -105,10 +106,6 @@ class ZooTimes(Timed):
         )
         table = markdown(["attention", "auto took", *(f"{n:,}" for n in lengths)], rows, words=range(2))
         return joined(found, table, failures(found.cells.values(), KINDS), said)
-
-
-def _seconds(ask: Ask, found: Figures) -> Answer:
-    return {"seconds": sum(ask("parts", found.cell.role, found.cell.subject, *step_arguments(found.cell)))}
 
 
 def _times(own: Figures | None, softmax: Figures | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
@@ -16,7 +16,6 @@ from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.bench import Subject, build_layer
 from attn_zoo.cost.counted.formulas import layer_cost
 from attn_zoo.cost.peers import layers
-from attn_zoo.cost.peers.layers import package
 from attn_zoo.rows import RowName, read_rows, typed
 
 OURS = "ours"
@@ -84,19 +83,19 @@ _SOFTMAX_LINEAR = Peer(
     "linear-attention-transformer",
     "SelfAttention",
     "queries are normalised over features and keys over positions: no divisor is left, and no map of ours is the same",
-    lambda dim, heads, value, length: package(f"{_LINEAR}.{_LINEAR}").SelfAttention(dim, heads),
+    lambda dim, heads, value, length: import_module(f"{_LINEAR}.{_LINEAR}").SelfAttention(dim, heads),
 )
 _LINFORMER = Peer(
     "linformer",
     "LinformerSelfAttention",
     _SAME,
-    lambda dim, heads, value, length: package("linformer").LinformerSelfAttention(dim=dim, seq_len=length, k=value, heads=heads),
+    lambda dim, heads, value, length: import_module("linformer").LinformerSelfAttention(dim, length, k=value, heads=heads),
 )
 _PERFORMER = Peer(
     "performer-pytorch",
     "SelfAttention",
     "adds 1e-4 to every feature, where our stabilisers cancel exactly",
-    lambda dim, heads, value, length: package("performer_pytorch").SelfAttention(
+    lambda dim, heads, value, length: import_module("performer_pytorch").SelfAttention(
         dim, heads=heads, dim_head=dim // heads, nb_features=value
     ),
 )
@@ -104,7 +103,7 @@ _LOCAL = Peer(
     "local-attention",
     "LocalMHA",
     f"{_SAME} (exact_windowsize, no rotary positions)",
-    lambda dim, heads, value, length: package("local_attention").LocalMHA(
+    lambda dim, heads, value, length: import_module("local_attention").LocalMHA(
         dim=dim, heads=heads, dim_head=dim // heads, window_size=value // 2, exact_windowsize=True, use_rotary_pos_emb=False
     ),
 )
@@ -118,7 +117,7 @@ _REFORMER = Peer(
     "reformer-pytorch",
     "LSHSelfAttention",
     "the chunk before may be of another bucket; one chunk a bucket on average, ours two; hashes drawn at each call",
-    lambda dim, heads, value, length: package("reformer_pytorch").LSHSelfAttention(
+    lambda dim, heads, value, length: import_module("reformer_pytorch").LSHSelfAttention(
         dim, heads=heads, bucket_size=value, n_hashes=layers.HASHES
     ),
 )
@@ -132,7 +131,7 @@ _NYSTROM = Peer(
     "nystrom-attention",
     "NystromAttention",
     "the pseudo-inverse starts from maxima over the whole batch, not from each head's own",
-    lambda dim, heads, value, length: package("nystrom_attention").NystromAttention(
+    lambda dim, heads, value, length: import_module("nystrom_attention").NystromAttention(
         dim, dim_head=dim // heads, heads=heads, num_landmarks=value, residual=False
     ),
 )
@@ -209,12 +208,8 @@ def compared_rows(texts: Sequence[str]) -> dict[str, RowName]:
     return found
 
 
-def builder(name: str, side: str, dim: int, heads: int, row: RowName | None = None) -> Callable[[int], nn.Module]:
-    """Picklable function from a length to the layer of one side; ``name`` may be ``BASELINE``, which needs no row."""
-    return partial(_build, name, side, dim, heads, row)
-
-
-def _build(name: str, side: str, dim: int, heads: int, row: RowName | None, length: int) -> nn.Module:
+def build_side(name: str, side: str, dim: int, heads: int, row: RowName | None, length: int) -> nn.Module:
+    """Build the layer of one side of a comparison; ``name`` may be ``BASELINE``, which needs no row."""
     if row is None:
         return build_layer(Subject("softmax", {}, "sdpa", causal=side == "causal"), dim, heads, length)
     known = COMPARISONS[name]
@@ -249,7 +244,7 @@ def floor_flops(name: str, dim: int, heads: int, row: RowName, length: int) -> d
     rate of one large fp32 matrix product.
     """
     with torch.device("meta"):
-        layer = builder(name, OURS, dim, heads, row)(length)
+        layer = build_side(name, OURS, dim, heads, row, length)
     cost = layer_cost(layer)  # type: ignore[arg-type]  # OURS is a layer of the zoo
     assert cost.backward_flops is not None, "every card states it"
     return {"forward": cost.flops, "training": cost.flops + min(cost.backward_flops, 2 * cost.flops)}

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -58,15 +58,15 @@ class ProjectedOutput(nn.Module):
 def longformer(dim: int, heads: int, value: int, length: int) -> nn.Module:
     """Longformer's layer with a window of ``value`` keys and no global tokens."""
     given = {"attention_window": [value - 1], "attention_probs_dropout_prob": 0.0}
-    config = package("transformers").LongformerConfig(hidden_size=dim, num_attention_heads=heads, **given)
-    module = package("transformers.models.longformer.modeling_longformer")
+    config = import_module("transformers").LongformerConfig(hidden_size=dim, num_attention_heads=heads, **given)
+    module = import_module("transformers.models.longformer.modeling_longformer")
     return ProjectedOutput(dim, module.LongformerSelfAttention(config, layer_id=0), _no_padding)
 
 
 def lsh(dim: int, heads: int, value: int, length: int) -> nn.Module:
     """Reformer's layer with chunks of ``value``; the model chooses buckets by the length."""
-    package("transformers").logging.set_verbosity_error()  # its warning about the chosen buckets would break the progress bar
-    config = package("transformers").ReformerConfig(
+    import_module("transformers").logging.set_verbosity_error()  # its warning about the chosen buckets would break the progress bar
+    config = import_module("transformers").ReformerConfig(
         hidden_size=dim,
         num_attention_heads=heads,
         attention_head_size=dim // heads,
@@ -77,14 +77,14 @@ def lsh(dim: int, heads: int, value: int, length: int) -> nn.Module:
         is_decoder=False,
         max_position_embeddings=length,
     )
-    return ProjectedOutput(dim, package("transformers.models.reformer.modeling_reformer").LSHSelfAttention(config), _no_masks)
+    return ProjectedOutput(dim, import_module("transformers.models.reformer.modeling_reformer").LSHSelfAttention(config), _no_masks)
 
 
 def bigbird(dim: int, heads: int, value: int, length: int) -> nn.Module:
     """BigBird's layer with blocks of ``value``."""
     given = {"block_size": value, "num_random_blocks": RANDOM_BLOCKS, "max_position_embeddings": length}
-    config = package("transformers").BigBirdConfig(hidden_size=dim, num_attention_heads=heads, **given)
-    module = package("transformers.models.big_bird.modeling_big_bird")
+    config = import_module("transformers").BigBirdConfig(hidden_size=dim, num_attention_heads=heads, **given)
+    module = import_module("transformers.models.big_bird.modeling_big_bird")
     masks = partial(_block_masks, module.BigBirdModel.create_masks_for_block_sparse_attn, value)
     return ProjectedOutput(dim, module.BigBirdBlockSparseAttention(config, seed=0), masks)
 
@@ -96,7 +96,7 @@ def linear_causal(dim: int, heads: int, value: int, length: int) -> nn.Module:
 
 def entmax(dim: int, heads: int, value: int, length: int) -> nn.Module:
     """1.5-entmax over all scores."""
-    return ProjectedCore(dim, heads, partial(_normalised, package("entmax").entmax15))
+    return ProjectedCore(dim, heads, partial(_normalised, import_module("entmax").entmax15))
 
 
 def fla_naive(folder: str) -> ModuleType:
@@ -117,11 +117,6 @@ def fla_naive(folder: str) -> ModuleType:
             own.loader.exec_module(module)
             return module
     raise ImportError(f"no ops/{folder}/naive.py of flash-linear-attention is installed")
-
-
-def package(name: str) -> Any:
-    """Import a module of a public package, as an untyped object."""
-    return importlib.import_module(name)
 
 
 def _no_masks(tokens: Tensor) -> dict[str, Any]:

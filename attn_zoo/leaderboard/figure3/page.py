@@ -12,8 +12,7 @@ from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
 from attn_zoo.leaderboard.figure3.cells import REPEATED, SHARINGS, TEST, Cell, Figure
 from attn_zoo.leaderboard.figure3.claims import CLAIMS, NEAR, NOT_RUN, Claim, Verdict
 from attn_zoo.leaderboard.statistics import CONFIDENCE
-
-_STYLES = {"terminal": "simple", "github": "github"}
+from attn_zoo.terminal import STYLES
 
 
 def arm_name(convolution: int) -> str:
@@ -120,7 +119,7 @@ def _rates(figure: Figure) -> list[str]:
 
 
 def _table(rows: list[list[Any]], head: list[str], format: str) -> str:
-    return tabulate(rows, head, tablefmt=_STYLES[format], disable_numparse=True)
+    return tabulate(rows, head, tablefmt=STYLES[format], disable_numparse=True)
 
 
 def _list(items: Iterable[str]) -> str:

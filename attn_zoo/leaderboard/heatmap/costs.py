@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
 
 from attn_zoo.leaderboard.heatmap.settings import shown_rows
 from attn_zoo.leaderboard.pareto import comparable, cost_of
 from attn_zoo.leaderboard.rows import Table
+from attn_zoo.result_files import read_results
 
 LENGTH = 4096
 """Number of tokens at which costs are shown if the file counts that length; else its longest length is used."""
@@ -50,7 +49,7 @@ def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
         OSError: a file cannot be read.
         ValueError: a file is of another kind, or was not finished.
     """
-    columns = [column for path in paths for column in _columns(_read(path))]
+    columns = [column for path in paths for column in _columns(path)]
     return list({column.head: column for column in columns}.values())
 
 
@@ -100,26 +99,10 @@ def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
     return made
 
 
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"--costs takes a file that attn-zoo measure experiment=counted wrote; {path} is not valid JSON"
-        ) from error
-    kind = found.get("experiment") if isinstance(found, dict) else None
-    if kind != "counted":
-        raise ValueError(
-            f"--costs takes a file that attn-zoo measure experiment=counted wrote; {path} is of {kind or 'another kind'}"
-        )
+def _columns(path: Path) -> Iterator[CostColumn]:
+    found = read_results(path, "counted", "--costs", finished=True)
     if "rows" not in found:
         raise ValueError(f"{path} was written by an earlier version; run the attn-zoo measure command again")
-    if not found.get("complete"):
-        raise ValueError(f"{path} was not finished; run the same attn-zoo measure command again, which continues it")
-    return found
-
-
-def _columns(found: Mapping[str, Any]) -> Iterator[CostColumn]:
     grid, cells = found["grid"], found["cells"]
     values = {(row["cell"], row["quantity"]): row["value"] for row in found["rows"] if row.get("value") is not None}
     lengths = {cell["length"] for cell in cells}

@@ -1,0 +1,44 @@
+"""Result files of ``attn-zoo measure`` and ``attn-zoo transplant``: JSON that names its experiment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def read_results(path: Path, experiment: str, option: str, *, finished: bool = False) -> dict[str, Any]:
+    """Read the results of an experiment.
+
+    Args:
+        option: option or key of the command line that names the file, for error messages.
+        finished: refuse results that were cut short.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it holds no results of this experiment, or they were cut short.
+    """
+    command = "attn-zoo transplant" if experiment == "transplant" else f"attn-zoo measure experiment={experiment}"
+    wanted = f"{option} takes a file that output= of {command} wrote"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{wanted}; {path} holds no JSON ({error})") from error
+    kind = found.get("experiment") if isinstance(found, dict) else None
+    if kind != experiment:
+        raise ValueError(f"{wanted}; {path} is a file of {kind or 'another kind'}")
+    if finished and not found.get("complete"):
+        raise ValueError(f"{path} was not finished; run the same {command} command again, which goes on from there")
+    return found
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file atomically."""
+    write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    beside = path.with_name(f"{path.name}.part")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
