@@ -80,7 +80,8 @@ def test_a_mosaic_tells_nothing_by_counts_or_by_place():
 
 def test_numbers_of_marks_are_mixed_in_equal_shares_and_scored_apart():
     task = build_task("mosaic", marks=3, mixed=True, train=300, valid=60, test=90)
-    for split, share in (("train", 100), ("valid", 20), ("test", 30)):
+    shares: dict[Split, int] = {"train": 100, "valid": 20, "test": 30}
+    for split, share in shares.items():
         counts = np.array([sum(what.startswith("mark") for what in one[1:]) for one in cells(task, split)])
         parts = task.slices(split)
         assert list(parts) == ["1 mark", "2 marks", "3 marks"] and all(int(part.sum()) == share for part in parts.values())
