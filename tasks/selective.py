@@ -1,4 +1,4 @@
-"""Selective sum and majority: a function of the digits that follow a mark, for one mark or several."""
+"""Selective sum and majority: a function of the digits that follow a mark."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens, added_later
+from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
 from .parts.generated import Drawn, balance, below, choice, counts_of, require_range, subsets
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
-FIRST_MARK = 1
-"""Token id of the first mark. Ids of the other marks follow, then those of the queries, one for each mark, then those of digits."""
+MARK = 1
+ASK = 2
+FIRST_DIGIT = 3
+"""Token ids; digits have all ids from ``FIRST_DIGIT`` on."""
 
 
 class Kind(Enum):
@@ -30,25 +32,22 @@ class Options(SyntheticOptions):
     """Options of selective sum and majority."""
 
     length: int = 64
-    """Length in tokens, including marks and the queries, which are the last tokens."""
+    """Length in tokens, including marks and the query, which is the last token."""
     marked: int = 5
-    """Number of digits of each mark; at most ``(length / groups - 1) / (modulus + 1)``, so that all can be equally frequent."""
+    """Number of marked digits; ``marked * (modulus + 1)`` is less than ``length``, so that all digits can be equally frequent."""
     modulus: int = 4
     """Number of different digits, which are the classes."""
     kind: Kind = Kind.majority
     """``sum`` of the marked digits modulo ``modulus``, or ``majority``, the most frequent of them, without ties."""
     causal: bool = False
     """True if position i attends to positions up to i only."""
-    groups: int = added_later(1)
-    """Number of different marks, each with ``marked`` digits and a query of its own."""
 
     def __post_init__(self) -> None:
         self.kind = choice("selective.kind", self.kind, Kind)
         require_range("selective.length", self.length, 4, 16_384, "counts tokens")
         require_range("selective.modulus", self.modulus, 2, 1_000, "counts digits")
-        require_range("selective.groups", self.groups, 1, self.length // 4, f"is at most a quarter of length={self.length}")
-        most = (self.length - self.groups) // (self.groups * (self.modulus + 1))
-        require_range("selective.marked", self.marked, 1, most, f"is at most (length / groups - 1) / (modulus + 1), here {most},")
+        most = (self.length - 1) // (self.modulus + 1)
+        require_range("selective.marked", self.marked, 1, most, f"is at most (length - 1) / (modulus + 1), here {most},")
         if self.kind is Kind.majority and self.marked == 2:
             raise ValueError(
                 "selective.marked must be 1, or 3 or more, with kind=majority: two digits have a majority only if they are equal; "
@@ -75,7 +74,7 @@ class Options(SyntheticOptions):
         "profile_encoder": Level(
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
             budget={"steps": 800, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
-            options={"groups": 4, "marked": 3, "length": 72},
+            options={"length": 80, "marked": 15},
             differs="reads both ways; nothing was published",
         ),
         "smoke": Level(
@@ -100,16 +99,14 @@ class Options(SyntheticOptions):
     },
     variants={
         "sum": {"kind": "sum", "marked": 3, "modulus": 10, "causal": True, "train": 1000, "valid": 100, "test": 100},
-        "groups": {"groups": 3, "marked": 3, "causal": True, "train": 1000, "valid": 100, "test": 100},
     },
 )
 class Selective(SyntheticTask):
-    """Prediction of the sum or majority of the digits that follow a mark, at the query of the mark.
+    """Prediction of the sum or majority of the digits that follow a mark.
 
     Over all tokens every digit is equally frequent, up to a remainder that is drawn independently, so that counts over all tokens
-    are uninformative. The marked digits are drawn first, uniformly; the others balance the counts, in random order. The last tokens
-    are the queries, one for each mark, and labels are at their positions: in causal form a class token before all others could not
-    attend to them. With several marks (``groups``), digits must also be counted separately by mark.
+    are uninformative. The marked digits are drawn first, uniformly; the others balance the counts, in random order. The last token
+    is the query, and the label is at its position: in causal form a class token before all others could not attend to them.
 
     Source: none; one attention layer must find the marks, another add the digits after them. Similar to selective copying (Gu and
         Dao 2023, arXiv:2312.00752) and to the parity and majority circuits that separate efficient attentions.
@@ -119,50 +116,35 @@ class Selective(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens are marks, queries and digits; classes are the digits."""
+        """Tokens are mark, query and digits; classes are the digits."""
         o = self.options
-        return TaskSpec(Tokens(_first_digit(o.groups) + o.modulus), o.length, o.modulus, labels="position", causal=o.causal)
+        return TaskSpec(Tokens(FIRST_DIGIT + o.modulus), o.length, o.modulus, labels="position", causal=o.causal)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
         """Tokens and labels."""
         o = self.options
         majority = o.kind is Kind.majority
-        chosen = below(random, o.modulus, rows, o.groups, o.marked)
-        counts = counts_of(chosen.reshape(-1, o.marked), o.modulus).reshape(rows, o.groups, o.modulus)
+        chosen = below(random, o.modulus, rows, o.marked)
+        counts = counts_of(chosen, o.modulus)
         if majority:
-            ordered = np.sort(counts, axis=2)
-            clear = (ordered[:, :, -1] > ordered[:, :, -2]).all(axis=1)
+            ordered = np.sort(counts, axis=1)
+            clear = ordered[:, -1] > ordered[:, -2]
             chosen, counts = chosen[clear], counts[clear]
-        others = balance(random, counts.sum(axis=1), o.length - o.groups - 2 * o.groups * o.marked)
-        ids, labels = (np.full((len(chosen), o.length), UNASKED, dtype=np.int64) for _ in range(2))
-        ids[:, : -o.groups] = _arrange(random, chosen, others)
-        ids[:, -o.groups :] = FIRST_MARK + o.groups + np.arange(o.groups)
-        labels[:, -o.groups :] = counts.argmax(axis=2) if majority else chosen.sum(axis=2) % o.modulus
+        others = balance(random, counts, o.length - 1 - 2 * o.marked)
+        ids, labels = (np.full((len(chosen), o.length), fill, dtype=np.int64) for fill in (ASK, UNASKED))
+        ids[:, :-1] = _arrange(random, chosen, others)
+        labels[:, -1] = counts.argmax(axis=1) if majority else chosen.sum(axis=1) % o.modulus
         return ids, labels
 
 
-def _first_digit(groups: int) -> int:
-    """Token id of the digit 0, after the ids of marks and queries."""
-    return FIRST_MARK + 2 * groups
-
-
 def _arrange(random: np.random.RandomState, chosen: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Tokens with the chosen digits after their marks at random positions, and the others everywhere else, in order.
-
-    Args:
-        chosen: digits of shape (rows, groups, marked). Groups are mixed at random; digits of one are in order.
-        others: digits of shape (rows, others).
-    """
-    rows, groups, marked = chosen.shape
-    count = groups * marked
-    units = count + others.shape[1]
-    places = subsets(random, rows, count, units)
-    group = np.argsort(places, axis=1) % groups
-    digits = np.empty_like(group)
-    np.put_along_axis(digits, np.argsort(group, axis=1, kind="stable"), chosen.reshape(rows, count), axis=1)
-    marks = np.sort(places, axis=1) + np.arange(count)  # each earlier mark shifts the position by one
-    ids = np.zeros((rows, units + count), dtype=np.int64)
-    np.put_along_axis(ids, marks, FIRST_MARK + group, axis=1)
-    np.put_along_axis(ids, marks + 1, _first_digit(groups) + digits, axis=1)
-    ids[ids == 0] = _first_digit(groups) + others.ravel()  # row by row, in order
+    """Tokens with the chosen digits after marks at random positions, in order, and the others everywhere else, in order."""
+    rows, marked = chosen.shape
+    units = marked + others.shape[1]
+    places = np.sort(subsets(random, rows, marked, units), axis=1)
+    marks = places + np.arange(marked)  # each earlier mark shifts the position by one
+    ids = np.zeros((rows, units + marked), dtype=np.int64)
+    np.put_along_axis(ids, marks, MARK, axis=1)
+    np.put_along_axis(ids, marks + 1, FIRST_DIGIT + chosen, axis=1)
+    ids[ids == 0] = FIRST_DIGIT + others.ravel()  # row by row, in order
     return ids

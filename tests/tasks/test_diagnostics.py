@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from attn_zoo.tasks import copying, haystack, induction, mqar
+from attn_zoo.tasks import copying, haystack, induction, mqar, selective
 from attn_zoo.tasks.parts import generated
 from oracles import assert_solved, everything, most_frequent
 from torch import Tensor
@@ -193,48 +193,33 @@ def test_induction_takes_the_earlier_occurrence(causal):
 
 
 @pytest.mark.parametrize(
-    ("kind", "marked", "modulus", "groups"),
-    [("sum", 3, 10, 1), ("majority", 5, 4, 1), ("majority", 1, 2, 1), ("sum", 1, 3, 1), ("majority", 3, 4, 4), ("sum", 2, 5, 3)],
+    ("kind", "marked", "modulus"), [("sum", 3, 10), ("majority", 5, 4), ("majority", 12, 4), ("majority", 1, 2), ("sum", 1, 3)]
 )
-def test_selective_is_solved_by_the_marked_digits(kind, marked, modulus, groups):
-    task = build_task(
-        "selective", kind=kind, marked=marked, modulus=modulus, groups=groups, length=72, train=500, valid=50, test=50
-    )
-
-    def answer(ids, mark):
-        digits = [token - 1 - 2 * groups for before, token in pairwise(ids) if before == mark]
-        assert len(digits) == marked == ids.count(mark)
-        if kind == "sum":
-            return sum(digits) % modulus
-        (first, most), *rest = Counter(digits).most_common()
-        assert not rest or rest[0][1] < most, "no tie"
-        return first
+def test_selective_is_solved_by_the_marked_digits(kind, marked, modulus):
+    task = build_task("selective", kind=kind, marked=marked, modulus=modulus, train=500, valid=50, test=50)
 
     def oracle(ids):
-        queries = range(len(ids) - groups, len(ids))
-        assert [ids[at] for at in queries] == [1 + groups + group for group in range(groups)]
-        return {at: answer(ids, ids[at] - groups) for at in queries}
+        digits = [token - selective.FIRST_DIGIT for before, token in pairwise(ids) if before == selective.MARK]
+        assert len(digits) == marked == ids.count(selective.MARK)
+        assert ids[-1] == selective.ASK
+        if kind == "sum":
+            return {len(ids) - 1: sum(digits) % modulus}
+        (first, most), *rest = Counter(digits).most_common()
+        assert not rest or rest[0][1] < most, "no tie"
+        return {len(ids) - 1: first}
 
     assert_solved(task, oracle)
 
 
-def test_marks_of_several_groups_are_mixed():
-    ids, _ = everything(build_task("selective", groups=2, length=64, train=4000).examples("train"))
-    marks = torch.stack([row[(row == 1) | (row == 2)] for row in ids])
-    assert (marks == 1).float().mean(0).tolist() == pytest.approx([0.5] * 10, abs=0.03)
-
-
-@pytest.mark.parametrize("options", [{}, {"kind": "sum", "marked": 3, "modulus": 10}, {"groups": 4, "marked": 3, "length": 72}])
+@pytest.mark.parametrize("options", [{}, {"kind": "sum", "marked": 3, "modulus": 10}, {"length": 80, "marked": 15}])
 def test_selective_tells_nothing_by_counts_or_by_the_last_token(options):
     task = build_task("selective", train=6000, **options)
     ids, labels = everything(task.examples("train"))
     classes, labels = task.spec.classes, labels[:, -1]
-    first = 1 + 2 * task.options.groups
-    counts = torch.stack([torch.bincount(row, minlength=classes + first)[first:] for row in ids])
+    counts = torch.stack([torch.bincount(row, minlength=classes + 3)[3:] for row in ids])
     assert (counts.max(1).values - counts.min(1).values).max() <= 1, "every digit is equally frequent, up to those left over"
     assert bag_of_tokens_accuracy(task) < 1 / classes + 0.04
-    last_digit = ids[:, -1 - task.options.groups].repeat_interleave(task.options.groups)
-    assert most_frequent(task.examples("train"), last_digit) < 1 / classes + 0.06
+    assert most_frequent(task.examples("train"), ids[:, -2]) < 1 / classes + 0.06
     shares = labels.bincount(minlength=classes) / len(labels)
     assert shares.max() < 1 / classes + 0.03
 
@@ -356,8 +341,6 @@ def test_ten_thousand_examples_take_seconds(name):
         ("induction", {"occurrences": 32}, "lies in 1 to 31; got 32"),
         ("induction", {"vocabulary": 2}, "counts symbols"),
         ("selective", {"marked": 13, "modulus": 4}, "here 12"),
-        ("selective", {"groups": 4, "marked": 4}, "here 3"),
-        ("selective", {"groups": 17}, "at most a quarter of length=64"),
         ("selective", {"marked": 2}, "a majority only if they are equal"),
         ("selective", {"kind": "median"}, "must be sum or majority"),
         ("haystack", {"distractors": 26}, "needles about other keys"),
