@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.metrics import style
 from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate, paired
@@ -165,8 +166,8 @@ def _common(told: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _by_source(found: Sequence[Figure]) -> dict[str, tuple[Figure, ...]]:
-    titles = dict.fromkeys(figure.source.title for figure in found)
-    return {title: tuple(figure for figure in found if figure.source.title == title) for title in titles}
+    by_title = grouped((figure.source.title, figure) for figure in found)
+    return {title: tuple(figures) for title, figures in by_title.items()}
 
 
 def in_points(value: float, metric: str) -> float:

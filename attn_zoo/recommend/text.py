@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
 from attn_zoo.leaderboard.findings.abilities import BASELINE, Verdict
 from attn_zoo.leaderboard.findings.needs import QUALIFIES, Gain
@@ -151,9 +152,7 @@ def _evidence(found: Recommendation) -> Iterator[str]:
     rows = [[each.label, _share(each), _state(each), _verdict(found, each)] for each in found.candidates]
     yield from ("", f"Candidates, by FLOPs over softmax's at {found.required.length:,} tokens", "")
     yield from fit(rows, head, right=("FLOPs", "state"), width=WIDTH).splitlines()
-    reasons: dict[str, list[str]] = {}
-    for each in found.refused:
-        reasons.setdefault(each.reason.removeprefix(each.label).strip(), []).append(each.label)
+    reasons = grouped((each.reason.removeprefix(each.label).strip(), each.label) for each in found.refused)
     yield from _block("Refused", [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()])
     yield from _block("Doubts", list(dict.fromkeys(_doubts(found))))
     yield from _block(

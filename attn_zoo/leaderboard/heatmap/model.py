@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import Averages, averages
 from attn_zoo.leaderboard.heatmap.costs import CostColumn
 from attn_zoo.leaderboard.heatmap.settings import shown_rows
@@ -132,10 +132,8 @@ def _rate(rate: object) -> str:
 
 def _distinct(names: Sequence[str], words: Sequence[str]) -> list[str]:
     """Append its word to each name that occurs with several words."""
-    of: dict[str, set[str]] = defaultdict(set)
-    for name, word in zip(names, words, strict=True):
-        of[name].add(word)
-    return [f"{name}, {word}" if word and len(of[name]) > 1 else name for name, word in zip(names, words, strict=True)]
+    known = grouped(zip(names, words, strict=True))
+    return [f"{name}, {word}" if word and len(set(known[name])) > 1 else name for name, word in zip(names, words, strict=True)]
 
 
 def _repeated(table: Table) -> set[str]:
