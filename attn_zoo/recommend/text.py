@@ -60,7 +60,7 @@ def _doubt(doubts: list[str]) -> Iterator[str]:
 def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
     choice = found.choice
     assert choice is not None, "a mechanism other than softmax is taken only with evidence"
-    worst = min(choice.gains, key=_low)
+    worst = min(choice.gains, key=lambda gain: gain.amount.low)
     at = _deciding(found).removesuffix(" that decide")
     least = f"the least certain is {_gain(worst)}" if len(choice.gains) > 1 else gain_words(worst.amount, worst.unit)
     yield f"Why: surely within {found.required.accept:g} points of softmax at {at}: {least}."
@@ -79,7 +79,8 @@ def _softmax(found: Recommendation) -> Iterator[str]:
     nearest = found.choice
     near = nearest and found.candidate(nearest.attention)
     if nearest and near:
-        yield f"Nearest: {near.label}, {_share(near)} of softmax's FLOPs; {_gain(min(nearest.gains, key=_low))}."
+        worst = min(nearest.gains, key=lambda gain: gain.amount.low)
+        yield f"Nearest: {near.label}, {_share(near)} of softmax's FLOPs; {_gain(worst)}."
     command = evidence_command(found)
     option = "--transplant transplant.json" if found.required.trained else "--records runs"
     if command:
@@ -195,10 +196,6 @@ def _wrapped(words: str, mark: str = "") -> list[str]:
     whole = words.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")  # keep a figure on one line
     made = textwrap.wrap(whole, WIDTH, initial_indent=mark, subsequent_indent="  ", break_on_hyphens=False)
     return [line.replace("\xa0", " ") for line in made]
-
-
-def _low(gain: Gain) -> float:
-    return gain.low
 
 
 def _gain(gain: Gain) -> str:

@@ -111,7 +111,7 @@ def _beyond(row: _Row, control: Mapping[int, float] | None, name: str) -> bool:
 
 
 def _above(margin: Estimate | None) -> bool:
-    return margin is not None and margin.count >= SEEDS_NEEDED and margin.half_width is not None and margin.mean > margin.half_width
+    return margin is not None and margin.count >= SEEDS_NEEDED and margin.low > 0
 
 
 def _gains(row: _Row, reference: Mapping[str, float], spoken: Sequence[str]) -> Iterator[Gain]:

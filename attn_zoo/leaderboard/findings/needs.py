@@ -96,12 +96,6 @@ class Gain:
     amount: Estimate
     unit: str
 
-    @property
-    def low(self) -> float:
-        """Lower end of the interval, which every judged gain has."""
-        assert self.amount.half_width is not None, "a gain over at least SEEDS_NEEDED seeds has an interval"
-        return self.amount.mean - self.amount.half_width
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -116,7 +110,7 @@ class Choice:
     @property
     def worst(self) -> float:
         """Smallest lower end of the intervals of its gains."""
-        return min(gain.low for gain in self.gains)
+        return min(gain.amount.low for gain in self.gains)
 
 
 @dataclass(frozen=True, slots=True)
