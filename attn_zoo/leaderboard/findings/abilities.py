@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
-from attn_zoo.leaderboard.heatmap.settings import shown_rows
-from attn_zoo.leaderboard.heatmap.shades import unshaded
+from attn_zoo.leaderboard.heatmap.shades import shown_rows, unshaded
 from attn_zoo.leaderboard.render.text import is_share
 from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate, paired
@@ -141,8 +140,4 @@ def _gain(ability: Ability, row: Row) -> Estimate | None:
         return None
     scale = 100.0 if is_share(ability.table) else 100.0 / (abs(softmax.scores.test.mean) or 1.0)
     half = None if difference.half_width is None else scale * difference.half_width
-    return replace(difference, mean=_sign(ability.table) * scale * difference.mean, half_width=half)
-
-
-def _sign(table: Table) -> int:
-    return 1 if table.higher_is_better else -1
+    return replace(difference, mean=ability.table.sign * scale * difference.mean, half_width=half)

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from attn_zoo.leaderboard.heatmap.settings import shown_rows
+from attn_zoo.leaderboard.heatmap.shades import shown_rows
 from attn_zoo.leaderboard.pareto import comparable, cost_of
 from attn_zoo.leaderboard.rows import Table
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import Averages, averages
 from attn_zoo.leaderboard.heatmap.costs import CostColumn
-from attn_zoo.leaderboard.heatmap.settings import shown_rows
-from attn_zoo.leaderboard.heatmap.shades import shades, unshaded
+from attn_zoo.leaderboard.heatmap.shades import shades, shown_rows, unshaded
 from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
 
@@ -143,14 +142,13 @@ def _repeated(table: Table) -> set[str]:
 
 def _cells(table: Table, shown: Mapping[str, Row]) -> list[tuple[str, Cell]]:
     depth = shades(table, list(shown.values()))
-    sign = 1 if table.higher_is_better else -1
-    means = [sign * row.scores.test.mean for row in shown.values() if row.scores.test and not row.control]
+    means = [table.sign * row.scores.test.mean for row in shown.values() if row.scores.test and not row.control]
     ranks = [row.standing.rank for row in shown.values() if row.standing.rank is not None]
 
     def leads(row: Row) -> bool:
         if row.control or row.scores.test is None or (table.best_control is not None and not depth):
             return False
-        return row.standing.rank == min(ranks) if ranks else sign * row.scores.test.mean == max(means)
+        return row.standing.rank == min(ranks) if ranks else table.sign * row.scores.test.mean == max(means)
 
     return [
         (name, Cell(row, depth.get(row.label), leads(row), row.label == table.control and row.scores.test is not None))
