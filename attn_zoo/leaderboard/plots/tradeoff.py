@@ -158,7 +158,7 @@ def _axes(axes: Any, table: Table, rows: Sequence[Row], xs: Sequence[float], cos
     axes.set_xlim(least, most)
     axes.set_xticks(log_ticks(least, most), minor=False)
     axes.xaxis.set_major_formatter(short if cost.counted else plain)
-    axes.xaxis.set_minor_locator(_no_ticks())
+    axes.set_xticks([], minor=True)
     axes.set_title(str(table.task["title"]), fontsize=9, loc="left", weight="bold")
     axes.set_xlabel(cost.label, fontsize=8)
     axes.set_ylabel(score_axis(table, "test", "axis turned"), fontsize=8)
@@ -177,9 +177,3 @@ def log_ticks(low: float, high: float) -> list[float]:
     power = 10.0 ** math.floor(math.log10(least))
     step = next(size * power for size in (1.0, 2.0, 2.5, 5.0, 10.0) if size * power >= least)
     return [step * at for at in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-
-def _no_ticks() -> Any:
-    from matplotlib.ticker import NullLocator
-
-    return NullLocator()
