@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -18,7 +17,7 @@ from attn_zoo.recommend.candidates import Candidate
 from attn_zoo.recommend.next_step import CONTROL, code, evidence_command, listed
 from attn_zoo.recommend.ranking import Recommendation
 from attn_zoo.terminal import COLUMNS as WIDTH
-from attn_zoo.terminal import fit, shell
+from attn_zoo.terminal import fit, paragraph, shell
 
 _WORST_FIRST: tuple[Verdict, ...] = ("no better", "worse", "failed", "unclear", "few seeds", "not run")
 """Verdicts that rule a candidate out, the worst first."""
@@ -193,9 +192,7 @@ def _block(head: str, said: list[str]) -> Iterator[str]:
 def _wrapped(words: str, mark: str = "") -> list[str]:
     if words.startswith("  "):  # a command
         return [f"  {line}" for line in shell(words, WIDTH - 2).splitlines()]
-    whole = words.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")  # keep a figure on one line
-    made = textwrap.wrap(whole, WIDTH, initial_indent=mark, subsequent_indent="  ", break_on_hyphens=False)
-    return [line.replace("\xa0", " ") for line in made]
+    return paragraph(words, WIDTH, mark, "  ")
 
 
 def _gain(gain: Gain) -> str:
