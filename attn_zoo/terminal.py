@@ -73,6 +73,13 @@ def wrap(text: str, width: int | None = None) -> str:
     return "\n".join(_wrapped(line, width) for line in text.split("\n"))
 
 
+def paragraph(text: str, width: int, mark: str = "", indent: str = "") -> list[str]:
+    """Lines of a paragraph after a mark, wrapped such that no figure is parted from its unit or its interval."""
+    whole = text.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")
+    made = textwrap.wrap(whole, width, initial_indent=mark, subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace("\xa0", " ") for line in made]
+
+
 def show(text: str, format: str = "terminal") -> None:
     """Print text; on a terminal its tables are fitted to the width, and other lines wrapped, unless ``format`` is one of files."""
     print(fitted(text) if format == "terminal" and sys.stdout.isatty() else text, flush=True)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.boards import boards, boards_at, flops_until, pretrain_seconds, was_disturbed
 from attn_zoo.leaderboard.comparisons import resolution
 from attn_zoo.leaderboard.pareto import weighed
@@ -64,15 +65,15 @@ def _comparable(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
 
     A run that failed before reading its data joins the group that holds most runs of its spec.
     """
-    by_spec: dict[str, dict[str, list[RunRecord]]] = defaultdict(lambda: defaultdict(list))
-    for record in records:
+
+    def key(record: RunRecord) -> str:
         spec = record.spec
         shared = [spec.task, spec.task_options, _without_heads(spec.model), shared_budget(record), spec.precision, spec.device]
-        by_spec[key_of([record.protocol, record.task_card["version"], *shared])][key_of(record.data) if record.data else ""].append(
-            record
-        )
+        return key_of([record.protocol, record.task_card["version"], *shared])
+
     groups = []
-    for by_data in by_spec.values():
+    for same_spec in grouped((key(record), record) for record in records).values():
+        by_data = grouped((key_of(record.data) if record.data else "", record) for record in same_spec)
         before_data = by_data.pop("", [])
         members = sorted(by_data.values(), key=len, reverse=True) or [[]]
         groups += [before_data + members[0], *members[1:]]
@@ -94,9 +95,8 @@ def _counted_once(records: Iterable[RunRecord]) -> dict[tuple[str, int], RunReco
 def _table(
     group: Mapping[tuple[str, int], RunRecord], settings: Mapping[str, str], equal: Mapping[str, float], at: Sequence[float]
 ) -> Table:
-    members: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
-    for (key, _), record in sorted(group.items(), key=lambda item: item[0]):
-        members[record.spec.attention, settings[key]].append(record)
+    runs_in_order = sorted(group.items(), key=lambda item: item[0])
+    members = grouped(((record.spec.attention, settings[key]), record) for (key, _), record in runs_in_order)
     whole = next((r for r in group.values() if r.status == "done"), next(iter(group.values())))
     higher = bool(whole.task_card.get("higher_is_better", True))
     sign = -1 if higher else 1
@@ -209,11 +209,12 @@ def _parts(done: Sequence[RunRecord]) -> dict[str, Estimate]:
 
 def _curve(done: Sequence[RunRecord], training_flops: float | None) -> tuple[CurvePoint, ...]:
     """Curve at the steps at which every seed was validated; under a time limit last steps differ between seeds and drop out."""
-    looks: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for record in done:
-        for look in record.curve:
-            if _is_figure(look.get("valid")) and _is_figure(look.get("train_seconds")):
-                looks[int(look["step"])].append((look["train_seconds"] + pretrain_seconds(record), look["valid"]))
+    looks = grouped(
+        (int(look["step"]), (look["train_seconds"] + pretrain_seconds(record), look["valid"]))
+        for record in done
+        for look in record.curve
+        if _is_figure(look.get("valid")) and _is_figure(look.get("train_seconds"))
+    )
     points = []
     for step, seen in sorted((step, seen) for step, seen in looks.items() if len(seen) == len(done)):
         valid = estimate([score for _, score in seen])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.metrics import COUNTED
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.statistics import Estimate, estimate
@@ -34,11 +35,8 @@ def averages(tables: Sequence[Table]) -> Averages:
         return _none(titles, "fewer than two tasks are scored by accuracy or F1")
     if len({table.task["name"] for table in shares}) < len(shares):
         return _none(titles, "a task appears in several settings")
-    cells: dict[str, list[Mapping[int, float]]] = {}
-    for table in shares:
-        for row in table.rows:
-            if row.scores.test and not row.scores.failures:
-                cells.setdefault(row.label, []).append(row.scores.by_seed)
+    whole = [row for table in shares for row in table.rows if row.scores.test and not row.scores.failures]
+    cells = grouped((row.label, row.scores.by_seed) for row in whole)
     found = {label: _over(scores) for label, scores in cells.items() if len(scores) == len(shares)}
     known = {label: mean for label, mean in found.items() if mean}
     if len(known) < 2:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.render.text import spent
 from attn_zoo.leaderboard.rows import Block, Board, Entry, Row
 from attn_zoo.leaderboard.statistics import estimate
@@ -112,10 +112,7 @@ def _trained(
 
 def _compared(rows: Sequence[Row], cost: str) -> list[list[Row]]:
     """Group rows that share a budget: all rows where the cost is counted, rows of one block where it is measured."""
-    groups: dict[Block | None, list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row.block(cost)].append(row)
-    return list(groups.values())
+    return list(grouped((row.block(cost), row) for row in rows).values())
 
 
 def _first(rows: Sequence[Row]) -> Sequence[Row]:
@@ -162,9 +159,7 @@ def _fitting(rows: Sequence[Row], asked: float | None, higher_is_better: bool) -
     entries: list[Entry] = []
     rules: set[str] = set()
     for members in _compared([row for row in rows if _peak(row) < float("inf") and len(row.costs.block.machines) == 1], "memory"):
-        by_attention: dict[str, list[Row]] = defaultdict(list)
-        for row in members:
-            by_attention[row.attention].append(row)
+        by_attention = grouped((row.attention, row) for row in members)
         softmax = min(map(_peak, by_attention.get("softmax", [])), default=None)
         first = {row.attention for row in _first(members)}
         budget = asked or softmax or max(min(map(_peak, by_attention[attention])) for attention in first)

@@ -15,7 +15,7 @@ from attn_zoo.leaderboard.rows import Comparison, Row
 from attn_zoo.leaderboard.statistics import CONFIDENCE, Floats, paired
 
 SEEDS_NEEDED = 3
-"""Number of common seeds that two rows need before one may rank above the other."""
+"""Number of common seeds from which on noise is estimated: two rows with fewer are not ranked or called different."""
 SMALLEST = 0.01
 """Smallest difference that counts: absolute for shares (one point), relative to the larger score for other metrics."""
 _ROUNDING = 1e-6

@@ -200,7 +200,8 @@ class _Names:
         }
         by_task: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
         for record in records:
-            by_task[record.spec.task][self._setting_key(record)] = self._setting(record)
+            setting = self._setting(record)
+            by_task[record.spec.task][key_of(setting)] = setting
         self._differing = {
             task: [name for name in next(iter(found.values())) if len({key_of(s.get(name)) for s in found.values()}) > 1]
             for task, found in by_task.items()
@@ -220,9 +221,6 @@ class _Names:
         spec = record.spec
         shared = {"task": spec.task_options, "model": asdict(spec.model), "budget": asdict(spec.budget)}
         return _flat({**shared, "precision": spec.precision, "device": spec.device})
-
-    def _setting_key(self, record: RunRecord) -> str:
-        return key_of(self._setting(record))
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
 from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, holm, pair_p_values, paired
 from attn_zoo.records import RunRecord
 
-SEEDS_NEEDED = 3
-"""Number of shared seeds from which on noise is estimated; with fewer, the tolerance alone decides."""
 LEVEL = 0.05
 """Significance level: greatest share of comparisons of equal sets in which any row is called worse."""
 REGRESSIONS: Mapping[str, str] = {

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attn_zoo.grouping import grouped
+from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
 from attn_zoo.leaderboard.metrics import style
 from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate, paired
 from attn_zoo.published import Facts, Figure, Ordering, Source, orderings, protocol_difference, published_for
 
-SEEDS_NEEDED = 3
-"""Number of common seeds that two rows need for a verdict on their order."""
 RULE = (
     f"confirmed or refuted where the 95 % interval of the difference, paired by seed, lies wholly on one side of 0 and "
     f"{SEEDS_NEEDED} or more seeds are shared; otherwise the verdict is 'cannot tell'"
@@ -142,12 +142,8 @@ def facts(table: Table, row: Row) -> Facts:
 def _verdict(ordering: Ordering, row: Row, against: Row) -> Verdict:
     difference = paired(row.scores.by_seed, against.scores.by_seed)
     word = "cannot tell"
-    if difference and difference.count >= SEEDS_NEEDED and difference.half_width is not None:
-        side = -1 if ordering.below else 1
-        if side * difference.mean > difference.half_width:
-            word = "confirmed"
-        elif -side * difference.mean > difference.half_width:
-            word = "refuted"
+    if difference and difference.count >= SEEDS_NEEDED and (difference.low > 0 or difference.high < 0):
+        word = "confirmed" if (difference.high < 0) == ordering.below else "refuted"
     return Verdict(ordering, row.label, against.label, difference, word)
 
 
@@ -165,8 +161,8 @@ def _common(told: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _by_source(found: Sequence[Figure]) -> dict[str, tuple[Figure, ...]]:
-    titles = dict.fromkeys(figure.source.title for figure in found)
-    return {title: tuple(figure for figure in found if figure.source.title == title) for title in titles}
+    by_title = grouped((figure.source.title, figure) for figure in found)
+    return {title: tuple(figures) for title, figures in by_title.items()}
 
 
 def in_points(value: float, metric: str) -> float:

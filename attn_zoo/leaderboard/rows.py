@@ -314,6 +314,11 @@ class Table:
         return bool(self.task.get("higher_is_better", True))
 
     @property
+    def sign(self) -> int:
+        """Factor that makes the better of two scores the greater one: 1, or -1 where lower values are better."""
+        return 1 if self.higher_is_better else -1
+
+    @property
     def data_title(self) -> str:
         """Title of the data; the source where older records name no data."""
         return str(self.task.get("data") or self.task.get("source", "unknown"))

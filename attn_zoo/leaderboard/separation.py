@@ -120,17 +120,16 @@ def _lead(
     """Lead of the yardstick over the best control, and reasons against it: too small, or a control is better beyond noise."""
     if yardstick is None or not controls:
         return None, [f"{name} and a control do not have {SEEDS_NEEDED} seeds in common without a failed seed"]
-    sign = 1 if table.higher_is_better else -1
     against = []
     for control in controls:
         margin = _margin(yardstick, control)
-        least, most = (sign * margin.mean + side * (margin.half_width or 0.0) for side in (-1, 1))
+        least, most = sorted((table.sign * margin.low, table.sign * margin.high))
         needed = LEAD_NEEDED * (1.0 if measured.share or not control.scores.test else abs(control.scores.test.mean))
         said = f"{yardstick.label} minus {control.label} is {margin.in_points(measured.share)}"
         if most < 0:
             against.append(f"the control {control.label} is better beyond noise: {said}")
         elif control is controls[0] and least < needed:
-            goal = Estimate(sign * needed, None, 0).in_points(measured.share)
+            goal = Estimate(table.sign * needed, None, 0).in_points(measured.share)
             against.append(f"{said}, and all of the interval must lie beyond {goal}")
     return _margin(yardstick, controls[0]), against
 

@@ -27,6 +27,16 @@ class Estimate:
     half_width: float | None
     count: int
 
+    @property
+    def low(self) -> float:
+        """Lower end of the interval; the mean where it is not known."""
+        return self.mean - (self.half_width or 0.0)
+
+    @property
+    def high(self) -> float:
+        """Upper end of the interval; the mean where it is not known."""
+        return self.mean + (self.half_width or 0.0)
+
     def minus(self, constant: float) -> Estimate:
         """Subtract a constant that is known exactly."""
         return Estimate(self.mean - constant, self.half_width, self.count)

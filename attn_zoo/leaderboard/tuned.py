@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.rows import Row
 from attn_zoo.records import RunRecord, Tuning
 from attn_zoo.records.tuning import setting
@@ -17,19 +17,14 @@ def rows_of_tables(records: Iterable[RunRecord]) -> list[RunRecord]:
 
     The number of trials of a run includes trials that were recorded after it.
     """
-    trials: dict[str, set[str]] = defaultdict(set)
-    chosen: dict[str, list[RunRecord]] = defaultdict(list)
-    kept = []
-    for record in records:
-        if record.tuning is None:
-            kept.append(record)
-        elif record.is_trial:
-            trials[record.tuning.study].add(record.run_id)
-        else:
-            chosen[record.tuning.study].append(record)
+    records = list(records)
+    kept = [record for record in records if record.tuning is None]
+    trials = grouped((record.tuning.study, record.run_id) for record in records if record.tuning and record.is_trial)
+    chosen = grouped((record.tuning.study, record) for record in records if record.tuning and not record.is_trial)
     for study, members in chosen.items():
         newest = max(members, key=lambda record: str(record.environment.get("started")))
-        kept += [_counted(r, len(trials[study])) for r in members if _settings(r) == _settings(newest)]
+        count = len(set(trials.get(study, ())))
+        kept += [_counted(record, count) for record in members if _settings(record) == _settings(newest)]
     return kept
 
 
@@ -62,10 +57,9 @@ def tuning_notes(rows: Sequence[Row], score: Any) -> list[str]:
         score: function that formats a validation score.
     """
     notes = []
-    counts: dict[int, list[str]] = defaultdict(list)
+    counts = grouped((row.provenance.trials, row.label) for row in rows)
     for row in rows:
         tuning, trials = row.provenance.tuning, row.provenance.trials
-        counts[trials].append(row.label)
         if tuning is not None:
             found = ", ".join(f"{key.partition('.')[2]}={_short(value)}" for key, value in row.provenance.tuned.items())
             failed = f" ({tuning.failed} of them without a score)" if tuning.failed else ""

@@ -66,7 +66,8 @@ def candidates(required: Requirements, rows: Sequence[RowName] = ()) -> tuple[li
     asked = list(rows) or [RowName(name) for name in attentions() if not card(name).control]
     if not any(row.attention == BASELINE for row in asked):
         asked.append(RowName(BASELINE))
-    softmax = _counts(required, RowName(BASELINE))
+    baseline = card(BASELINE)
+    softmax = baseline.cost(required.geometry, attention_options(baseline, required.geometry, {}))
     found, refused = [], []
     for row in asked:
         try:
@@ -100,17 +101,12 @@ def _candidate(required: Requirements, row: RowName, softmax: Counts) -> Candida
     taken = row.implementation
     if taken == "auto":
         taken = choose_implementation(entry, geometry, options, torch.device(required.device), dtype)
-    counts = _counts(required, row)
-    if (needed := _bytes(required, row, counts)) is not None and required.memory is not None and needed > required.memory:
+    counts = entry.cost(geometry, options)
+    if (needed := _bytes(required, row, counts, options)) is not None and required.memory is not None and needed > required.memory:
         raise ValueError(
             f"{row.attention} keeps {byte_count(needed)} (counted), more than the limit of {byte_count(required.memory)}"
         )
     return Candidate(row.attention, row.options, taken, _cost(required, counts, softmax), entry.build.warnings(geometry, options))
-
-
-def _counts(required: Requirements, row: RowName) -> Counts:
-    entry = card(row.attention)
-    return entry.cost(required.geometry, attention_options(entry, required.geometry, row.options))
 
 
 def _cost(required: Requirements, counts: Counts, softmax: Counts) -> Cost:
@@ -135,15 +131,13 @@ def _flops(required: Requirements, counts: Counts) -> int | None:
     return None if counts.backward_flops is None else counts.flops + counts.backward_flops
 
 
-def _bytes(required: Requirements, row: RowName, counts: Counts) -> int | None:
+def _bytes(required: Requirements, row: RowName, counts: Counts, options: Any) -> int | None:
     """Bytes of one layer's mechanism for the batch, to compare with the memory limit; None without a limit or a count."""
     if required.memory is None:
         return None
     if required.decode:
         return None if counts.state_bytes is None else required.batch * counts.state_bytes
-    entry = card(row.attention)
-    options = attention_options(entry, required.geometry, row.options)
-    kept = activation_bytes(entry, required.geometry, options, row.implementation)
+    kept = activation_bytes(card(row.attention), required.geometry, options, row.implementation)
     return None if kept is None else required.batch * kept
 
 

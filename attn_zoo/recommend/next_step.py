@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.findings.abilities import BASELINE
 from attn_zoo.recommend.candidates import Candidate
 from attn_zoo.recommend.ranking import Recommendation
@@ -24,10 +25,8 @@ def evidence_command(found: Recommendation) -> str | None:
         encoder = not (found.required.reads_past or found.required.cross)
         return f"attn-zoo transplant attention={each.attention},{CONTROL} seed=1,2,3 output=transplant.json" if encoder else None
     tasks = [str(ability.table.task["name"]) for ability in lacking] or list(found.answer.missing)
-    groups: dict[str, list[str]] = {}
-    for name in dict.fromkeys(tasks):
-        if name in task_names():
-            groups.setdefault(_reading(name, found.required.reads_past), []).append(name)
+    known = [name for name in dict.fromkeys(tasks) if name in task_names()]
+    groups = grouped((_reading(name, found.required.reads_past), name) for name in known)
     if not groups:
         return None
     how, names = max(groups.items(), key=lambda group: ("profile" in group[0], len(group[1])))

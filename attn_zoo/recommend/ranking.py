@@ -50,14 +50,12 @@ class Recommendation:
     @property
     def qualified(self) -> list[Candidate]:
         """Candidates close enough to softmax: the timed ones, fastest first, or, where nothing was timed, all, cheapest first."""
-        found = [each for name in self._names() if (each := self.candidate(name))]
+        names = dict.fromkeys(choice.attention for choice in self.answer.chosen)
+        found = [each for name in names if (each := self.candidate(name))]
         if not self.seconds:
             return found
         timed = [each for each in found if each.label in self.seconds]
         return sorted(timed, key=lambda each: self.seconds[each.label])
-
-    def _names(self) -> list[str]:
-        return list(dict.fromkeys(choice.attention for choice in self.answer.chosen))
 
     @property
     def slower(self) -> list[Candidate]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
 from attn_zoo.leaderboard.findings.abilities import BASELINE, Verdict
 from attn_zoo.leaderboard.findings.needs import QUALIFIES, Gain
@@ -17,7 +17,7 @@ from attn_zoo.recommend.candidates import Candidate
 from attn_zoo.recommend.next_step import CONTROL, code, evidence_command, listed
 from attn_zoo.recommend.ranking import Recommendation
 from attn_zoo.terminal import COLUMNS as WIDTH
-from attn_zoo.terminal import fit, shell
+from attn_zoo.terminal import fit, paragraph, shell
 
 _WORST_FIRST: tuple[Verdict, ...] = ("no better", "worse", "failed", "unclear", "few seeds", "not run")
 """Verdicts that rule a candidate out, the worst first."""
@@ -59,7 +59,7 @@ def _doubt(doubts: list[str]) -> Iterator[str]:
 def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
     choice = found.choice
     assert choice is not None, "a mechanism other than softmax is taken only with evidence"
-    worst = min(choice.gains, key=_low)
+    worst = min(choice.gains, key=lambda gain: gain.amount.low)
     at = _deciding(found).removesuffix(" that decide")
     least = f"the least certain is {_gain(worst)}" if len(choice.gains) > 1 else gain_words(worst.amount, worst.unit)
     yield f"Why: surely within {found.required.accept:g} points of softmax at {at}: {least}."
@@ -78,7 +78,8 @@ def _softmax(found: Recommendation) -> Iterator[str]:
     nearest = found.choice
     near = nearest and found.candidate(nearest.attention)
     if nearest and near:
-        yield f"Nearest: {near.label}, {_share(near)} of softmax's FLOPs; {_gain(min(nearest.gains, key=_low))}."
+        worst = min(nearest.gains, key=lambda gain: gain.amount.low)
+        yield f"Nearest: {near.label}, {_share(near)} of softmax's FLOPs; {_gain(worst)}."
     command = evidence_command(found)
     option = "--transplant transplant.json" if found.required.trained else "--records runs"
     if command:
@@ -151,9 +152,7 @@ def _evidence(found: Recommendation) -> Iterator[str]:
     rows = [[each.label, _share(each), _state(each), _verdict(found, each)] for each in found.candidates]
     yield from ("", f"Candidates, by FLOPs over softmax's at {found.required.length:,} tokens", "")
     yield from fit(rows, head, right=("FLOPs", "state"), width=WIDTH).splitlines()
-    reasons: dict[str, list[str]] = {}
-    for each in found.refused:
-        reasons.setdefault(each.reason.removeprefix(each.label).strip(), []).append(each.label)
+    reasons = grouped((each.reason.removeprefix(each.label).strip(), each.label) for each in found.refused)
     yield from _block("Refused", [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()])
     yield from _block("Doubts", list(dict.fromkeys(_doubts(found))))
     yield from _block(
@@ -193,13 +192,7 @@ def _block(head: str, said: list[str]) -> Iterator[str]:
 def _wrapped(words: str, mark: str = "") -> list[str]:
     if words.startswith("  "):  # a command
         return [f"  {line}" for line in shell(words, WIDTH - 2).splitlines()]
-    whole = words.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")  # keep a figure on one line
-    made = textwrap.wrap(whole, WIDTH, initial_indent=mark, subsequent_indent="  ", break_on_hyphens=False)
-    return [line.replace("\xa0", " ") for line in made]
-
-
-def _low(gain: Gain) -> float:
-    return gain.low
+    return paragraph(words, WIDTH, mark, "  ")
 
 
 def _gain(gain: Gain) -> str:

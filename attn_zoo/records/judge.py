@@ -24,17 +24,9 @@ def read_record(path: Path, source: str | None = None) -> RunRecord:
         RecordError: the file is not a complete record, or was changed after it was written.
         OSError: the file cannot be read.
     """
-    return judged(read_text(path), path.name if source is None else source)
-
-
-def judged(text: str, source: str | None) -> RunRecord:
-    """Parse and validate a record from JSON text.
-
-    Raises:
-        RecordError: the text is not a complete record, or was changed after it was written.
-    """
+    text = read_text(path)
     data = parse(text)
-    record = whole_record(data, source)
+    record = whole_record(data, path.name if source is None else source)
     if data["schema"] >= 5 and is_respelled(text, data):
         raise EditedError("its JSON text differs from what attn-zoo writes for this content: changed after it was written")
     return record
@@ -47,13 +39,13 @@ def whole_record(data: Any, source: str | None) -> RunRecord:
         RecordError: the data are not a complete record, or were changed after they were written.
     """
     record = RunRecord.from_dict(data, source)
-    contradiction = next(contradictions(record), None)
+    contradiction = next(_contradictions(record), None)
     if contradiction is not None:
         raise EditedError(contradiction)
     return record
 
 
-def contradictions(record: RunRecord) -> Iterator[str]:
+def _contradictions(record: RunRecord) -> Iterator[str]:
     """Contradictions between fields of a record, as text."""
     expected = record.spec.run_id(str(record.task_card.get("version")), record.protocol)
     if record.run_id != expected:

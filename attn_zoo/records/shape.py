@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -14,6 +14,10 @@ LARGEST = 2.0**64
 """Bound of every number in a record; tables could not square or sum much larger ones."""
 
 
+Fault = tuple[str, str]
+"""Path of a value below the one that was checked, and what is wrong with it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """Kind of a single value."""
@@ -22,17 +26,13 @@ class Leaf:
     types: tuple[type, ...]
     least: float = -LARGEST
 
-    def holds(self, value: Any) -> bool:
-        """Return whether a value has the right type and lies within the bounds."""
-        kind = type(value)
-        return kind in self.types and (kind is str or kind is bool or self.least <= value <= LARGEST)
-
-    def faults(self, value: Any, where: str) -> Iterator[str]:
-        """Faults of the value at the path ``where``, as text."""
+    def fault(self, value: Any) -> Fault | None:
+        """Fault of a value of another type or beyond the bounds; None where there is none."""
         if type(value) not in self.types:
-            yield f"{where} must be a {self.words}, not {_shown(value)}"
-        elif not self.holds(value):
-            yield f"{where} must be a {self.words} between {self.least:g} and {LARGEST:g}, not {_shown(value)}"
+            return "", f"must be a {self.words}, not {_shown(value)}"
+        if type(value) is not str and not self.least <= value <= LARGEST:
+            return "", f"must be a {self.words} between {self.least:g} and {LARGEST:g}, not {_shown(value)}"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,14 @@ class Items:
 
     kind: Kind
 
-    def holds(self, value: Any) -> bool:
-        """Return whether the value is a list whose items all hold."""
-        return isinstance(value, list | tuple) and all(map(self.kind.holds, value))
-
-    def faults(self, value: Any, where: str) -> Iterator[str]:
-        """Faults of the value at the path ``where``, as text."""
+    def fault(self, value: Any) -> Fault | None:
+        """First fault of the list or an item; None where there is none."""
         if not isinstance(value, list | tuple):
-            yield f"{where} must be a list, not {_shown(value)}"
-            return
+            return "", f"must be a list, not {_shown(value)}"
         for at, item in enumerate(value):
-            yield from self.kind.faults(item, f"{where}[{at}]")
+            if found := self.kind.fault(item):
+                return f"[{at}]{found[0]}", found[1]
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +64,20 @@ class Fields:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_named", {**self.optional, **self.required})
 
-    def holds(self, value: Any) -> bool:
-        """Return whether the value is a mapping with all required keys, and allowed other ones, whose values all hold."""
-        if not isinstance(value, Mapping) or not self.required.keys() <= value.keys():
-            return False
-        for name, item in value.items():
-            kind = self._named.get(name, self.others)
-            if kind is None or not kind.holds(item):
-                return False
-        return True
-
-    def faults(self, value: Any, where: str) -> Iterator[str]:
-        """Faults of the value at the path ``where``, as text."""
+    def fault(self, value: Any) -> Fault | None:
+        """First missing key, unknown key or fault of a value; None where there is none."""
         if not isinstance(value, Mapping):
-            yield f"{where} must be a mapping, not {_shown(value)}"
-            return
-        yield from (f"{where} lacks {name!r}" for name in self.required if name not in value)
+            return "", f"must be a mapping, not {_shown(value)}"
+        for name in self.required:
+            if name not in value:
+                return "", f"lacks {name!r}"
         for name, item in value.items():
             kind = self._named.get(name, self.others)
             if kind is None:
-                yield f"{where} has an unknown field {_shown(name)}"
-            else:
-                yield from kind.faults(item, f"{where}.{name}")
+                return "", f"has an unknown field {_shown(name)}"
+            if found := kind.fault(item):
+                return f".{name}{found[0]}", found[1]
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +86,9 @@ class OrNone:
 
     kind: Kind
 
-    def holds(self, value: Any) -> bool:
-        """Return whether the value is None or of the kind."""
-        return value is None or self.kind.holds(value)
-
-    def faults(self, value: Any, where: str) -> Iterator[str]:
-        """Faults of the value at the path ``where``, as text."""
-        if value is not None:
-            yield from self.kind.faults(value, where)
+    def fault(self, value: Any) -> Fault | None:
+        """Fault of a value that is not None."""
+        return None if value is None else self.kind.fault(value)
 
 
 Kind = Leaf | Items | Fields | OrNone
@@ -178,8 +162,8 @@ def check_shape(data: Mapping[str, Any]) -> None:
     Raises:
         RecordError: there is a fault; the message names the first.
     """
-    if not _RECORD.holds(data):  # most records hold, and paths to their values need not be built
-        raise RecordError(next(_RECORD.faults(data, "the record")))
+    if found := _RECORD.fault(data):
+        raise RecordError(f"the record{found[0]} {found[1]}")
 
 
 def _shown(value: Any) -> str:

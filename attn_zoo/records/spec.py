@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
-from copy import deepcopy
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, cast
 
 from attn_zoo.checks import check_number, check_types, check_whole
+from attn_zoo.records.plain import digest_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -152,9 +150,7 @@ class RunSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; fields added after the first records are omitted at their defaults."""
-        data = {option.name: getattr(self, option.name) for option in fields(self)}
-        copies = {"options": deepcopy(self.options), "task_options": deepcopy(self.task_options)}
-        return data | copies | {"model": self.model.to_dict(), "budget": self.budget.to_dict()}
+        return asdict(self) | {"model": self.model.to_dict(), "budget": self.budget.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
@@ -175,5 +171,4 @@ class RunSpec:
         data = self.to_dict()
         if not data["model"]["backbone"]:  # added after the first records, whose ids must not change
             del data["model"]["backbone"]
-        canonical = json.dumps([protocol, task_version, data], sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        return digest_of([protocol, task_version, data])[:16]

@@ -133,15 +133,8 @@ class Store:
         Args:
             tuning: study of the run and its role in it; None for a run outside any study.
         """
-        for path in self._files(f"*{run_id}*.json"):
-            try:
-                record = read_record(path)
-            except (OSError, RecordError):
-                continue  # a damaged record does not count, so that the run is repeated
-            ours = record.run_id == run_id and _role(record.tuning) == _role(tuning)
-            if ours and (record.is_trial or record.status in FINAL_STATUSES):
-                return record
-        return None
+        ours = (record for record in self._recorded(run_id) if _role(record.tuning) == _role(tuning))
+        return next((record for record in ours if record.is_trial or record.status in FINAL_STATUSES), None)
 
     def finished(self, run_id: str, tuning: Tuning | None = None) -> bool:
         """Return whether ``find`` returns a record."""
@@ -160,13 +153,15 @@ class Store:
 
     def _is_over(self, run_id: str) -> bool:
         """Return whether a run has a record with a final status, of any study and role, and no process is running it."""
-        if is_claimed(self.root / f".{run_id}{CLAIM}"):
-            return False
+        final = (record.status in FINAL_STATUSES for record in self._recorded(run_id))
+        return not is_claimed(self.root / f".{run_id}{CLAIM}") and any(final)
+
+    def _recorded(self, run_id: str) -> Iterator[RunRecord]:
+        """Records of a run, without damaged ones, so that their run is repeated."""
         for path in self._files(f"*{run_id}*.json"):
             with suppress(OSError, RecordError):
-                if (record := read_record(path)).run_id == run_id and record.status in FINAL_STATUSES:
-                    return True
-        return False
+                if (record := read_record(path)).run_id == run_id:
+                    yield record
 
     def claim(self, run_id: str) -> AbstractContextManager[bool]:
         """Context that yields True if this process has claimed the run, False if another process has (see ``claimed``)."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from attn_zoo.records.plain import digest_of
 from attn_zoo.records.spec import PROTOCOL, RunSpec
 
 if TYPE_CHECKING:
@@ -64,8 +63,7 @@ def study_id(spec: RunSpec, space: Mapping[str, str], task_version: str, protoco
     for key in space:
         group, name = _field(key)
         del data[group][name]
-    canonical = json.dumps([protocol, task_version, data, dict(space)], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+    return digest_of([protocol, task_version, data, dict(space)])[:12]
 
 
 def setting(spec: RunSpec, key: str) -> Any:

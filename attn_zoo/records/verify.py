@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from attn_zoo.grouping import grouped
 from attn_zoo.records.claim import SUFFIX, is_claimed
 from attn_zoo.records.plain import parse, read_text
 from attn_zoo.records.record import FINAL_STATUSES, SCHEMA, RunRecord
@@ -90,9 +90,7 @@ def _renamed(records: Iterable[RunRecord]) -> Iterator[Finding]:
 
 def _repeated(records: Iterable[RunRecord]) -> Iterator[Finding]:
     """Findings for runs with more than one file; a repetition after a failed attempt is not one of them."""
-    by_run: dict[tuple[str, str | None, bool], list[RunRecord]] = defaultdict(list)
-    for record in records:
-        by_run[record.run_id, record.tuning.study if record.tuning else None, record.is_trial].append(record)
+    by_run = grouped(((record.run_id, record.tuning and record.tuning.study, record.is_trial), record) for record in records)
     for (run_id, _, _), members in by_run.items():
         distinct = [record for at, record in enumerate(members) if record not in members[:at]]
         if len(distinct) < len(members):
@@ -118,16 +116,14 @@ def _agreement(members: Sequence[RunRecord]) -> str:
 
 def _different_data(records: Iterable[RunRecord]) -> Iterator[Finding]:
     """Findings for runs of the same task, version and options that read different data."""
-    by_task: dict[str, list[RunRecord]] = defaultdict(list)
-    for record in records:
-        version = record.task_card.get("version")
-        by_task[json.dumps([record.spec.task, version, record.spec.task_options], sort_keys=True, default=str)].append(record)
-    for members in by_task.values():
+
+    def key(record: RunRecord) -> str:
+        task = [record.spec.task, record.task_card.get("version"), record.spec.task_options]
+        return json.dumps(task, sort_keys=True, default=str)
+
+    for members in grouped((key(record), record) for record in records).values():
         for split in dict.fromkeys(split for record in members for split in record.data):
-            by_digest: dict[str, list[RunRecord]] = defaultdict(list)
-            for record in members:
-                if split in record.data:
-                    by_digest[str(record.data[split]["digest"])].append(record)
+            by_digest = grouped((str(record.data[split]["digest"]), record) for record in members if split in record.data)
             if len(by_digest) > 1:
                 yield _data_differ(members[0].spec.task, split, by_digest)
 
@@ -142,10 +138,7 @@ def _data_differ(task: str, split: str, by_digest: Mapping[str, Sequence[RunReco
 
 
 def _foreign(records: Iterable[RunRecord]) -> Iterator[Finding]:
-    by_protocol: dict[str, list[RunRecord]] = defaultdict(list)
-    for record in records:
-        if record.protocol != PROTOCOL:
-            by_protocol[record.protocol].append(record)
+    by_protocol = grouped((record.protocol, record) for record in records if record.protocol != PROTOCOL)
     for protocol, members in by_protocol.items():
         words = f"protocol {protocol}, this version has {PROTOCOL}; such records get tables of their own"
         old = protocol in OLD_PROTOCOLS
@@ -174,11 +167,7 @@ def _left_over(root: Path, valid: Sequence[RunRecord]) -> Iterator[Finding]:
 
 
 def _old(records: Iterable[RunRecord], root: Path) -> Iterator[Finding]:
-    by_schema: dict[int, list[RunRecord]] = defaultdict(list)
-    for record in records:
-        schema = parse(read_text(root / str(record.source)))["schema"]
-        if schema != SCHEMA:
-            by_schema[schema].append(record)
-    for schema, members in sorted(by_schema.items()):
+    by_schema = grouped((parse(read_text(root / str(record.source)))["schema"], record) for record in records)
+    for schema in sorted(by_schema.keys() - {SCHEMA}):
         words = f"schema {schema}, this version writes {SCHEMA} and reads both"
-        yield Finding("old schema", _files(members), words, harmless=True)
+        yield Finding("old schema", _files(by_schema[schema]), words, harmless=True)

@@ -18,10 +18,11 @@ from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.findings.abilities import Ability, abilities, judge
 from attn_zoo.leaderboard.findings.drop_in import drop_in
 from attn_zoo.leaderboard.findings.needs import NEEDS, Answer, Need, answers
-from attn_zoo.leaderboard.findings.page import WIDTH, findings
+from attn_zoo.leaderboard.findings.page import findings
 from attn_zoo.leaderboard.findings.sentences import NOTHING, of_ability, of_answer, of_mechanism
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.registry import make_options, task_card, task_names
+from attn_zoo.terminal import COLUMNS
 
 TRANSPLANT = json.loads((Path(__file__).parents[2] / "results" / "transplant.json").read_text(encoding="utf-8"))
 SURE = (0.9, 0.91, 0.92)
@@ -289,7 +290,7 @@ def test_without_a_control_an_encoder_says_nothing():
 def test_many_mechanisms_on_many_tasks_are_told_alike_in_both_forms():
     made = tables(synthetic_records())
     terminal, page = (findings(made, TRANSPLANT, format=form) for form in ("terminal", "github"))
-    assert max(map(len, terminal.splitlines())) <= WIDTH
+    assert max(map(len, terminal.splitlines())) <= COLUMNS
 
     def words(text: str) -> list[str]:
         marks = re.compile(r"^(#+ |- |[=-]+$)", re.MULTILINE)

@@ -7,12 +7,11 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.statistics import Estimate, estimate, paired
 from attn_zoo.records import RunRecord
 
-K = TypeVar("K")
 TASK = "masked_language"
 SHARINGS = ("none", "headwise", "key_value", "layerwise")
 TEST, REPEATED = "test", "test: repeated"
@@ -58,10 +57,7 @@ class Runs:
 
     def curve(self) -> list[tuple[int, Estimate]]:
         """Validation perplexity by step, at the steps that every seed has."""
-        points: dict[int, list[float]] = defaultdict(list)
-        for record in self.by_seed.values():
-            for point in record.curve:
-                points[int(point["step"])].append(point["valid"])
+        points = grouped((int(point["step"]), point["valid"]) for record in self.by_seed.values() for point in record.curve)
         means = ((step, estimate(values)) for step, values in sorted(points.items()) if len(values) == len(self.by_seed))
         return [(step, mean) for step, mean in means if mean is not None]
 
@@ -87,18 +83,18 @@ class Figure:
 
     def by_length(self, arm: int) -> dict[int, list[Cell]]:
         """Cells by length for panels a and b: lengths with several projected lengths, the smallest k first."""
-        found = _grouped((cell.length, cell) for cell in self.linformer(arm))
+        found = grouped((cell.length, cell) for cell in self.linformer(arm))
         return {length: cells for length, cells in found.items() if len(cells) > 1}
 
     def by_sharing(self, arm: int) -> list[Cell]:
         """Cells for panel c: those of the length and projected length with the most kinds of sharing."""
-        found = _grouped(((cell.length, cell.k), cell) for cell in sorted(self.cells) if cell.k and cell.convolution == arm)
+        found = grouped(((cell.length, cell.k), cell) for cell in sorted(self.cells) if cell.k and cell.convolution == arm)
         cells = max(found.values(), key=len, default=[])
         return sorted(cells, key=lambda cell: SHARINGS.index(cell.sharing)) if len(cells) > 1 else []
 
     def by_fixed_k(self, arm: int) -> list[Cell]:
         """Cells for panel d: those of the projected length with the most lengths, the shortest first."""
-        cells = max(_grouped((cell.k, cell) for cell in self.linformer(arm)).values(), key=len, default=[])
+        cells = max(grouped((cell.k, cell) for cell in self.linformer(arm)).values(), key=len, default=[])
         return cells if len(cells) > 1 else []
 
     def find(self, arm: int, length: int, attention: str) -> Runs | None:
@@ -144,10 +140,3 @@ def _setting(record: RunRecord) -> str:
     apart = {"task_options": ("length",), "model": ("short_convolution",), "budget": ("batch_size", "learning_rate")}
     shared = {part: {name: value for name, value in data[part].items() if name not in own} for part, own in apart.items()}
     return json.dumps([record.protocol, record.task_card["version"], data["precision"], shared], sort_keys=True, default=str)
-
-
-def _grouped(pairs: Iterable[tuple[K, Cell]]) -> dict[K, list[Cell]]:
-    found: dict[K, list[Cell]] = defaultdict(list)
-    for key, cell in pairs:
-        found[key].append(cell)
-    return dict(found)

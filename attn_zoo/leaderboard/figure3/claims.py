@@ -132,9 +132,9 @@ def _near(ours: Runs, theirs: Runs, what: str) -> Verdict:
     if difference is None:
         return Verdict(UNSURE, f"{what}: {why}")
     margin = math.log1p(NEAR)
-    if -margin <= _low(difference) and _high(difference) <= margin:
+    if -margin <= difference.low and difference.high <= margin:
         return Verdict(HOLDS, f"{what}: {why}")
-    return Verdict(FAILS if _low(difference) > margin or _high(difference) < -margin else UNSURE, f"{what}: {why}")
+    return Verdict(FAILS if difference.low > margin or difference.high < -margin else UNSURE, f"{what}: {why}")
 
 
 def _doubt(figure: Figure, cell: Cell, controls: Sequence[str]) -> Verdict | None:
@@ -160,21 +160,13 @@ def _difference(ours: Runs, theirs: Runs, part: str = TEST) -> tuple[Estimate | 
     count = found.count if found else 0
     if found is None or count < SEEDS_NEEDED or found.half_width is None:
         return None, f"only {count} of {SEEDS_NEEDED} common seeds"
-    return found, f"{per_cent(found.mean):+.1f} % ({per_cent(_low(found)):+.1f} to {per_cent(_high(found)):+.1f})"
+    return found, f"{per_cent(found.mean):+.1f} % ({per_cent(found.low):+.1f} to {per_cent(found.high):+.1f})"
 
 
 def _better(difference: Estimate) -> bool:
     """Tell whether a perplexity is lower beyond noise, and by at least the smallest difference that counts."""
-    return _high(difference) < 0 and difference.mean <= math.log1p(-SMALLEST)
+    return difference.high < 0 and difference.mean <= math.log1p(-SMALLEST)
 
 
 def _worse(difference: Estimate) -> bool:
-    return _low(difference) > 0 and difference.mean >= math.log1p(SMALLEST)
-
-
-def _low(difference: Estimate) -> float:
-    return difference.mean - (difference.half_width or 0.0)
-
-
-def _high(difference: Estimate) -> float:
-    return difference.mean + (difference.half_width or 0.0)
+    return difference.low > 0 and difference.mean >= math.log1p(SMALLEST)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
 from attn_zoo.leaderboard.figure3.cells import REPEATED, SHARINGS, TEST, Cell, Figure
 from attn_zoo.leaderboard.figure3.claims import CLAIMS, NEAR, NOT_RUN, Claim, Verdict
@@ -111,11 +112,11 @@ def _notes(figure: Figure) -> Iterable[str]:
 
 def _rates(figure: Figure) -> list[str]:
     """Learning rates by mechanism and arm, as recorded."""
-    found: dict[tuple[str, int], set[float]] = {}
-    for cell, runs in figure.cells.items():
-        rates = found.setdefault((cell.attention, cell.convolution), set())
-        rates |= {record.spec.budget.learning_rate for record in runs.by_seed.values()}
-    return [f"{name} ({arm_name(arm)}) {'/'.join(f'{rate:g}' for rate in sorted(of))}" for (name, arm), of in sorted(found.items())]
+    runs = [(cell, record) for cell, found in figure.cells.items() for record in found.by_seed.values()]
+    found = grouped(((cell.attention, cell.convolution), record.spec.budget.learning_rate) for cell, record in runs)
+    return [
+        f"{name} ({arm_name(arm)}) {'/'.join(f'{rate:g}' for rate in sorted(set(of)))}" for (name, arm), of in sorted(found.items())
+    ]
 
 
 def _table(rows: list[list[Any]], head: list[str], format: str) -> str:

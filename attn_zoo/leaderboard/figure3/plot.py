@@ -73,12 +73,10 @@ def _draw(axes: Any, figure: Figure, lines: Sequence[Line]) -> None:
             colour, dash = SERIES[at % len(SERIES)], _DASHES[at % len(_DASHES)]
         points = figure.cells[cell].curve()
         steps, means = [step for step, _ in points], [value.mean for _, value in points]
-        spreads = [value.half_width or 0.0 for _, value in points]
         (drawn,) = axes.plot(steps, means, color=colour, linestyle=dash, linewidth=1.6, label=name)
         hover(drawn, f"{cell.label}, n = {cell.length}")
-        low = [max(1.0, mean - spread) for mean, spread in zip(means, spreads, strict=True)]
-        high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
-        axes.fill_between(steps, low, high, color=colour, alpha=0.13, linewidth=0)
+        lows, highs = [max(1.0, value.low) for _, value in points], [value.high for _, value in points]
+        axes.fill_between(steps, lows, highs, color=colour, alpha=0.13, linewidth=0)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(short)
     axes.yaxis.set_minor_formatter(short)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
-from attn_zoo.leaderboard.heatmap.settings import shown_rows
-from attn_zoo.leaderboard.heatmap.shades import unshaded
+from attn_zoo.leaderboard.heatmap.shades import shown_rows, unshaded
 from attn_zoo.leaderboard.render.text import is_share
 from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate, paired
@@ -114,15 +113,14 @@ def _verdict(ability: Ability, row: Row | None, gain: Estimate | None, accept: f
     if row.attention == BASELINE:
         return "above controls" if above else "no better"
     softmax = ability.softmax
-    if softmax is None or gain is None or gain.half_width is None or gain.count < SEEDS_NEEDED:
+    if softmax is None or gain is None or gain.count < SEEDS_NEEDED:
         return "few seeds"
-    worse = gain.mean + gain.half_width < 0
+    worse = gain.high < 0
     if not above:
         return "no better" if worse or not _above_control(ability, softmax) else "unclear"
-    low = gain.mean - gain.half_width
-    if low > 0:
+    if gain.low > 0:
         return "better"
-    if low > -accept:
+    if gain.low > -accept:
         return "as good"
     return "worse" if worse else "unclear"
 
@@ -130,9 +128,9 @@ def _verdict(ability: Ability, row: Row | None, gain: Estimate | None, accept: f
 def _above_control(ability: Ability, row: Row) -> bool | None:
     """Tell whether a row is better than the best control beyond noise; None where seeds are too few to tell."""
     margin = row.scores.margin
-    if margin is None or margin.half_width is None or margin.count < SEEDS_NEEDED:
+    if margin is None or margin.count < SEEDS_NEEDED:
         return None
-    return _sign(ability.table) * margin.mean > margin.half_width
+    return margin.low > 0 if ability.table.higher_is_better else margin.high < 0
 
 
 def _gain(ability: Ability, row: Row) -> Estimate | None:
@@ -142,8 +140,4 @@ def _gain(ability: Ability, row: Row) -> Estimate | None:
         return None
     scale = 100.0 if is_share(ability.table) else 100.0 / (abs(softmax.scores.test.mean) or 1.0)
     half = None if difference.half_width is None else scale * difference.half_width
-    return replace(difference, mean=_sign(ability.table) * scale * difference.mean, half_width=half)
-
-
-def _sign(table: Table) -> int:
-    return 1 if table.higher_is_better else -1
+    return replace(difference, mean=ability.table.sign * scale * difference.mean, half_width=half)

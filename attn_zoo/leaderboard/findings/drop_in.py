@@ -47,7 +47,7 @@ def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collecti
     spoken, silent, judged = [], [], []
     best = {name: _best(controls, name) for name in _QUALITIES if found["reference"].get(name) is not None}
     for name, control in best.items():
-        if control is not None and _above(_gain_of_teacher(found["reference"][name], control)):
+        if control is not None and _above(estimate([found["reference"][name] - score for score in control.values()])):
             spoken.append(name)
         else:
             said = "no control was transplanted" if control is None else "the teacher is no better than the best control"
@@ -61,7 +61,8 @@ def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collecti
                 f"{100 * _share(point):.3g} % of softmax's FLOPs at {found['setting']['length']:,} tokens",
                 point["attention"],
             )
-            judged.append((_share(point), choice, all(_beyond(row, best[name], name) for name in spoken)))
+            beyond = all(_above(paired(_scores(row, name), best[name] or {})) for name in spoken)
+            judged.append((_share(point), choice, beyond))
     judged.sort(key=lambda one: (one[0], -one[1].worst))
     good = [choice for _, choice, beyond in judged if beyond and choice.worst > -accept]
     return Answer(
@@ -102,16 +103,8 @@ def _best(controls: Mapping[str, tuple[Mapping[str, Any], _Row]], name: str) -> 
     return max(found, key=lambda scores: sum(scores.values()) / len(scores), default=None)
 
 
-def _gain_of_teacher(score: float, control: Mapping[int, float]) -> Estimate | None:
-    return estimate([score - of_control for of_control in control.values()])
-
-
-def _beyond(row: _Row, control: Mapping[int, float] | None, name: str) -> bool:
-    return _above(paired(_scores(row, name), control or {}))
-
-
 def _above(margin: Estimate | None) -> bool:
-    return margin is not None and margin.count >= SEEDS_NEEDED and margin.half_width is not None and margin.mean > margin.half_width
+    return margin is not None and margin.count >= SEEDS_NEEDED and margin.low > 0
 
 
 def _gains(row: _Row, reference: Mapping[str, float], spoken: Sequence[str]) -> Iterator[Gain]:

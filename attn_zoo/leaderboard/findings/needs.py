@@ -96,12 +96,6 @@ class Gain:
     amount: Estimate
     unit: str
 
-    @property
-    def low(self) -> float:
-        """Lower end of the interval, which every judged gain has."""
-        assert self.amount.half_width is not None, "a gain over at least SEEDS_NEEDED seeds has an interval"
-        return self.amount.mean - self.amount.half_width
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -116,7 +110,7 @@ class Choice:
     @property
     def worst(self) -> float:
         """Smallest lower end of the intervals of its gains."""
-        return min(gain.low for gain in self.gains)
+        return min(gain.amount.low for gain in self.gains)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,41 +154,35 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
     """Answer ``need`` in one direction: mechanisms with fewer FLOPs than softmax that, at every ability that is evidence, are
     better or as good as softmax and better than the best control; the cheapest first.
 
+    An ability is evidence where softmax has at least ``SEEDS_NEEDED`` seeds and is itself better than the best control.
+
     Args:
         priced: cost of each candidate; by default as recorded, at 4,096 tokens.
     """
-    speaking, mute = voices(need, causal, abilities)
+    ours = [(ability, _mute(ability)) for ability in abilities if ability.causal == causal and _key(ability) in need.tasks]
+    speaking = [ability for ability, why in ours if why is None]
     found, compared = [], False
     for name in {name for ability in speaking for name, row in ability.rows.items() if not row.control} - {BASELINE}:
         spent, judgements = priced(name, speaking), [judge(ability, name, accept) for ability in speaking]
         if spent is None:
             continue
-        compared |= all(_is_judged(judgement) for judgement in judgements)
+        compared |= _are_judged(judgements)
         if spent.cheaper and (spent.smaller or not need.small_state):
             found.append((spent, name, judgements))
     found.sort(key=lambda one: (_price(need, one[0]), one[1]))
     good = [_choice(*one) for one in found if all(judgement.verdict in QUALIFIES for judgement in one[2])]
-    judged = [_choice(*one) for one in found if all(_is_judged(judgement) for judgement in one[2])]
+    judged = [_choice(*one) for one in found if _are_judged(one[2])]
     recorded = {_key(ability) for ability in abilities}
     return Answer(
         title=need.title,
         direction="",
         spoken=tuple((ability.name, need.tasks[_key(ability)]) for ability in speaking),
-        silent=tuple(mute),
+        silent=tuple((ability.name, why) for ability, why in ours if why is not None),
         compared=compared,
         missing=tuple(key[0] for key in need.tasks if key[1] == causal and key not in recorded),
         chosen=tuple(good),
         nearest=None if good else max(judged, key=lambda choice: choice.worst, default=None),
     )
-
-
-def voices(need: Need, causal: bool, abilities: Sequence[Ability]) -> tuple[list[Ability], list[tuple[str, str]]]:
-    """Abilities that are evidence for ``need`` in one direction, and the names of its others, each with the reason.
-
-    An ability is evidence where softmax has at least ``SEEDS_NEEDED`` seeds and is itself better than the best control.
-    """
-    ours = [(ability, _mute(ability)) for ability in abilities if ability.causal == causal and _key(ability) in need.tasks]
-    return [ability for ability, why in ours if why is None], [(ability.name, why) for ability, why in ours if why is not None]
 
 
 def _key(ability: Ability) -> tuple[str, bool]:
@@ -215,8 +203,8 @@ def _mute(ability: Ability) -> str | None:
     return reasons.get(verdict, f"softmax is no better than the control {ability.table.control}")
 
 
-def _is_judged(judgement: Judgement) -> bool:
-    return judgement.verdict in _JUDGED
+def _are_judged(judgements: Sequence[Judgement]) -> bool:
+    return all(judgement.verdict in _JUDGED for judgement in judgements)
 
 
 def _price(need: Need, spent: Cost) -> tuple[float, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -13,8 +12,8 @@ from attn_zoo.leaderboard.findings.needs import NEEDS, answers, costs_of
 from attn_zoo.leaderboard.findings.sentences import of_ability, of_answer, of_mechanism
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.statistics import CONFIDENCE
+from attn_zoo.terminal import COLUMNS, paragraph
 
-WIDTH = 100
 Block = tuple[Literal["head", "subhead", "paragraph", "item"], str]
 
 
@@ -31,7 +30,7 @@ def findings(
     Args:
         transplant: content of a file of ``attn-zoo transplant``; None for none.
         accept: acceptable loss to softmax in points of 100; in per cent for metrics that are not shares.
-        format: ``terminal``, wrapped to ``WIDTH`` columns, or ``github``.
+        format: ``terminal``, wrapped to ``COLUMNS`` columns, or ``github``.
         recurrent: attentions with a recurrent form, without which a small state is of no use; None where that is not known.
 
     Raises:
@@ -105,8 +104,6 @@ def _terminal(blocks: Sequence[Block]) -> str:
         if at and not (kind == "item" and blocks[at - 1][0] in ("item", "subhead")):
             lines.append("")
         mark = "- " if kind == "item" else ""
-        whole = words.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")  # keep a figure on one line
-        wrapped = textwrap.wrap(whole, WIDTH, initial_indent=mark, subsequent_indent=" " * len(mark), break_on_hyphens=False)
-        lines += [line.replace("\xa0", " ") for line in wrapped]
+        lines += paragraph(words, COLUMNS, mark, " " * len(mark))
         lines += [{"head": "=", "subhead": "-"}[kind] * len(words)] if kind in ("head", "subhead") else []
     return "\n".join(lines)

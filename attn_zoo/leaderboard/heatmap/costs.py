@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
 
-from attn_zoo.leaderboard.heatmap.settings import shown_rows
+from attn_zoo.leaderboard.heatmap.shades import shown_rows
 from attn_zoo.leaderboard.pareto import comparable, cost_of
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.result_files import read_results

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import Averages, averages
 from attn_zoo.leaderboard.heatmap.costs import CostColumn
-from attn_zoo.leaderboard.heatmap.settings import shown_rows
-from attn_zoo.leaderboard.heatmap.shades import shades, unshaded
+from attn_zoo.leaderboard.heatmap.shades import shades, shown_rows, unshaded
 from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
 
@@ -132,10 +131,8 @@ def _rate(rate: object) -> str:
 
 def _distinct(names: Sequence[str], words: Sequence[str]) -> list[str]:
     """Append its word to each name that occurs with several words."""
-    of: dict[str, set[str]] = defaultdict(set)
-    for name, word in zip(names, words, strict=True):
-        of[name].add(word)
-    return [f"{name}, {word}" if word and len(of[name]) > 1 else name for name, word in zip(names, words, strict=True)]
+    known = grouped(zip(names, words, strict=True))
+    return [f"{name}, {word}" if word and len(set(known[name])) > 1 else name for name, word in zip(names, words, strict=True)]
 
 
 def _repeated(table: Table) -> set[str]:
@@ -145,14 +142,13 @@ def _repeated(table: Table) -> set[str]:
 
 def _cells(table: Table, shown: Mapping[str, Row]) -> list[tuple[str, Cell]]:
     depth = shades(table, list(shown.values()))
-    sign = 1 if table.higher_is_better else -1
-    means = [sign * row.scores.test.mean for row in shown.values() if row.scores.test and not row.control]
+    means = [table.sign * row.scores.test.mean for row in shown.values() if row.scores.test and not row.control]
     ranks = [row.standing.rank for row in shown.values() if row.standing.rank is not None]
 
     def leads(row: Row) -> bool:
         if row.control or row.scores.test is None or (table.best_control is not None and not depth):
             return False
-        return row.standing.rank == min(ranks) if ranks else sign * row.scores.test.mean == max(means)
+        return row.standing.rank == min(ranks) if ranks else table.sign * row.scores.test.mean == max(means)
 
     return [
         (name, Cell(row, depth.get(row.label), leads(row), row.label == table.control and row.scores.test is not None))

@@ -1,11 +1,23 @@
-"""Shade of a score: none at the best control of its task, deepest at the best mechanism."""
+"""Row that represents a mechanism, and shade of its score: none at the task's best control, deepest at the best mechanism."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.comparisons import resolution
 from attn_zoo.leaderboard.rows import Row, Table
+
+
+def shown_rows(table: Table) -> dict[str, Row]:
+    """Row with the best validation score of each attention; a failed row only where there is no other."""
+
+    def place(row: Row) -> tuple[bool, bool, float]:
+        valid = row.scores.valid
+        return row.scores.test is not None, valid is not None, table.sign * valid.mean if valid else 0.0
+
+    by_attention = grouped((row.attention, row) for row in sorted(table.rows, key=lambda row: row.label))
+    return {attention: max(rows, key=place) for attention, rows in by_attention.items()}
 
 
 def shades(table: Table, rows: Sequence[Row]) -> Mapping[str, float]:
@@ -16,7 +28,7 @@ def shades(table: Table, rows: Sequence[Row]) -> Mapping[str, float]:
     """
     if unshaded(table, rows) is not None:
         return {}
-    sign, start = _sign(table), table.best_control
+    sign, start = table.sign, table.best_control
     best = _best(table, rows)
     assert start is not None and best is not None and best.scores.test is not None, (
         "a shaded table has a control and a mechanism with scores"
@@ -31,7 +43,7 @@ def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
     A task on which no mechanism beats the best control, or beats it by less than noise or a point, does not measure attention.
     With one seed noise is unknown, and a lead of a point suffices.
     """
-    best, sign = _best(table, rows), _sign(table)
+    best, sign = _best(table, rows), table.sign
     if best is None or best.scores.test is None:
         return "no mechanism has a score"
     if table.best_control is None:
@@ -49,9 +61,5 @@ def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
 
 
 def _best(table: Table, rows: Sequence[Row]) -> Row | None:
-    scored = [(_sign(table) * row.scores.test.mean, row) for row in rows if row.scores.test and not row.control]
+    scored = [(table.sign * row.scores.test.mean, row) for row in rows if row.scores.test and not row.control]
     return max(scored, key=lambda pair: pair[0])[1] if scored else None
-
-
-def _sign(table: Table) -> int:
-    return 1 if table.higher_is_better else -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.heatmap.model import Cell, Column, HeatMap, Line
 from attn_zoo.leaderboard.metrics import is_significant
 from attn_zoo.leaderboard.render.text import estimated, is_share, seed_count, unit
@@ -98,7 +99,8 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
     )
     if any(cell.shade for cell in cells):
         notes.append("Rows are ordered by average shade, where an empty cell counts as no shade.")
-    notes += [f"Not shaded: {', '.join(names)} ({reason})." for reason, names in _unshaded(found).items()]
+    unshaded = grouped((column.unshaded, column.title) for column in found.columns if column.unshaded)
+    notes += [f"Not shaded: {', '.join(names)} ({reason})." for reason, names in unshaded.items()]
     if any(not column.table.higher_is_better for column in found.columns):
         notes.append("↓: lower is better.")
     if any(cell.row and cell.row.scores.test and cell.row.scores.failures for cell in cells):
@@ -112,11 +114,3 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
     if found.left_out:
         notes.append(f"{found.left_out} mechanisms with less average shade are left out.")
     return [*notes, *(f"{column.said}." for column in found.costs)]
-
-
-def _unshaded(found: HeatMap) -> dict[str, list[str]]:
-    reasons: dict[str, list[str]] = {}
-    for column in found.columns:
-        if column.unshaded:
-            reasons.setdefault(column.unshaded, []).append(column.title)
-    return reasons

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from markupsafe import Markup
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.heatmap.costs import CostColumn, measured_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LIGHT_SHADES
@@ -139,13 +139,10 @@ def records_from(page: Path, records: Path) -> str | None:
 
 def _figures(tables: Sequence[Table], made: Sequence[Section], style: Style) -> dict[str, dict[str, list[_Figure]]]:
     """Figures by section and kind."""
-    found: dict[str, dict[str, list[_Figure]]] = {}
-    for number, section in islice(enumerate(made), _DRAWN_TASKS):
-        kinds: dict[str, list[_Figure]] = {}
-        for picture in pictures(tables, number):
-            kinds.setdefault(picture.kind, []).append(_drawn(picture, style))
-        found[section.id] = kinds
-    return found
+    return {
+        section.id: grouped((picture.kind, _drawn(picture, style)) for picture in pictures(tables, number))
+        for number, section in enumerate(made[:_DRAWN_TASKS])
+    }
 
 
 def _drawn(picture: Picture, style: Style) -> _Figure:

@@ -144,19 +144,14 @@ def _pairs(table: Table) -> tuple[tuple[str, tuple[tuple[bool, str], ...]], ...]
 
 
 def _whisker(row: Row, ends: tuple[float, float]) -> tuple[float, float, float] | None:
-    if row.scores.test is None:
-        return None
-    mean, spread = row.scores.test.mean, row.scores.test.half_width or 0.0
-    return _share(mean - spread, ends), _share(mean, ends), _share(mean + spread, ends)
+    test = row.scores.test
+    return None if test is None else (_share(test.low, ends), _share(test.mean, ends), _share(test.high, ends))
 
 
 def _axis(table: Table) -> tuple[float, float]:
     """Ends of the axis that holds chance and the intervals of all scores; for shares within 0 and 1."""
     ends = [] if table.chance is None else [table.chance]
-    for row in table.rows:
-        if row.scores.test:
-            spread = row.scores.test.half_width or 0.0
-            ends += [row.scores.test.mean - spread, row.scores.test.mean + spread]
+    ends += [end for row in table.rows if row.scores.test for end in (row.scores.test.low, row.scores.test.high)]
     low, high = min(ends, default=0.0), max(ends, default=1.0)
     return (max(low, 0.0), min(high, 1.0)) if unit(table) else (low, high)
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.heatmap.costs import measured_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import HeatMap, heat_map
 from attn_zoo.leaderboard.plots import cost, curves, overall, tradeoff
@@ -189,10 +190,8 @@ def _tradeoff_caption(panels: Sequence[tuple[Table, CostAxis]]) -> str:
         parts.append(f"{axis.said}: counted, the same on every machine" if axis.counted else measured)
     tuned = sorted({key for row in rows if row.provenance.tuning for key in row.provenance.tuning.space})
     parts += [f"each setting has its own {', '.join(tuned)}, chosen on validation"] if tuned else []
-    varied: dict[str, dict[str, None]] = {}
-    for curve in found:
-        varied.setdefault(curve.name, {})[curve.varied] = None
-    told = "; ".join(f"{curve}: {' or '.join(said)}" for curve, said in sorted(varied.items()))
+    varied = grouped((curve.name, curve.varied) for curve in found)
+    told = "; ".join(f"{curve}: {' or '.join(dict.fromkeys(said))}" for curve, said in sorted(varied.items()))
     return f"{'; '.join(dict.fromkeys(parts))}. {told}."
 
 

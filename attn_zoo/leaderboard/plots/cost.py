@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard import pareto
 from attn_zoo.leaderboard.heatmap.words import about
 from attn_zoo.leaderboard.plots.style import FIRST, Style, bar, interval, limits, near_bounds, scale_of, score_axis
-from attn_zoo.leaderboard.rows import COUNTED, Block, Row, Table
+from attn_zoo.leaderboard.rows import COUNTED, Row, Table
 from attn_zoo.plotting.labels import Box, beside_points, folded, overlap
 from attn_zoo.plotting.theme import INK, MUTED, PAPER, hover, plain, short
 
@@ -69,7 +69,8 @@ def draw_cost(figure: Any, table: Table, cost: str, style: Style, top: float) ->
     axes.xaxis.set_minor_formatter("")
     axes.set(xlabel=AXES[cost][1], ylabel=score_axis(table, "test"))
     axes.grid(linewidth=0.6)
-    for front in _fronts(table, cost):
+    fronts = grouped((row.block(cost), row) for row in table.rows if cost in row.standing.fronts)
+    for front in fronts.values():  # one for a counted cost, one for each block for a measured cost
         _draw_front(axes, [(point.x, point.score) for point in points if point.row in front])
     named = sorted(points, key=lambda p: (p.row.attention not in FIRST, cost not in p.row.standing.fronts))[:NAMED]
     _draw_points(axes, table, points, named, style)
@@ -123,15 +124,6 @@ def _score_limits(table: Table, rows: Sequence[Row]) -> tuple[float, float]:
     beyond = set(others) - set(held)
     low, high = limits(held, 0.2 if any(v < min(held) for v in beyond) else 0.1, 0.2 if any(v > max(held) for v in beyond) else 0.1)
     return near_bounds(table, low, high)
-
-
-def _fronts(table: Table, cost: str) -> list[list[Row]]:
-    """Pareto fronts as lists of rows: one front for a counted cost, one for each block for a measured cost."""
-    fronts: dict[Block | None, list[Row]] = defaultdict(list)
-    for row in table.rows:
-        if cost in row.standing.fronts:
-            fronts[row.block(cost)].append(row)
-    return list(fronts.values())
 
 
 def _draw_front(axes: Any, points: Sequence[tuple[float, float]]) -> None:

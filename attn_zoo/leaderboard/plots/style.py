@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.metrics import bounds, style
 from attn_zoo.leaderboard.render.text import is_share, unit
 from attn_zoo.leaderboard.rows import Table
@@ -38,12 +39,9 @@ def style_of(tables: Sequence[Table]) -> Style:
     """
     rows = [row for table in tables for row in table.rows]
     several = {name for table in tables for name, count in Counter(row.attention for row in table.rows).items() if count > 1}
-    places: dict[str, list[float]] = defaultdict(list)
-    for table in tables:
-        for at, row in enumerate(table.rows):
-            places[row.attention] += [] if row.control or row.attention == "softmax" else [at / len(table.rows)]
-    names = [name for name, own in places.items() if own]
-    names.sort(key=lambda name: (name not in several, name != "linformer", sum(places[name]) / len(places[name]), name))
+    ranked = [(row, at / len(table.rows)) for table in tables for at, row in enumerate(table.rows)]
+    places = grouped((row.attention, place) for row, place in ranked if not row.control and row.attention != "softmax")
+    names = sorted(places, key=lambda name: (name not in several, name != "linformer", sum(places[name]) / len(places[name]), name))
     coloured = names[: max(len(SERIES), len(several & set(names)))]
     colours = {row.attention: MUTED for row in rows} | {"softmax": INK}
     colours |= {name: SERIES[at % len(SERIES)] for at, name in enumerate(coloured)}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.plots.axes import CostAxis
 from attn_zoo.leaderboard.plots.style import Style, bar, interval, limits, near_bounds, scale_of, score_axis
-from attn_zoo.leaderboard.rows import Block, Row, Table
+from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.tuned import searched
 from attn_zoo.plotting.labels import at_ends
 from attn_zoo.plotting.theme import INK, MUTED, plain, short
@@ -47,10 +47,9 @@ def curves_of(table: Table, cost: CostAxis) -> list[Curve]:
     A curve joins rows of one kind of implementation and, for a measured cost, of one block. Rows whose hyperparameters were found
     by a search are left out, because a study chooses a single point.
     """
-    members: dict[tuple[str, str, Block | None], list[Row]] = defaultdict(list)
-    for row in table.rows:  # rows are sorted, the best first
-        if row.scores.test and not row.control and not searched(row.provenance.tuning, "attention") and cost.of(row):
-            members[row.attention, _name(row), cost.block(row)].append(row)
+    known = [row for row in table.rows if row.scores.test and not row.control and cost.of(row)]  # sorted, the best first
+    fixed = [row for row in known if not searched(row.provenance.tuning, "attention")]
+    members = grouped(((row.attention, _name(row), cost.block(row)), row) for row in fixed)
     found = [
         Curve(attention, name, tuple(_in_order(rows, cost)), _varied(rows))
         for (attention, name, _), rows in members.items()
@@ -159,7 +158,7 @@ def _axes(axes: Any, table: Table, rows: Sequence[Row], xs: Sequence[float], cos
     axes.set_xlim(least, most)
     axes.set_xticks(log_ticks(least, most), minor=False)
     axes.xaxis.set_major_formatter(short if cost.counted else plain)
-    axes.xaxis.set_minor_locator(_no_ticks())
+    axes.set_xticks([], minor=True)
     axes.set_title(str(table.task["title"]), fontsize=9, loc="left", weight="bold")
     axes.set_xlabel(cost.label, fontsize=8)
     axes.set_ylabel(score_axis(table, "test", "axis turned"), fontsize=8)
@@ -178,9 +177,3 @@ def log_ticks(low: float, high: float) -> list[float]:
     power = 10.0 ** math.floor(math.log10(least))
     step = next(size * power for size in (1.0, 2.0, 2.5, 5.0, 10.0) if size * power >= least)
     return [step * at for at in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-
-def _no_ticks() -> Any:
-    from matplotlib.ticker import NullLocator
-
-    return NullLocator()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.display import Column
-from attn_zoo.leaderboard.render.text import Grid, estimated, name, spent, unit
+from attn_zoo.leaderboard.render.text import Grid, estimated, name, row_lines, spent, unit
 from attn_zoo.leaderboard.rows import Block, Board, Entry, Row, Table
 
 
@@ -44,19 +45,15 @@ def times_grid(table: Table, machines: Mapping[str, str]) -> Grid:
 
 def budget_notes(table: Table) -> list[str]:
     """Notes on how the budgets were chosen, and on entries that need an explanation."""
-    rules: dict[str, list[str]] = {}
     notes: list[str] = []
     shown = {row.label for row in table.rows}
-    for board in table.boards.values():
-        rules.setdefault(board.rule, []).append(board.cost)
+    rules = grouped((board.rule, board.cost) for board in table.boards.values())
     named = [(f"at equal {board.cost}", board) for board in table.boards.values()]
     named += [(f"after {spent('time', board.budget)}", board) for board in table.at]
     for where, board in named:
-        told: dict[str, list[str]] = {}
-        for entry in board.entries:
-            if entry.score and entry.note and entry.label in shown:
-                told.setdefault(entry.note if board.cost == "memory" else "spent less than the budget", []).append(entry.label)
-        notes += [f"{where}, {', '.join(labels)}: {note}" for note, labels in told.items()]
+        entries = [entry for entry in board.entries if entry.score and entry.note and entry.label in shown]
+        told = ((entry.label, entry.note if board.cost == "memory" else "spent less than the budget") for entry in entries)
+        notes += [f"{where}, {line}" for line in row_lines(told)]
     chosen = "; ".join(f"for {' and '.join(costs)}, {rule}" for rule, costs in rules.items())
     return [f"equal budgets: {chosen}", *notes] if chosen else []
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.display import LEGEND
 from attn_zoo.leaderboard.render.costs import budget_notes
-from attn_zoo.leaderboard.render.text import beyond_sizes, figure, grouped, training_length, unit
+from attn_zoo.leaderboard.render.text import beyond_sizes, figure, row_lines, training_length, unit
 from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.tuned import tuning_notes
 
@@ -29,9 +29,9 @@ def table_notes(table: Table) -> list[str]:
 
 def warning_notes(table: Table) -> list[str]:
     """Warnings about rows, and reasons for having no rank."""
-    notes = grouped((row.label, warning) for row in table.rows for warning in row.warnings)
+    notes = row_lines((row.label, warning) for row in table.rows for warning in row.warnings)
     notes += [table.ranking.reason] if table.ranking.reason else []
-    notes += grouped((row.label, row.standing.unranked) for row in table.rows if row.standing.unranked)
+    notes += row_lines((row.label, row.standing.unranked) for row in table.rows if row.standing.unranked)
     if len({row.scores.seeds for row in table.rows if row.scores.test}) > 1:
         notes.append("rows were run with different seeds; compare them with care")
     return notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.heatmap.model import titles
 from attn_zoo.leaderboard.render.text import Grid, estimated, figure, is_share, name, score, unit
@@ -31,8 +32,5 @@ def overview_grid(tables: Sequence[Table]) -> Grid:
 
 def _order(tables: Sequence[Table], rows: dict[str, Row]) -> list[str]:
     """Contenders by their mean place over the tasks they have, then controls likewise."""
-    places: dict[str, list[float]] = {label: [] for label in rows}
-    for table in tables:
-        for place, row in enumerate(table.rows):
-            places[row.label].append(place / len(table.rows))
+    places = grouped((row.label, place / len(table.rows)) for table in tables for place, row in enumerate(table.rows))
     return sorted(rows, key=lambda label: (rows[label].control, sum(places[label]) / len(places[label]), label))

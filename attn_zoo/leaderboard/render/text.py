@@ -9,6 +9,7 @@ from typing import Any
 from tabulate import tabulate
 
 from attn_zoo.escapes import escaped
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.metrics import SHARES, style
 from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
@@ -51,12 +52,9 @@ def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
     return f"**{title[0]}**\n\n{text}"
 
 
-def grouped(said: Iterable[tuple[str, str]]) -> list[str]:
-    """Group rows with equal text into lines ``row, row: text``."""
-    about: dict[str, list[str]] = {}
-    for label, text in said:
-        about.setdefault(text, []).append(label)
-    return [f"{', '.join(labels)}: {text}" for text, labels in about.items()]
+def row_lines(said: Iterable[tuple[str, str]]) -> list[str]:
+    """Lines ``row, row: text`` from labels of rows and texts about them, one for each text."""
+    return [f"{', '.join(labels)}: {text}" for text, labels in grouped((text, label) for label, text in said).items()]
 
 
 def seed_count(counts: Iterable[int]) -> str:
