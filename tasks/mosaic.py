@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int, UInt8
+from jaxtyping import Int, UInt8
 
-from attn_zoo.contract import Level, Patches, Split, TaskSpec, added_later
+from attn_zoo.contract import Level, Patches, Split, TaskSpec
 from attn_zoo.registry import register_task
 
 from .digits import CLASSES, SIDE, divided
 from .parts.arrays import ArrayExamples
-from .parts.generated import Drawn, balance, counts_of, in_turn, require_range, subsets
+from .parts.generated import Drawn, balance, counts_of, require_range, subsets
 from .parts.images import channel_scale
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
@@ -45,8 +45,6 @@ class Options(SyntheticOptions):
     """Cells per side, each of 8 × 8 pixels and one patch."""
     marks: int = 1
     """Number of different marks in a mosaic, each before a different digit; 1 to 8."""
-    mixed: bool = added_later(False)
-    """True if mosaics have 1, 2, ... ``marks`` different marks in turn; False if all have ``marks``."""
 
     def __post_init__(self) -> None:
         require_range("mosaic.grid", self.grid, 4, 32, "counts cells per side")
@@ -67,7 +65,6 @@ class Options(SyntheticOptions):
         "profile_encoder": Level(
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
             budget={"steps": 1_600, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
-            options={"grid": 5, "marks": 2, "mixed": True},
             differs="nothing was published at this size",
         ),
         "cpu": Level(
@@ -95,21 +92,17 @@ class Options(SyntheticOptions):
             differs="nothing was published at this size; ViT-Tiny's (Touvron et al. 2021, arXiv:2012.12877) on 256 patches",
         ),
     },
-    variants={
-        "three": {"grid": 5, "marks": 3, "train": 500, "valid": 90, "test": 90},
-        "mixed": {"grid": 4, "marks": 3, "mixed": True, "train": 500, "valid": 90, "test": 90},
-    },
+    variants={"three": {"grid": 5, "marks": 3, "train": 500, "valid": 90, "test": 90}},
 )
 class Mosaic(SyntheticTask):
     """Prediction, from the class token, of the digit to the right of the mark that the first cell shows.
 
-    Each cell is one patch. Different marks, of the first ``marks`` of the eight, are in one cell each, each with a different digit
-    to its right; the first cell repeats one of these marks, and all other cells have digits. Marks are in every other column. Each
-    digit is equally frequent, up to a remainder that is drawn independently of the label, so that counts are uninformative.
+    Each cell is one patch. The first ``marks`` of the eight marks are in one cell each, each with a different digit to its right;
+    the first cell repeats one of these marks, and all other cells have digits. Marks are in every other column. Digits are equally
+    frequent, up to a remainder that is drawn independently of the label, so that counts are uninformative.
 
     With one mark the task is search: the class token must find the cell after the mark. With more it is recall: the mark must also
-    match the first cell, and a model that finds marks but cannot match them has an accuracy of 1 / ``marks``. If numbers of marks
-    are mixed, each has a score of its own (``slices``).
+    match the first cell, and a model that finds marks but cannot match them has an accuracy of 1 / ``marks``.
 
     Source: 1,797 images from scikit-learn, grey levels 0 to 16, divided as in the task ``digits``, so that no image of a digit is
         in two splits. Marks and question are new; the question is that of associative recall (Arora et al. 2023,
@@ -131,35 +124,25 @@ class Mosaic(SyntheticTask):
 
     def examples(self, split: Split) -> ArrayExamples:
         """Mosaics of a split, standardised by mean and standard deviation of the training digits."""
-        images, labels, _ = self.drawn(split)
+        images, labels = self.drawn(split)
         scale = channel_scale(divided(self.options.data_seed)["train"].levels)
         return ArrayExamples(torch.from_numpy(images), torch.from_numpy(labels), scale=scale)
 
-    def slices(self, split: Split) -> dict[str, Bool[torch.Tensor, " examples"]]:
-        """Masks of each number of marks, if they are mixed."""
-        o = self.options
-        marks = torch.from_numpy(self.drawn(split)[2])
-        return {f"{number} mark{'s' * (number > 1)}": marks == number for number in range(1, o.marks + 1)} if o.mixed else {}
-
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Grey levels, labels, and the number of marks of each example."""
-        numbers = range(1, self.options.marks + 1) if self.options.mixed else [self.options.marks]
-        return in_turn([self._draw(random, rows // len(numbers), number, split) for number in numbers])
-
-    def _draw(self, random: np.random.RandomState, rows: int, number: int, split: Split) -> Drawn:
+        """Grey levels and labels."""
         o = self.options
         pool = _pool(o.data_seed, split)
-        pair = 1 + subsets(random, rows, number, _pairs(o.grid))
+        pair = 1 + subsets(random, rows, o.marks, _pairs(o.grid))
         at = pair // (o.grid // 2) * o.grid + pair % (o.grid // 2) * 2
-        marks, answers = subsets(random, rows, number, o.marks), subsets(random, rows, number, CLASSES)
-        others = balance(random, counts_of(answers, CLASSES), o.grid**2 - 1 - 2 * number)
+        marks, answers = subsets(random, rows, o.marks, o.marks), subsets(random, rows, o.marks, CLASSES)
+        others = balance(random, counts_of(answers, CLASSES), o.grid**2 - 1 - 2 * o.marks)
         cells = np.full((rows, o.grid**2), -1)
         cells[:, 0] = marks[:, 0]
         np.put_along_axis(cells, at, marks, axis=1)
         np.put_along_axis(cells, at + 1, pool.draw(random, answers), axis=1)
         cells[cells < 0] = pool.draw(random, others).ravel()  # row by row, in order
         images = pool.images[cells].reshape(rows, o.grid, o.grid, SIDE, SIDE).transpose(0, 1, 3, 2, 4)
-        return images.reshape(rows, 1, SIDE * o.grid, SIDE * o.grid), answers[:, 0], np.full(rows, number)
+        return images.reshape(rows, 1, SIDE * o.grid, SIDE * o.grid), answers[:, 0]
 
 
 def _pairs(grid: int) -> int:
