@@ -251,7 +251,7 @@ def test_measured_costs_of_a_layer_are_axes_at_each_length(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"experiment": "cost"}, "of experiment=growth wrote"),
+        ({"experiment": "cost"}, "of attn-zoo measure experiment=growth wrote"),
         ({"complete": False}, "not finished"),
         ({"cells": None}, "not a complete"),
     ],
