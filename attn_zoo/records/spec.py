@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from copy import deepcopy
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, cast
 
 from attn_zoo.checks import check_number, check_types, check_whole
@@ -150,7 +151,9 @@ class RunSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; fields added after the first records are omitted at their defaults."""
-        return asdict(self) | {"model": self.model.to_dict(), "budget": self.budget.to_dict()}
+        data = {option.name: getattr(self, option.name) for option in fields(self)}  # asdict takes several times as long
+        copies = {"options": deepcopy(self.options), "task_options": deepcopy(self.task_options)}
+        return data | copies | {"model": self.model.to_dict(), "budget": self.budget.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
