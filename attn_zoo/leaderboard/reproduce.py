@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
-from attn_zoo.contract import left_out
 from attn_zoo.records import RunSpec
-from attn_zoo.registry import task_card, task_names
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _KEYWORDS = frozenset(["true", "false", "null", "nan", "inf"])
@@ -26,16 +24,10 @@ def command(spec: RunSpec, seeds: Sequence[int] = ()) -> str:
     """
     several = ",".join(map(str, seeds or [spec.seed]))
     words = [f"attention={hydra_value(spec.attention)}", *_group("attention", spec.options)]
-    words += [f"task={spec.task}", *_group("task", {**_left_out(spec), **spec.task_options})]
+    words += [f"task={spec.task}", *_group("task", spec.task_options)]
     words += [*_group("model", asdict(spec.model)), *_group("budget", asdict(spec.budget))]
     words += [f"seed={several}", *_group("", {name: getattr(spec, name) for name in ("implementation", "device", "precision")})]
     return shlex.join(["attn-zoo", "run", *(["-m"] if "," in several else []), *words])
-
-
-def _left_out(spec: RunSpec) -> dict[str, Any]:
-    """Task options that a spec leaves out at their defaults: a level may have another value."""
-    known = fields(task_card(spec.task).options) if spec.task in task_names() else ()
-    return {option.name: option.default for option in known if left_out(option, option.default)}
 
 
 def _group(name: str, values: Any) -> list[str]:
