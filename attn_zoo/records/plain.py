@@ -74,7 +74,7 @@ def is_respelled(text: str, data: Any) -> bool:
 
 def digest_of(data: Any) -> str:
     """SHA-256 of plain data as JSON with sorted keys and without white space."""
-    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 

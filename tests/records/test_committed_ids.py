@@ -11,7 +11,7 @@ from attn_zoo import attentions
 from attn_zoo.cli.config import store_groups
 from attn_zoo.cli.plan import plan
 from attn_zoo.leaderboard.reproduce import command
-from attn_zoo.records import RunRecord, Store
+from attn_zoo.records import RunRecord, Store, read_record
 from attn_zoo.registry import task_card
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -24,9 +24,10 @@ def first_of_each(folder: str) -> dict[str, RunRecord]:
 
 OLD, NEW = first_of_each("family"), first_of_each("profile")
 FOLDERS = sorted(path.name for path in RESULTS.iterdir() if path.is_dir())
-TASKS = {(folder, record.spec.task): record for folder in FOLDERS for record in reversed(Store(RESULTS / folder).load()[0])}
-"""First record of each task in each folder of results."""
-RECORDS = list({record.run_id: record for record in (*OLD.values(), *NEW.values(), *TASKS.values())}.values())
+FILES = {(folder, path.name.split("-")[1]): path for folder in FOLDERS for path in sorted((RESULTS / folder).glob("*-*-s*.json"))}
+"""File of one record of each task in each folder of results; names of files begin with mechanism and task."""
+TASKS = map(read_record, FILES.values())
+RECORDS = list({record.run_id: record for record in (*OLD.values(), *NEW.values(), *TASKS)}.values())
 
 
 def test_every_attention_has_a_record():
