@@ -56,8 +56,8 @@ def follow(page: str, folder: Path, programs: Path) -> None:
     """Follow the steps of a page in ``folder``.
 
     Raises:
-        AssertionError: a command fails, its output differs from the page's, a file is neither there nor named by a later command, or
-            a file lacks the shown text.
+        AssertionError: a command fails, its output differs from the page's, a file is neither there nor named by a later command,
+            or it lacks the shown text.
     """
     printed = ""
     todo = list(steps(page))
