@@ -72,6 +72,7 @@ def _layer(parsed: argparse.Namespace) -> int:
         implementation="eager" if row.implementation == "auto" else row.implementation,
         **row.options,
     )
+    print(f"{row.attention}: tracing, writing and running {parsed.output} takes seconds", file=sys.stderr, flush=True)
     made = export_layer(layer.eval(), parsed.output, format=format, sizes=parsed.sizes or "auto")
     opened = f"{' and '.join(made.open_sizes)} open" if made.open_sizes else "fixed sizes"
     opset = f", opset {made.opset}" if made.opset else ""

@@ -5,12 +5,12 @@ Every reader of records calls this module, so that all commands show exactly the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from attn_zoo.records.errors import EditedError
-from attn_zoo.records.plain import is_respelled, parse, read_text
+from attn_zoo.records.plain import is_respelled, matches_digest, parse, read_text
 from attn_zoo.records.record import RunRecord
 
 
@@ -26,19 +26,20 @@ def read_record(path: Path, source: str | None = None) -> RunRecord:
     """
     text = read_text(path)
     data = parse(text)
-    record = whole_record(data, path.name if source is None else source)
-    if data["schema"] >= 5 and is_respelled(text, data):
+    as_written = isinstance(data, Mapping) and matches_digest(text, data.get("digest"))
+    record = whole_record(data, path.name if source is None else source, digest_checked=as_written)
+    if data["schema"] >= 5 and not as_written and is_respelled(text, data):
         raise EditedError("its JSON text differs from what attn-zoo writes for this content: changed after it was written")
     return record
 
 
-def whole_record(data: Any, source: str | None) -> RunRecord:
+def whole_record(data: Any, source: str | None, *, digest_checked: bool = False) -> RunRecord:
     """Build a record from plain data, and check it for contradictions.
 
     Raises:
         RecordError: the data are not a complete record, or were changed after they were written.
     """
-    record = RunRecord.from_dict(data, source)
+    record = RunRecord.from_dict(data, source, digest_checked=digest_checked)
     contradiction = next(_contradictions(record), None)
     if contradiction is not None:
         raise EditedError(contradiction)

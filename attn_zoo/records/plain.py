@@ -72,6 +72,16 @@ def is_respelled(text: str, data: Any) -> bool:
     return _SPACE_OUTSIDE_STRINGS.sub(r"\1", text) != json.dumps(data, separators=(",", ":"))
 
 
+def matches_digest(text: str, digest: Any) -> bool:
+    """Return whether a text in the layout of ``Store.add`` has this digest: then neither its content nor its spelling was edited.
+
+    False says nothing: the text may have another layout. The data need not be written again to compute their digest, which takes
+    a fifth of the time of reading a record.
+    """
+    canonical = "".join(map(str.strip, text.split("\n"))).replace('": ', '":').replace(f'"digest":"{digest}",', "", 1)
+    return hashlib.sha256(canonical.encode(errors="replace")).hexdigest() == digest
+
+
 def digest_of(data: Any) -> str:
     """SHA-256 of plain data as JSON with sorted keys and without white space."""
     canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -119,15 +119,18 @@ class RunRecord:
         return {**data, "digest": digest_of(data)}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], source: str | None = None) -> RunRecord:
+    def from_dict(cls, data: Mapping[str, Any], source: str | None = None, *, digest_checked: bool = False) -> RunRecord:
         """Record from the plain data of ``to_dict``, read from the file ``source``.
+
+        Args:
+            digest_checked: True where the text that the data come from was compared with their digest (``matches_digest``).
 
         Raises:
             RecordError: a field is missing, unknown or of the wrong type, a number is out of bounds, or the schema is newer than
                 this code.
             EditedError: the data do not match their digest.
         """
-        data = _present_fields(data)
+        data = _present_fields(data, digest_checked)
         check_shape(data)
         try:
             spec = RunSpec.from_dict(data["spec"])
@@ -140,8 +143,8 @@ class RunRecord:
             raise RecordError(f"not a complete record: {type(error).__name__}: {error}") from error
 
 
-def _present_fields(data: Any) -> dict[str, Any]:
-    """Convert plain data to the fields of the present schema, and check and remove the digest.
+def _present_fields(data: Any, digest_checked: bool) -> dict[str, Any]:
+    """Convert plain data to the fields of the present schema; check the digest, unless that was done, and remove it.
 
     Raises:
         RecordError: the data are not a complete record of their schema.
@@ -165,7 +168,7 @@ def _present_fields(data: Any) -> dict[str, Any]:
     if missing := known - set(data) - set(defaults):
         raise RecordError(f"not a complete record: {', '.join(sorted(missing))} missing")
     rest = {name: value for name, value in data.items() if name != "digest"}
-    if schema >= 5 and data["digest"] != digest_of(rest):
+    if schema >= 5 and not digest_checked and data["digest"] != digest_of(rest):
         raise EditedError("its content does not match its digest: changed after it was written")
     return {**defaults, **rest, "schema": SCHEMA}
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, cast
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from attn_zoo.checks import check_number, check_types, check_whole
 from attn_zoo.records.plain import digest_of
@@ -29,6 +30,9 @@ _ADDED = "younger"
 def _added_later(default: Any) -> Any:
     """Field added after the first records. Plain data omit it at its default, so that ids of older records stay valid."""
     return field(default=default, metadata={_ADDED: True})
+
+
+_PartT = TypeVar("_PartT")
 
 
 class _Part:
@@ -129,6 +133,17 @@ class Budget(_Part):
             )
 
 
+_CACHED: Mapping[Any, Callable[..., Any]] = {kind: lru_cache(maxsize=256, typed=True)(kind) for kind in (ModelSpec, Budget)}
+
+
+def _equal(kind: type[_PartT], values: Mapping[str, Any]) -> _PartT:
+    """Part of these values; one object for all records that have them, as thousands of records share their network and budget."""
+    try:
+        return cast("_PartT", _CACHED[kind](**values))
+    except TypeError:  # a value cannot be hashed, or there is no such field: the constructor's own message
+        return kind(**values)
+
+
 @dataclass(frozen=True, slots=True)
 class RunSpec:
     """Spec of one run, that is one cell of a table and one seed: all that the run depends on, resolved and serialisable."""
@@ -151,9 +166,12 @@ class RunSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; fields added after the first records are omitted at their defaults."""
+        return self._shared() | {"options": deepcopy(self.options), "task_options": deepcopy(self.task_options)}
+
+    def _shared(self) -> dict[str, Any]:
+        """Plain data that share ``options`` and ``task_options`` with the spec."""
         data = {option.name: getattr(self, option.name) for option in fields(self)}  # asdict takes several times as long
-        copies = {"options": deepcopy(self.options), "task_options": deepcopy(self.task_options)}
-        return data | copies | {"model": self.model.to_dict(), "budget": self.budget.to_dict()}
+        return data | {"model": self.model.to_dict(), "budget": self.budget.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
@@ -167,11 +185,11 @@ class RunSpec:
             raise ValueError(
                 f"a spec is the mapping that RunSpec.to_dict writes, with the keys {', '.join(required)}; got {data!r:.80}"
             )
-        return cls(**{**data, "model": ModelSpec(**data["model"]), "budget": Budget(**data["budget"])})
+        return cls(**{**data, "model": _equal(ModelSpec, data["model"]), "budget": _equal(Budget, data["budget"])})
 
     def run_id(self, task_version: str, protocol: str = PROTOCOL) -> str:
         """Digest of the spec, the protocol and the task's version: equal ids mean the same experiment."""
-        data = self.to_dict()
+        data = self._shared()
         if not data["model"]["backbone"]:  # added after the first records, whose ids must not change
             del data["model"]["backbone"]
         return digest_of([protocol, task_version, data])[:16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -9,7 +10,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -115,13 +116,14 @@ class Store:
             raise NotADirectoryError(f"{str(self.root)!r} is a file; name the folder that runs were recorded in")
         records: list[RunRecord] = []
         damaged: list[Damaged] = []
-        for path in self._files():
-            try:
-                records.append(read_record(path, path.relative_to(self.root).as_posix()))
-            except RecordError as error:
-                damaged.append(Damaged(path, str(error), error.kind))
-            except OSError as error:
-                damaged.append(Damaged(path, f"cannot be read: {error.strerror or error}"))
+        with _collector_paused():
+            for path in self._files():
+                try:
+                    records.append(read_record(path, path.relative_to(self.root).as_posix()))
+                except RecordError as error:
+                    damaged.append(Damaged(path, str(error), error.kind))
+                except OSError as error:
+                    damaged.append(Damaged(path, f"cannot be read: {error.strerror or error}"))
         return records, damaged
 
     def find(self, run_id: str, tuning: Tuning | None = None) -> RunRecord | None:
@@ -183,6 +185,18 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pause the garbage collector: records are kept, and searching all that were read for garbage takes a fifth of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _role(tuning: Tuning | None) -> tuple[str, bool] | None:
