@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Int, UInt8
 
-from attn_zoo.contract import Level, Patches, Split, TaskSpec
+from attn_zoo.contract import Level, Patches, Split, TaskSpec, added_later
 from attn_zoo.registry import register_task
 
 from .digits import CLASSES, SIDE, divided
@@ -35,6 +35,8 @@ _MARKS = """
 _DRAWN = np.array([[list(row) for row in line.split()] for line in _MARKS.split("\n")[1:-1]])
 MARKS: UInt8[np.ndarray, "8 8 8"] = np.where(_DRAWN == "#", 0, BRIGHTEST).astype(np.uint8).transpose(1, 0, 2)
 """Marks: cross, frame, plus, horizontal stripes, vertical stripes, two squares, block, triangle; dark on bright, unlike digits."""
+BLANK = len(MARKS)
+"""Index of the blank cell among all images: marks, blank, digits."""
 
 
 @dataclass
@@ -45,10 +47,16 @@ class Options(SyntheticOptions):
     """Cells per side, each of 8 × 8 pixels and one patch."""
     marks: int = 1
     """Number of different marks in a mosaic, each before a different digit; 1 to 8."""
+    kinds: int = added_later(CLASSES)
+    """Number of different digits in a mosaic, drawn anew for each; with fewer than 10, whoever sees which digits a mosaic has, but
+    not where, is right once in ``kinds``."""
+    question_row: bool = added_later(False)
+    """True to leave the other cells of the first row blank, so that the class token's neighbours show no digit."""
 
     def __post_init__(self) -> None:
         require_range("mosaic.grid", self.grid, 4, 32, "counts cells per side")
-        most = min(len(MARKS), _pairs(self.grid))
+        require_range("mosaic.kinds", self.kinds, 2, CLASSES, "counts different digits")
+        most = min(len(MARKS), self.kinds, _pairs(self.grid) - _skipped(self))
         require_range("mosaic.marks", self.marks, 1, most, f"counts different marks, at most {most} at grid={self.grid},")
         self.require_sizes("mosaic")
 
@@ -99,7 +107,8 @@ class Mosaic(SyntheticTask):
 
     Each cell is one patch. The first ``marks`` of the eight marks are in one cell each, each with a different digit to its right;
     the first cell repeats one of these marks, and all other cells have digits. Marks are in every other column. Digits are equally
-    frequent, up to a remainder that is drawn independently of the label, so that counts are uninformative.
+    frequent, up to a remainder that is drawn independently of the label, so that counts are uninformative; with fewer ``kinds`` of
+    digits, all others are absent.
 
     With one mark the task is search: the class token must find the cell after the mark. With more it is recall: the mark must also
     match the first cell, and a model that finds marks but cannot match them has an accuracy of 1 / ``marks``.
@@ -132,11 +141,17 @@ class Mosaic(SyntheticTask):
         """Grey levels and labels."""
         o = self.options
         pool = _pool(o.data_seed, split)
-        pair = 1 + subsets(random, rows, o.marks, _pairs(o.grid))
+        skipped = _skipped(o)
+        pair = 1 + skipped + subsets(random, rows, o.marks, _pairs(o.grid) - skipped)
         at = pair // (o.grid // 2) * o.grid + pair % (o.grid // 2) * 2
-        marks, answers = subsets(random, rows, o.marks, o.marks), subsets(random, rows, o.marks, CLASSES)
-        others = balance(random, counts_of(answers, CLASSES), o.grid**2 - 1 - 2 * o.marks)
+        marks, answers = subsets(random, rows, o.marks, o.marks), subsets(random, rows, o.marks, o.kinds)
+        blank = o.grid - 1 if o.question_row else 0
+        others = balance(random, counts_of(answers, o.kinds), o.grid**2 - 1 - blank - 2 * o.marks)
+        if o.kinds < CLASSES:
+            shown = subsets(random, rows, o.kinds, CLASSES)
+            answers, others = (np.take_along_axis(shown, digits, axis=1) for digits in (answers, others))
         cells = np.full((rows, o.grid**2), -1)
+        cells[:, 1 : 1 + blank] = BLANK
         cells[:, 0] = marks[:, 0]
         np.put_along_axis(cells, at, marks, axis=1)
         np.put_along_axis(cells, at + 1, pool.draw(random, answers), axis=1)
@@ -150,8 +165,13 @@ def _pairs(grid: int) -> int:
     return grid * (grid // 2) - 1
 
 
+def _skipped(o: Options) -> int:
+    """Number of these pairs that are blank."""
+    return o.grid // 2 - 1 if o.question_row else 0
+
+
 class _Pool(NamedTuple):
-    """Images of marks, then of the digits of a split, sorted by digit."""
+    """Images of marks, a blank one, then those of the digits of a split, sorted by digit."""
 
     images: UInt8[np.ndarray, "images 8 8"]
     first: Int[np.ndarray, " digits"]
@@ -168,4 +188,5 @@ def _pool(seed: int, split: Split) -> _Pool:
     digits = divided(seed)[split]
     order = np.argsort(digits.labels, kind="stable")
     counts = np.bincount(digits.labels, minlength=CLASSES)
-    return _Pool(np.concatenate([MARKS, digits.levels[order, 0]]), len(MARKS) + counts.cumsum() - counts, counts)
+    images = np.concatenate([MARKS, np.zeros((1, SIDE, SIDE), np.uint8), digits.levels[order, 0]])
+    return _Pool(images, BLANK + 1 + counts.cumsum() - counts, counts)

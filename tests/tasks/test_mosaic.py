@@ -20,11 +20,11 @@ SMALL = {"train": 400, "valid": 50, "test": 50}
 @lru_cache(maxsize=1)
 def known() -> dict[bytes, str]:
     """Map each cell's image to its meaning: ``mark 3``, or ``digit 7 of train``."""
-    found = {mark.tobytes(): f"mark {number}" for number, mark in enumerate(mosaic.MARKS)}
+    found = {mark.tobytes(): f"mark {number}" for number, mark in enumerate(mosaic.MARKS)} | {bytes(64): "blank"}
     for split in SPLITS:
         part = divided(0)[split]
         found |= {image.tobytes(): f"digit {label} of {split}" for image, label in zip(part.levels, part.labels, strict=True)}
-    assert len(found) == 8 + 1797, "no mark is a digit"
+    assert len(found) == 8 + 1 + 1797, "no mark is a digit, and no digit blank"
     return found
 
 
@@ -44,7 +44,17 @@ def labels(task: Task, split: Split) -> Tensor:
     return task.examples(split).labels()
 
 
-@pytest.mark.parametrize("options", [{}, {"marks": 2}, {"grid": 5, "marks": 8}, {"grid": 4, "marks": 7}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"marks": 2},
+        {"grid": 5, "marks": 8},
+        {"grid": 4, "marks": 7},
+        {"kinds": 4, "question_row": True},
+        {"grid": 4, "marks": 6, "kinds": 6, "question_row": True},
+    ],
+)
 def test_a_mosaic_is_solved_by_reading(options):
     task = build_task("mosaic", **SMALL, **options)
     o = task.options
@@ -75,6 +85,21 @@ def test_a_mosaic_tells_nothing_by_counts_or_by_place():
     assert all((np.bincount(answers[asked == mark], minlength=10) / (asked == mark).sum()).max() < 0.17 for mark in range(2))
 
 
+def test_a_mosaic_of_few_kinds_tells_which_digits_are_candidates_and_no_more():
+    task = build_task("mosaic", kinds=4, question_row=True, train=4000, valid=50, test=50)
+    read, answers = cells(task, "train"), labels(task, "train").numpy()
+    assert all(one[1:6] == ["blank"] * 5 and "blank" not in one[6:] for one in read)
+    digits = np.array([[int(what.split()[1]) if what.startswith("digit") else -1 for what in one] for one in read])
+    counts = np.stack([(digits == digit).sum(axis=1) for digit in range(10)], axis=1)
+    assert ((counts > 0).sum(axis=1) == 4).all() and (np.take_along_axis(counts, answers[:, None], axis=1) > 0).all()
+    assert np.where(counts, counts, 99).min() == 7 and counts.max() == 8, "29 cells for 4 digits"
+    is_most_frequent = np.take_along_axis(counts, answers[:, None], axis=1)[:, 0] == 8
+    assert is_most_frequent.mean() == pytest.approx(0.25, abs=0.03), "one digit of four is over, whichever the answer is"
+    assert max((digits[:, at] == answers).mean() for at in range(36)) < 0.31, (
+        "one place in 15 holds the answer, the others one of four"
+    )
+
+
 def test_marks_differ_and_have_the_levels_of_digits():
     assert len({mark.tobytes() for mark in mosaic.MARKS}) == len(mosaic.MARKS) == 8
     assert set(np.unique(mosaic.MARKS)) == {0, mosaic.BRIGHTEST}
@@ -98,6 +123,9 @@ def test_the_same_bytes_on_every_machine():
         ({"grid": 3}, "mosaic.grid counts cells per side and lies in 4 to 32; got 3"),
         ({"grid": 4, "marks": 8}, "at most 7 at grid=4, and lies in 1 to 7; got 8"),
         ({"marks": 9}, "lies in 1 to 8; got 9"),
+        ({"kinds": 1}, "mosaic.kinds counts different digits and lies in 2 to 10; got 1"),
+        ({"kinds": 3, "marks": 4}, "at most 3 at grid=6, and lies in 1 to 3; got 4"),
+        ({"grid": 4, "marks": 7, "question_row": True}, "at most 6 at grid=4, and lies in 1 to 6; got 7"),
         ({"valid": 0}, "mosaic.valid counts examples"),
     ],
 )
