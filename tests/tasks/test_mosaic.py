@@ -96,7 +96,7 @@ def test_a_mosaic_of_few_kinds_tells_which_digits_are_candidates_and_no_more():
     is_most_frequent = np.take_along_axis(counts, answers[:, None], axis=1)[:, 0] == 8
     assert is_most_frequent.mean() == pytest.approx(0.25, abs=0.03), "one digit of four is over, whichever the answer is"
     assert max((digits[:, at] == answers).mean() for at in range(36)) < 0.31, (
-        "one place in 15 holds the answer, the others one of four"
+        "one place in 15 is the answer, others one of four"
     )
 
 
