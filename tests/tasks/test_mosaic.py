@@ -95,9 +95,7 @@ def test_a_mosaic_of_few_kinds_tells_which_digits_are_candidates_and_no_more():
     assert np.where(counts, counts, 99).min() == 7 and counts.max() == 8, "29 cells for 4 digits"
     is_most_frequent = np.take_along_axis(counts, answers[:, None], axis=1)[:, 0] == 8
     assert is_most_frequent.mean() == pytest.approx(0.25, abs=0.03), "one digit of four is over, whichever the answer is"
-    assert max((digits[:, at] == answers).mean() for at in range(36)) < 0.31, (
-        "one place in 15 is the answer, others one of four"
-    )
+    assert max((digits[:, at] == answers).mean() for at in range(36)) < 0.31, "one place in 15 is the answer, others one of four"
 
 
 def test_marks_differ_and_have_the_levels_of_digits():
