@@ -53,11 +53,6 @@ class Options(SyntheticOptions):
             budget={"steps": 400, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             differs="nothing was published for this question",
         ),
-        "profile_encoder": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
-            budget={"steps": 800, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
-            differs="nothing was published for this question",
-        ),
         "smoke": Level(
             model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
             budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
