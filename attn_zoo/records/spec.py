@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from attn_zoo.checks import check_number, check_types, check_whole
 from attn_zoo.records.plain import digest_of
@@ -30,9 +29,6 @@ _ADDED = "younger"
 def _added_later(default: Any) -> Any:
     """Field added after the first records. Plain data omit it at its default, so that ids of older records stay valid."""
     return field(default=default, metadata={_ADDED: True})
-
-
-_PartT = TypeVar("_PartT")
 
 
 class _Part:
@@ -133,17 +129,6 @@ class Budget(_Part):
             )
 
 
-_CACHED: Mapping[Any, Callable[..., Any]] = {kind: lru_cache(maxsize=256, typed=True)(kind) for kind in (ModelSpec, Budget)}
-
-
-def _equal(kind: type[_PartT], values: Mapping[str, Any]) -> _PartT:
-    """Part of these values; one object for all records that have them, as thousands of records share their network and budget."""
-    try:
-        return cast("_PartT", _CACHED[kind](**values))
-    except TypeError:  # a value cannot be hashed, or there is no such field: the constructor's own message
-        return kind(**values)
-
-
 @dataclass(frozen=True, slots=True)
 class RunSpec:
     """Spec of one run, that is one cell of a table and one seed: all that the run depends on, resolved and serialisable."""
@@ -185,7 +170,7 @@ class RunSpec:
             raise ValueError(
                 f"a spec is the mapping that RunSpec.to_dict writes, with the keys {', '.join(required)}; got {data!r:.80}"
             )
-        return cls(**{**data, "model": _equal(ModelSpec, data["model"]), "budget": _equal(Budget, data["budget"])})
+        return cls(**{**data, "model": ModelSpec(**data["model"]), "budget": Budget(**data["budget"])})
 
     def run_id(self, task_version: str, protocol: str = PROTOCOL) -> str:
         """Digest of the spec, the protocol and the task's version: equal ids mean the same experiment."""
