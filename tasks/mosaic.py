@@ -106,13 +106,17 @@ class Options(SyntheticOptions):
             differs="nothing was published at this size; ViT-Tiny's (Touvron et al. 2021, arXiv:2012.12877) on 256 patches",
         ),
     },
-    variants={"three": {"grid": 5, "marks": 3, "train": 500, "valid": 90, "test": 90}},
+    variants={
+        "three": {"grid": 5, "marks": 3, "train": 500, "valid": 90, "test": 90},
+        "few": {"grid": 4, "kinds": 4, "question_row": True, "train": 500, "valid": 90, "test": 90},
+    },
 )
 class Mosaic(SyntheticTask):
     """Prediction, from the class token, of the digit to the right of the mark that the first cell shows.
 
     Each cell is one patch. The first ``marks`` of the eight marks are in one cell each, each with a different digit to its right;
-    the first cell repeats one of these marks, and all other cells have digits. Marks are in every other column. Digits are equally
+    the first cell repeats one of these marks, and all other cells have digits (with ``question_row`` those below the first row; the
+    others of that row are blank). Marks are in every other column. Digits are equally
     frequent, up to a remainder that is drawn independently of the label, so that counts are uninformative; with fewer ``kinds`` of
     digits, all others are absent.
 
