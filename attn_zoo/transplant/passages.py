@@ -86,10 +86,10 @@ def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int =
 
 def shorten(passages: Passages, share: float, tokenizer: Any, generator: torch.Generator) -> Passages:
     """Shorten an evenly spaced share of the passages to random lengths, with the tokenizer's last token at the end, and pad."""
-    ids, valid = passages.ids.clone(), passages.valid.clone()
-    length, padding = ids.shape[1], tokenizer.pad_token_id or 0
+    length, padding = passages.ids.shape[1], tokenizer.pad_token_id or 0
     if length <= SHORTEST:
         return passages
+    ids, valid = passages.ids.clone(), passages.valid.clone()
     lengths = torch.randint(SHORTEST, length, (len(ids),), generator=generator)
     for row in range(len(ids)):
         if int(share * (row + 1)) > int(share * row):
@@ -99,10 +99,15 @@ def shorten(passages: Passages, share: float, tokenizer: Any, generator: torch.G
     return Passages(ids, valid)
 
 
-def read_in(texts: Sequence[str], tokenizer: Any, length: int) -> Passages:
-    """Tokenise each text to one passage, truncated and padded to ``length`` tokens."""
+def read_in(texts: Sequence[str], tokenizer: Any, length: int, seconds: Sequence[str] | None = None) -> Passages:
+    """Tokenise each text to one passage, truncated and padded to ``length`` tokens.
+
+    Args:
+        seconds: second text of each passage; the longer of the two is truncated. None for passages of one text.
+    """
     tokenizer.padding_side = "right"
-    found = tokenizer(list(texts), truncation=True, max_length=length, padding="max_length", return_tensors="pt")
+    pairs = None if seconds is None else list(seconds)
+    found = tokenizer(list(texts), pairs, truncation=True, max_length=length, padding="max_length", return_tensors="pt")
     return Passages(found["input_ids"], found["attention_mask"].bool())
 
 
