@@ -206,7 +206,7 @@ def answers(model: nn.Module, batch: Batch) -> tuple[Float[Tensor, "answers clas
 def evaluate(
     model: nn.Module, examples: Examples, spec: TaskSpec, measure: Measure, accelerator: Accelerator, limit: int | None = None
 ) -> float:
-    """Metric over every example, or over the first ``limit``."""
+    """Metric over every example, or over the first ``limit``; errors as in ``evaluate_parts``."""
     count = len(examples) if limit is None else min(limit, len(examples))
     return evaluate_parts(model, examples, spec, measure, accelerator, {"all": torch.ones(count, dtype=torch.bool)})["all"]
 

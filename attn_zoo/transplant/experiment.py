@@ -28,7 +28,11 @@ HELD_OUT = 1 / 16
 
 
 def swap(teacher: Teacher, candidate: Candidate, length: int, seed: int) -> Any:
-    """Copy the teacher and replace its attention; the seed determines the mechanism's random draws."""
+    """Copy the teacher and replace its attention; the seed determines the mechanism's random draws.
+
+    Raises:
+        UnknownNameError, ValueError, UnsupportedError: see ``replace_attention`` of ``attn_zoo.integrations.transformers``.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         student = copy.deepcopy(teacher.model)

@@ -60,6 +60,8 @@ def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int =
     """Cut passages of exactly ``length`` tokens, special ones included, from places evenly spaced over a text.
 
     Args:
+        tokenizer: fast tokenizer of transformers.
+        places: number of places.
         following: number of consecutive passages from each place, adjacent in the result.
         what: name of the text, for the error message.
 
@@ -85,7 +87,10 @@ def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int =
 
 
 def shorten(passages: Passages, share: float, tokenizer: Any, generator: torch.Generator) -> Passages:
-    """Shorten an evenly spaced share of the passages to random lengths, with the tokenizer's last token at the end, and pad."""
+    """Shorten an evenly spaced share of the passages to random lengths, with the tokenizer's last token at the end, and pad.
+
+    Passages of ``SHORTEST`` tokens or fewer are returned unchanged.
+    """
     length, padding = passages.ids.shape[1], tokenizer.pad_token_id or 0
     if length <= SHORTEST:
         return passages
