@@ -125,7 +125,7 @@ def _class_counts(scores: Tensor, labels: Tensor) -> list[Tensor]:
 
 def _f1_micro(classes: int) -> Meter:
     """F1 of all classes together: harmonic mean of precision and recall over all answers and classes; 0 without members."""
-    return Meter(_class_counts, lambda *counts: _f1_score(*map(sum, _thirds(counts))))
+    return Meter(_class_counts, lambda *counts: _f1_score(*(sum(part) for part in _thirds(counts))))
 
 
 def _f1_macro(classes: int) -> Meter:

@@ -66,7 +66,8 @@ def distil(
     scales = [float(layer.answer.float().var()) for layer in answers]
 
     def loss(rows: Tensor) -> Tensor:
-        valid, errors = passages.valid[rows], []
+        valid = passages.valid[rows]
+        errors = []
         for site, of, scale in zip(layers, answers, scales, strict=True):
             gap = answer(site.module, of.hidden[rows].float(), valid) - of.answer[rows].float()
             errors.append(gap[valid].square().mean() / scale)

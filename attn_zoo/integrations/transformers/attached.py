@@ -176,7 +176,8 @@ def _open_cache(attached: Attached, module: Any, cache: Any, mask: Tensor | None
     Raises:
         UnsupportedError: the mechanism cannot continue from this cache.
     """
-    name, reason, layer = attached.mechanism.card.name, "", None
+    name, reason = attached.mechanism.card.name, ""
+    layer: StateLayer | None = None
     if attached.recurrent:
         from attn_zoo.integrations.transformers.state_cache import state_layer
 
