@@ -27,7 +27,7 @@ ALLOWED = {
     "kernels": {"precision", "shapes"},
     "short_convolution": set(),
     "layer": {"checks", "contract", "registry", "short_convolution"},
-    "integrations": {"contract", "registry", "layer", "rows", "short_convolution"},
+    "integrations": {"contract", "grouping", "registry", "layer", "rows", "short_convolution"},
     "encoder": {"contract", "layer", "integrations", "rows"},
     "cost": {"contract", "registry", "layer", "encoder", "integrations", "plotting", "published", "rows", "terminal"}
     | {"checks", "result_files"},
@@ -45,6 +45,7 @@ ALLOWED = {
         "attention",
         "cost",
         "data",
+        "grouping",
         "integrations",
         "analysis",
         "leaderboard",

@@ -33,6 +33,7 @@ class SharedDraws(TorchFunctionMode):
     Args:
         seed: seed of the run.
         index: index of the process.
+        device: device of the run.
     """
 
     def __init__(self, seed: int, index: int, device: torch.device) -> None:

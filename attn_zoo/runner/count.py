@@ -61,16 +61,22 @@ def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dic
     with torch.device("meta"):
         twin = build_model(task, implementation=counted_implementation(spec), **model_arguments(spec))
         try:
-            found = count_model(twin, _batch(task, 1))
+            forward, backward = _flops(twin, _batch(task, 1))
         except (NotImplementedError, RuntimeError):  # a plugin's backward pass may need values
             return {"flops_per_example": count_flops(twin, _batch(task, 1))}
-    assert found.flops is not None and found.backward_flops is not None
-    counted = {"flops_per_example": found.flops, "training_flops_per_example": found.flops + found.backward_flops}
+    counted = {"flops_per_example": forward, "training_flops_per_example": forward + backward}
     counted |= count_mechanisms(spec, task)
     if spec.budget.pretrain_steps:
         counted["pretraining_flops_per_example"] = count_pretraining(spec, task)
     kept = _activation_bytes(spec, task, implementation)
     return counted if kept is None else {**counted, "activation_bytes_per_example": kept}
+
+
+def _flops(model: nn.Module, batch: Batch) -> tuple[int, int]:
+    """FLOPs of a forward pass, and of its backward pass."""
+    found = count_model(model, batch)
+    assert found.flops is not None and found.backward_flops is not None
+    return found.flops, found.backward_flops
 
 
 def count_mechanisms(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
@@ -112,12 +118,10 @@ def count_pretraining(spec: RunSpec, task: TaskSpec) -> int:
         UnsupportedError: the task has no pretraining.
     """
     with torch.device("meta"):
-        form = counted_implementation(spec)
-        reader = build_token_reader(build_model(task, implementation=form, **model_arguments(spec)), task)
+        twin = build_model(task, implementation=counted_implementation(spec), **model_arguments(spec))
         batch = _batch(task, 1)
-        found = count_model(_PredictFirst(reader), batch._replace(inputs=batch.inputs.flatten(0, -2)))
-    assert found.flops is not None and found.backward_flops is not None
-    return found.flops + found.backward_flops
+        sequences = batch._replace(inputs=batch.inputs.flatten(0, -2))
+        return sum(_flops(_PredictFirst(build_token_reader(twin, task)), sequences))
 
 
 class _PredictFirst(nn.Module):
@@ -133,12 +137,12 @@ class _PredictFirst(nn.Module):
 
 
 def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str) -> int | None:
+    """Bytes of ``activation_bytes_per_example``; None if they may differ from those of the run."""
     taken = set(implementation.split("+"))
-    fused = "sdpa" in taken and spec.device == "cpu"
-    if spec.precision != "fp32" or has_dropout(spec):
+    known = {"eager", "tiled", "sdpa"} if spec.device == "cpu" else {"eager", "tiled"}
+    if spec.precision != "fp32" or has_dropout(spec) or not taken <= known:
         return None
-    if not taken <= ({"eager", "tiled", "sdpa"} if fused else {"eager", "tiled"}):
-        return None
+    fused = "sdpa" in taken
     with torch.device("meta"):
         twin = build_model(task, implementation=implementation, **model_arguments(spec)).eval()
     try:
@@ -151,6 +155,7 @@ def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str) -> int
 
 
 def _batch(task: TaskSpec, examples: int) -> Batch:
+    """Batch of zeros in the shapes of the task's examples, of full length and without padding."""
     if isinstance(task.inputs, Patches):
         inputs = torch.zeros(examples, task.inputs.channels, task.inputs.height, task.inputs.width)
     elif isinstance(task.inputs, Frames):

@@ -7,7 +7,9 @@ import statistics
 import traceback
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -78,22 +80,23 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
         if part.implementation not in known:
             raise UnknownNameError(f"implementation of {part.attention}", part.implementation, known)
     row_of(spec).layers(1 if model.shared_weights else model.depth)
-    row = _resolve_options(replace(spec, task_options=task_options, model=model), locations or {})
-    resolved = replace(spec, attention=row.attention, options=row.options, implementation=row.implementation)
-    return replace(resolved, task_options=task_options, model=model, device=device)
+    spec = replace(spec, task_options=task_options, model=model, device=device)
+    row = _resolve_options(spec, locations or {})
+    return replace(spec, attention=row.attention, options=row.options, implementation=row.implementation)
 
 
 def _resolve_options(spec: RunSpec, locations: Mapping[str, Any]) -> RowName:
     """Return the row of a run with every option resolved; build the task only if a default depends on its length."""
-    geometries: list[Geometry] = []
+
+    @cache
+    def geometry() -> Geometry:
+        return geometry_of(spec, build_task(spec.task, **spec.task_options, **locations).spec)
 
     def resolve(part: RowName) -> RowName:
         entry = card(part.attention)
         if length_rules(entry.options).keys() <= part.options.keys():
             return replace(part, options=stated_options(entry, part.options))
-        if not geometries:
-            geometries.append(geometry_of(spec, build_task(spec.task, **spec.task_options, **locations).spec))
-        return replace(part, options=plain_options(attention_options(entry, geometries[0], part.options)))
+        return replace(part, options=plain_options(attention_options(entry, geometry(), part.options)))
 
     return row_of(spec).changed(resolve)
 
@@ -124,41 +127,38 @@ def run(
     processes = Processes.join(spec.device)
     processes.check_batch(spec.budget.batch_size)
     task_entry = task_card(spec.task)
-    locations = locations or {}
     found = _Found()
-    status: Status
-    reason: str | None
+    ended: tuple[Status, str | None] = "done", None
     try:
         progress.start(f"{spec.attention} on {spec.task}, seed {spec.seed}", spec.budget.steps)
         with flushed_denormals():
-            _run(spec, build_task(spec.task, **spec.task_options, **locations), found, progress, checkpoint, kept)
+            _run(spec, build_task(spec.task, **spec.task_options, **(locations or {})), found, progress, checkpoint, kept)
         processes.agree()
-        status, reason = "done", None
     except (LostProcessError, CheckpointError):
         raise
     except ElsewhereError as error:
-        status, reason = error.status, error.reason
+        ended = error.status, error.reason
     except Exception as error:
-        status, reason = processes.tell(*_failure(error))
+        ended = processes.tell(*_failure(error))
     finally:
         progress.stop()
-    return found.record(spec, status, reason, task_entry)
+    return found.record(spec, *ended, task_entry)
 
 
+@dataclass
 class _Found:
     """Results of a run so far, from which its record is made, complete or not."""
 
-    def __init__(self) -> None:
-        self.data: dict[str, dict[str, Any]] = {}
-        self.task_spec: TaskSpec | None = None
-        self.data_title: str | None = None
-        self.scores: dict[str, float] = {}
-        self.chance: float | None = None
-        self.counted: dict[str, int] = {}
-        self.warnings: tuple[str, ...] = ()
-        self.trained = Trained()
-        self.environment: dict[str, Any] = {}
-        self.implementation: str | None = None
+    data: dict[str, dict[str, Any]] = field(default_factory=dict)
+    task_spec: TaskSpec | None = None
+    data_title: str | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+    chance: float | None = None
+    counted: dict[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    trained: Trained = field(default_factory=Trained)
+    environment: dict[str, Any] = field(default_factory=dict)
+    implementation: str | None = None
 
     def record(self, spec: RunSpec, status: Status, reason: str | None, task: TaskCard) -> RunRecord:
         return RunRecord(
@@ -301,8 +301,7 @@ def _failure(error: Exception) -> tuple[Status, str]:
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
         return "out_of_memory", text.splitlines()[0] if text else "out of memory"
     where = traceback.extract_tb(error.__traceback__)[-1]
-    module = where.filename.replace("\\", "/").rsplit("/", 1)[-1]  # file name without folders
-    return "failed", f"{type(error).__name__}: {text} (in {where.name}, {module}:{where.lineno})"
+    return "failed", f"{type(error).__name__}: {text} (in {where.name}, {Path(where.filename).name}:{where.lineno})"
 
 
 def _measured(trained: Trained, spec: RunSpec) -> dict[str, float]:

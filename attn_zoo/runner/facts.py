@@ -47,9 +47,7 @@ def task_facts(entry: TaskCard, spec: TaskSpec | None, data_title: str | None) -
     facts: dict[str, Any] = {name: getattr(entry, name) for name in names}
     facts["higher_is_better"] = measure_named(entry.metric).higher_is_better
     facts["data"] = data_title
-    facts["length"] = None if spec is None else spec.length
-    facts["classes"] = None if spec is None else spec.classes
-    facts["causal"] = None if spec is None else spec.causal
+    facts |= {name: getattr(spec, name, None) for name in ("length", "classes", "causal")}  # None before the task is built
     if spec is not None and spec.problem != "classification":
         facts["problem"] = spec.problem
     return facts

@@ -9,6 +9,7 @@ from functools import reduce
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
+from accelerate.utils import send_to_device
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -94,7 +95,7 @@ def _f1(classes: int) -> Meter:
         predicted, actual = scores.argmax(dim=-1) == 1, labels == 1
         return (predicted & actual).sum(), predicted.sum(), actual.sum()
 
-    return Meter(count, lambda right, predicted, actual: 2 * right / max(predicted + actual, 1))
+    return Meter(count, _f1_score)
 
 
 def _perplexity(classes: int) -> Meter:
@@ -105,6 +106,17 @@ def _perplexity(classes: int) -> Meter:
     )
 
 
+def _f1_score(right: float, predicted: float, actual: float) -> float:
+    """F1 from counts of true positives, predicted and actual members; 0 without members."""
+    return 2 * right / max(predicted + actual, 1)
+
+
+def _thirds(sums: Sequence[float]) -> list[Sequence[float]]:
+    """Sums of three counts, each for all classes."""
+    classes = len(sums) // 3
+    return [sums[at : at + classes] for at in range(0, len(sums), classes)]
+
+
 def _class_counts(scores: Tensor, labels: Tensor) -> list[Tensor]:
     """True positives, predicted and actual members of each class, in this order; a class is predicted by a score above 0."""
     predicted, actual = scores > 0, labels > 0
@@ -113,22 +125,12 @@ def _class_counts(scores: Tensor, labels: Tensor) -> list[Tensor]:
 
 def _f1_micro(classes: int) -> Meter:
     """F1 of all classes together: harmonic mean of precision and recall over all answers and classes; 0 without members."""
-
-    def figure(*counts: float) -> float:
-        right, predicted, actual = (sum(counts[at : at + classes]) for at in range(0, 3 * classes, classes))
-        return 2 * right / max(predicted + actual, 1)
-
-    return Meter(_class_counts, figure)
+    return Meter(_class_counts, lambda *counts: _f1_score(*(sum(part) for part in _thirds(counts))))
 
 
 def _f1_macro(classes: int) -> Meter:
     """Mean over the classes of the F1 of each; 0 for a class without members."""
-
-    def figure(*counts: float) -> float:
-        parts = (counts[at : at + classes] for at in range(0, 3 * classes, classes))
-        return sum(2 * r / max(p + a, 1) for r, p, a in zip(*parts, strict=True)) / classes
-
-    return Meter(_class_counts, figure)
+    return Meter(_class_counts, lambda *counts: sum(map(_f1_score, *_thirds(counts))) / classes)
 
 
 def _squares(scores: Tensor, labels: Tensor) -> list[Tensor | float]:
@@ -150,23 +152,22 @@ def _r2(classes: int) -> Meter:
     """
 
     def figure(answers: float, *sums: float) -> float:
-        parts = (sums[at : at + classes] for at in range(0, 3 * classes, classes))
-        spreads = [(error, square - total**2 / answers) for error, total, square in zip(*parts, strict=True)]
+        spreads = [(error, square - total**2 / answers) for error, total, square in zip(*_thirds(sums), strict=True)]
         return sum(1 - error / spread if spread > 0 else 0.0 for error, spread in spreads) / classes
 
     return Meter(_squares, figure)
 
 
-_MEASURES = {
-    "accuracy": Measure("accuracy", True, _accuracy),
-    "f1": Measure("f1", True, _f1),
-    "perplexity": Measure("perplexity", False, _perplexity),
-    "f1_micro": Measure("f1_micro", True, _f1_micro),
-    "f1_macro": Measure("f1_macro", True, _f1_macro),
-    "r2": Measure("r2", True, _r2),
-    "mse": Measure("mse", False, _mse),
-}
-MEASURES: Mapping[str, Measure] = _MEASURES
+_MEASURES = (
+    Measure("accuracy", True, _accuracy),
+    Measure("f1", True, _f1),
+    Measure("perplexity", False, _perplexity),
+    Measure("f1_micro", True, _f1_micro),
+    Measure("f1_macro", True, _f1_macro),
+    Measure("r2", True, _r2),
+    Measure("mse", False, _mse),
+)
+MEASURES: Mapping[str, Measure] = {measure.name: measure for measure in _MEASURES}
 
 
 def measure_named(name: str) -> Measure:
@@ -175,9 +176,9 @@ def measure_named(name: str) -> Measure:
     Raises:
         UnknownNameError: no metric has this name; the message lists those that exist.
     """
-    if name not in _MEASURES:
-        raise UnknownNameError("metric", name, _MEASURES)
-    return _MEASURES[name]
+    if name not in MEASURES:
+        raise UnknownNameError("metric", name, MEASURES)
+    return MEASURES[name]
 
 
 def measure_of(name: str, spec: TaskSpec) -> Measure:
@@ -205,7 +206,7 @@ def answers(model: nn.Module, batch: Batch) -> tuple[Float[Tensor, "answers clas
 def evaluate(
     model: nn.Module, examples: Examples, spec: TaskSpec, measure: Measure, accelerator: Accelerator, limit: int | None = None
 ) -> float:
-    """Metric over every example, or over the first ``limit``."""
+    """Metric over every example, or over the first ``limit``; errors as in ``evaluate_parts``."""
     count = len(examples) if limit is None else min(limit, len(examples))
     return evaluate_parts(model, examples, spec, measure, accelerator, {"all": torch.ones(count, dtype=torch.bool)})["all"]
 
@@ -235,7 +236,7 @@ def evaluate_parts(
         if asked():
             break
         until = min(at + size, count)
-        batch = to_device(examples.batch(range(at, until)), accelerator.device)
+        batch = send_to_device(examples.batch(range(at, until)), accelerator.device)
         with accelerator.autocast():
             scores, labels = answers(model, batch)
         questions = scored(batch.labels.cpu()).reshape(until - at, -1)
@@ -273,9 +274,3 @@ def _score_of(constant: Float[Tensor, " classes"], labels: Tensor, spec: TaskSpe
     for part in labels.split(max(1, 2**24 // spec.classes)):
         metric.update(constant.expand(len(part), -1), part)
     return metric.compute()
-
-
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Copy of the batch on ``device``."""
-    valid = None if batch.valid is None else batch.valid.to(device)
-    return Batch(batch.inputs.to(device), valid, batch.labels.to(device))

@@ -59,7 +59,10 @@ def speaks() -> bool:
 
 
 class Processes:
-    """Process group of this run, from accelerate: ``count`` processes, this one at ``index``, the main one at 0."""
+    """Process group of this run, from accelerate: ``count`` processes, this one at ``index``, the main one at 0.
+
+    Every method that communicates raises ``LostProcessError`` if another process ended or cannot be reached.
+    """
 
     def __init__(self) -> None:
         state = PartialState()

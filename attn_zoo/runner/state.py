@@ -15,6 +15,8 @@ from attn_zoo.contract import Batch, Examples
 from attn_zoo.runner.chance import SharedDraws, set_generator_states
 from attn_zoo.runner.processes import Processes
 
+_PLAIN = ("best_valid", "curve", "pretrain_seconds", "spent", "peak_bytes", "resumed")
+"""Fields of ``Trained`` that are packed as plain data."""
 Augment = Callable[[Batch, torch.Generator], Batch]
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -34,6 +36,7 @@ class Trained:
     spent: float = 0.0
     """Elapsed share of the time budget after the last step, the same in all processes; 0 without such a limit."""
     peak_bytes: int = 0
+    """Peak memory of a training step in bytes; 0 if it is not measured."""
     resumed: list[dict[str, Any]] = field(default_factory=list)
     """Earlier parts of a resumed run, each with the ``step`` of its last checkpoint (``pretraining`` if it counts pretraining
     steps) and its environment."""
@@ -109,7 +112,7 @@ class Training:
 
 
 def pack(training: Training, generators: Sequence[Sequence[Tensor]]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the state as tensors by name, copied to the CPU, and plain data.
+    """Return the state as tensors by name, copied to the CPU, and plain data that JSON can hold.
 
     Args:
         generators: states of the random generators, for each process.
@@ -143,12 +146,7 @@ def pack(training: Training, generators: Sequence[Sequence[Tensor]]) -> tuple[di
         "schedule": training.schedule.state_dict(),
         "scaler": None if scaler is None else scaler.state_dict(),
         "counters": _counters(training.model),
-        "best_valid": state.best_valid,
-        "curve": state.curve,
-        "pretrain_seconds": state.pretrain_seconds,
-        "spent": state.spent,
-        "peak_bytes": state.peak_bytes,
-        "resumed": state.resumed,
+        **{name: getattr(state, name) for name in _PLAIN},
     }
     return tensors, facts
 
@@ -159,7 +157,7 @@ def unpack(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[str
     Raises:
         ValueError: the state belongs to another network.
     """
-    source, state, processes = training.source, training.state, training.processes
+    source, state, device = training.source, training.state, training.accelerator.device
     assert isinstance(source, BatchSource)
     _require_same(training.model.state_dict(), _group(tensors, "model"))
     training.model.load_state_dict(_group(tensors, "model"))
@@ -176,15 +174,13 @@ def unpack(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[str
     source.restore(_group(tensors, "order"), facts["at"])
     if isinstance(training.draws, SharedDraws) and "shared.0" in tensors:
         training.draws.states = list(_group(tensors, "shared").values())
-    if own := list(_group(tensors, f"process.{processes.index}").values()):
-        set_generator_states(training.accelerator.device, own)
-    device = training.accelerator.device
-    state.best_valid = facts["best_valid"]
+    if own := list(_group(tensors, f"process.{training.processes.index}").values()):
+        set_generator_states(device, own)
+    for name in _PLAIN:
+        setattr(state, name, facts[name])
     state.best_weights = {name: tensor.to(device) for name, tensor in _group(tensors, "best").items()}
-    state.curve, state.peak_bytes = facts["curve"], facts["peak_bytes"]
     state.step_seconds = tensors["clock.step_seconds"].tolist()
-    state.seconds, state.spent = sum(state.step_seconds), facts["spent"]
-    state.pretrain_seconds = facts["pretrain_seconds"]
+    state.seconds = sum(state.step_seconds)
     training.step, training.loss = facts["step"], facts["loss"]
 
 
@@ -201,12 +197,11 @@ def _require_same(ours: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> No
 
 def _counters(model: nn.Module) -> dict[str, dict[str, int | float]]:
     """Numeric attributes of modules that are no tensors, such as the number of calls until random features are redrawn."""
-    counters = {}
-    for name, module in model.named_modules():
-        own = {key: value for key, value in vars(module).items() if type(value) in (int, float) and key != "training"}
-        if own:
-            counters[name] = own
-    return counters
+    numbers = {  # type() in place of isinstance(), as a bool is an int, too
+        name: {key: value for key, value in vars(module).items() if type(value) in (int, float)}
+        for name, module in model.named_modules()
+    }
+    return {name: own for name, own in numbers.items() if own}
 
 
 def _set_counters(model: nn.Module, counters: Mapping[str, Mapping[str, int | float]]) -> None:

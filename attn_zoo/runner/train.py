@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
+from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
 from attn_zoo.contract import Batch, Examples, Problem, Split, Task, scored
@@ -19,7 +20,7 @@ from attn_zoo.encoder import LOSSES
 from attn_zoo.records import Budget
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.interrupts import Interrupts, StoppedError, asked
-from attn_zoo.runner.metrics import answers, evaluate, measure_of, to_device
+from attn_zoo.runner.metrics import answers, evaluate, measure_of
 from attn_zoo.runner.processes import Processes
 from attn_zoo.runner.state import Augment, BatchSource, Criterion, Training
 from attn_zoo.runner.state import Trained as Trained
@@ -225,7 +226,7 @@ def _step(training: Training, whole: Batch, clip_norm: float) -> None:
     """Do one optimiser step, with this process's part of a batch."""
     accelerator, processes = training.accelerator, training.processes
     questions = int(scored(whole.labels).sum())
-    batch = to_device(processes.part(whole), accelerator.device)
+    batch = send_to_device(processes.part(whole), accelerator.device)
     with training.draws, accelerator.autocast():
         loss = _loss(*answers(training.model, batch), questions, training.criterion)
     accelerator.backward(loss)

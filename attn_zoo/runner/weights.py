@@ -29,14 +29,13 @@ class KeptWeights:
                 f"weights.after names steps after which weights are written, 0 to budget.steps={spec.budget.steps}; got {beyond[0]}"
             )
         self.after = frozenset(after)
-        self._folder, self._run_id = Path(folder), spec.run_id(task_version)
+        self._folder = Path(folder)
+        self._stem = f"{spec.attention}-{spec.task}-s{spec.seed}-{spec.run_id(task_version)}"
         self._facts = {"spec": spec.to_dict(), "task_version": task_version}
 
     def path(self, step: int) -> Path:
         """File of the weights after a step."""
-        spec = self._facts["spec"]
-        assert isinstance(spec, dict)
-        return self._folder / f"{spec['attention']}-{spec['task']}-s{spec['seed']}-{self._run_id}-step{step}{SUFFIX}"
+        return self._folder / f"{self._stem}-step{step}{SUFFIX}"
 
     def save(self, model: nn.Module, step: int) -> None:
         """Write the weights if the step is among the chosen ones.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attn_zoo.data.labelled_text import LabelledText
 from attn_zoo.transplant.encoder import BATCH, mean_hidden
-from attn_zoo.transplant.passages import Passages
+from attn_zoo.transplant.passages import Passages, read_in
 from attn_zoo.transplant.setting import Setting
 from attn_zoo.transplant.training import fit
 
@@ -60,10 +60,8 @@ def labelled(
 
 
 def _encoded(rows: Sequence[LabelledText], tokenizer: Any, length: int) -> Passages:
-    tokenizer.padding_side = "right"
-    sides = [list(side) for side in zip(*(row.texts for row in rows), strict=True)]
-    found = tokenizer(*sides, truncation=True, max_length=length, padding="max_length", return_tensors="pt")
-    return Passages(found["input_ids"], found["attention_mask"].bool())
+    texts, *seconds = zip(*(row.texts for row in rows), strict=True)
+    return read_in(texts, tokenizer, length, *seconds)
 
 
 def classify(student: Any, task: Labelled, setting: Setting, *, trim: bool, seed: int) -> float:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from attn_zoo.contract import Attention
 from attn_zoo.cost.counted import activation_bytes, flops_of
 from attn_zoo.integrations.transformers import zoo_layers
 from attn_zoo.registry import card
@@ -49,13 +48,18 @@ class Spent:
 
 
 def spent(student: Any, teacher_flops: int, passage: Passages) -> Spent:
-    """Count the cost of a student on one passage."""
+    """Count the cost of a student.
+
+    Args:
+        teacher_flops: ``counted_flops`` of the teacher on the same passage.
+        passage: one passage of the full length.
+    """
     stack = zoo_layers(student)
     kept = [activation_bytes(mechanism.card, mechanism.geometry, mechanism.options) for mechanism in stack]
     softmax, options = card("softmax"), card("softmax").options()
     softmax_kept = [activation_bytes(softmax, mechanism.geometry, options) for mechanism in stack]
     return Spent(
-        attention_flops=sum(_cost(mechanism).flops for mechanism in stack),
+        attention_flops=sum(mechanism.card.cost(mechanism.geometry, mechanism.options).flops for mechanism in stack),
         softmax_flops=sum(softmax.cost(mechanism.geometry, options).flops for mechanism in stack),
         kept_bytes=None if None in kept else sum(each for each in kept if each is not None),
         softmax_kept_bytes=sum(each for each in softmax_kept if each is not None),
@@ -70,7 +74,3 @@ def spent(student: Any, teacher_flops: int, passage: Passages) -> Spent:
 def counted_flops(model: Any, passage: Passages) -> int:
     """FLOPs of the matrix products of one forward pass, two for each multiply-add."""
     return flops_of(lambda: model(**passage.call()))
-
-
-def _cost(mechanism: Attention) -> Any:
-    return mechanism.card.cost(mechanism.geometry, mechanism.options)

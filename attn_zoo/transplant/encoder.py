@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,30 +98,21 @@ class Answers:
 @torch.no_grad()
 def answers_of(model: Any, passages: Passages) -> list[Answers]:
     """Inputs and outputs of every attention module, in the order of the model's modules."""
-    modules = [site.module for site in sites(model)]
-    inputs: list[list[Tensor]] = [[] for _ in modules]
-    outputs: list[list[Tensor]] = [[] for _ in modules]
-    with _capturing(modules, inputs, outputs):
+    captured: dict[nn.Module, tuple[list[Tensor], list[Tensor]]] = {site.module: ([], []) for site in sites(model)}
+
+    def capture(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        inputs, outputs = captured[module]
+        inputs.append((kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]).half())
+        outputs.append(first_of(output).half())
+
+    handles = [module.register_forward_hook(capture, with_kwargs=True) for module in captured]
+    try:
         for batch in passages.batches(BATCH):
             model(**batch.call())
-    return [Answers(torch.cat(hidden), torch.cat(answer)) for hidden, answer in zip(inputs, outputs, strict=True)]
-
-
-@contextmanager
-def _capturing(modules: Sequence[nn.Module], inputs: list[list[Tensor]], outputs: list[list[Tensor]]) -> Iterator[None]:
-    def hook_of(at: int) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            inputs[at].append((kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]).half())
-            outputs[at].append(first_of(output).half())
-
-        return hook
-
-    handles = [module.register_forward_hook(hook_of(at), with_kwargs=True) for at, module in enumerate(modules)]
-    try:
-        yield
     finally:
         for handle in handles:
             handle.remove()
+    return [Answers(torch.cat(inputs), torch.cat(outputs)) for inputs, outputs in captured.values()]
 
 
 def first_of(output: Any) -> Tensor:

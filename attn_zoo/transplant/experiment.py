@@ -28,7 +28,11 @@ HELD_OUT = 1 / 16
 
 
 def swap(teacher: Teacher, candidate: Candidate, length: int, seed: int) -> Any:
-    """Copy the teacher and replace its attention; the seed determines the mechanism's random draws."""
+    """Copy the teacher and replace its attention; the seed determines the mechanism's random draws.
+
+    Raises:
+        UnknownNameError, ValueError, UnsupportedError: see ``replace_attention`` of ``attn_zoo.integrations.transformers``.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         student = copy.deepcopy(teacher.model)
@@ -63,12 +67,6 @@ def check(
             "init applies to mechanisms with matrices E and F along the length, and none is given; leave init out"
         )
     return takes
-
-
-def named(trial: Trial) -> str:
-    """Description of a trial."""
-    how = "" if trial.start is None else f", init {trial.start.value}"
-    return f"{trial.candidate.label}{how}, seed {trial.seed}"
 
 
 class Bench:
@@ -110,7 +108,8 @@ class Bench:
         A student with plain softmax equals the teacher, so it is neither distilled nor fine-tuned on embeddings.
         """
         for at, trial in enumerate(self.trials, 1):
-            self.tell(f"{at} of {len(self.trials)}: {named(trial)}")
+            init = "" if trial.init is None else f", init {trial.init}"
+            self.tell(f"{at} of {len(self.trials)}: {trial.candidate.label}{init}, seed {trial.seed}")
             yield self._point(trial)
 
     def _point(self, trial: Trial) -> dict[str, Any]:
@@ -129,7 +128,7 @@ class Bench:
             "options": dict(candidate.options),
             "dial": candidate.dial,
             "control": all(mechanism.card.control for mechanism in stack),
-            "init": None if trial.start is None else trial.start.value,
+            "init": trial.init,
             "seed": trial.seed,
             "moment_kept": kept,
             "cost": asdict(spent(student, self.teacher_flops, self.one)),
@@ -163,19 +162,11 @@ class Bench:
             point["seconds"][task.name] = time.perf_counter() - began
 
     def _train(self, student: Any, stage: str, generator: torch.Generator) -> None:
-        s = self.setting
-        if stage == "distilled":
-            distil(
-                student,
-                self.answers,
-                self.learn,
-                trains=s.trains,
-                steps=s.distil_steps,
-                batch=s.batch,
-                rate=s.distil_rate,
-                mechanism_rate=s.distil_rate * s.mechanism_factor,
-                generator=generator,
-            )
+        s, distils = self.setting, stage == "distilled"
+        rate = s.distil_rate if distils else s.tune_rate
+        steps: dict[str, Any] = {"steps": s.distil_steps if distils else s.tune_steps, "batch": s.batch, "generator": generator}
+        steps |= {"rate": rate, "mechanism_rate": rate * s.mechanism_factor}
+        if distils:
+            distil(student, self.answers, self.learn, trains=s.trains, **steps)
         else:
-            rates = {"rate": s.tune_rate, "mechanism_rate": s.tune_rate * s.mechanism_factor}
-            tune(student, self.targets, self.learn, steps=s.tune_steps, batch=s.batch, **rates, generator=generator)
+            tune(student, self.targets, self.learn, **steps)

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from attn_zoo.analysis.text import default_text, stretches
+from attn_zoo.analysis.text import default_text, read_text, stretches
 from attn_zoo.transplant.classify import Labelled
 from attn_zoo.transplant.passages import Passages, cut, digest_of, join, read_in, shorten, without
-from attn_zoo.transplant.quality import Pair, read_pairs, read_texts
+from attn_zoo.transplant.quality import read_pairs
 from attn_zoo.transplant.setting import Setting
 
 _PARTS = 4
@@ -28,6 +28,7 @@ class Material:
     pairs: Passages | None
     """Sentence pairs: all first sentences, then all second ones."""
     same: list[bool] | None
+    """Label of each pair, True for paraphrases; None without labels."""
     facts: Mapping[str, Any]
     tasks: Sequence[Labelled] = ()
     """Classification tasks."""
@@ -52,8 +53,9 @@ def gather(
         raise ValueError("train and test are texts to learn from and to test on: give both, or neither for Python's reference")
     sentence_pairs = [] if pairs is None else read_pairs(pairs, setting.pair_count)
     sources, test_text, train_names, test_name = _texts(train, test)
-    others = [test_text, *(pair.first for pair in sentence_pairs), *(pair.second for pair in sentence_pairs)]
-    cleaned = [without(text, others) for text in sources]
+    sentences = [pair.first for pair in sentence_pairs] + [pair.second for pair in sentence_pairs]
+    labels = [pair.same for pair in sentence_pairs if pair.same is not None]
+    cleaned = [without(text, [test_text, *sentences]) for text in sources]
     shares = [setting.passages * (at + 1) // len(sources) - setting.passages * at // len(sources) for at in range(len(sources))]
     parts = [
         cut(text, tokenizer, setting.length, share, what=f"train ({name}, less what is tested on)")
@@ -62,8 +64,8 @@ def gather(
     ]
     learn = shorten(join(parts), setting.short, tokenizer, torch.Generator().manual_seed(0))
     test_passages = cut(test_text, tokenizer, setting.length, setting.tests // 2, following=2, what=f"test ({test_name})")
-    sentences = None if not sentence_pairs else read_in(_in_order(sentence_pairs), tokenizer, setting.length)
-    all_passages = {"learn": learn, "test": test_passages} | ({} if sentences is None else {"pairs": sentences})
+    pair_passages = read_in(sentences, tokenizer, setting.length) if sentences else None
+    all_passages = {"learn": learn, "test": test_passages} | ({} if pair_passages is None else {"pairs": pair_passages})
     for task in tasks:
         all_passages |= {f"{task.name} train": task.train, f"{task.name} test": task.test}
     facts: dict[str, Any] = {
@@ -75,26 +77,17 @@ def gather(
     }
     if tasks:
         facts["tasks"] = {task.name: task.facts for task in tasks}
-    return Material(learn, test_passages, sentences, _same(sentence_pairs), facts, tasks)
+    return Material(learn, test_passages, pair_passages, labels or None, facts, tasks)
 
 
 def _texts(train: Sequence[Path], test: Sequence[Path]) -> tuple[list[str], str, list[str], str]:
     """Training texts, test text, names of the training texts, and name of the test text."""
     if train:
         names = [_short(path) for path in train]
-        return [read_texts([path]) for path in train], read_texts(list(test)), names, ", ".join(map(_short, test))
+        return [read_text(path) for path in train], "\n\n".join(map(read_text, test)), names, ", ".join(map(_short, test))
     text, words = default_text()
     *learned, test_text = stretches(text, _PARTS)
     return ["".join(learned)], test_text, [f"{words}, first {_PARTS - 1} of {_PARTS} parts"], f"{words}, last of {_PARTS} parts"
-
-
-def _in_order(sentence_pairs: Sequence[Pair]) -> list[str]:
-    return [pair.first for pair in sentence_pairs] + [pair.second for pair in sentence_pairs]
-
-
-def _same(sentence_pairs: Sequence[Pair]) -> list[bool] | None:
-    labels = [pair.same for pair in sentence_pairs if pair.same is not None]
-    return labels if sentence_pairs and len(labels) == len(sentence_pairs) else None
 
 
 def _short(path: Path) -> str:

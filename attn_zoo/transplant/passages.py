@@ -60,6 +60,8 @@ def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int =
     """Cut passages of exactly ``length`` tokens, special ones included, from places evenly spaced over a text.
 
     Args:
+        tokenizer: fast tokenizer of transformers.
+        places: number of places.
         following: number of consecutive passages from each place, adjacent in the result.
         what: name of the text, for the error message.
 
@@ -85,11 +87,14 @@ def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int =
 
 
 def shorten(passages: Passages, share: float, tokenizer: Any, generator: torch.Generator) -> Passages:
-    """Shorten an evenly spaced share of the passages to random lengths, with the tokenizer's last token at the end, and pad."""
-    ids, valid = passages.ids.clone(), passages.valid.clone()
-    length, padding = ids.shape[1], tokenizer.pad_token_id or 0
+    """Shorten an evenly spaced share of the passages to random lengths, with the tokenizer's last token at the end, and pad.
+
+    Passages of ``SHORTEST`` tokens or fewer are returned unchanged.
+    """
+    length, padding = passages.ids.shape[1], tokenizer.pad_token_id or 0
     if length <= SHORTEST:
         return passages
+    ids, valid = passages.ids.clone(), passages.valid.clone()
     lengths = torch.randint(SHORTEST, length, (len(ids),), generator=generator)
     for row in range(len(ids)):
         if int(share * (row + 1)) > int(share * row):
@@ -99,10 +104,15 @@ def shorten(passages: Passages, share: float, tokenizer: Any, generator: torch.G
     return Passages(ids, valid)
 
 
-def read_in(texts: Sequence[str], tokenizer: Any, length: int) -> Passages:
-    """Tokenise each text to one passage, truncated and padded to ``length`` tokens."""
+def read_in(texts: Sequence[str], tokenizer: Any, length: int, seconds: Sequence[str] | None = None) -> Passages:
+    """Tokenise each text to one passage, truncated and padded to ``length`` tokens.
+
+    Args:
+        seconds: second text of each passage; the longer of the two is truncated. None for passages of one text.
+    """
     tokenizer.padding_side = "right"
-    found = tokenizer(list(texts), truncation=True, max_length=length, padding="max_length", return_tensors="pt")
+    pairs = None if seconds is None else list(seconds)
+    found = tokenizer(list(texts), pairs, truncation=True, max_length=length, padding="max_length", return_tensors="pt")
     return Passages(found["input_ids"], found["attention_mask"].bool())
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from attn_zoo.grouping import grouped
 from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, SERIES, check_plot, save, settings
 from attn_zoo.transplant.experiment import STAGES
 from attn_zoo.transplant.table import WORDS, Row, rows_of
@@ -57,9 +58,7 @@ def _caption(found: Mapping[str, Any]) -> str:
 
 def _lines(rows: Sequence[Row]) -> list[list[Row]]:
     """Group rows into lines by mechanism, initialisation and varied hyperparameter; each is sorted by cost."""
-    lines: dict[tuple[str, str | None, str | None], list[Row]] = {}
-    for row in rows:
-        lines.setdefault((row.attention, row.init, row.dial), []).append(row)
+    lines = grouped(((row.attention, row.init, row.dial), row) for row in rows)
     return [sorted(line, key=lambda row: row.cost.share) for line in lines.values()]
 
 
@@ -109,14 +108,15 @@ def _axes(panels: Any, rows: Sequence[Row]) -> None:
     from matplotlib.ticker import FixedLocator, NullLocator
 
     shares = sorted({round(100 * row.cost.share, 1) for row in rows if not row.control and row.cost.share}) or [100.0]
+    ticks = _apart(shares)
     panels[0].set_ylabel("Spearman's correlation with the teacher", fontsize=9)
     low = min(0.0, *(value for row in rows for stage in STAGES for value in row.values(stage, "spearman")))
     for panel in panels:
         panel.set_xscale("log")
         panel.set_xlim(shares[0] / 1.5, max(100.0, shares[-1]) * 1.5)
-        panel.xaxis.set_major_locator(FixedLocator(_apart(shares)))
+        panel.xaxis.set_major_locator(FixedLocator(ticks))
         panel.xaxis.set_minor_locator(NullLocator())
-        panel.set_xticklabels([f"{share:g}" for share in _apart(shares)])
+        panel.set_xticklabels([f"{share:g}" for share in ticks])
         panel.set_ylim(low - 0.02, 1.06)
         panel.set_xlabel("attention FLOPs, % of softmax's", fontsize=9)
 

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.analysis.text import read_text
 from attn_zoo.contract import DamagedDataError
 from attn_zoo.data import read_jsonl
 from attn_zoo.transplant.encoder import embed
@@ -130,8 +129,3 @@ def read_pairs(path: Path, count: int) -> list[Pair]:
         )
     labelled = labels != {"null"}
     return [Pair(str(row["sentence1"]), str(row["sentence2"]), bool(row["label"]) if labelled else None) for row in chosen]
-
-
-def read_texts(paths: list[Path]) -> str:
-    """Read and join the text of several files and folders; see ``read_text``."""
-    return "\n\n".join(read_text(path) for path in paths)

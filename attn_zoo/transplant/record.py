@@ -17,12 +17,14 @@ SCHEMA = 1
 """Version of the file's fields; files of other versions are refused."""
 
 _KEYS = {"schema", "experiment", "complete", "setting", "data", "teacher", "reference", "environment", "points"}
+_COMMON = ("setting", "data", "teacher")
+"""Fields that are equal in all records of a table."""
 _MACHINE = ("cpu", "cores", "threads", "torch", "transformers", "commit")
 
 
 def begin(setting: Setting, teacher: Teacher, material: Material, environment: Mapping[str, Any]) -> dict[str, Any]:
     """Create a record without points; ``reference``, the teacher's quality, is filled in later."""
-    one = sites(teacher.model)[0]
+    attending = sites(teacher.model)
     return {
         "schema": SCHEMA,
         "experiment": "transplant",
@@ -32,9 +34,9 @@ def begin(setting: Setting, teacher: Teacher, material: Material, environment: M
         "teacher": {
             "name": teacher.name,
             "weights": teacher.weights,
-            "layers": len(sites(teacher.model)),
-            "heads": one.heads,
-            "head_dim": one.head_dim,
+            "layers": len(attending),
+            "heads": attending[0].heads,
+            "head_dim": attending[0].head_dim,
         },
         "reference": None,
         "environment": {**environment, "transformers": version("transformers")},
@@ -76,7 +78,7 @@ def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     if not path.exists():
         return dict(wanted)
     found = read_record(path)
-    parts = [part for part in ("setting", "data", "teacher") if found[part] != wanted[part]]
+    parts = [part for part in _COMMON if found[part] != wanted[part]]
     parts += [name for name in _MACHINE if found["environment"].get(name) != wanted["environment"].get(name)]
     if parts:
         raise ValueError(
@@ -98,15 +100,11 @@ def joined(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Raises:
         ValueError: the records differ in setting, data or teacher, or contain the same student.
     """
-    first = dict(records[0])
-    points: list[Any] = []
-    for record in records:
-        for part in ("setting", "data", "teacher"):
-            if record[part] != first[part]:
-                raise ValueError(
-                    f"records of transplants can share a table only if their settings are equal; these differ in {part}"
-                )
-        points += record["points"]
+    first = records[0]
+    for part in _COMMON:
+        if any(record[part] != first[part] for record in records):
+            raise ValueError(f"records of transplants can share a table only if their settings are equal; these differ in {part}")
+    points = [point for record in records for point in record["points"]]
     keys = [(point["label"], point["init"], point["seed"]) for point in points]
     if len(set(keys)) < len(keys):
         raise ValueError("the same student is in two of the records; give each file once")

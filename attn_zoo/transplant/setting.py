@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from attn_zoo.analysis.starts import Start
+from attn_zoo.cost.grid import option
 from attn_zoo.transplant.passages import SHORTEST
 from attn_zoo.transplant.training import Trains
 
 _LEAST = {"classify_steps": 1, "classify_batch": 1, "classify_train": 2, "classify_tests": 2}
 CLASSIFY = (*_LEAST, "classify_rate")
 """Settings of classification; records store them only if they differ from their defaults."""
-
-
-def _key(default: Any, help: str) -> Any:
-    """Field that is a key of ``attn-zoo transplant`` on the command line, with its help text."""
-    return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +36,25 @@ class Setting:
         ValueError: a number is out of its range.
     """
 
-    model: str = _key("minilm", "minilm, or a folder of transformers with an encoder of text")
-    weights: str = _key("auto", "auto fetches none; pretrained may, from the hub; random")
-    length: int = _key(256, "tokens of a passage, special ones included")
-    passages: int = _key(384, "passages to learn from")
-    tests: int = _key(128, "passages to test on, two by two from one place")
-    pair_count: int = _key(256, "pairs to test on")
-    short: float = _key(0.25, "share of the passages to learn from that are cut short and padded")
-    trains: Trains = field(default=Trains.attention, metadata={"help": "what distillation trains: attention, or mechanism only"})
-    distil_steps: int = _key(120, "of every layer on the teacher's inputs")
-    tune_steps: int = _key(48, "of the whole on the teacher's embeddings")
-    batch: int = _key(8, "passages of a step")
-    distil_rate: float = _key(1e-3, "peak learning rate of distillation")
-    tune_rate: float = _key(3e-5, "peak learning rate of fine-tuning")
-    mechanism_factor: float = _key(5.0, "rate of a mechanism's own parameters over these")
-    classify_steps: int = _key(100, "of fine-tuning on each task of classify")
-    classify_batch: int = _key(16, "rows of such a step")
-    classify_rate: float = _key(1e-4, "peak learning rate of it")
-    classify_train: int = _key(4096, "rows to learn from, at most")
-    classify_tests: int = _key(1000, "rows to test on, at most")
+    model: str = option("minilm", "minilm, or a folder of transformers with an encoder of text")
+    weights: str = option("auto", "auto fetches none; pretrained may, from the hub; random")
+    length: int = option(256, "tokens of a passage, special ones included")
+    passages: int = option(384, "passages to learn from")
+    tests: int = option(128, "passages to test on, two by two from one place")
+    pair_count: int = option(256, "pairs to test on")
+    short: float = option(0.25, "share of the passages to learn from that are cut short and padded")
+    trains: Trains = option(Trains.attention, "what distillation trains: attention, or mechanism only")
+    distil_steps: int = option(120, "of every layer on the teacher's inputs")
+    tune_steps: int = option(48, "of the whole on the teacher's embeddings")
+    batch: int = option(8, "passages of a step")
+    distil_rate: float = option(1e-3, "peak learning rate of distillation")
+    tune_rate: float = option(3e-5, "peak learning rate of fine-tuning")
+    mechanism_factor: float = option(5.0, "rate of a mechanism's own parameters over these")
+    classify_steps: int = option(100, "of fine-tuning on each task of classify")
+    classify_batch: int = option(16, "rows of such a step")
+    classify_rate: float = option(1e-4, "peak learning rate of it")
+    classify_train: int = option(4096, "rows to learn from, at most")
+    classify_tests: int = option(1000, "rows to test on, at most")
 
     def __post_init__(self) -> None:
         for name, least in {"length": SHORTEST, "passages": 2, "tests": 4, "pair_count": 2, "batch": 1, **_LEAST}.items():
@@ -93,6 +89,11 @@ class Trial:
     seed: int
 
     @property
+    def init(self) -> str | None:
+        """Name of the initialisation of E and F; None if the mechanism lacks them."""
+        return None if self.start is None else self.start.value
+
+    @property
     def key(self) -> tuple[str, str | None, int]:
         """Key of the trial, unique within one setting."""
-        return self.candidate.label, None if self.start is None else self.start.value, self.seed
+        return self.candidate.label, self.init, self.seed

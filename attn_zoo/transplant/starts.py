@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from jaxtyping import Float
@@ -23,20 +23,15 @@ def second_moments(model: Any, passages: Passages) -> list[Float[Tensor, "heads 
     sums: list[Tensor] = []
     count = torch.zeros(passages.ids.shape[1], passages.ids.shape[1], dtype=torch.float64)
     for batch in passages.batches(BATCH):
-        layers = attention_inputs(model, batch.call())
         real = batch.valid.double()
         count += real.T @ real
-        for at, layer in enumerate(layers):
-            key = (layer.key * batch.valid[:, None, :, None]).double()
-            moment = torch.einsum("bhid,bhjd->hij", key, key)
-            if len(sums) <= at:
-                sums.append(moment)
-            else:
-                sums[at] += moment
+        keys = [(layer.key * batch.valid[:, None, :, None]).double() for layer in attention_inputs(model, batch.call())]
+        moments = [torch.einsum("bhid,bhjd->hij", key, key) for key in keys]
+        sums = [before + moment for before, moment in zip(sums, moments, strict=True)] if sums else moments
     return [moment / count.clamp(min=1) for moment in sums]
 
 
-def takes_start(mechanism: Attention) -> bool:
+def takes_start(mechanism: Attention) -> TypeGuard[LowRankAttention]:
     """Return whether the mechanism has matrices E and F along the length."""
     return isinstance(mechanism, LowRankAttention) and all(isinstance(map_, MatrixMap) for map_ in mechanism.maps)
 
@@ -57,7 +52,7 @@ def start(stack: Sequence[Attention], moments: Sequence[Float[Tensor, "heads n n
     """
     kept = []
     for at, (mechanism, moment) in enumerate(zip(stack, moments, strict=True)):
-        if not isinstance(mechanism, LowRankAttention) or not takes_start(mechanism):
+        if not takes_start(mechanism):
             raise UnsupportedError(f"{mechanism.card.name} has no matrices E and F to initialise; leave init out")
         whole = torch.stack(list(moments)).sum(dim=0) if mechanism.options.sharing is Sharing.layerwise else moment
         shares = []

@@ -8,6 +8,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, estimate
 from attn_zoo.transplant.cost import Spent
 from attn_zoo.transplant.experiment import STAGES
@@ -23,12 +24,19 @@ class Row:
     label: str
     attention: str
     init: str | None
+    """Initialisation of E and F; None if the mechanism lacks them."""
     dial: str | None
+    """Hyperparameter that several rows vary; None for a single row."""
     options: Mapping[str, Any]
     control: bool
     cost: Spent
-    kept: float | None
     points: Sequence[Mapping[str, Any]]
+    """Points of the record, one for each seed."""
+
+    @property
+    def title(self) -> str:
+        """Label, with a mark for a control."""
+        return f"{self.label} (c)" if self.control else self.label
 
     def values(self, stage: str, name: str) -> list[float]:
         """Quality measure for each seed that has it."""
@@ -47,44 +55,53 @@ class Row:
 
 def rows_of(points: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Group points into rows by candidate and initialisation, in the order of the points."""
-    groups: dict[tuple[str, str | None], list[Mapping[str, Any]]] = {}
-    for point in points:
-        groups.setdefault((point["label"], point["init"]), []).append(point)
-    rows = []
-    for (label, init), group in groups.items():
-        one = group[0]
-        kept = one["moment_kept"]
-        rows.append(
-            Row(
-                label=label,
-                attention=one["attention"],
-                init=init,
-                dial=one["dial"],
-                options=one["options"],
-                control=one["control"],
-                cost=Spent(**one["cost"]),
-                kept=None if kept is None else sum(kept) / len(kept),
-                points=group,
-            )
+    groups = grouped(((point["label"], point["init"]), point) for point in points)
+    return [
+        Row(
+            label=label,
+            attention=group[0]["attention"],
+            init=init,
+            dial=group[0]["dial"],
+            options=group[0]["options"],
+            control=group[0]["control"],
+            cost=Spent(**group[0]["cost"]),
+            points=group,
         )
-    return rows
+        for (label, init), group in groups.items()
+    ]
 
 
 def transplant_table(found: Mapping[str, Any], style: str = "simple") -> str:
-    """Format the table of all students, with notes on its columns."""
+    """Format the table of all students, with notes on its columns.
+
+    Args:
+        found: record of a transplant.
+        style: tabulate's name of the format.
+    """
     rows, teacher, reference = rows_of(found["points"]), found["teacher"], found["reference"]
     with_pairs, labelled = reference["pairs_spearman"] is not None, reference["pairs_auc"] is not None
     head = ["attention", "init", "FLOPs (%)", f"layers saved of {teacher['layers']}", "bytes (%)", "encoder (%)"]
     head += [*WORDS.values(), "layer error", "neighbours"] + ["pairs"] * with_pairs + ["pairs AUC"] * labelled
     body = [_teacher_line(reference, with_pairs, labelled), *(_line(row, with_pairs, labelled) for row in rows)]
+    return with_notes(head, body, _notes(found, rows), style)
+
+
+def with_notes(head: Sequence[str], body: Sequence[Sequence[str]], notes: Sequence[str], style: str) -> str:
+    """Format a table, its first two columns aligned on the left and the others on the right, with a list of notes below."""
     align = ["left", "left", *["right"] * (len(head) - 2)]
     table = tabulate(body, head, tablefmt=style, disable_numparse=True, colalign=align)
-    return with_notes(table, _notes(found, rows))
-
-
-def with_notes(table: str, notes: Sequence[str]) -> str:
-    """Append a list of notes to a table."""
     return table + "\n\n" + "\n".join(f"- {note}" for note in notes)
+
+
+def shown(found: Estimate | None, form: str = ".3f", scale: float = 1.0) -> str:
+    """Format an estimate as ``mean ± half width``, or as a dash where there is none."""
+    return "-" if found is None else found.written(form, scale)
+
+
+def seed_notes(rows: Sequence[Row]) -> list[str]:
+    """Note on intervals over seeds, if a row has several."""
+    seeds = max((len(row.points) for row in rows), default=0)
+    return [f"± is half of the {100 * CONFIDENCE:.0f} % t interval of the mean over up to {seeds} seeds."] if seeds > 1 else []
 
 
 def _teacher_line(quality: Mapping[str, Any], with_pairs: bool, labelled: bool) -> list[str]:
@@ -96,19 +113,12 @@ def _teacher_line(quality: Mapping[str, Any], with_pairs: bool, labelled: bool) 
 def _line(row: Row, with_pairs: bool, labelled: bool) -> list[str]:
     cost = row.cost
     kept = "-" if cost.kept_bytes is None else f"{100 * cost.kept_bytes / cost.softmax_kept_bytes:.0f}"
-    name = f"{row.label} (c)" if row.control else row.label
     costs = [f"{100 * cost.share:.1f}", f"{cost.layers_saved:.1f}", kept, f"{100 * cost.encoder_share:.1f}"]
-    stages = [_shown(row.figure(stage, "spearman")) for stage in STAGES]
+    stages = [shown(row.figure(stage, "spearman")) for stage in STAGES]
     errors = f"{_plain(row.layer_error('swap'))} → {_plain(row.layer_error('distilled'))}"
-    line = [name, row.init or "", *costs, *stages, errors, _shown(row.figure("tuned", "neighbours"))]
-    line += [_shown(row.figure("tuned", "pairs_spearman"))] * with_pairs
-    return line + [_shown(row.figure("tuned", "pairs_auc"))] * labelled
-
-
-def _shown(found: Estimate | None) -> str:
-    if found is None:
-        return "-"
-    return f"{found.mean:.3f}" + ("" if found.half_width is None else f" ± {found.half_width:.3f}")
+    line = [row.title, row.init or "", *costs, *stages, errors, shown(row.figure("tuned", "neighbours"))]
+    line += [shown(row.figure("tuned", "pairs_spearman"))] * with_pairs
+    return line + [shown(row.figure("tuned", "pairs_auc"))] * labelled
 
 
 def _plain(found: Estimate | None) -> str:
@@ -138,9 +148,7 @@ def _notes(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
             f"Pairs, fine-tuned: {s['pair_count']} of {data['pairs']}; correlation with the teacher's similarities, and where they "
             "are labelled the area under the ROC curve of telling those that say the same."
         )
-    seeds = max((len(row.points) for row in rows), default=0)
-    if seeds > 1:
-        notes.append(f"± is half of the {100 * CONFIDENCE:.0f} % t interval of the mean over up to {seeds} seeds.")
+    notes += seed_notes(rows)
     if any(row.control for row in rows):
         notes.append("(c) marks a control, which shows what the rest of the encoder makes up for by itself.")
     notes += [f"{row.label}, seed {p['seed']}, failed: {p['failed']}" for row in rows for p in row.points if p["failed"]]

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attn_zoo.integrations.transformers import zoo_layers
-from attn_zoo.integrations.transformers.attached import attached_to
-from attn_zoo.integrations.transformers.sites import Site, sites
+from attn_zoo.integrations.transformers.attached import Attached
+from attn_zoo.integrations.transformers.sites import sites
 from attn_zoo.transplant.encoder import BATCH, Answers, answer, embedding
 from attn_zoo.transplant.passages import Passages
 
@@ -50,34 +50,30 @@ def distil(
 
     Args:
         answers: inputs and outputs of the teacher's modules on ``passages``, in the order of the student's modules.
+        steps, batch: number of steps, and passages of each.
         rate: peak learning rate of projections.
         mechanism_rate: peak learning rate of the mechanism's own parameters.
+        generator: generator that draws the passages.
 
     Raises:
         DivergedError: a loss is not finite.
     """
-    layers = sites(student)
-    own = {id(p): p for site in layers for p in _added(site) if p.requires_grad}
-    shared = {id(p): p for site in layers for p in site.module.parameters() if id(p) not in own}
-    groups: list[dict[str, Any]] = [{"params": list(own.values()), "lr": mechanism_rate}]
+    layers, own = sites(student), _own_parameters(student)
+    groups: list[dict[str, Any]] = [{"params": list(own), "lr": mechanism_rate}]
     if trains is Trains.attention:
-        groups.append({"params": list(shared.values()), "lr": rate})
-    groups = [group for group in groups if group["params"]]
-    if not groups or steps == 0:
-        return
+        projections = dict.fromkeys(p for site in layers for p in site.module.parameters() if p not in own)
+        groups.append({"params": list(projections), "lr": rate})
     scales = [float(layer.answer.float().var()) for layer in answers]
-    optimiser = torch.optim.Adam(groups)
-    with _trainable(student, [p for group in groups for p in group["params"]]):
-        for at, rows in enumerate(_draws(len(passages), batch, steps, generator)):
-            _set_rates(optimiser, at / steps)
-            valid = passages.valid[rows]
-            loss = torch.stack(
-                [
-                    _gap(answer(site.module, of.hidden[rows].float(), valid), of.answer[rows].float(), valid) / scale
-                    for site, of, scale in zip(layers, answers, scales, strict=True)
-                ]
-            ).sum()
-            _step(optimiser, loss, f"distillation, step {at + 1}")
+
+    def loss(rows: Tensor) -> Tensor:
+        valid = passages.valid[rows]
+        errors = []
+        for site, of, scale in zip(layers, answers, scales, strict=True):
+            gap = answer(site.module, of.hidden[rows].float(), valid) - of.answer[rows].float()
+            errors.append(gap[valid].square().mean() / scale)
+        return torch.stack(errors).sum()
+
+    _minimise(student, groups, loss, len(passages), what="distillation", steps=steps, batch=batch, generator=generator)
 
 
 @torch.no_grad()
@@ -107,6 +103,9 @@ def tune(
     generator: torch.Generator,
 ) -> None:
     """Train the student, except its embedding tables, on the teacher's embeddings of passages, with the mean of 1 - cosine as loss.
+
+    Args:
+        targets: normalised embeddings of the teacher; other arguments as in ``fit``.
 
     Raises:
         DivergedError: a loss is not finite.
@@ -147,44 +146,63 @@ def fit(
         loss: function from indices of rows to the loss on these rows.
         count: number of rows to draw from.
         what: name of the training, for the error message.
+        steps, batch: number of steps, and rows of each.
+        rate, mechanism_rate: peak learning rates of the student's own parameters, and of those of its mechanisms.
+        generator: generator that draws the rows.
         head: a further module to train, at ``mechanism_rate`` like the parameters of mechanisms.
 
     Raises:
         DivergedError: a loss is not finite.
     """
-    if steps == 0:
+    own = _own_parameters(student)
+    tables = {p for module in student.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
+    rest = [p for p in student.parameters() if p not in own and p not in tables]
+    fresh = [*own, *(head.parameters() if head is not None else [])]
+    groups: list[dict[str, Any]] = [{"params": fresh, "lr": mechanism_rate}, {"params": rest, "lr": rate}]
+    _minimise(student, groups, loss, count, what=what, steps=steps, batch=batch, generator=generator)
+
+
+def _own_parameters(student: Any) -> dict[nn.Parameter, None]:
+    """Trainable parameters that the replacement of attention added to a student, each once."""
+    attached = (module for module in student.modules() if isinstance(module, Attached))
+    return dict.fromkeys(p for module in attached for p in module.parameters() if p.requires_grad)
+
+
+def _minimise(
+    student: Any,
+    groups: Sequence[dict[str, Any]],
+    loss: Callable[[Tensor], Tensor],
+    count: int,
+    *,
+    what: str,
+    steps: int,
+    batch: int,
+    generator: torch.Generator,
+) -> None:
+    """Minimise a loss with Adam over groups of parameters, some of which may be empty; other arguments and errors as in ``fit``."""
+    groups = [group for group in groups if group["params"]]
+    if not groups or steps == 0:
         return
-    own = {id(p): p for site in sites(student) for p in _added(site) if p.requires_grad}
-    tables = {id(p) for module in student.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
-    rest = [p for p in student.parameters() if id(p) not in own and id(p) not in tables]
-    fresh = [*own.values(), *(head.parameters() if head is not None else [])]
-    all_groups: list[dict[str, Any]] = [{"params": fresh, "lr": mechanism_rate}, {"params": rest, "lr": rate}]
-    groups = [group for group in all_groups if group["params"]]
     optimiser = torch.optim.Adam(groups)
     with _trainable(student, [p for group in groups for p in group["params"]]):
         for at, rows in enumerate(_draws(count, batch, steps, generator)):
             _set_rates(optimiser, at / steps)
-            _step(optimiser, loss(rows), f"{what}, step {at + 1}")
-
-
-def _added(site: Site) -> list[nn.Parameter]:
-    attached = attached_to(site.module)
-    return [] if attached is None else list(attached.parameters())
-
-
-def _gap(out: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-    return (out - target)[valid].square().mean()
+            error = loss(rows)
+            if not bool(error.isfinite()):
+                raise DivergedError(f"{what}, step {at + 1}: the loss is {error.item()}; lower the learning rates")
+            optimiser.zero_grad()
+            error.backward()
+            optimiser.step()
 
 
 @contextmanager
 def _trainable(student: Any, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
     """Context in which only these parameters are trained; dropout is off, but mechanisms are in training mode, for redraws."""
-    stack = zoo_layers(student)
     before = {p: p.requires_grad for p in student.parameters()}
     student.requires_grad_(False).eval()
     for parameter in parameters:
         parameter.requires_grad_()
-    for mechanism in stack:
+    for mechanism in zoo_layers(student):
         mechanism.train()
     try:
         yield
@@ -209,11 +227,3 @@ def _set_rates(optimiser: torch.optim.Optimizer, done: float) -> None:
     factor = min(1.0, (done + 0.01) / 0.1) * (1 + math.cos(math.pi * done)) / 2
     for group in optimiser.param_groups:
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
-
-
-def _step(optimiser: torch.optim.Optimizer, loss: Tensor, where: str) -> None:
-    if not bool(loss.isfinite()):
-        raise DivergedError(f"{where}: the loss is {loss.item()}; lower the learning rates")
-    optimiser.zero_grad()
-    loss.backward()
-    optimiser.step()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copyreg
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -28,8 +28,8 @@ class Settings:
     causal: bool
     fused: bool
     order: str
-    short_convolution: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
+    short_convolution: int
+    options: Mapping[str, Any]
 
 
 class BoundType(type):
@@ -101,7 +101,7 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
                 **self._options(attn_drop),
             )
             self._set_output_bias(proj_bias)
-            self._make_norms(dim // num_heads if qk_norm else None, dim if scale_norm else None, norm_layer)
+            self._make_norms(qk_norm, scale_norm, norm_layer)
         self.to(device=device, dtype=dtype)
 
     @property
@@ -181,14 +181,11 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
             chosen.setdefault("dropout", attn_drop)
         return chosen
 
-    def _make_norms(self, of_heads: int | None, of_tokens: int | None, norm_layer: Callable[..., nn.Module] | None) -> None:
-        def norm_of(width: int | None) -> nn.Module | None:
-            return None if width is None or norm_layer is None else norm_layer(width)
-
-        self.qk_norm = of_heads is not None
-        self.q_norm = norm_of(of_heads) if "query" in self.reads else None
-        self.k_norm = norm_of(of_heads) if "key" in self.reads else None
-        self.norm = norm_of(of_tokens)
+    def _make_norms(self, qk_norm: bool, scale_norm: bool, norm_layer: Any) -> None:
+        self.qk_norm, head_dim = qk_norm, self.mechanism.geometry.head_dim
+        self.q_norm = norm_layer(head_dim) if qk_norm and "query" in self.reads else None
+        self.k_norm = norm_layer(head_dim) if qk_norm and "key" in self.reads else None
+        self.norm = norm_layer(self.dim) if scale_norm else None
 
     def _set_output_bias(self, bias: bool) -> None:
         """Set the bias of the output projection; ``MultiHeadAttention`` has biases in all projections or in none."""
@@ -227,7 +224,10 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _translate(self, state_dict: dict[str, Any], prefix: str) -> None:
-        """Rename the weights of timm's own attention to the zoo's names, in place."""
+        """Rename the weights of timm's own attention to the zoo's names, in place.
+
+        Weights that the mechanism does not read are removed; parameters that timm's attention lacks get their present values.
+        """
         for kind in ("weight", "bias"):
             if (packed := state_dict.pop(f"{prefix}qkv.{kind}", None)) is not None:
                 parts = dict(zip(("query", "key", "value"), packed.chunk(3), strict=True))
@@ -240,7 +240,7 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
                 state_dict[f"{prefix}out.{kind}"] = out
         if self.qk_norm:
             unread = tuple(f"{prefix}{name}_norm." for name, of in (("q", "query"), ("k", "key")) if of not in self.reads)
-            for key in [key for key in state_dict if unread and key.startswith(unread)]:
+            for key in [key for key in state_dict if key.startswith(unread)]:
                 del state_dict[key]
         for name in ("mechanism", "short_convolution"):
             part = getattr(self, name)

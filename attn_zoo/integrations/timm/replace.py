@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from torch import nn
 
 from attn_zoo.contract import UnsupportedError
+from attn_zoo.grouping import grouped
 from attn_zoo.integrations.timm.layer import TimmAttention, attention_layer
 from attn_zoo.integrations.timm.sizes import count_tokens, tokens_of
 from attn_zoo.layer import MultiHeadAttention, join_layers
@@ -65,14 +66,12 @@ class Replacement:
     """Path and class of attention modules of other kinds, such as attention pooling, which are not replaced."""
 
     def __str__(self) -> str:
-        groups: dict[tuple[Any, ...], list[str]] = {}
-        for layer in self.layers:
-            groups.setdefault((layer.attention, layer.length, layer.kept, layer.dropped, layer.added), []).append(layer.path)
         lines = []
-        for (attention, length, kept, dropped, added), paths in groups.items():
+        for layer, paths in grouped((replace(layer, path=""), layer.path) for layer in self.layers).items():
             where = paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]} ({len(paths)} layers)"
-            lines += [f"{where}: {attention} over {length} tokens", f"  kept {_listed(kept)}; dropped {_listed(dropped)}"]
-            lines += [f"  added {_listed(added)}"]
+            lines.append(f"{where}: {layer.attention} over {layer.length} tokens")
+            lines.append(f"  kept {_listed(layer.kept)}; dropped {_listed(layer.dropped)}")
+            lines.append(f"  added {_listed(layer.added)}")
         return "\n".join(lines + [f"left as it is: {_listed(self.left)}"] * bool(self.left))
 
 
@@ -159,8 +158,9 @@ def _places(model: nn.Module) -> dict[str, nn.Module]:
     name = type(model).__name__
     if any(isinstance(module, MultiHeadAttention) for module in model.modules()):
         raise UnsupportedError(f"the attention of this {name} is attn-zoo's already; replace it in a model as timm builds it")
-    found = {_kind(module): _reason(module) for module in model.modules() if _attends(module)}
-    reasons = "; ".join(f"its {kind} {reason}" for kind, reason in found.items()) or "it has no attention"
+    kinds = dict.fromkeys(_kind(module) for module in model.modules() if _attends(module))
+    found = (f"its {kind} {OF_ANOTHER_KIND.get(kind, 'is of a kind unknown to attn-zoo')}" for kind in kinds)
+    reasons = "; ".join(found) or "it has no attention"
     raise UnsupportedError(f"{name} holds no timm.layers.Attention, the only kind that can be replaced: {reasons}")
 
 
@@ -209,11 +209,9 @@ def _report(path: str, old: Any, new: TimmAttention) -> ReplacedLayer:
     had = ["query", "key", "value", "out"]
     had += [name for name in ("q_norm", "k_norm", "norm") if not isinstance(getattr(old, name), nn.Identity)]
     kept = tuple(name for name in had if name in (*new.reads, "out") or getattr(new, name, None) is not None)
-    added = (
-        name for name, _ in new.named_parameters() if name.startswith(("mechanism.", "stream_projections.", "short_convolution."))
-    )
+    added = tuple(name for name, _ in new.named_parameters() if name.startswith(OWN))
     dropped = tuple(name for name in had if name not in kept)
-    return ReplacedLayer(path, new.mechanism.card.name, new.mechanism.geometry.keys, kept, dropped, tuple(added))
+    return ReplacedLayer(path, new.mechanism.card.name, new.mechanism.geometry.keys, kept, dropped, added)
 
 
 def _others(model: nn.Module) -> list[str]:
@@ -232,12 +230,9 @@ def _attends(module: nn.Module) -> bool:
 
 
 def _kind(module: nn.Module) -> str:
+    """Key of a module in ``OF_ANOTHER_KIND``."""
     name, room = type(module).__name__, type(module).__module__.rpartition(".")[2]
     return name if name != "Attention" else f"{room}.{name}"
-
-
-def _reason(module: nn.Module) -> str:
-    return OF_ANOTHER_KIND.get(_kind(module), "is of a kind unknown to attn-zoo")
 
 
 def _listed(names: tuple[str, ...]) -> str:

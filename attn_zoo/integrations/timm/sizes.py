@@ -30,18 +30,19 @@ def tokens_of(model: nn.Module) -> int:
 def count_tokens(model: nn.Module, layers: dict[str, nn.Module], example: Any) -> dict[str, int]:
     """Count the tokens in each layer, by path, by running the model on ``example`` in evaluation mode.
 
+    Args:
+        layers: attention modules by path; one module may have several paths.
+        example: the model's input.
+
     Raises:
         UnsupportedError: a layer is not called, or has different numbers of tokens in one call of the model.
     """
-    seen: dict[str, set[int]] = {path: set() for path in layers}
+    seen: dict[nn.Module, set[int]] = {layer: set() for layer in layers.values()}
 
-    def watch(path: str) -> Any:
-        def count(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-            seen[path].add(given[0].shape[1])
+    def count(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+        seen[layer].add(given[0].shape[1])
 
-        return count
-
-    hooks = [layer.register_forward_pre_hook(watch(path)) for path, layer in layers.items()]
+    hooks = [layer.register_forward_pre_hook(count) for layer in seen]
     training = {module: module.training for module in model.modules()}
     try:
         model.eval()(example)
@@ -50,12 +51,11 @@ def count_tokens(model: nn.Module, layers: dict[str, nn.Module], example: Any) -
             hook.remove()
         for module, before in training.items():
             module.training = before
-    for path, counts in seen.items():
+    lengths = {path: sorted(seen[layer]) for path, layer in layers.items()}
+    for path, counts in lengths.items():
         if len(counts) != 1:
-            raise UnsupportedError(
-                f"{path} saw {', '.join(map(str, sorted(counts))) or 'no'} tokens in the example; give length= instead"
-            )
-    return {path: counts.pop() for path, counts in seen.items()}
+            raise UnsupportedError(f"{path} saw {', '.join(map(str, counts)) or 'no'} tokens in the example; give length= instead")
+    return {path: counts[0] for path, counts in lengths.items()}
 
 
 def set_input_size(

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, Stream, UnsupportedError
+from attn_zoo.contract import Attention, UnsupportedError
 from attn_zoo.integrations.transformers.description import NAME
 from attn_zoo.integrations.transformers.sites import Site, projection, scaling_of
 from attn_zoo.short_convolution import ShortConvolution
@@ -51,6 +51,7 @@ class Attached(nn.Module):
             linear.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias})
             self.stream_projections[stream.name] = linear
         self.tokens: tuple[Tensor, Tensor] | None = None
+        """Tokens of the queries and of the keys, from ``hand_tokens`` to the streams of the same call."""
         self.carried: StateLayer | None = None
         """Cache layer with the state, during a call."""
 
@@ -101,6 +102,7 @@ class Attached(nn.Module):
         return out
 
     def _project_streams(self, key_valid: Tensor | None, start: int = 0) -> Mapping[str, Tensor]:
+        """Project the tokens of the call to streams; ``start`` tokens were read in earlier steps."""
         if not self.streams:
             return {}
         assert self.tokens is not None, "hand_tokens runs before the module that calls this"
@@ -111,16 +113,11 @@ class Attached(nn.Module):
             tokens = tokens if self.crosses else source
         of = {"queries": tokens, "keys": source}
         return {
-            s.name: self.stream_projections[s.name](of[s.of][:, : _held(s, start)])
+            s.name: self.stream_projections[s.name](of[s.of][:, : None if s.first is None else max(s.first - start, 0)])
             .unflatten(-1, (-1, self.head_dim))
             .transpose(1, 2)
             for s in self.streams
         }
-
-
-def _held(stream: Stream, start: int) -> int | None:
-    """Number of tokens that a stream reads in a chunk that begins at position ``start``; None for all."""
-    return None if stream.first is None else max(stream.first - start, 0)
 
 
 def _over_cached_keys(mechanism: Attention) -> Attention | None:
@@ -153,12 +150,13 @@ def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         return None
     # The argument is called past_key_values before transformers 5.24.
     cache = None if attached.crosses else kwargs.get("cache", kwargs.get("past_key_values"))
-    layer = None if cache is None else _open_cache(attached, module, cache, _mask_of(args, kwargs))
-    tokens, convolution = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0], attached.convolution
+    mask, convolution = _mask_of(args, kwargs), attached.convolution
+    layer = None if cache is None else _open_cache(attached, module, cache, mask)
+    tokens = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
     if convolution is not None and layer is not None:
         tokens, layer.tail = convolution.step(tokens, tokens[:, :0] if layer.tail is None else layer.tail)
     elif convolution is not None:
-        tokens = convolution(tokens, _mask_of(args, kwargs))
+        tokens = convolution(tokens, mask)
     attached.carried = layer
     if attached.streams:
         others = (kwargs.get(name) for name in ("encoder_hidden_states", "key_value_states") if attached.crosses)
@@ -178,20 +176,18 @@ def _open_cache(attached: Attached, module: Any, cache: Any, mask: Tensor | None
     Raises:
         UnsupportedError: the mechanism cannot continue from this cache.
     """
-    name = attached.mechanism.card.name
-    reason = ""
+    name, reason = attached.mechanism.card.name, ""
+    layer: StateLayer | None = None
     if attached.recurrent:
         from attn_zoo.integrations.transformers.state_cache import state_layer
 
         layer = state_layer(cache, module.layer_idx)
-        if layer is None:
-            reason = f"{name} cannot continue from this {type(cache).__name__}"
-        else:
-            whole = "it was in training mode" if module.training else "padding" if mask is not None and not mask.all() else ""
-            if not whole and not layer.closed:
-                return layer
-            reason = f"{name} has no state for the earlier tokens ({layer.closed or whole})" if layer.length > 0 else ""
-            layer.closed = layer.closed or whole
+    if layer is not None:
+        whole = "it was in training mode" if module.training else "padding" if mask is not None and not mask.all() else ""
+        if not whole and not layer.closed:
+            return layer
+        reason = f"{name} has no state for the earlier tokens ({layer.closed or whole})" if layer.length > 0 else ""
+        layer.closed = layer.closed or whole
     elif getattr(cache, "is_compileable", False) or (attached.mechanism.geometry.causal and attached.newest is None):
         reason = f"{name} cannot continue from this {type(cache).__name__}"
     if reason:

@@ -58,8 +58,7 @@ def attend(
     if attention_mask is not None and attention_mask.dim() != 2:
         raise UnsupportedError(
             f"{attached.name}: a mask of shape {tuple(attention_mask.shape)} differs between queries, which {name} does not "
-            "support; pass "
-            "an attention_mask of shape (batch, length)"
+            "support; pass an attention_mask of shape (batch, length)"
         )
     if is_causal is not None and is_causal != mechanism.geometry.causal:
         raise UnsupportedError(

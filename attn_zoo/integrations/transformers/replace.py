@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from attn_zoo.contract import Attention, Geometry, UnsupportedError, length_rules
+from attn_zoo.grouping import grouped
 from attn_zoo.integrations.transformers.attached import Attached, attached_to, hand_tokens, refuse_weights
 from attn_zoo.integrations.transformers.description import NAME, Replacement, add, set_directions
 from attn_zoo.integrations.transformers.library import require_transformers
@@ -103,7 +104,9 @@ def carry_out(model: Any, replacement: Replacement) -> list[Attention]:
     _select_functions(model)
     for site in found:
         if site.name in built:
-            _put(site, built[site.name])
+            if attached_to(site.module) is None:
+                site.module.register_forward_pre_hook(hand_tokens, with_kwargs=True)
+            site.module.zoo = built[site.name]
     _update_configurations(model, found)
     return [built[site.name].mechanism for site in chosen]
 
@@ -148,6 +151,7 @@ def _attach(site: Site, replacement: Replacement) -> Attached:
     options = _with_dropout(entry.name, entry.options, site.dropout, replacement)
     geometry = Geometry(site.heads, site.head_dim, replacement.length, replacement.length, site.causal)
     device, dtype = home(site.module)
+    config: Any = site.module.config
     # Built on the CPU in float32, whatever the defaults, because random numbers cannot be drawn in every dtype.
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
@@ -156,17 +160,13 @@ def _attach(site: Site, replacement: Replacement) -> Attached:
             mechanism = build_attention(
                 entry.name, geometry, implementation=replacement.implementation, device=device, dtype=dtype, **options
             )
-            convolution = _convolution(site, replacement.short_convolution)
+            width = replacement.short_convolution
+            convolution = ShortConvolution(config.hidden_size, width, causal=site.causal) if width else None
     finally:
         torch.set_default_dtype(before)
     target = None if device.type == "meta" else device
     attached = Attached(mechanism.to(target, dtype), site, None if convolution is None else convolution.to(target, dtype))
     return attached.train(site.module.training)
-
-
-def _convolution(site: Site, width: int) -> ShortConvolution | None:
-    config: Any = site.module.config
-    return None if width == 0 else ShortConvolution(config.hidden_size, width, causal=site.causal)
 
 
 def _with_dropout(name: str, kind: type, model_rate: float, replacement: Replacement) -> Mapping[str, Any]:
@@ -183,13 +183,11 @@ def _with_dropout(name: str, kind: type, model_rate: float, replacement: Replace
 
 def _join(stack: Sequence[Attached]) -> None:
     """Join the mechanisms with the same name over all layers, as ``join_layers`` does for the zoo's own layers."""
-    stacks: dict[str, list[Attention]] = {}
-    for attached in stack:
-        stacks.setdefault(attached.mechanism.card.name, []).append(attached.mechanism)
-    for mechanisms in stacks.values():
+    stacks = grouped((attached.mechanism.card.name, attached.mechanism) for attached in stack).values()
+    for mechanisms in stacks:
         for mechanism in mechanisms:
             mechanism.check_stack(mechanisms)
-    for mechanisms in stacks.values():
+    for mechanisms in stacks:
         for at, mechanism in enumerate(mechanisms):
             mechanism.join(at, mechanisms)
 
@@ -205,26 +203,15 @@ def _select_functions(model: Any) -> None:
         )
 
 
-def _put(site: Site, attached: Attached) -> None:
-    first = attached_to(site.module) is None
-    site.module.zoo = attached
-    if first:
-        site.module.register_forward_pre_hook(hand_tokens, with_kwargs=True)
-
-
 def _update_configurations(model: Any, found: Sequence[Site]) -> None:
     """Store causality in the configurations for mask functions, and turn off caches that the mechanisms cannot use."""
     # Saved in config.json and read by transformers: without the zoo, loading fails instead of silently using softmax.
     model.config.attn_implementation = NAME
-    configurations: dict[int, tuple[Any, list[Attached]]] = {}
-    for site in found:
-        attached = attached_to(site.module)
-        assert attached is not None
-        config: Any = site.module.config
-        configurations.setdefault(id(config), (config, []))[1].append(attached)
-    for config, under in configurations.values():
-        set_directions(config, (attached.mechanism.geometry.causal for attached in under))
-        if any(attached.mechanism.geometry.causal and attached.newest is None and not attached.recurrent for attached in under):
+    modules: Iterable[Any] = (site.module for site in found)
+    for under in grouped((id(module.config), module) for module in modules).values():
+        config, attached = under[0].config, [module.zoo for module in under]
+        set_directions(config, (one.mechanism.geometry.causal for one in attached))
+        if any(one.mechanism.geometry.causal and one.newest is None and not one.recurrent for one in attached):
             config.use_cache = False
             if getattr(model, "generation_config", None) is not None:
                 model.generation_config.use_cache = False

@@ -22,9 +22,9 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
 
     def __init__(self) -> None:
         super().__init__()
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Clear the state of all tokens."""
         self.state: Any = None
         """State of the mechanism, a ``CarriedState``; None before the first token."""
@@ -58,10 +58,6 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         return -1
 
     get_max_cache_shape = get_max_length  # name in older versions
-
-    def reset(self) -> None:
-        """Clear the state of all tokens."""
-        self.forget()
 
     def reorder_cache(self, beam_idx: Int[Tensor, " beams"]) -> None:
         """Select the given examples, in this order."""
