@@ -94,7 +94,7 @@ MUTANTS: list[tuple[type[ShortConvolution], Callable[[], None]]] = [
 @pytest.mark.parametrize(("mutant", "check"), MUTANTS, ids=[mutant.__name__ for mutant, _ in MUTANTS])
 def test_the_check_catches_its_mutant_and_lets_the_original_pass(mutant, check, monkeypatch):
     check()
-    monkeypatch.setattr("attn_zoo.layer.ShortConvolution", mutant)
+    monkeypatch.setattr("attn_zoo.layer.multi_head.ShortConvolution", mutant)
     with pytest.raises((AssertionError, GradcheckError)):
         check()
 

@@ -216,7 +216,7 @@ def test_compiles_whole_and_computes_under_autocast(implementation, options):
 def test_without_gradients_blocks_of_queries_change_nothing(monkeypatch):
     layer = build("linformer", projected_length=5, output_dropout=0.5)
     expected = layer(tokens(), key_valid=padding())
-    monkeypatch.setattr("attn_zoo.layer.CACHED_BYTES", tokens()[:, :7].nbytes)
+    monkeypatch.setattr("attn_zoo.layer.multi_head.CACHED_BYTES", tokens()[:, :7].nbytes)
     with torch.no_grad():
         torch.testing.assert_close(layer(tokens(), key_valid=padding()), expected, rtol=0, atol=1e-14)
         assert not torch.equal(layer.train()(tokens()), layer(tokens())), "dropout still acts in training without gradients"

@@ -1,11 +1,9 @@
-"""The layer around a mechanism: q/k/v projections, head split, mechanism, output projection."""
+"""Multi-head attention over any registered mechanism."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,69 +11,18 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.checks import check_flag, check_number, check_whole
-from attn_zoo.contract import (
-    Attention,
-    CarriedState,
-    CompressingAttention,
-    Geometry,
-    Stream,
-    UnsupportedError,
-    check_floating,
-    hide_rows_without_keys,
-)
+from attn_zoo.contract import CompressingAttention, Geometry, UnsupportedError, check_floating, hide_rows_without_keys
+from attn_zoo.layer.order import Order, choose_order
+from attn_zoo.layer.projections import Projections
+from attn_zoo.layer.states import LayerState, Remembered
 from attn_zoo.registry import build_attention
 from attn_zoo.short_convolution import ShortConvolution
-
-_INPUTS = ("query", "key", "value")
 
 CACHED_BYTES = 2**20
 """Bytes of the tokens in one block of queries; a block and its temporaries fit the cache of a core."""
 
 
-class Order(Enum):
-    """Order of the two products for keys and values: projection of the width, compression of the length."""
-
-    auto = "auto"
-    """The order that takes fewer FLOPs."""
-    project_first = "project_first"
-    compress_first = "compress_first"
-
-
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """Cached keys, values and streams of a context, for calls with other queries; see ``MultiHeadAttention.remember``."""
-
-    key: Float[Tensor, "batch heads kept head_dim"] | None
-    """Keys, as long as the context or already compressed; None where the mechanism reads none."""
-    value: Float[Tensor, "batch heads kept head_dim"]
-    streams: Mapping[str, Float[Tensor, "batch heads _ head_dim"]]
-    """The streams of the keys."""
-    key_valid: Bool[Tensor, "batch keys"] | None
-    """True for a real token of the context; None where all are real."""
-    length: int
-    """Number of tokens of the context."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayerState:
-    """State that a layer carries from one piece of a sequence to the next, a ``CarriedState``; see ``MultiHeadAttention.step``."""
-
-    mechanism: CarriedState
-    tail: Float[Tensor, "batch held dim"]
-    """Last tokens read, as many as the short convolution reaches back; empty without one."""
-
-    @property
-    def position(self) -> int:
-        """Number of tokens read."""
-        return self.mechanism.position
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the carried tensors, for the whole batch."""
-        return self.mechanism.nbytes + self.tail.nbytes
-
-
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(Projections):
     """Multi-head attention over any registered mechanism: (batch, length, dim) -> same shape.
 
     The layer makes only the projections that the mechanism reads: a mechanism that shares queries
@@ -127,10 +74,10 @@ class MultiHeadAttention(nn.Module):
         short_convolution: int = 0,
         **options: Any,
     ) -> None:
-        super().__init__()
-        counts = {"dim": dim, "heads": heads, "length": length, "context_length": context_length, "context_dim": context_dim}
-        for name, count in counts.items():
-            if count is not None or name not in ("context_length", "context_dim"):
+        for name, count in {"dim": dim, "heads": heads, "length": length}.items():
+            check_whole(name, count)
+        for name, count in {"context_length": context_length, "context_dim": context_dim}.items():
+            if count is not None:
                 check_whole(name, count)
         for name, flag in {"causal": causal, "fused": fused, "bias": bias}.items():
             check_flag(name, flag)
@@ -140,43 +87,21 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"dim must be divisible by heads, both at least 1; got dim={dim} and heads={heads}")
         if not 0.0 <= output_dropout < 1.0:
             raise ValueError(f"output_dropout is the share of outputs set to zero, so it lies in [0, 1); got {output_dropout}")
-        if fused and (context_length is not None or context_dim is not None):
+        crosses = context_length is not None or context_dim is not None
+        if fused and crosses:
             raise ValueError("fused=True reads queries, keys and values from the same tokens; use fused=False with a context")
-        self.dim, self.context_dim = dim, dim if context_dim is None else context_dim
-        self.crosses = context_length is not None or context_dim is not None
         geometry = Geometry(heads, dim // heads, length, length if context_length is None else context_length, causal)
         device = torch.get_default_device()
-        self.mechanism: Attention = build_attention(attention, geometry, implementation=implementation, device=device, **options)
-        if self.crosses and not self.mechanism.card.can.cross:
+        mechanism = build_attention(attention, geometry, implementation=implementation, device=device, **options)
+        if crosses and not mechanism.card.can.cross:
             raise UnsupportedError(f"{attention} makes queries and keys from the same tokens; build it without a context")
-        self.reads = tuple(name for name in _INPUTS if name in self.mechanism.card.reads)
-        self.fused = fused
-        self._make_projections(bias)
+        super().__init__(mechanism, dim, dim if context_dim is None else context_dim, fused=fused, bias=bias)
+        self.crosses = crosses
+        self.start_streams()
         self.short_convolution = self._make_short_convolution(short_convolution)
         self.output_dropout = nn.Dropout(output_dropout)
         self._asked_order = Order(order)
-        self.order = self._choose_order(self._asked_order)
-
-    def _make_projections(self, bias: bool) -> None:
-        # All three are drawn whatever the mechanism reads, so that the generator is in the same state for every mechanism.
-        widths = {"query": self.dim, "key": self.context_dim, "value": self.context_dim}
-        drawn = {name: _xavier_linear(width, self.dim, bias) for name, width in widths.items()}
-        kept = {name: drawn[name] for name in self.reads}
-        if self.fused:
-            self.projection = nn.Linear(self.dim, len(kept) * self.dim, bias)
-            with torch.no_grad():
-                self.projection.weight.copy_(torch.cat([linear.weight for linear in kept.values()]))
-                if bias:
-                    self.projection.bias.zero_()
-        else:
-            self.projections = nn.ModuleDict(kept)
-        self.out = _xavier_linear(self.dim, self.dim, bias)
-        card = self.mechanism.card
-        self.streams: tuple[Stream, ...] = card.streams(self.mechanism.geometry, self.mechanism.options)
-        self.stream_projections = nn.ModuleDict(
-            {s.name: nn.Linear(self.dim if s.of == "queries" else self.context_dim, self.dim, bias) for s in self.streams}
-        )
-        self.start_streams()
+        self._set_order()
 
     def _make_short_convolution(self, width: int) -> ShortConvolution | None:
         if width == 0:
@@ -329,15 +254,19 @@ class MultiHeadAttention(nn.Module):
             UnsupportedError: stored weights cannot be carried over to the new length.
         """
         self.mechanism.resize_length(length)
-        self.order = self._choose_order(self._asked_order)
+        self._set_order()
 
     def join(self, layer: int, stack: Sequence[MultiHeadAttention]) -> None:
         """Become layer ``layer`` of ``stack``; ``join_layers`` calls it."""
         self.mechanism.join(layer, [other.mechanism for other in stack])
-        self.order = self._choose_order(self._asked_order)
+        self._set_order()
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, order={self.order.value}"
+
+    def _set_order(self) -> None:
+        """Choose the order for the present length and maps of the mechanism."""
+        self.order = choose_order(self._asked_order, self.mechanism, self.context_dim, self.dim)
 
     def _recall(self, tokens: Tensor, remembered: Remembered) -> Tensor:
         self._check_tokens(tokens)
@@ -400,35 +329,6 @@ class MultiHeadAttention(nn.Module):
         # Zeros, not just a mask: a NaN in padding would reach the weights' gradients as 0 · NaN.
         return source if valid is None else source.masked_fill(~valid[..., None], 0)
 
-    def _parameters_of(self, name: str) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of one projection, stored alone or as a part of the fused one."""
-        if not self.fused:
-            linear = self.projections.get_submodule(name)
-            assert isinstance(linear, nn.Linear)
-            return linear.weight, linear.bias
-        at = self.reads.index(name) * self.dim
-        bias = self.projection.bias
-        return self.projection.weight[at : at + self.dim], None if bias is None else bias[at : at + self.dim]
-
-    def _split(self, flat: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch heads length head_dim"]:
-        return flat.unflatten(-1, (self.mechanism.geometry.heads, -1)).transpose(1, 2)
-
-    def _project(self, name: str, tokens: Tensor) -> Tensor:
-        weight, bias = self._parameters_of(name)
-        return self._split(F.linear(tokens, weight, bias))
-
-    def _project_all(self, tokens: Tensor, source: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor]:
-        if self.fused:
-            split = dict(zip(self.reads, map(self._split, self.projection(tokens).chunk(len(self.reads), dim=-1)), strict=True))
-        else:
-            split = {name: self._project(name, tokens if name == "query" else source) for name in self.reads}
-        return split.get("query"), split.get("key"), split["value"]
-
-    def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor, start: int = 0) -> dict[str, Tensor]:
-        """Project tokens to the streams of queries or keys; ``start`` tokens were read in earlier steps."""
-        firsts = {s.name: s.first if s.first is None else max(0, s.first - start) for s in self.streams if s.of == of}
-        return {name: self._split(self.stream_projections[name](tokens[:, :first])) for name, first in firsts.items()}
-
     def _finish(self, mixed: Float[Tensor, "batch heads queries head_dim"]) -> Float[Tensor, "batch queries dim"]:
         return self.output_dropout(self.out(mixed.transpose(1, 2).flatten(2)))
 
@@ -468,54 +368,3 @@ class MultiHeadAttention(nn.Module):
         key, value = F.linear(short_k, weight_k), F.linear(short_v, weight_v)
         key, value = key + mass_k.to(key.dtype) * bias_k.to(key.dtype), value + mass_v.to(value.dtype) * bias_v.to(value.dtype)
         return self._split(key), self._split(value)
-
-    def _choose_order(self, order: Order) -> Order:
-        mechanism, g = self.mechanism, self.mechanism.geometry
-        r = mechanism.compressed_length() if isinstance(mechanism, CompressingAttention) else None
-        if r is None:
-            if order is Order.compress_first:
-                raise UnsupportedError(
-                    f"{mechanism.card.name} cannot compress tokens once for all heads; use order='project_first'"
-                )
-            return Order.project_first
-        if order is not Order.auto:
-            return order
-        assert isinstance(mechanism, CompressingAttention)
-        project_first = 4 * g.keys * self.context_dim * self.dim + mechanism.compression_flops(g.keys, self.dim, inputs=2)
-        compress_first = mechanism.compression_flops(g.keys, self.context_dim, inputs=1) + 4 * r * self.context_dim * self.dim
-        return Order.compress_first if compress_first < project_first else Order.project_first
-
-
-def join_layers(model: nn.Module) -> None:
-    """Join the attention layers of a model into stacks, in the order of the layers.
-
-    Some options concern the whole stack: ``sharing=layerwise`` of Linformer leaves one projection in
-    the first layer, and ``projected_lengths=64/32`` gives each layer its own. The zoo's models are
-    joined already; call this once on your own model, after building it and before loading a state.
-    All layers of one mechanism form one stack: join an encoder and a decoder by one call for each.
-
-    Raises:
-        ValueError: an option names another number of layers than the model has, or ``model`` is not an nn.Module.
-        UnsupportedError: layers that share maps are built differently, or share maps with another stack already.
-    """
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model is an nn.Module; got a {type(model).__name__}")
-    stacks: dict[str, list[MultiHeadAttention]] = {}
-    for module in model.modules():
-        if isinstance(module, MultiHeadAttention):
-            stacks.setdefault(module.mechanism.card.name, []).append(module)
-    for stack in stacks.values():
-        for layer in stack:
-            layer.mechanism.check_stack([other.mechanism for other in stack])
-    for stack in stacks.values():
-        for at, layer in enumerate(stack):
-            layer.join(at, stack)
-
-
-def _xavier_linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:
-    """Create a linear map initialised as in Vaswani et al.'s code and torch.nn.MultiheadAttention: Xavier uniform, bias zero."""
-    linear = nn.Linear(inputs, outputs, bias)
-    nn.init.xavier_uniform_(linear.weight)
-    if bias:
-        nn.init.zeros_(linear.bias)
-    return linear

@@ -1,0 +1,34 @@
+"""Order of the two products for keys and values, and its choice by FLOPs."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from attn_zoo.contract import Attention, CompressingAttention, UnsupportedError
+
+
+class Order(Enum):
+    """Order of the two products for keys and values: projection of the width, compression of the length."""
+
+    auto = "auto"
+    """The order that takes fewer FLOPs."""
+    project_first = "project_first"
+    compress_first = "compress_first"
+
+
+def choose_order(asked: Order, mechanism: Attention, context_dim: int, dim: int) -> Order:
+    """Order for a mechanism whose keys and values are projected from width ``context_dim`` to ``dim``; never ``auto``.
+
+    Raises:
+        UnsupportedError: ``compress_first`` is asked for, and the mechanism cannot compress tokens once for all heads.
+    """
+    if not isinstance(mechanism, CompressingAttention) or (r := mechanism.compressed_length()) is None:
+        if asked is Order.compress_first:
+            raise UnsupportedError(f"{mechanism.card.name} cannot compress tokens once for all heads; use order='project_first'")
+        return Order.project_first
+    if asked is not Order.auto:
+        return asked
+    keys = mechanism.geometry.keys
+    project_first = 4 * keys * context_dim * dim + mechanism.compression_flops(keys, dim, inputs=2)
+    compress_first = mechanism.compression_flops(keys, context_dim, inputs=1) + 4 * r * context_dim * dim
+    return Order.compress_first if compress_first < project_first else Order.project_first

@@ -1,0 +1,88 @@
+"""Projections of tokens to the inputs of a mechanism, and of its output back to tokens."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attn_zoo.contract import Attention, Stream
+
+_INPUTS = ("query", "key", "value")
+
+
+class Projections(nn.Module):
+    """A mechanism with its projections: of the inputs and streams that it reads, and of its output.
+
+    Args:
+        mechanism: mechanism that reads the projected tokens.
+        dim: width of the tokens of the queries, and of the outputs.
+        context_dim: width of the tokens of the keys and values.
+        fused: one weight for q, k and v; needs equal widths.
+        bias: whether projections have a bias.
+    """
+
+    def __init__(self, mechanism: Attention, dim: int, context_dim: int, *, fused: bool, bias: bool) -> None:
+        super().__init__()
+        self.dim, self.context_dim, self.fused = dim, context_dim, fused
+        self.mechanism = mechanism
+        self.reads = tuple(name for name in _INPUTS if name in mechanism.card.reads)
+        # All three are drawn whatever the mechanism reads, so that the generator is in the same state for every mechanism.
+        widths = {"query": dim, "key": context_dim, "value": context_dim}
+        drawn = {name: _xavier_linear(width, dim, bias) for name, width in widths.items()}
+        kept = {name: drawn[name] for name in self.reads}
+        if fused:
+            self.projection = nn.Linear(dim, len(kept) * dim, bias)
+            with torch.no_grad():
+                self.projection.weight.copy_(torch.cat([linear.weight for linear in kept.values()]))
+                if bias:
+                    self.projection.bias.zero_()
+        else:
+            self.projections = nn.ModuleDict(kept)
+        self.out = _xavier_linear(dim, dim, bias)
+        self.streams: tuple[Stream, ...] = mechanism.card.streams(mechanism.geometry, mechanism.options)
+        self.stream_projections = nn.ModuleDict(
+            {stream.name: nn.Linear(dim if stream.of == "queries" else context_dim, dim, bias) for stream in self.streams}
+        )
+
+    def _parameters_of(self, name: str) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of one projection, stored alone or as a part of the fused one."""
+        if not self.fused:
+            linear = self.projections.get_submodule(name)
+            assert isinstance(linear, nn.Linear)
+            return linear.weight, linear.bias
+        at = self.reads.index(name) * self.dim
+        bias = self.projection.bias
+        return self.projection.weight[at : at + self.dim], None if bias is None else bias[at : at + self.dim]
+
+    def _split(self, flat: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch heads length head_dim"]:
+        return flat.unflatten(-1, (self.mechanism.geometry.heads, -1)).transpose(1, 2)
+
+    def _project(self, name: str, tokens: Tensor) -> Tensor:
+        weight, bias = self._parameters_of(name)
+        return self._split(F.linear(tokens, weight, bias))
+
+    def _project_all(self, tokens: Tensor, source: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor]:
+        """Project ``tokens`` to the query, and ``source`` to key and value; None for an input that the mechanism does not read."""
+        if self.fused:
+            split = dict(zip(self.reads, map(self._split, self.projection(tokens).chunk(len(self.reads), dim=-1)), strict=True))
+        else:
+            split = {name: self._project(name, tokens if name == "query" else source) for name in self.reads}
+        return split.get("query"), split.get("key"), split["value"]
+
+    def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor, start: int = 0) -> dict[str, Tensor]:
+        """Project tokens to the streams of queries or keys; ``start`` tokens were read in earlier steps."""
+        firsts = {s.name: s.first if s.first is None else max(0, s.first - start) for s in self.streams if s.of == of}
+        return {name: self._split(self.stream_projections[name](tokens[:, :first])) for name, first in firsts.items()}
+
+
+def _xavier_linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:
+    """Create a linear map initialised as in Vaswani et al.'s code and torch.nn.MultiheadAttention: Xavier uniform, bias zero."""
+    linear = nn.Linear(inputs, outputs, bias)
+    nn.init.xavier_uniform_(linear.weight)
+    if bias:
+        nn.init.zeros_(linear.bias)
+    return linear

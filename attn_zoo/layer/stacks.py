@@ -1,0 +1,33 @@
+"""Stacks: the attention layers of a model that hold one mechanism, which may share maps or have options by layer."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from attn_zoo.layer.multi_head import MultiHeadAttention
+
+
+def join_layers(model: nn.Module) -> None:
+    """Join the attention layers of a model into stacks, in the order of the layers.
+
+    Some options concern the whole stack: ``sharing=layerwise`` of Linformer leaves one projection in
+    the first layer, and ``projected_lengths=64/32`` gives each layer its own. The zoo's models are
+    joined already; call this once on your own model, after building it and before loading a state.
+    All layers of one mechanism form one stack: join an encoder and a decoder by one call for each.
+
+    Raises:
+        ValueError: an option names another number of layers than the model has, or ``model`` is not an nn.Module.
+        UnsupportedError: layers that share maps are built differently, or share maps with another stack already.
+    """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model is an nn.Module; got a {type(model).__name__}")
+    stacks: dict[str, list[MultiHeadAttention]] = {}
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            stacks.setdefault(module.mechanism.card.name, []).append(module)
+    for stack in stacks.values():
+        for layer in stack:
+            layer.mechanism.check_stack([other.mechanism for other in stack])
+    for stack in stacks.values():
+        for at, layer in enumerate(stack):
+            layer.join(at, stack)
