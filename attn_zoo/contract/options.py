@@ -127,9 +127,9 @@ def left_out(option: Field[Any], value: object) -> bool:
 
 def plain_options(options: Any) -> dict[str, Any]:
     """Convert options to plain data: an enum member becomes its name, an option ``added_later`` is left out at its default."""
-    given = {
-        option.name: getattr(options, option.name)
-        for option in fields(options)
-        if not left_out(option, getattr(options, option.name))
-    }
-    return {name: value.name if isinstance(value, Enum) else value for name, value in given.items()}
+    plain = {}
+    for option in fields(options):
+        value = getattr(options, option.name)
+        if not left_out(option, value):
+            plain[option.name] = value.name if isinstance(value, Enum) else value
+    return plain

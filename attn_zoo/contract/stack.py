@@ -72,10 +72,9 @@ class StackedAttention(Attention[OptionsT]):
         for at, other in enumerate(stack):
             if other.options != self.options or (self.shares_maps and other.geometry != self.geometry):
                 raise UnsupportedError(
-                    f"{name}: layers that share maps, or whose options have one value for each layer, must be built alike; layer "
-                    f"{at} has "
-                    f"{other.options}, {other.geometry}, another layer {self.options}, {self.geometry}; call join_layers once for "
-                    "each stack"
+                    f"{name}: layers that share maps, or whose options have one value for each layer, must be built alike; "
+                    f"layer {at} has {other.options}, {other.geometry}, another layer {self.options}, {self.geometry}; "
+                    "call join_layers once for each stack"
                 )
         if named not in (1, len(stack)):
             raise ValueError(
