@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from attn_zoo.analysis.watching import (
     as_in_evaluation,
+    call_model,
     implementation_of,
     is_transformers,
     mechanisms_of,
+    padding_mask,
     refuse_blind,
     watch_calls,
     watch_mechanisms,
@@ -64,12 +66,8 @@ def _zoo_matrices(model: nn.Module, mechanisms: Mapping[str, Attention], batch: 
 
 
 def _transformers_matrices(model: nn.Module, batch: Any) -> list[Tensor]:
-    if isinstance(batch, Mapping):
-        mask = batch.get("attention_mask")
-        _refuse_padding(None if mask is None else mask.bool())
-        outputs = model(**batch, output_attentions=True, return_dict=True)
-    else:
-        outputs = model(batch, output_attentions=True, return_dict=True)
+    _refuse_padding(padding_mask(batch))
+    outputs = call_model(model, batch, output_attentions=True, return_dict=True)
     matrices = outputs.get("attentions")
     if not matrices or any(layer is None for layer in matrices):
         raise UnsupportedError(
@@ -80,8 +78,7 @@ def _transformers_matrices(model: nn.Module, batch: Any) -> list[Tensor]:
 
 
 def _call_matrices(model: nn.Module, batch: Any) -> list[Tensor]:
-    if isinstance(batch, Mapping) and (mask := batch.get("attention_mask")) is not None:
-        _refuse_padding(mask.bool())
+    _refuse_padding(padding_mask(batch))
     matrices: list[Tensor] = []
     watch_calls(model, batch, lambda *call, **named: matrices.append(_call_matrix(*call, **named)))
     return matrices
@@ -111,6 +108,7 @@ def _softmax_matrix(
     mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None = None,
     causal: bool = False,
 ) -> Float[Tensor, "batch heads queries keys"]:
+    """Compute softmax(Q Kᵀ · scale) in float32 at least, under a mask, which is True for visible keys or added to the scores."""
     float_dtype = torch.promote_types(query.dtype, torch.float32)
     scores = (query.to(float_dtype) @ key.to(float_dtype).mT) * scale
     if causal:

