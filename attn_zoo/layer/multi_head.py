@@ -76,9 +76,9 @@ class MultiHeadAttention(Projections):
     ) -> None:
         for name, count in {"dim": dim, "heads": heads, "length": length}.items():
             check_whole(name, count)
-        for name, count in {"context_length": context_length, "context_dim": context_dim}.items():
-            if count is not None:
-                check_whole(name, count)
+        for name, given in {"context_length": context_length, "context_dim": context_dim}.items():
+            if given is not None:
+                check_whole(name, given)
         for name, flag in {"causal": causal, "fused": fused, "bias": bias}.items():
             check_flag(name, flag)
         check_number("output_dropout", output_dropout)
