@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attn_zoo.analysis.captured import attention_inputs
 from attn_zoo.analysis.inputs import AttentionInputs, gather, random_inputs
-from attn_zoo.analysis.sources import WEIGHTS, Request, load_subject
+from attn_zoo.analysis.sources import WEIGHTS, Request, Subject, load_subject
 from attn_zoo.cli.progress import tracked
 from attn_zoo.contract import UnsupportedError
 
@@ -47,6 +48,12 @@ def request_of(parsed: argparse.Namespace, model: str) -> Request:
     return Request(model, parsed.sentences, parsed.length, parsed.text, parsed.images, parsed.weights, parsed.seed)
 
 
+def load(request: Request) -> Subject:
+    """Load a model and its input; print a line before, as importing the model's library takes seconds."""
+    print(f"loading {request.model}", file=sys.stderr, flush=True)
+    return load_subject(request)
+
+
 def inputs_of(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[str, Any]]:
     """Return the inputs of each layer, over all sequences, and their description as plain data.
 
@@ -59,7 +66,7 @@ def inputs_of(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[s
         if getattr(parsed, option) != default:
             name = option.replace("_", "-")
             raise ValueError(f"--{name} is an option of random inputs; {parsed.inputs} sets its own; leave it out")
-    subject = load_subject(request_of(parsed, parsed.inputs))
+    subject = load(request_of(parsed, parsed.inputs))
     batches = tracked(subject.batches, f"queries, keys and values of {subject.name}")
     layers = gather([attention_inputs(subject.model, batch) for batch in batches])
     return layers, {"name": subject.name, "weights": subject.weights, "data": subject.data, "scale": None, **_shape(layers)}

@@ -11,9 +11,9 @@ from attn_zoo.analysis.captured import attention_inputs
 from attn_zoo.analysis.inputs import gather
 from attn_zoo.analysis.plot_projections import plot_projections
 from attn_zoo.analysis.projections import Kind, ProjectionErrors, least_length, measure_projections
-from attn_zoo.analysis.sources import Subject, load_subject
+from attn_zoo.analysis.sources import Subject
 from attn_zoo.checks import check_whole
-from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, request_of
+from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, load, request_of
 from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, deliver
 from attn_zoo.cli.progress import tracked
 from attn_zoo.records import describe_environment
@@ -51,7 +51,7 @@ def _projections(parsed: argparse.Namespace) -> int:
         parsed.output.mkdir(parents=True, exist_ok=True)
     models = []
     for name in parsed.model:
-        subject = load_subject(request_of(parsed, name))
+        subject = load(request_of(parsed, name))
         batches = tracked(subject.batches, f"queries, keys and values of {subject.name}")
         layers = gather([attention_inputs(subject.model, batch) for batch in batches])
         n = layers[0].geometry.keys

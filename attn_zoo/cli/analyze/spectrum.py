@@ -9,8 +9,8 @@ from typing import Any
 
 from attn_zoo.analysis import Spectrum, SpectrumAverage, attention_matrices, default_index
 from attn_zoo.analysis.plot import plot_spectrum
-from attn_zoo.analysis.sources import Subject, load_subject
-from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, request_of
+from attn_zoo.analysis.sources import Subject
+from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, load, request_of
 from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, deliver
 from attn_zoo.cli.progress import tracked
 from attn_zoo.records import describe_environment
@@ -42,7 +42,7 @@ def _spectrum(parsed: argparse.Namespace) -> int:
     request = request_of(parsed, parsed.model)
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)
-    subject = load_subject(request)
+    subject = load(request)
     if not subject.trained and parsed.weights != "random":
         fetched = "--weights pretrained downloads trained ones, and " if parsed.model.startswith("timm/") else ""
         raise ValueError(
