@@ -116,9 +116,8 @@ class Mosaic(SyntheticTask):
 
     Each cell is one patch. The first ``marks`` of the eight marks are in one cell each, each with a different digit to its right;
     the first cell repeats one of these marks, and all other cells have digits (with ``question_row`` those below the first row; the
-    others of that row are blank). Marks are in every other column. Digits are equally
-    frequent, up to a remainder that is drawn independently of the label, so that counts are uninformative; with fewer ``kinds`` of
-    digits, all others are absent.
+    others of that row are blank). Marks are in every other column. Digits are equally frequent, up to a remainder that is drawn
+    independently of the label, so that counts are uninformative; with fewer ``kinds`` of digits, all others are absent.
 
     With one mark the task is search: the class token must find the cell after the mark. With more it is recall: the mark must also
     match the first cell, and a model that finds marks but cannot match them has an accuracy of 1 / ``marks``.
@@ -176,7 +175,7 @@ def _pairs(grid: int) -> int:
 
 
 def _skipped(o: Options) -> int:
-    """Number of these pairs that are blank."""
+    """Number of pairs of the first row that are blank; the grid's first pair is not counted."""
     return o.grid // 2 - 1 if o.question_row else 0
 
 

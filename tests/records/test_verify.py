@@ -18,7 +18,7 @@ from make import make_record
 from attn_zoo.cli import main
 from attn_zoo.leaderboard import leaderboard
 from attn_zoo.records import PROTOCOL, Store
-from attn_zoo.records.plain import digest_of
+from attn_zoo.records.plain import digest_of, matches_digest
 from attn_zoo.records.verify import Finding, verify
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -104,6 +104,22 @@ def test_a_record_that_was_edited_without_its_digest_is_named_and_left_out(tmp_p
     assert [item.path for item in left_out] == [path]
     assert "does not match its digest" in leaderboard(tmp_path)
     assert Store(tmp_path).find(make_record(seed=1).run_id) is None, "the same command does the run again"
+
+
+def test_the_text_of_a_file_has_its_digest_until_it_is_edited(tmp_path):
+    text = filled(tmp_path)[0].read_text(encoding="utf-8")
+    digest = json.loads(text)["digest"]
+    assert matches_digest(text, digest), "read without writing its data again"
+    for old, new in (('"test": 0.', '"test": 1.'), ('"seed": 1', '"seed": 01'), ('"scores": {', '"scores": {"train": 1,')):
+        assert old in text and not matches_digest(text.replace(old, new), digest)
+
+
+def test_a_space_that_is_added_to_a_string_is_an_edit(tmp_path):
+    path = Store(tmp_path).add(make_record(warnings=('x":y',)))
+    text = path.read_text(encoding="utf-8")
+    assert verify(tmp_path).clean and r"x\":y" in text
+    path.write_text(text.replace(r"x\":y", r"x\": y"), encoding="utf-8")
+    assert "does not match its digest" in kinds(tmp_path)["edited"].words
 
 
 def test_other_options_may_have_other_data(tmp_path):
