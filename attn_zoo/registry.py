@@ -155,8 +155,10 @@ def card(name: str) -> AttentionCard:
     Raises:
         UnknownNameError: no attention has this name; the nearest one is suggested.
     """
-    _look_for_plugins()
     check_text("the name of an attention", name)
+    _register_built_in()
+    if name not in _ATTENTIONS:  # plugins, which cannot replace a built-in entry, take as long to import as all mechanisms
+        _look_for_plugins()
     if name not in _ATTENTIONS:
         raise UnknownNameError("attention", name, _ATTENTIONS)
     return _ATTENTIONS[name]
@@ -267,8 +269,7 @@ def load_plugins() -> Mapping[str, str]:
     Returns:
         Reasons why plugins failed, by entry-point name or file.
     """
-    import attn_zoo.attention  # noqa: F401  (registers the built-in mechanisms)
-
+    _register_built_in()
     _SEARCHED[:] = sys.path
     for point in entry_points(group=ENTRY_POINT_GROUP):
         if (point.name, point.value) in _LOADED:
@@ -328,6 +329,10 @@ def _load_file(path: Path) -> None:
         _restore(_ATTENTIONS, before[0])
         _restore(_TASKS, before[1])
         raise
+
+
+def _register_built_in() -> None:
+    import attn_zoo.attention  # noqa: F401  (registers the built-in mechanisms)
 
 
 def _look_for_plugins() -> None:

@@ -9,11 +9,13 @@ import pytest
 
 CODE = """
 import contextlib, io, json, sys, time
+import numpy
+begun = time.process_time()
 import torch
 before, started = set(sys.modules), time.process_time()
 with contextlib.redirect_stdout(io.StringIO()):
     {code}
-print(json.dumps([time.process_time() - started, sorted(set(sys.modules) - before)]))
+print(json.dumps([time.process_time() - started, started - begun, sorted(set(sys.modules) - before)]))
 """
 LAYER = "from attn_zoo import MultiHeadAttention; MultiHeadAttention(16, 2, 'linformer', length=8, projected_length=4)"
 COMMAND = "from attn_zoo.cli import main; assert main({words}) == 0"
@@ -25,21 +27,23 @@ COMPILED = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
 """Environment in which bytecode is written, as in an installation, even if it is turned off for this process."""
 
 
-def taken(code: str) -> tuple[float, set[str]]:
-    """Return the processor seconds beyond the import of PyTorch, and the imported modules."""
-    seconds, modules = [], set()
+def taken(code: str) -> tuple[float, float, set[str]]:
+    """Return the processor seconds of the code, those of the import of PyTorch before it, and the imported modules."""
+    seconds, of_torch, modules = [], [], set()
     for _ in range(TRIES):
         words = [sys.executable, "-P", "-c", CODE.format(code=code)]
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=COMPILED)
         assert done.returncode == 0, done.stderr
-        took, new = json.loads(done.stdout)
+        took, torch_took, new = json.loads(done.stdout)
         seconds.append(took)
+        of_torch.append(torch_took)
         modules |= set(new)
-    return min(seconds), modules
+    return min(seconds), min(of_torch), modules
 
 
 def test_the_layer_imports_torch_numpy_and_jaxtyping_alone_within_a_fifth_of_a_second():
-    seconds, modules = taken(LAYER)
+    seconds, of_torch, modules = taken(LAYER)
+    assert not any(name.startswith("attn_zoo.tasks") for name in modules)
     assert {name.partition(".")[0] for name in modules} - set(sys.stdlib_module_names) <= {
         "attn_zoo",
         "jaxtyping",
@@ -47,12 +51,13 @@ def test_the_layer_imports_torch_numpy_and_jaxtyping_alone_within_a_fifth_of_a_s
         "torch",
     }
     assert "torch._dynamo" not in modules
-    assert seconds < 0.2
+    # PyTorch's import takes up to three seconds on a usual machine, and longer on one that is slow.
+    assert seconds < max(0.2, of_torch / 15)
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("words", [["list"], ["data", "list"]], ids=" ".join)
 def test_looking_something_up_takes_less_than_a_second_without_compiler_and_metrics(words):
-    seconds, modules = taken(COMMAND.format(words=words))
+    seconds, of_torch, modules = taken(COMMAND.format(words=words))
     assert not {"torch._dynamo", "sympy", "torchmetrics", "timm"} & modules
-    assert seconds < 1.0
+    assert seconds < max(1.0, of_torch / 3)

@@ -254,7 +254,7 @@ register_attention("from_a_plugin", **FACTS)(fresh())
 
 
 def test_plugins_are_looked_for_once_and_again_where_the_path_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    card("softmax")
+    attentions()
     looked: list[str] = []
 
     def look(group: str) -> list[EntryPoint]:
@@ -268,6 +268,8 @@ def test_plugins_are_looked_for_once_and_again_where_the_path_is_another(monkeyp
     assert looked == [], "the metadata of all packages take too long to be read for every card"
     monkeypatch.syspath_prepend("/somewhere/else")
     card("softmax")
+    assert looked == [], "no plugin replaces a built-in attention"
+    attentions()
     assert looked == [registry.ENTRY_POINT_GROUP]
 
 
