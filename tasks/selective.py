@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
+from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens, added_later
 from attn_zoo.registry import register_task
 
 from .parts.generated import Drawn, balance, below, choice, counts_of, require_range, subsets
@@ -27,6 +27,13 @@ class Kind(Enum):
     majority = "majority"
 
 
+class Unmarked(Enum):
+    """Distribution of the digits without a mark."""
+
+    balanced = "balanced"
+    independent = "independent"
+
+
 @dataclass
 class Options(SyntheticOptions):
     """Options of selective sum and majority."""
@@ -39,11 +46,15 @@ class Options(SyntheticOptions):
     """Number of different digits, which are the classes."""
     kind: Kind = Kind.majority
     """``sum`` of the marked digits modulo ``modulus``, or ``majority``, the most frequent of them, without ties."""
+    unmarked: Unmarked = added_later(Unmarked.balanced)
+    """``balanced``: over all tokens every digit is equally frequent, so that such counts are uninformative. ``independent``: drawn
+    uniformly, so that the most frequent digit over all tokens is the majority of the marked ones more often than by chance."""
     causal: bool = False
     """True if position i attends to positions up to i only."""
 
     def __post_init__(self) -> None:
         self.kind = choice("selective.kind", self.kind, Kind)
+        self.unmarked = choice("selective.unmarked", self.unmarked, Unmarked)
         require_range("selective.length", self.length, 4, 16_384, "counts tokens")
         require_range("selective.modulus", self.modulus, 2, 1_000, "counts digits")
         most = (self.length - 1) // (self.modulus + 1)
@@ -74,8 +85,8 @@ class Options(SyntheticOptions):
         "profile_encoder": Level(
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
             budget={"steps": 800, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
-            options={"length": 80, "marked": 15},
-            differs="reads both ways; nothing was published",
+            options={"length": 80, "marked": 15, "unmarked": "independent"},
+            differs="reads both ways, and counts over all tokens are informative; nothing was published",
         ),
         "smoke": Level(
             model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
@@ -99,14 +110,15 @@ class Options(SyntheticOptions):
     },
     variants={
         "sum": {"kind": "sum", "marked": 3, "modulus": 10, "causal": True, "train": 1000, "valid": 100, "test": 100},
+        "independent": {"length": 80, "marked": 15, "unmarked": "independent", "train": 1000, "valid": 100, "test": 100},
     },
 )
 class Selective(SyntheticTask):
     """Prediction of the sum or majority of the digits that follow a mark.
 
-    Over all tokens every digit is equally frequent, up to a remainder that is drawn independently, so that counts over all tokens
-    are uninformative. The marked digits are drawn first, uniformly; the others balance the counts, in random order. The last token
-    is the query, and the label is at its position: in causal form a class token before all others could not attend to them.
+    The marked digits are drawn first, uniformly. With ``unmarked=balanced`` the others balance the counts over all tokens, in random
+    order: every digit is equally frequent, up to a remainder that is drawn independently of the label. The last token is the query,
+    and the label is at its position: in causal form a class token before all others could not attend to them.
 
     Source: none; one attention layer must find the marks, another add the digits after them. Similar to selective copying (Gu and
         Dao 2023, arXiv:2312.00752) and to the parity and majority circuits that separate efficient attentions.
@@ -130,7 +142,11 @@ class Selective(SyntheticTask):
             ordered = np.sort(counts, axis=1)
             clear = ordered[:, -1] > ordered[:, -2]
             chosen, counts = chosen[clear], counts[clear]
-        others = balance(random, counts, o.length - 1 - 2 * o.marked)
+        size = o.length - 1 - 2 * o.marked
+        if o.unmarked is Unmarked.balanced:
+            others = balance(random, counts, size)
+        else:
+            others = below(random, o.modulus, len(chosen), size)
         ids, labels = (np.full((len(chosen), o.length), fill, dtype=np.int64) for fill in (ASK, UNASKED))
         ids[:, :-1] = _arrange(random, chosen, others)
         labels[:, -1] = counts.argmax(axis=1) if majority else chosen.sum(axis=1) % o.modulus

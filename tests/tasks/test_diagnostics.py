@@ -193,10 +193,19 @@ def test_induction_takes_the_earlier_occurrence(causal):
 
 
 @pytest.mark.parametrize(
-    ("kind", "marked", "modulus"), [("sum", 3, 10), ("majority", 5, 4), ("majority", 12, 4), ("majority", 1, 2), ("sum", 1, 3)]
+    ("kind", "marked", "modulus", "unmarked"),
+    [
+        ("sum", 3, 10, "balanced"),
+        ("majority", 5, 4, "balanced"),
+        ("majority", 12, 4, "balanced"),
+        ("majority", 1, 2, "balanced"),
+        ("sum", 1, 3, "balanced"),
+        ("majority", 12, 4, "independent"),
+        ("sum", 3, 10, "independent"),
+    ],
 )
-def test_selective_is_solved_by_the_marked_digits(kind, marked, modulus):
-    task = build_task("selective", kind=kind, marked=marked, modulus=modulus, train=500, valid=50, test=50)
+def test_selective_is_solved_by_the_marked_digits(kind, marked, modulus, unmarked):
+    task = build_task("selective", kind=kind, marked=marked, modulus=modulus, unmarked=unmarked, train=500, valid=50, test=50)
 
     def oracle(ids):
         digits = [token - selective.FIRST_DIGIT for before, token in pairwise(ids) if before == selective.MARK]
@@ -222,6 +231,18 @@ def test_selective_tells_nothing_by_counts_or_by_the_last_token(options):
     assert most_frequent(task.examples("train"), ids[:, -2]) < 1 / classes + 0.06
     shares = labels.bincount(minlength=classes) / len(labels)
     assert shares.max() < 1 / classes + 0.03
+
+
+def test_selective_with_independent_digits_tells_half_by_counts():
+    task = build_task("selective", length=80, marked=15, unmarked="independent", train=6000)
+    ids, labels = everything(task.examples("train"))
+    counts = torch.stack([torch.bincount(row, minlength=task.spec.classes + 3)[3:] for row in ids]).double()
+    tied = counts == counts.max(1, keepdim=True).values
+    right = (tied / tied.sum(1, keepdim=True)).gather(1, labels[:, -1:]).mean()  # ties are broken at random
+    assert 0.45 < right < 0.53
+    assert most_frequent(task.examples("train"), ids[:, -2]) < 1 / task.spec.classes + 0.06
+    shares = labels[:, -1].bincount(minlength=task.spec.classes) / len(labels)
+    assert shares.max() < 1 / task.spec.classes + 0.03
 
 
 @pytest.mark.parametrize(
@@ -343,6 +364,7 @@ def test_ten_thousand_examples_take_seconds(name):
         ("selective", {"marked": 13, "modulus": 4}, "here 12"),
         ("selective", {"marked": 2}, "a majority only if they are equal"),
         ("selective", {"kind": "median"}, "must be sum or majority"),
+        ("selective", {"unmarked": "none"}, "must be balanced or independent"),
         ("haystack", {"distractors": 26}, "needles about other keys"),
         ("haystack", {"length": 40}, "haystack.length counts bytes"),
         ("haystack", {"shallowest": 0.6, "deepest": 0.5}, "shallowest is at most deepest; got 0.6 and 0.5"),
