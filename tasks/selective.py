@@ -116,9 +116,9 @@ class Options(SyntheticOptions):
 class Selective(SyntheticTask):
     """Prediction of the sum or majority of the digits that follow a mark.
 
-    The marked digits are drawn first, uniformly. With ``unmarked=balanced`` the others balance the counts over all tokens, in random
-    order: every digit is equally frequent, up to a remainder that is drawn independently of the label. The last token is the query,
-    and the label is at its position: in causal form a class token before all others could not attend to them.
+    The marked digits are drawn first, uniformly. With ``unmarked=balanced`` the others balance the counts over all tokens, in
+    random order: every digit is equally frequent, up to a remainder that is drawn independently of the label. The last token is
+    the query, and the label is at its position: in causal form a class token before all others could not attend to them.
 
     Source: none; one attention layer must find the marks, another add the digits after them. Similar to selective copying (Gu and
         Dao 2023, arXiv:2312.00752) and to the parity and majority circuits that separate efficient attentions.
@@ -143,10 +143,8 @@ class Selective(SyntheticTask):
             clear = ordered[:, -1] > ordered[:, -2]
             chosen, counts = chosen[clear], counts[clear]
         size = o.length - 1 - 2 * o.marked
-        if o.unmarked is Unmarked.balanced:
-            others = balance(random, counts, size)
-        else:
-            others = below(random, o.modulus, len(chosen), size)
+        balanced = o.unmarked is Unmarked.balanced
+        others = balance(random, counts, size) if balanced else below(random, o.modulus, len(chosen), size)
         ids, labels = (np.full((len(chosen), o.length), fill, dtype=np.int64) for fill in (ASK, UNASKED))
         ids[:, :-1] = _arrange(random, chosen, others)
         labels[:, -1] = counts.argmax(axis=1) if majority else chosen.sum(axis=1) % o.modulus
