@@ -40,7 +40,8 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(["records/test_committed_ids.py", "records/test_rerun.py", "leaderboard/test_tradeoff.py"], "process"),
     **dict.fromkeys(["test_light_import.py", "cli/test_new.py", "cost/test_batch_size.py", "cost/test_cost.py"], "process"),
     **dict.fromkeys(["cli/test_check.py", "cli/test_entry.py", "cli/test_family.py"], "process"),
-    **dict.fromkeys(["cli/test_linformer_figure3.py", "cost/test_measured_cost.py", "runner/test_kept_weights.py"], "process"),
+    **dict.fromkeys(["cost/test_levels.py", "cost/test_measured_cost.py"], "process"),
+    **dict.fromkeys(["cli/test_linformer_figure3.py", "runner/test_kept_weights.py"], "process"),
     "leaderboard/test_ranking_simulations.py": "simulations",
 }
 """Folders and files whose tests are all in one tier."""
