@@ -6,9 +6,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from mutants.tasks import (
-    MUTANTS,
-    TESTING,
+from mutants.sound_tasks import (
     Couples,
     Options,
     Pictures,
@@ -19,6 +17,7 @@ from mutants.tasks import (
     Sound,
     card_of,
 )
+from mutants.tasks import MUTANTS, TESTING
 
 from attn_zoo import task_card, task_names
 from attn_zoo.conformance import TASK_CHECKS, NotApplicable, Violation, check_task, task_checks

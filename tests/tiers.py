@@ -30,7 +30,8 @@ PLACES: Mapping[str, str] = {
         "kernels",
     ),
     **dict.fromkeys(["attention/peers", "attention/test_linformer_peer.py", "cost/test_peers.py"], "peers"),
-    **dict.fromkeys(["attention/test_eager_form.py", "cost/test_counted.py", "integrations/test_transformers_zoo.py"], "variants"),
+    **dict.fromkeys(["attention/test_eager_form.py", "integrations/test_transformers_zoo.py"], "variants"),
+    **dict.fromkeys(["cost/test_counted.py", "cost/test_counted_models.py"], "variants"),
     **dict.fromkeys(["mutants", "test_convolution_mutants.py", "test_layer_steps.py"], "variants"),
     **dict.fromkeys(["parallel", "survival", "sweeps", "cli/test_cli.py", "cli/test_gpu.py"], "process"),
     **dict.fromkeys(["cli/test_every_task_runs.py", "cli/test_recommend.py", "cost/test_workers.py"], "process"),
@@ -40,7 +41,9 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(["records/test_committed_ids.py", "records/test_rerun.py", "leaderboard/test_tradeoff.py"], "process"),
     **dict.fromkeys(["test_light_import.py", "cli/test_new.py", "cost/test_batch_size.py", "cost/test_cost.py"], "process"),
     **dict.fromkeys(["cli/test_check.py", "cli/test_entry.py", "cli/test_family.py"], "process"),
-    **dict.fromkeys(["cli/test_linformer_figure3.py", "cost/test_measured_cost.py", "runner/test_kept_weights.py"], "process"),
+    **dict.fromkeys(["cost/test_levels.py", "cost/test_measured_cost.py"], "process"),
+    **dict.fromkeys(["cli/test_linformer_figure3.py", "runner/test_kept_weights.py"], "process"),
+    "leaderboard/test_ranking_simulations.py": "simulations",
 }
 """Folders and files whose tests are all in one tier."""
 

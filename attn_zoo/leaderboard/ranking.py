@@ -3,8 +3,8 @@
 On simulated records of 2 to 60 equal rows with 3 or 5 seeds at most 5 % of tables rank any row falsely: with equal spreads, with
 spreads that differ twentyfold, where half of the rows hardly vary, with skewed noise, on splits of few examples, with scores near
 the ends of the metric, where rows begin to learn at some seeds only, and with or without an effect of the seed on all rows
-(tests/leaderboard/test_ranking.py). Of forty rows that vary by 2 points at three seeds, 90 % of the gaps of 10 points are found; t
-tests of each pair alone find none.
+(tests/leaderboard/test_ranking_simulations.py). Of forty rows that vary by 2 points at three seeds, 90 % of the gaps of 10 points
+are found; t tests of each pair alone find none.
 
 No test on so few seeds detects events that are rare and limited to few rows. At three seeds up to 12 % of tables have a false rank
 where one to three rows among equal ones vary three to ten times as much, up to 12 % where noise is skewed and 2 to 5 rows differ

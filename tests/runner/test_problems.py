@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from mutants.tasks import Pictures, Readings, ReadingsByPosition, SeveralAtOnce, Sound, card_of
+from mutants.sound_tasks import Pictures, Readings, ReadingsByPosition, SeveralAtOnce, Sound, card_of
 
 from attn_zoo import registry
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
