@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from attn_zoo.conformance.harness import NotApplicable, require
+from attn_zoo.conformance.harness import NotApplicable, require, require_finite
 from attn_zoo.conformance.requests import Request, answers, draw, key_masks, without_padded_queries
 from attn_zoo.conformance.sizes import ACROSS, BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
@@ -52,8 +52,7 @@ def limit_is_softmax(subject: Subject) -> str | None:
 def _require_softmax(subject: Subject, module: Attention, padded: bool, scale: float = 1.0) -> None:
     request = draw(module, subject.dtype, subject.device, batch=6, tied=True).changed(lambda _, tensor: scale * tensor)
     geometry = module.geometry
-    masks = [None, key_masks(geometry.keys, subject.device)] if padded else [None]
-    for mask in masks:
+    for mask in subject.masks(geometry.keys) if padded else [None]:
         allowed = torch.ones(geometry.queries, geometry.keys, dtype=torch.bool, device=subject.device)
         allowed = allowed.tril() if geometry.causal else allowed
         allowed = allowed if mask is None else allowed & mask[:, None, None, :]
@@ -104,7 +103,7 @@ def _require_equal(subject: Subject, got: dict[str, Tensor], want: dict[str, Ten
     largest = max(answer.abs().max().item() for answer in want.values()) or 1.0  # the output of pooling one token is zero
     worst = 0.0
     for name, found in got.items():
-        require(found.isfinite().all(), f"{where}: {name}: NaN or infinite")
+        require_finite(found, f"{where}: {name}")
         gap = (found - want[name]).abs().max().item() / largest
         require(gap <= subject.tolerance, f"{where}: {name} differs from the definition by {gap:.3g} of the largest number")
         worst = max(worst, gap)
@@ -142,7 +141,7 @@ def implementation_agrees_with_eager(subject: Subject) -> str:
             nearby: dict[str, float] = {}
             for name in want:
                 where = f"{geometry}, padded={mask is not None}: {name}"
-                require(got[name].isfinite().all(), f"{where}: NaN or infinite")
+                require_finite(got[name], where)
                 # A gradient may cancel to zero, so roundings are relative to the largest number of the backward pass.
                 floor = rounding * (largest[name] if name == "output" else max(largest.values()))
                 error, eager = _error(got[name], want[name]), _error(mine[name], want[name])
@@ -212,7 +211,6 @@ def compressing_first_agrees(subject: Subject) -> None:
 def _compress(subject: Subject, module: CompressingAttention, length: int) -> None:
     geometry, width = module.geometry, 12
     request = subject.draw(module, batch=6)
-    masks = [None, key_masks(geometry.keys, subject.device)] if subject.card.can.key_padding else [None]
     generator = torch.Generator().manual_seed(4)
     tokens = torch.randn(6, geometry.keys, width, generator=generator, dtype=torch.float64).to(subject.dtype)
     project = torch.randn(2, width, geometry.inner_dim, generator=generator, dtype=torch.float64).to(subject.dtype)
@@ -220,7 +218,7 @@ def _compress(subject: Subject, module: CompressingAttention, length: int) -> No
         module.compress(tokens[:1], None)
     counted, stated = counter.get_total_flops(), module.compression_flops(geometry.keys, width, 1)
     require(counted == stated, f"compression_flops states {stated}, PyTorch counted {counted}")
-    for mask in masks:
+    for mask in subject.masks(geometry.keys):
         seen = tokens if mask is None else tokens.masked_fill(~mask[:, :, None], 0)
         short = module.compress(seen, mask)
         again, masses = module.compress_and_weigh(seen, mask)

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attn_zoo.conformance.harness import NotApplicable, require
+from attn_zoo.conformance.harness import NotApplicable, require, require_finite
 from attn_zoo.conformance.requests import Request, answers, key_masks
 from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
 from attn_zoo.contract import Attention, Geometry
@@ -145,8 +145,7 @@ def queries_without_keys_give_zeros(subject: Subject) -> None:
         if geometry.causal:
             _require_zeros(out[1, :, :left], f"{where}: the {left} queries before the first valid key")
         for name, answer in answers(request, module).items():
-            bad = int((~answer.isfinite()).sum())
-            require(bad == 0, f"{where}: {bad} numbers of the {name} are NaN or infinite")
+            require_finite(answer, f"{where}: {name}")
 
 
 def _require_zeros(out: Tensor, what: str) -> None:

@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attn_zoo.conformance.harness import Violation, require
-from attn_zoo.conformance.modes import without_dropout
-from attn_zoo.conformance.requests import Request, answers, key_masks
+from attn_zoo.conformance.requests import Request, answers, require_like_queries
 from attn_zoo.conformance.subject import Subject, attention_check, move_parameters
 from attn_zoo.contract import Attention, Geometry, UnsupportedError
 
@@ -46,8 +45,8 @@ def heads_keep_to_themselves(subject: Subject) -> None:
     for geometry in subject.plain_and_causal():
         module = subject.build(replace(geometry, heads=3))
         request = subject.draw(module, batch=6 if subject.card.can.key_padding else 2)
-        masked = request.padded(key_masks(geometry.keys, subject.device)) if subject.card.can.key_padding else request
-        for each in (request, masked):
+        for mask in subject.masks(geometry.keys):
+            each = request.padded(mask)
             before = each(module)
             for what, factor in (("other numbers", 1.0), ("numbers 100 times as large", 100.0)):
                 after = each.changed(partial(_with_head, 1, factor))(module)
@@ -72,7 +71,7 @@ def the_process_is_left_as_it_was(subject: Subject) -> None:
     generator may advance where something is drawn, and is never seeded."""
     draws = subject.card.can.random_at_build
     for geometry in subject.plain_and_causal():
-        module = subject.build(geometry, options=without_dropout(subject.options))
+        module = subject.build(geometry, options=subject.without_dropout())
         request, training = subject.draw(module), copy.deepcopy(module).train()
         building = partial(_built, subject, geometry)
         runs: dict[str, tuple[Callable[[], object], bool]] = {
@@ -328,8 +327,6 @@ def empty_inputs_are_answered_or_refused(subject: Subject) -> None:
                 out = leaves(module)
             except (ValueError, UnsupportedError):
                 continue
-            like = leaves.value if leaves.query is None else leaves.query
-            require(out.shape == like.shape, f"{what}: output {tuple(out.shape)}, queries {tuple(like.shape)}")
-            require(out.dtype == like.dtype, f"{what}: output {out.dtype}, inputs {like.dtype}")
+            require_like_queries(leaves, out, what)
             require(out.requires_grad, f"{what}: no gradient reaches any input")
             out.sum().backward()
