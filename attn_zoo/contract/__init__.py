@@ -26,6 +26,7 @@ from attn_zoo.contract.options import (
     left_out,
     length_rules,
     plain_options,
+    share_of_length,
 )
 from attn_zoo.contract.redraw import RedrawnAttention
 from attn_zoo.contract.stack import StackedAttention
@@ -116,6 +117,7 @@ __all__ = [
     "real_tokens",
     "resample",
     "scored",
+    "share_of_length",
     "softmax_over_valid",
     "unavailable",
     "weighted_mean",

@@ -1,4 +1,7 @@
-"""Reformer (LSH attention): yᵢ = Σⱼ exp(qᵢ·kⱼ / √d - z) vⱼ over the j that some hash puts into chunks near i, kⱼ = qⱼ / |qⱼ|."""
+"""Reformer (LSH attention): yᵢ = Σⱼ exp(qᵢ·kⱼ / √d - z) vⱼ with kⱼ = qⱼ / |qⱼ| and z = log Σⱼ exp(qᵢ·kⱼ / √d).
+
+The sum is over the j that at least one hash sorts into the chunk of i or into the chunk before it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch import Tensor
 
 from attn_zoo.attention.content._hashing import BUCKETS, ROTATIONS, default_buckets, lsh_buckets, rotation_columns, take
 from attn_zoo.contract import FLOAT, Capabilities, Cost, DropoutOptions, Geometry, RedrawnAttention, softmax_over_valid
-from attn_zoo.contract.options import REDRAW, bounded, by_length
+from attn_zoo.contract.options import REDRAW, bounded, share_of_length
 from attn_zoo.kernels.buckets import Layout, most_chunks
 from attn_zoo.kernels.cpu.lsh import SELF_SCORE, Rule, attend_buckets, buckets_flops
 from attn_zoo.precision import without_autocast
@@ -33,10 +36,10 @@ class Duplicates(Enum):
 class Options(DropoutOptions):
     """Options of Reformer."""
 
-    chunk: int = by_length("min(64, n/8)", lambda g: max(1, min(64, g.keys // 8)))
-    """Size of a chunk in positions, m in the paper; they attend to each other and to the chunk before."""
+    chunk: int = share_of_length(8, most=64)
+    """Size of a chunk in positions, m in the paper; these attend to each other and to the chunk before."""
     buckets: int = bounded(0, BUCKETS)
-    """Number of buckets in each round, a power of two; 0 takes about length / (2 chunk), for the length it is built for."""
+    """Number of buckets in each round, a power of two; 0 takes about n / (2 chunk) for the length n that it is built for."""
     rounds: int = bounded(2)
     """Number of independent hashes, n_rounds in the paper."""
     duplicates: Duplicates = Duplicates.corrected
