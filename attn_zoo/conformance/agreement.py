@@ -18,10 +18,11 @@ from attn_zoo.contract import Attention, CompressingAttention, Geometry, hide_ro
 TWICE = 2.0
 """Largest error of a kernel, as a multiple of eager's at the same precision, both against float64."""
 ULPS, MANY_ULPS = 8, 16
-"""Roundings of the largest number allowed in addition, at the length of the check and at the drawn sizes, which are many."""
+"""Further error that is allowed, in roundings of the largest number: at the length of the check, and at the many drawn sizes."""
 
 NEARBY = 8
-"""Number of inputs, moved by a rounding, of which the worst error of eager is taken where the first is exceeded."""
+"""Number of inputs, each perturbed by one rounding, whose largest error of eager is allowed where that at the given inputs is
+exceeded."""
 
 
 @attention_check("implementation")
@@ -118,9 +119,9 @@ def _masks(subject: Subject, geometry: Geometry) -> list[Tensor | None]:
 
 @attention_check("twin")
 def implementation_agrees_with_eager(subject: Subject) -> str:
-    """Compared with eager in float64, outputs and all gradients in float32 have at most twice the error of eager in float32, at
-    these inputs or at the worst of eight inputs moved by a rounding; kernels that multiply only in 16 bits have at most twice the
-    error of eager in float64 with inputs moved by a rounding to 16 bits."""
+    """Against eager in float64, outputs and all gradients in float32 have at most twice the error of eager in float32: its error at
+    these inputs, or its largest at eight inputs perturbed by one rounding. Kernels that multiply only in 16 bits have at most twice
+    the error of eager in float64 at inputs perturbed by one rounding of 16 bits."""
     worst = 0.0
     few = _geometries(subject)
     for geometry in (*few, *subject.sized()):
@@ -196,7 +197,7 @@ def _error(found: Tensor, want: Tensor) -> float:
 
 @attention_check("variant")
 def compressing_first_agrees(subject: Subject) -> None:
-    """Compressing the tokens before projecting them gives the same output as projecting first, and takes the FLOPs that
+    """Compressing tokens before they are projected gives the same output as projecting first, and takes the FLOPs that
     ``compression_flops`` states."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)

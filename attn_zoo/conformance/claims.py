@@ -89,7 +89,7 @@ def defaults_suit_every_length(subject: Subject) -> str:
             except (UnsupportedError, ValueError) as error:
                 raise Violation(f"the defaults are refused at {geometry}: {error}") from error
             warnings = card.build.warnings(geometry, options) if n >= 64 else ()
-            require(not warnings, f"the method warnings doubts the defaults at {geometry}: {'; '.join(warnings)}")
+            require(not warnings, f"the method warnings warns of the defaults at {geometry}: {'; '.join(warnings)}")
     return "; ".join(f"{name} = {rule.words}" for name, rule in length_rules(card.options).items())
 
 
@@ -140,8 +140,8 @@ def cross_lengths_run_or_are_refused(subject: Subject) -> None:
 
 @attention_check("implementation")
 def other_lengths_run_or_are_refused(subject: Subject) -> None:
-    """A call at another length than the module was built for runs where that is claimed and is refused where not; a module built
-    for the other length runs at it."""
+    """A call at another length than the module was built for runs where the card claims it and is refused elsewhere; a module built
+    for that other length runs at it."""
     can = subject.card.can
     for causal in {geometry.causal for geometry in subject.plain_and_causal()}:
         module = subject.build(subject.geometry(causal=causal))
@@ -183,7 +183,7 @@ def resizing_leads_to_the_new_length(subject: Subject) -> None:
 
 @attention_check("implementation")
 def unread_inputs_have_no_influence(subject: Subject) -> None:
-    """An input that the card does not read may be None, or hold NaN, without influence on the output or a gradient."""
+    """An input that the card does not read may be None or hold NaN, and influences neither the output nor a gradient."""
     unread = [name for name in INPUTS if name not in subject.card.reads]
     if subject.card.can.shares_query_key:
         unread = [name for name in unread if name != "key"]

@@ -60,11 +60,11 @@ def cost_formula_is_exact(subject: Subject) -> str | None:
 
 @attention_check("variant")
 def state_bytes_are_needed_and_enough(subject: Subject) -> str:
-    """The stated ``state_bytes`` hold at least as many numbers as later outputs depend on independently, and at most all past
-    inputs that later outputs use."""
+    """The card's ``state_bytes`` hold at least as many numbers as the rank of later outputs as a function of past inputs, and at
+    most as many as the past inputs on which later outputs depend."""
     cost, options = subject.card.cost, subject.options
     without = cost(subject.geometry(), options).state_bytes
-    require(without is None, f"the card states {without} bytes of state without causality; state None there")
+    require(without is None, f"the card states {without} bytes of state without causality; state_bytes must be None there")
     if not subject.causal:
         return "no causal form, no state"
     few = subject.geometry(READ, heads=1, head_dim=4, causal=True)
@@ -113,7 +113,8 @@ def past_in_the_future(subject: Subject, built_for: int) -> tuple[int, set[str]]
 
 @attention_check("variant")
 def shapes_flow_without_numbers(subject: Subject) -> None:
-    """The mechanism runs on the meta device, which has shapes and no data, so that costs of long models are counted quickly."""
+    """The mechanism runs on the meta device, whose tensors have shapes but no values, so that costs of long models are counted
+    quickly."""
     for geometry in subject.plain_and_causal():
         request = subject.draw(subject.build(geometry), batch=1).changed(lambda name, tensor: tensor.to("meta"))
         try:
@@ -142,8 +143,8 @@ def count(subject: Subject, module: Attention, batch: int = 1) -> Tally:
 
 @attention_check("variant")
 def time_grows_as_printed(subject: Subject) -> str:
-    """FLOPs grow with the length as the card's big-O of time, and numbers written to memory grow no faster; for an attention with
-    ``tiled``, neither grows faster in ``eager``."""
+    """FLOPs grow with the length as the card's big-O of time states, and numbers written to memory grow no faster; for an attention
+    with ``tiled``, neither grows faster in ``eager``."""
     claim, eager, subject = subject.card.time, subject, subject.as_counted()
     remarks = []
     for geometry in subject.plain_and_causal():

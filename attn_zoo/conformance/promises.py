@@ -92,8 +92,8 @@ OF_LIBRARIES = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, Im
 
 @attention_check("implementation")
 def calls_are_silent(subject: Subject) -> None:
-    """Building, calls and training print nothing and issue no warnings; doubts about options belong in the result of the method
-    ``warnings``."""
+    """Building, calls and training print nothing and issue no Python warnings; the method ``warnings`` returns what a user should
+    know about options."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module)
@@ -121,7 +121,7 @@ def _built(subject: Subject, geometry: Geometry) -> Attention:
 
 
 Switch = tuple[Callable[[], Any], Callable[[Any], object], tuple[Any, Any]]
-
+"""Setting of the process: the functions that read and set it, and two of its values."""
 
 THREADS: Switch = (torch.get_num_threads, torch.set_num_threads, (1, 2))
 SWITCHES: tuple[Switch, ...] = (
@@ -172,6 +172,7 @@ _FILTERS = "the filters of warnings"
 
 
 def _settings() -> dict[str, Any]:
+    """Settings and random states of the process, by name."""
     found: dict[str, Any] = {
         "the state of random": hash(random.getstate()),
         "the number of threads": torch.get_num_threads(),

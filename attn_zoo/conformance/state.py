@@ -82,8 +82,8 @@ def instances_share_nothing(subject: Subject) -> None:
 
 @attention_check("implementation")
 def earlier_calls_leave_no_trace(subject: Subject) -> None:
-    """Earlier calls, at any length or scale or in inference mode, change no output and block no gradient, even if the later call
-    uses the same tensors with new content; no call writes into the output of an earlier one."""
+    """Earlier calls, at any length or scale or in inference mode, change no output and block no gradient of a later call, even if
+    it uses the same tensors with new content; no call writes into the output of an earlier one."""
     for geometry in subject.plain_and_causal():
         fresh, used = subject.build(geometry), subject.build(geometry)
         request = subject.draw(fresh)

@@ -21,8 +21,8 @@ from attn_zoo.contract import Attention, CarriedState, Geometry, UnsupportedErro
 
 @attention_check("variant")
 def steps_answer_as_one_call(subject: Subject) -> None:
-    """Steps token by token and in pieces of any length give the outputs and gradients of one call; where stepwise is not claimed,
-    steps are refused."""
+    """Steps token by token and in pieces of any length give the outputs and gradients of one call over the whole sequence; where
+    ``stepwise`` is not claimed, steps are refused."""
     if not subject.card.can.stepwise:
         module = subject.build(subject.plain_and_causal()[-1])
         must_refuse("stepwise (initial_state)", partial(module.initial_state, 3))

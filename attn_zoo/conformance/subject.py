@@ -42,7 +42,7 @@ class Subject:
     brief: bool = False
     """True to leave out the drawn sizes, for options that the kit varies."""
     moved: float = 0.0
-    """Distance of parameters from their initial values, relative to their size; see ``move_parameters``."""
+    """Distance of the parameters from their initial values, relative to their size; see ``move_parameters``."""
     traces: dict[tuple[str, bool, int], Any] = field(default_factory=dict, compare=False, repr=False)
     """Cache of the cost checks, so that they run each length once."""
 

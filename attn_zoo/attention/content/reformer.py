@@ -88,13 +88,13 @@ class Reformer(RedrawnAttention[Options]):
     Paper: Kitaev et al. 2020: Eq. 2 and 3 (attention over a set), Eq. 5 and 6 (bucket and chunk), Section 2 (shared-QK, chunks,
         rounds), Appendix A (rounds combined by their normalisers z and the correction log N for keys found more than once).
     Symbols: m → chunk, n_rounds → rounds, n_buckets → buckets, R → rotations.
-    Differs: the chunk before belongs to the same bucket (Eq. 6 alone also reaches into the bucket sorted before, so that later or
-        padded positions change which pairs are compared), and without causality a bucket's first chunk also sees its last, so
-        that no position goes unseen; each bucket starts a new chunk, and padding is left out; many buckets are products of
-        cross-polytope hashes of at most 16, where the paper's single hash costs N × buckets; by default buckets hold two chunks on
-        average, where the paper's hold half a chunk; a key found in N rounds counts only in the first of them, which equals the
-        paper's N times 1/N, with one dropout mask; rotations are kept, so that evaluation is deterministic, and redrawn in
-        training only with ``redraw``. Scores are divided by √d as in Eq. 1, which transformers' code leaves out.
+    Differs: each bucket starts a new chunk, and the chunk before is one of the same bucket; by Eq. 6 alone it may belong to the
+        bucket sorted before, so that later or padded positions change which pairs are compared. Without causality the first chunk
+        of a bucket also sees the last, so that every position is seen. Padding is left out. Many buckets are products of
+        cross-polytope hashes of at most 16, where the paper's single hash costs N × buckets. By default a bucket holds two chunks
+        on average, in the paper half a chunk. A key found in N rounds counts only in the first of them, which equals the paper's N
+        times 1/N and needs one dropout mask. Rotations are kept, so that evaluation is deterministic, and redrawn in training only
+        with ``redraw``. Scores are divided by √d as in Eq. 1, which transformers' code leaves out.
     """
 
     rotations: Float[Tensor, "heads rounds head_dim rotations"]
