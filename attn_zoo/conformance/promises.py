@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from attn_zoo.conformance.harness import Violation, require
 from attn_zoo.conformance.requests import Request, answers, require_like_queries
 from attn_zoo.conformance.subject import Subject, attention_check, move_parameters
-from attn_zoo.contract import Attention, Geometry, UnsupportedError
+from attn_zoo.contract import Attention, UnsupportedError
 
 
 @attention_check("twin")
@@ -72,18 +72,23 @@ def the_process_is_left_as_it_was(subject: Subject) -> None:
     draws = subject.card.can.random_at_build
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry, options=subject.without_dropout())
-        request, training = subject.draw(module), copy.deepcopy(module).train()
-        building = partial(_built, subject, geometry)
-        runs: dict[str, tuple[Callable[[], object], bool]] = {
-            "building": (building, draws or any(True for _ in module.parameters())),
-            "a call": (partial(request, module), False),
-            "a call in training": (partial(answers, request, training), draws),
-        }
-        for what, (run, may_draw) in runs.items():
-            with _Unchanged(f"{what}, causal={geometry.causal}", *SWITCHES, *([THREADS] if run is building else [])):
+        may_draw = {"building": draws or any(True for _ in module.parameters()), "a call": False, "a call in training": draws}
+        for what, run in _runs(subject, module).items():
+            switches = (*SWITCHES, THREADS) if what == "building" else SWITCHES
+            with _Unchanged(f"{what}, causal={geometry.causal}", *switches):
                 run()
-            _require_generator(run, what, may_draw)
+            _require_generator(run, what, may_draw[what])
             _require_variables(run, what)
+
+
+def _runs(subject: Subject, module: Attention) -> dict[str, Callable[[], object]]:
+    """Functions that build such a module, call it, and call it in training mode with a backward pass, by name."""
+    request = subject.draw(module)
+    return {
+        "building": lambda: subject.card.build(module.geometry, copy.deepcopy(subject.options), subject.implementation),
+        "a call": partial(request, module),
+        "a call in training": partial(answers, request, copy.deepcopy(module).train()),
+    }
 
 
 OF_LIBRARIES = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ImportWarning)
@@ -95,14 +100,7 @@ def calls_are_silent(subject: Subject) -> None:
     """Building, calls and training print nothing and issue no Python warnings; the method ``warnings`` returns what a user should
     know about options."""
     for geometry in subject.plain_and_causal():
-        module = subject.build(geometry)
-        request = subject.draw(module)
-        runs: dict[str, Callable[[], object]] = {
-            "building": partial(_built, subject, geometry),
-            "a call": partial(request, module),
-            "a call in training": partial(answers, request, copy.deepcopy(module).train()),
-        }
-        for what, run in runs.items():
+        for what, run in _runs(subject, subject.build(geometry)).items():
             with (
                 redirect_stdout(StringIO()) as out,
                 redirect_stderr(StringIO()) as err,
@@ -114,10 +112,6 @@ def calls_are_silent(subject: Subject) -> None:
             printed = (out.getvalue() + err.getvalue()).strip()
             require(not printed, f"{what} prints {printed[:80]!r}")
             require(not told, f"{what} warns: {told[0].message if told else ''}")
-
-
-def _built(subject: Subject, geometry: Geometry) -> Attention:
-    return subject.card.build(geometry, copy.deepcopy(subject.options), subject.implementation)
 
 
 Switch = tuple[Callable[[], Any], Callable[[Any], object], tuple[Any, Any]]
