@@ -20,11 +20,11 @@ from attn_zoo.contract import (
     Geometry,
     UnknownNameError,
     UnsupportedError,
+    attention_card,
     auto_may_take,
     auto_order,
     unavailable,
 )
-from attn_zoo.contract import attention as contract_attention
 
 SQUARE = Geometry(heads=2, head_dim=4, queries=6, keys=6)
 FACTS: dict[str, Any] = {
@@ -154,9 +154,9 @@ def test_auto_takes_the_first_that_device_and_options_allow(monkeypatch: pytest.
     assert auto_order(torch.device("cpu")) == ("sdpa", "tiled", "eager")
     assert build_attention("several", SQUARE, implementation="auto").implementation == "sdpa"
     assert build_attention("several", causal, implementation="auto").implementation == "eager"
-    monkeypatch.setattr(contract_attention, "auto_may_take", lambda *_: True)
+    monkeypatch.setattr(attention_card, "auto_may_take", lambda *_: True)
     assert build_attention("several", SQUARE, implementation="auto", device="cuda").implementation == "triton"
-    monkeypatch.setattr(contract_attention, "auto_may_take", lambda *_: False)
+    monkeypatch.setattr(attention_card, "auto_may_take", lambda *_: False)
     with pytest.raises(UnknownNameError, match="no implementation of several that runs on cpu is called 'auto'"):
         build_attention("several", SQUARE, implementation="auto")
 

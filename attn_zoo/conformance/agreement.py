@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from attn_zoo.conformance.harness import NotApplicable, require
-from attn_zoo.conformance.requests import Request, answers, draw, key_masks, without_padded_queries
+from attn_zoo.conformance.harness import NotApplicable, require, require_finite
+from attn_zoo.conformance.requests import Request, answers, key_masks, without_padded_queries
 from attn_zoo.conformance.sizes import ACROSS, BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, CompressingAttention, Geometry, hide_rows_without_keys, real_tokens
@@ -18,10 +18,11 @@ from attn_zoo.contract import Attention, CompressingAttention, Geometry, hide_ro
 TWICE = 2.0
 """Largest error of a kernel, as a multiple of eager's at the same precision, both against float64."""
 ULPS, MANY_ULPS = 8, 16
-"""Roundings of the largest number allowed in addition, at the length of the check and at the drawn sizes, which are many."""
+"""Further error that is allowed, in roundings of the largest number: at the length of the check, and at the many drawn sizes."""
 
 NEARBY = 8
-"""Number of inputs, moved by a rounding, of which the worst error of eager is taken where the first is exceeded."""
+"""Number of inputs, each perturbed by one rounding, at which eager's error is also taken if its error at the given inputs is not
+enough."""
 
 
 @attention_check("implementation")
@@ -31,13 +32,13 @@ def limit_is_softmax(subject: Subject) -> str | None:
     card = subject.card
     if card.can.exact:
         for geometry in (*subject.plain_and_causal(), *subject.sized()):
-            _require_softmax(subject, subject.build(geometry), padded=card.can.key_padding)
+            _require_softmax(subject, subject.build(geometry))
         for geometry in subject.plain_and_causal():
-            _require_softmax(subject, subject.build(geometry), padded=card.can.key_padding, scale=100.0)
+            _require_softmax(subject, subject.build(geometry), scale=100.0)
         if card.can.cross and not subject.always_causal:
             for keys in (subject.length, subject.sizes.blocks):
                 wide = replace(subject.geometry(keys), queries=9)
-                _require_softmax(subject, subject.build(wide), padded=card.can.key_padding)
+                _require_softmax(subject, subject.build(wide))
         return None
     if card.softmax_limit is None:
         raise NotApplicable("not exact, and the card documents no softmax limit")
@@ -49,11 +50,10 @@ def limit_is_softmax(subject: Subject) -> str | None:
 
 
 @torch.no_grad()
-def _require_softmax(subject: Subject, module: Attention, padded: bool, scale: float = 1.0) -> None:
-    request = draw(module, subject.dtype, subject.device, batch=6, tied=True).changed(lambda _, tensor: scale * tensor)
+def _require_softmax(subject: Subject, module: Attention, *, padded: bool = True, scale: float = 1.0) -> None:
+    request = subject.draw(module, batch=6, tied=True).changed(lambda _, tensor: scale * tensor)
     geometry = module.geometry
-    masks = [None, key_masks(geometry.keys, subject.device)] if padded else [None]
-    for mask in masks:
+    for mask in subject.masks(geometry.keys) if padded else [None]:
         allowed = torch.ones(geometry.queries, geometry.keys, dtype=torch.bool, device=subject.device)
         allowed = allowed.tril() if geometry.causal else allowed
         allowed = allowed if mask is None else allowed & mask[:, None, None, :]
@@ -104,7 +104,7 @@ def _require_equal(subject: Subject, got: dict[str, Tensor], want: dict[str, Ten
     largest = max(answer.abs().max().item() for answer in want.values()) or 1.0  # the output of pooling one token is zero
     worst = 0.0
     for name, found in got.items():
-        require(found.isfinite().all(), f"{where}: {name}: NaN or infinite")
+        require_finite(found, f"{where}: {name}")
         gap = (found - want[name]).abs().max().item() / largest
         require(gap <= subject.tolerance, f"{where}: {name} differs from the definition by {gap:.3g} of the largest number")
         worst = max(worst, gap)
@@ -119,9 +119,9 @@ def _masks(subject: Subject, geometry: Geometry) -> list[Tensor | None]:
 
 @attention_check("twin")
 def implementation_agrees_with_eager(subject: Subject) -> str:
-    """Compared with eager in float64, outputs and all gradients in float32 have at most twice the error of eager in float32, at
-    these inputs or at the worst of eight inputs moved by a rounding; kernels that multiply only in 16 bits have at most twice the
-    error of eager in float64 with inputs moved by a rounding to 16 bits."""
+    """Against eager in float64, outputs and all gradients in float32 have at most twice the error of eager in float32: its error at
+    these inputs, or its largest at eight inputs perturbed by one rounding. Kernels that multiply only in 16 bits have at most twice
+    the error of eager in float64 at inputs perturbed by one rounding of 16 bits."""
     worst = 0.0
     few = _geometries(subject)
     for geometry in (*few, *subject.sized()):
@@ -142,7 +142,7 @@ def implementation_agrees_with_eager(subject: Subject) -> str:
             nearby: dict[str, float] = {}
             for name in want:
                 where = f"{geometry}, padded={mask is not None}: {name}"
-                require(got[name].isfinite().all(), f"{where}: NaN or infinite")
+                require_finite(got[name], where)
                 # A gradient may cancel to zero, so roundings are relative to the largest number of the backward pass.
                 floor = rounding * (largest[name] if name == "output" else max(largest.values()))
                 error, eager = _error(got[name], want[name]), _error(mine[name], want[name])
@@ -197,7 +197,7 @@ def _error(found: Tensor, want: Tensor) -> float:
 
 @attention_check("variant")
 def compressing_first_agrees(subject: Subject) -> None:
-    """Compressing the tokens before projecting them gives the same output as projecting first, and takes the FLOPs that
+    """Compressing tokens before they are projected gives the same output as projecting first, and takes the FLOPs that
     ``compression_flops`` states."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
@@ -212,7 +212,6 @@ def compressing_first_agrees(subject: Subject) -> None:
 def _compress(subject: Subject, module: CompressingAttention, length: int) -> None:
     geometry, width = module.geometry, 12
     request = subject.draw(module, batch=6)
-    masks = [None, key_masks(geometry.keys, subject.device)] if subject.card.can.key_padding else [None]
     generator = torch.Generator().manual_seed(4)
     tokens = torch.randn(6, geometry.keys, width, generator=generator, dtype=torch.float64).to(subject.dtype)
     project = torch.randn(2, width, geometry.inner_dim, generator=generator, dtype=torch.float64).to(subject.dtype)
@@ -220,7 +219,7 @@ def _compress(subject: Subject, module: CompressingAttention, length: int) -> No
         module.compress(tokens[:1], None)
     counted, stated = counter.get_total_flops(), module.compression_flops(geometry.keys, width, 1)
     require(counted == stated, f"compression_flops states {stated}, PyTorch counted {counted}")
-    for mask in masks:
+    for mask in subject.masks(geometry.keys):
         seen = tokens if mask is None else tokens.masked_fill(~mask[:, :, None], 0)
         short = module.compress(seen, mask)
         again, masses = module.compress_and_weigh(seen, mask)

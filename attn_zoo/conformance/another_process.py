@@ -1,6 +1,6 @@
-"""Subprocess with another hash seed, and so another order of sets, in which the kit makes the examples of tasks again.
+"""Subprocess in which the kit makes the examples of tasks again, with another hash seed and so another order of sets.
 
-It is started once and forks for each task, which saves seconds of imports; where there is no fork, it ends after one task.
+It is started once and forks for each task, which saves seconds of imports; on systems without fork, it ends after one task.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Conformance kit for attentions: selection of checks for each setting of a card."""
+"""Conformance kit for attentions: selection of the checks for each variant and implementation of a card."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo.conformance.harness import require
-from attn_zoo.conformance.requests import Request, answers, key_masks
+from attn_zoo.conformance.requests import Request, answers
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 
@@ -18,11 +18,9 @@ REPEATS = 350
 
 
 def _requests(subject: Subject, module: Attention) -> list[Request]:
-    """Unpadded examples and, where claimed, differently padded ones."""
+    """Examples without padding and, where it is claimed, with six kinds of padding."""
     plain = subject.draw(module, batch=6)
-    if not subject.card.can.key_padding:
-        return [plain]
-    return [plain, plain.padded(key_masks(module.geometry.keys, subject.device))]
+    return [plain.padded(mask) for mask in subject.masks(module.geometry.keys)]
 
 
 @attention_check("implementation")

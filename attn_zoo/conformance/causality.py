@@ -28,14 +28,16 @@ class Scene:
     """Test input: the scale of its past positions, and a change of its future positions."""
 
     future: str
+    """Content of the future positions, in words."""
     change: Callable[[Tensor], Tensor]
     past: float = 1.0
-    told: str = ""
     opposed: bool = False
     """Keys are the negated queries, so that the score of a position with itself is not above zero."""
 
     def __str__(self) -> str:
-        return f"the future holds {self.future}{self.told}"
+        size = f"{self.past:g} times as large" if self.past > 1 else f"{1 / self.past:g} times as small"
+        past = f" and the past is {size}" if self.past != 1 else ""
+        return f"the future holds {self.future}{past}{', keys being negated queries' if self.opposed else ''}"
 
 
 def _other(tensor: Tensor) -> Tensor:
@@ -50,12 +52,12 @@ FUTURES = (
     Scene("numbers 10000 times as large", lambda tensor: -1e4 * tensor),
     Scene("zeros", torch.zeros_like),
 )
-LOUD_PASTS = tuple(Scene(scene.future, scene.change, 30.0, " and the past is 30 times as large") for scene in FUTURES)
+LOUD_PASTS = tuple(replace(scene, past=30.0) for scene in FUTURES)
 LOUD_AND_QUIET = (
-    Scene("numbers 100 times as large", lambda tensor: 100 * _other(tensor), 100.0, " and the past is 100 times as large"),
-    Scene("numbers 100 times as small", lambda tensor: 0.01 * _other(tensor), 100.0, " and the past is 100 times as large"),
-    Scene("numbers 100 times as large", lambda tensor: 100 * _other(tensor), 0.01, " and the past is 100 times as small"),
-    Scene("numbers 100 times as large", lambda tensor: 100 * _other(tensor), 100.0, " and the past is as large and negated", True),
+    Scene("numbers 100 times as large", lambda tensor: 100 * _other(tensor), past=100.0),
+    Scene("numbers 100 times as small", lambda tensor: 0.01 * _other(tensor), past=100.0),
+    Scene("numbers 100 times as large", lambda tensor: 100 * _other(tensor), past=0.01),
+    Scene("numbers 100 times as large", lambda tensor: 100 * _other(tensor), past=100.0, opposed=True),
 )
 
 

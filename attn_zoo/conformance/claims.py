@@ -12,10 +12,9 @@ from typing import get_type_hints
 
 import torch
 from jaxtyping import TypeCheckError
-from torch import Tensor
 
 from attn_zoo.conformance.harness import NotApplicable, Violation, require
-from attn_zoo.conformance.requests import Request, key_masks
+from attn_zoo.conformance.requests import require_like_queries
 from attn_zoo.conformance.subject import DEFAULTS_AT, Subject, attention_check, must_refuse
 from attn_zoo.contract import Attention, Geometry, Stream, UnsupportedError, length_rules
 from attn_zoo.registry import attention_options
@@ -90,7 +89,7 @@ def defaults_suit_every_length(subject: Subject) -> str:
             except (UnsupportedError, ValueError) as error:
                 raise Violation(f"the defaults are refused at {geometry}: {error}") from error
             warnings = card.build.warnings(geometry, options) if n >= 64 else ()
-            require(not warnings, f"the method warnings doubts the defaults at {geometry}: {'; '.join(warnings)}")
+            require(not warnings, f"the method warnings warns of the defaults at {geometry}: {'; '.join(warnings)}")
     return "; ".join(f"{name} = {rule.words}" for name, rule in length_rules(card.options).items())
 
 
@@ -111,22 +110,11 @@ def output_is_like_the_queries(subject: Subject) -> None:
     narrow = (torch.bfloat16, torch.float16) if subject.single is torch.float32 else ()
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
-        masks = [None, key_masks(geometry.keys, subject.device)] if subject.card.can.key_padding else [None]
         for dtype in dict.fromkeys((subject.dtype, subject.single, *narrow)):
             request = subject.draw(module.to(dtype), batch=6).cast(dtype)
-            for mask in masks:
+            for mask in subject.masks(geometry.keys):
                 where = f"causal={geometry.causal}, {dtype}, padded={mask is not None}"
-                _check_output(request, request.padded(mask)(module), where)
-
-
-def _check_output(request: Request, out: Tensor, where: str) -> None:
-    like = request.value if request.query is None else request.query
-    require(isinstance(out, Tensor), f"{where}: got {type(out).__name__}, not a tensor")
-    require(out.shape == like.shape, f"{where}: output {tuple(out.shape)}, queries {tuple(like.shape)}")
-    require(out.dtype == like.dtype, f"{where}: output {out.dtype}, inputs {like.dtype}")
-    require(out.device == like.device, f"{where}: output on {out.device}, inputs on {like.device}")
-    bad = int((~out.isfinite()).sum())
-    require(bad == 0, f"{where}: {bad} of {out.numel()} outputs are NaN or infinite for standard normal inputs")
+                require_like_queries(request, request.padded(mask)(module), where)
 
 
 @attention_check("implementation")
@@ -141,7 +129,7 @@ def cross_lengths_run_or_are_refused(subject: Subject) -> None:
         if subject.card.can.cross:
             module = subject.build(geometry)
             request = subject.draw(module)
-            _check_output(request, request(module), f"{queries} queries, {keys} keys")
+            require_like_queries(request, request(module), f"{queries} queries, {keys} keys")
             continue
         must_refuse(f"cross ({queries} queries, {keys} keys)", partial(subject.build, geometry))
         if "query" in subject.card.reads and not subject.card.can.shares_query_key:
@@ -152,8 +140,8 @@ def cross_lengths_run_or_are_refused(subject: Subject) -> None:
 
 @attention_check("implementation")
 def other_lengths_run_or_are_refused(subject: Subject) -> None:
-    """A call at another length than the module was built for runs where that is claimed and is refused where not; a module built
-    for the other length runs at it."""
+    """A call at another length than the module was built for runs where the card claims it and is refused elsewhere; a module built
+    for that other length runs at it."""
     can = subject.card.can
     for causal in {geometry.causal for geometry in subject.plain_and_causal()}:
         module = subject.build(subject.geometry(causal=causal))
@@ -161,10 +149,10 @@ def other_lengths_run_or_are_refused(subject: Subject) -> None:
             built = subject.build_if_allowed(subject.geometry(length, causal=causal))
             if built is not None:
                 request = subject.draw(built)
-                _check_output(request, request(built), f"built for {length}, causal={causal}")
+                require_like_queries(request, request(built), f"built for {length}, causal={causal}")
             request = subject.draw(module, queries=length, keys=length)
             if can.any_length or length == subject.length or (can.shorter and length < subject.length):
-                _check_output(request, request(module), f"built for {subject.length}, given {length}, causal={causal}")
+                require_like_queries(request, request(module), f"built for {subject.length}, given {length}, causal={causal}")
             else:
                 must_refuse(f"any_length (built for {subject.length}, given {length})", partial(request, module))
 
@@ -185,7 +173,7 @@ def resizing_leads_to_the_new_length(subject: Subject) -> None:
                 continue
             require(module.geometry == replace(geometry, queries=length, keys=length), f"resized to {module.geometry}")
             request = subject.draw(module)
-            _check_output(request, request(module), f"resized from {geometry.keys} to {length}")
+            require_like_queries(request, request(module), f"resized from {geometry.keys} to {length}")
             if built is None:
                 raise Violation(f"resize_length({length}) ran, but a module for {length} keys is refused")
             module.load_state_dict(built.state_dict(), strict=True)
@@ -195,7 +183,7 @@ def resizing_leads_to_the_new_length(subject: Subject) -> None:
 
 @attention_check("implementation")
 def unread_inputs_have_no_influence(subject: Subject) -> None:
-    """An input that the card does not read may be None, or hold NaN, without influence on the output or a gradient."""
+    """An input that the card does not read may be None or hold NaN, and influences neither the output nor a gradient."""
     unread = [name for name in INPUTS if name not in subject.card.reads]
     if subject.card.can.shares_query_key:
         unread = [name for name in unread if name != "key"]

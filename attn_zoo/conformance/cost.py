@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from attn_zoo.conformance.harness import Violation, require
-from attn_zoo.conformance.requests import Request
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry, Growth
 from attn_zoo.cost.counted.counter import Tally, tally
@@ -61,11 +60,11 @@ def cost_formula_is_exact(subject: Subject) -> str | None:
 
 @attention_check("variant")
 def state_bytes_are_needed_and_enough(subject: Subject) -> str:
-    """The stated ``state_bytes`` hold at least as many numbers as later outputs depend on independently, and at most all past
-    inputs that later outputs use."""
+    """The card's ``state_bytes`` hold at least as many numbers as the rank of later outputs as a function of past inputs, and at
+    most as many as the past inputs on which later outputs depend."""
     cost, options = subject.card.cost, subject.options
     without = cost(subject.geometry(), options).state_bytes
-    require(without is None, f"the card states {without} bytes of state without causality; state None there")
+    require(without is None, f"the card states {without} bytes of state without causality; state_bytes must be None there")
     if not subject.causal:
         return "no causal form, no state"
     few = subject.geometry(READ, heads=1, head_dim=4, causal=True)
@@ -114,7 +113,8 @@ def past_in_the_future(subject: Subject, built_for: int) -> tuple[int, set[str]]
 
 @attention_check("variant")
 def shapes_flow_without_numbers(subject: Subject) -> None:
-    """The mechanism runs on the meta device, which has shapes and no data, so that costs of long models are counted quickly."""
+    """The mechanism runs on the meta device, whose tensors have shapes but no values, so that costs of long models are counted
+    quickly."""
     for geometry in subject.plain_and_causal():
         request = subject.draw(subject.build(geometry), batch=1).changed(lambda name, tensor: tensor.to("meta"))
         try:
@@ -138,33 +138,29 @@ def _geometries(subject: Subject) -> Iterator[Geometry]:
 def count(subject: Subject, module: Attention, batch: int = 1) -> Tally:
     """FLOPs that PyTorch counts for a batch."""
     request = subject.draw(module, batch=batch).leaves()
-    return tally(partial(request, module), _there_anyway(request, module))
-
-
-def _there_anyway(request: Request, module: Attention) -> list[Tensor]:
-    return [*request.tensors.values(), *module.parameters(), *module.buffers()]
+    return tally(partial(request, module), [*request.tensors.values(), *module.parameters(), *module.buffers()])
 
 
 @attention_check("variant")
 def time_grows_as_printed(subject: Subject) -> str:
-    """FLOPs grow with the length as the card's big-O of time, and numbers written to memory grow no faster; for an attention with
-    ``tiled``, neither grows faster in ``eager``."""
+    """FLOPs grow with the length as the card's big-O of time states, and numbers written to memory grow no faster; for an attention
+    with ``tiled``, neither grows faster in ``eager``."""
     claim, eager, subject = subject.card.time, subject, subject.as_counted()
-    slack = SLACK + (LOG_SLACK if claim.has_log else 0)
     remarks = []
     for geometry in subject.plain_and_causal():
         where = f"causal={geometry.causal}"
         far = [subject.card.cost(_long(geometry, 2**power), subject.options).flops for power in (14, 16, 18)]
         fitted = exponent(far, 4)
         if any(far):
-            require(abs(fitted - claim.exponent) <= slack, f"{where}: FLOPs grow like n^{fitted:.2f}, the card prints {claim}")
-        traces = [trace(subject, geometry.causal, length) for length in _lengths(subject, claim.exponent)]
+            message = f"{where}: FLOPs grow like n^{fitted:.2f}, the card prints {claim}"
+            require(abs(fitted - claim.exponent) <= _slack(claim), message)
+        traces = _traces(subject, geometry, claim)
         for seen in traces:
             stated = subject.card.cost(_long(geometry, seen.length), subject.options).flops
             require(seen.flops == stated, f"{where}: {seen.flops} FLOPs counted at {seen.length}, the card says {stated}")
         written = exponent([seen.written for seen in traces], 2)
         message = f"{where}: numbers written grow like n^{written:.2f}, the card prints {claim}"
-        require(written <= claim.exponent + slack, message)
+        require(written <= claim.exponent + _slack(claim), message)
         products = f"FLOPs n^{fitted:.2f}" if any(far) else "no matrix products"
         remarks.append(f"{where}: {products}, numbers written n^{written:.2f}")
         if subject.implementation != "eager":
@@ -174,12 +170,11 @@ def time_grows_as_printed(subject: Subject) -> str:
 
 def _require_no_faster(subject: Subject, geometry: Geometry, claim: Growth) -> None:
     """Require that counted FLOPs and written numbers grow no faster than the claim."""
-    slack = SLACK + (LOG_SLACK if claim.has_log else 0)
-    traces = [trace(subject, geometry.causal, length) for length in _lengths(subject, claim.exponent)]
+    traces = _traces(subject, geometry, claim)
     for what, sizes in (("FLOPs", [seen.flops for seen in traces]), ("numbers written", [seen.written for seen in traces])):
         fitted = exponent(sizes, 2)
         where = f"{subject.implementation}, causal={geometry.causal}"
-        require(fitted <= claim.exponent + slack, f"{where}: {what} grow like n^{fitted:.2f}, the card prints {claim}")
+        require(fitted <= claim.exponent + _slack(claim), f"{where}: {what} grow like n^{fitted:.2f}, the card prints {claim}")
 
 
 @attention_check("variant")
@@ -195,15 +190,14 @@ def memory_grows_as_printed(subject: Subject) -> str:
 
 
 def _largest_tensors(subject: Subject, claim: Growth) -> str:
-    slack = SLACK + (LOG_SLACK if claim.has_log else 0)
     remarks = []
     for geometry in subject.plain_and_causal():
-        traces = [trace(subject, geometry.causal, length) for length in _lengths(subject, claim.exponent)]
+        traces = _traces(subject, geometry, claim)
         fitted = exponent([seen.largest for seen in traces], 2)
         sizes = ", ".join(f"{seen.largest} bytes at {seen.length}" for seen in traces)
         where = f"{subject.implementation}, causal={geometry.causal}"
         message = f"{where}: the largest tensor grows like n^{fitted:.2f} ({sizes}), the card prints {claim}"
-        require(fitted <= claim.exponent + slack, message)
+        require(fitted <= claim.exponent + _slack(claim), message)
         remarks.append(f"{where}: n^{fitted:.2f}")
     return "; ".join(remarks)
 
@@ -262,10 +256,15 @@ def exponent(sizes: Sequence[int], ratio: int) -> float:
     return min(ends, math.log((third - second) / (second - first)) / math.log(ratio)) if second > first else ends
 
 
-def _lengths(subject: Subject, claimed: float) -> tuple[int, int, int]:
-    """Three lengths, long enough to fill windows and buckets, short enough for quadratic cost."""
-    shortest = max(1024 if claimed < 2 else 256, 2 ** (subject.length - 1).bit_length())
-    return shortest, 2 * shortest, 4 * shortest
+def _slack(claim: Growth) -> float:
+    """Tolerance of the exponent fitted for a claim."""
+    return SLACK + (LOG_SLACK if claim.has_log else 0)
+
+
+def _traces(subject: Subject, geometry: Geometry, claim: Growth) -> list[Trace]:
+    """Traces at three lengths, long enough to fill windows and buckets, short enough for quadratic cost."""
+    shortest = max(1024 if claim.exponent < 2 else 256, 2 ** (subject.length - 1).bit_length())
+    return [trace(subject, geometry.causal, factor * shortest) for factor in (1, 2, 4)]
 
 
 def _long(geometry: Geometry, length: int) -> Geometry:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 from torch.func import functional_call
 
-from attn_zoo.conformance.harness import NotApplicable, Violation, require
+from attn_zoo.conformance.harness import NotApplicable, Violation, require, require_finite
 from attn_zoo.conformance.requests import Request, answers, key_masks, trained_parameters, weighed, without_padded_queries
 from attn_zoo.conformance.sizes import ACROSS, BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
@@ -58,8 +58,7 @@ def _reached(request: Request, module: Attention) -> dict[str, Tensor]:
     reached = {}
     for name in request.tensors:
         grad = found[f"gradient of {name}"]
-        bad = int((~grad.isfinite()).sum())
-        require(bad == 0, f"{bad} gradients of the {name} are NaN or infinite")
+        require_finite(grad, f"gradient of {name}")
         reached[name] = (grad != 0).any(dim=3).any(dim=0).any(dim=0)
     for stream in module.card.streams(module.geometry, module.options):
         source = "query" if stream.starts_as == "key" and request.shared else stream.starts_as
@@ -116,42 +115,40 @@ def gradients_follow_outputs_at_every_size(subject: Subject) -> None:
             _require_slopes(module, request.padded(key_masks(geometry.keys, subject.device)[3:5]), f"{geometry}, padded")
 
 
-def _require_slopes(module: Attention, request: Request, where: str) -> None:
-    """Compare each gradient along a random direction with a finite difference of the outputs."""
-    found = answers(request, module)
-    for name, tensor in {**request.tensors, **trained_parameters(module)}.items():
+def _require_slopes(module: Attention, request: Request, where: str, call: Callable[..., Tensor] | None = None) -> None:
+    """Compare each gradient along random directions with finite differences of the outputs.
+
+    Args:
+        call: called in place of ``module``, in which case only gradients of the inputs are compared.
+    """
+    found = answers(request, module, call)
+    for name in (*request.tensors, *(trained_parameters(module) if call is None else ())):
+        grad = found[f"gradient of {name}"]
+        told = slope = 0.0
         for seed, step in enumerate(STEPS):  # one step may cross a kink or the border of a bucket, but hardly all
-            told, slope, allowed = _slopes(module, request, name, tensor, found[f"gradient of {name}"], seed, step)
-            if abs(told - slope) <= allowed:
+            way = torch.randn(grad.shape, generator=torch.Generator().manual_seed(seed), dtype=grad.dtype).to(grad.device)
+            ahead, behind = (_weighed(module, call, request, name, way * shift) for shift in (step, -step))
+            parts, slope = grad * way, ((ahead - behind) / (2 * step)).item()
+            told, size = parts.sum().item(), parts.square().sum().sqrt().item()
+            if abs(told - slope) <= SLOPE * max(size, abs(slope)) + ROUNDING * abs(ahead.item()):
                 break
         else:
             raise Violation(f"{where}: the gradient of {name} gives a slope of {told:.6g}, finite differences give {slope:.6g}")
 
 
-def _slopes(
-    module: Attention, request: Request, name: str, tensor: Tensor, grad: Tensor, seed: int, step: float
-) -> tuple[float, float, float]:
-    """Slope by the gradient, slope by the finite difference of the outputs, and the difference that rounding allows."""
-    generator = torch.Generator().manual_seed(seed)
-    way = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
-    ahead, behind = (_weighed(module, request, name, way * shift) for shift in (step, -step))
-    slope, parts = ((ahead - behind) / (2 * step)).item(), grad * way
-    return parts.sum().item(), slope, SLOPE * max(parts.square().sum().sqrt().item(), abs(slope)) + ROUNDING * abs(ahead.item())
-
-
 @torch.no_grad()
-def _weighed(module: Attention, request: Request, name: str, shift: Tensor) -> Tensor:
+def _weighed(module: Attention, call: Callable[..., Tensor] | None, request: Request, name: str, shift: Tensor) -> Tensor:
     """Weighted sum of the outputs, with the weights of ``answers``, after a shift of one tensor or parameter."""
+    call = module if call is None else call
     if name in request.tensors:
         moved = request.changed(lambda other, tensor: tensor + shift if other == name else tensor)
-        out = moved(module)
-    else:
-        parameter = module.get_parameter(name)
-        kept = parameter.clone()
-        parameter.add_(shift)
-        moved, out = request, request(module)
-        parameter.copy_(kept)
-    return weighed(without_padded_queries(moved, out))
+        return weighed(without_padded_queries(moved, moved(call)))
+    parameter = module.get_parameter(name)
+    kept = parameter.clone()
+    parameter.add_(shift)
+    out = request(call)
+    parameter.copy_(kept)
+    return weighed(without_padded_queries(request, out))
 
 
 @attention_check("implementation")
@@ -168,7 +165,7 @@ def every_parameter_gets_a_gradient(subject: Subject) -> None:
     found = answers(request, module)
     for name in parameters:
         grad = found[f"gradient of {name}"]
-        require(grad.isfinite().all(), f"gradients of the parameter {name} are NaN or infinite")
+        require_finite(grad, f"gradient of the parameter {name}")
         require((grad != 0).any(), f"no gradient reaches the parameter {name}")
 
 
@@ -219,7 +216,7 @@ def outputs_follow_their_own_queries(subject: Subject) -> str:
 def gradients_follow_dropout(subject: Subject) -> None:
     """In training with dropout, each gradient equals the slope of the outputs under the same seed, so a backward pass that
     recomputes weights must drop the same ones."""
-    names = [option.name for option in fields(subject.options) if option.name == "dropout" or option.name.endswith("_dropout")]
+    names = subject.dropouts()
     if not names or subject.dtype is not torch.float64:
         raise NotApplicable("there is no dropout option, or slopes are not taken in float64")
     options = replace(subject.options, **dict.fromkeys(names, 0.5))
@@ -228,36 +225,14 @@ def gradients_follow_dropout(subject: Subject) -> None:
             module = subject.build(geometry, options=options).train()
         except UnsupportedError:
             continue
-        request = subject.draw(module, batch=2)
-        leaves = request.leaves()
-        out = weighed(leaves(partial(_seeded, module)))
-        grads = torch.autograd.grad(out, list(leaves.tensors.values()), allow_unused=True)
-        for name, grad in zip(leaves.tensors, grads, strict=True):
-            _require_dropped_slope(module, request, name, grad, f"{geometry}, with dropout")
+        _require_slopes(module, subject.draw(module, batch=2), f"{geometry}, with dropout", partial(_seeded, module))
 
 
 def _seeded(module: Attention, *inputs: Any, **given: Any) -> Tensor:
+    """Call a copy of the module under a fixed seed."""
     torch.manual_seed(5)
     out: Tensor = copy.deepcopy(module)(*inputs, **given)  # a call in training may change the module
     return out
-
-
-@torch.no_grad()
-def _require_dropped_slope(module: Attention, request: Request, name: str, grad: Tensor | None, where: str) -> None:
-    told, slope = 0.0, 0.0
-    for seed, step in enumerate(STEPS):  # as in _require_slopes
-        way = torch.randn(request.tensors[name].shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-        def moved(shift: float, way: Tensor = way) -> Tensor:
-            changed = request.changed(lambda other, tensor: tensor + shift * way if other == name else tensor)
-            return weighed(changed(partial(_seeded, module)))
-
-        ahead = moved(step)
-        slope, told = ((ahead - moved(-step)) / (2 * step)).item(), 0.0 if grad is None else (grad * way).sum().item()
-        size = 0.0 if grad is None else (grad * way).square().sum().sqrt().item()
-        if abs(told - slope) <= SLOPE * max(size, abs(slope)) + ROUNDING * abs(ahead.item()):
-            return
-    raise Violation(f"{where}: the gradient of {name} gives a slope of {told:.6g}, finite differences give {slope:.6g}")
 
 
 @attention_check("variant")

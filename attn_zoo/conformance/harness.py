@@ -12,6 +12,7 @@ from typing import Literal
 from unittest import SkipTest
 
 import torch
+from torch import Tensor
 
 from attn_zoo.contract import UnknownNameError
 
@@ -37,6 +38,16 @@ def require(holds: object, message: str) -> None:
     """
     if not holds:
         raise Violation(message)
+
+
+def require_finite(numbers: Tensor, what: str) -> None:
+    """Require that no number is NaN or infinite.
+
+    Raises:
+        Violation: some are; the message begins with ``what`` and counts them.
+    """
+    bad = int((~numbers.isfinite()).sum())
+    require(bad == 0, f"{what}: {bad} of {numbers.numel()} numbers are NaN or infinite")
 
 
 @dataclass(frozen=True, slots=True)

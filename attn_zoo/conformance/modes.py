@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
 from functools import partial
 from io import BytesIO
 from typing import Any
@@ -26,7 +25,7 @@ def training_keeps_the_promises(subject: Subject) -> None:
     """In training mode without dropout, future positions and padding have no influence; unless a training call draws random numbers
     or changes the module's state, other examples have none either, and outputs equal those of eval mode."""
     for geometry in subject.plain_and_causal():
-        module = subject.build(geometry, options=without_dropout(subject.options))
+        module = subject.build(geometry, options=subject.without_dropout())
         where = f"in training, causal={geometry.causal}"
         call = partial(_trained, module)
         request = subject.draw(module, batch=6)
@@ -45,14 +44,6 @@ def training_keeps_the_promises(subject: Subject) -> None:
         if not _draws(module, request):
             subject.equal(whole, request(module), f"{where}, against eval mode")
             subject.equal(loud(call)[:3], whole[:3], f"{where}, beside examples 30 times as large")
-
-
-def without_dropout(options: Any) -> Any:
-    """Options whose rates of dropout are zero."""
-    rates = [
-        option.name for option in fields(options) if "dropout" in option.name and isinstance(getattr(options, option.name), float)
-    ]
-    return replace(options, **dict.fromkeys(rates, 0.0))
 
 
 def _noise(size: float, tensor: Tensor) -> Tensor:
@@ -173,8 +164,7 @@ def shapes_flow_outside_a_device_context(subject: Subject) -> None:
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module, batch=6)
-        masks = [None, key_masks(geometry.keys)] if subject.card.can.key_padding else [None]
-        for mask in masks:
+        for mask in subject.masks(geometry.keys):
             moved = request.changed(lambda _, tensor: tensor.to("meta")).padded(None if mask is None else mask.to("meta"))
             try:
                 out = moved(copy.deepcopy(module).to("meta"))
@@ -226,8 +216,8 @@ def compiled_agrees(subject: Subject) -> None:
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module, batch=6)
-        padded = [request.padded(key_masks(geometry.keys, subject.device))] if subject.card.can.key_padding else []
-        for each in (*padded, request):
+        for mask in reversed(subject.masks(geometry.keys)):
+            each = request.padded(mask)
             prove = partial(_require_compiled, subject, each, module, answers(each, module))
             try:
                 prove("aot_eager")  # traces the call, as "eager" does, and its backward pass

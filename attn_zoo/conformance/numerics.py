@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from attn_zoo.conformance.agreement import perturbed
-from attn_zoo.conformance.harness import NotApplicable, require
+from attn_zoo.conformance.harness import NotApplicable, require, require_finite
 from attn_zoo.conformance.requests import Request, answers, key_masks, without_padded_queries
 from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
@@ -38,11 +38,6 @@ EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
 DEVIATIONS = 6.0
 
 
-def _request(subject: Subject, module: Attention, batch: int = 6) -> Request:
-    request = subject.draw(module, batch=batch)
-    return request.padded(key_masks(module.geometry.keys, subject.device)) if subject.card.can.key_padding else request
-
-
 @attention_check("implementation")
 def single_precision_is_close(subject: Subject) -> str:
     """Outputs and gradients in float32 stay close to those in float64."""
@@ -51,7 +46,7 @@ def single_precision_is_close(subject: Subject) -> str:
     largest = 0.0
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
-        request = _request(subject, module)
+        request = subject.draw_padded(module)
         want, got = answers(request, module), answers(request.cast(torch.float32), module.float())
         for name in want:
             where = f"float32 against float64, causal={geometry.causal}: {name}"
@@ -65,12 +60,10 @@ def large_inputs_stay_finite(subject: Subject) -> None:
     float32 or in the only dtype of the kernels."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry, dtype=subject.single)
-        request = _request(subject, module).cast(subject.single)
+        request = subject.draw_padded(module).cast(subject.single)
         for what, change in EXTREMES.items():
             for name, answer in answers(request.changed(partial(_extreme, change)), module).items():
-                bad = int((~answer.isfinite()).sum())
-                message = f"{what}, causal={geometry.causal}: {bad} of {answer.numel()} numbers of the {name}"
-                require(bad == 0, f"{message} are NaN or infinite")
+                require_finite(answer, f"{what}, causal={geometry.causal}: {name}")
 
 
 def _extreme(change: Callable[[Tensor], Tensor], name: str, tensor: Tensor) -> Tensor:
@@ -88,11 +81,11 @@ def every_size_runs_in_every_type(subject: Subject) -> str | None:
         if subject.card.can.key_padding and geometry.keys > 2:
             request = request.padded(key_masks(geometry.keys, subject.device)[3:5])
         want = answers(request, module)
-        _require_finite(want, f"{geometry}, {subject.dtype}")
+        _require_all_finite(want, f"{geometry}, {subject.dtype}")
         for dtype in _types(subject):
             got = answers(request.cast(dtype), copy.deepcopy(module).to(dtype))
             where = f"{geometry}, {dtype}"
-            _require_finite(got, where)
+            _require_all_finite(got, where)
             if dtype is torch.float32:
                 largest = max(largest, _require_near(got, want, where))
             else:
@@ -126,10 +119,9 @@ def _require_near(got: dict[str, Tensor], want: dict[str, Tensor], where: str) -
     return max(gaps.values())
 
 
-def _require_finite(found: dict[str, Tensor], where: str) -> None:
+def _require_all_finite(found: dict[str, Tensor], where: str) -> None:
     for name, answer in found.items():
-        bad = int((~answer.isfinite()).sum())
-        require(bad == 0, f"{where}: {bad} of {answer.numel()} numbers of the {name} are NaN or infinite")
+        require_finite(answer, f"{where}: {name}")
 
 
 @attention_check("implementation")
@@ -150,7 +142,7 @@ def _half_is_close(subject: Subject, narrow: torch.dtype) -> str:
     worst, short = 0.0, str(narrow).removeprefix("torch.")
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
-        request, exact = _request(subject, module), subject.as_eager().build(geometry, dtype=torch.float64)
+        request, exact = subject.draw_padded(module), subject.as_eager().build(geometry, dtype=torch.float64)
         exact.load_state_dict(module.state_dict())
         want = without_padded_queries(request, request.cast(torch.float64)(exact))
         single, half = copy.deepcopy(module).float(), copy.deepcopy(module).to(narrow)
@@ -165,15 +157,14 @@ def _half_is_close(subject: Subject, narrow: torch.dtype) -> str:
                 out = without_padded_queries(request, leaves(cast))
             out.float().square().sum().backward()
             for name, tensor in leaves.tensors.items():
-                finite = tensor.grad is None or bool(tensor.grad.isfinite().all())
-                require(finite, f"{what}, causal={geometry.causal}: gradients of the {name} are NaN or infinite")
+                if tensor.grad is not None:
+                    require_finite(tensor.grad, f"{what}, causal={geometry.causal}: gradient of {name}")
             worst = max(worst, _near(out.detach().double(), want, f"{what}, causal={geometry.causal}"))
     return f"half of the outputs are within {worst:.1e} of their root mean square"
 
 
 def _near(got: Tensor, want: Tensor, where: str, most: float = HALF_MEDIAN, in_mean: float = HALF_MEAN) -> float:
-    bad = int((~got.isfinite()).sum())
-    require(bad == 0, f"{where}: {bad} of {got.numel()} outputs are NaN or infinite")
+    require_finite(got, f"{where}: output")
     scale = want.square().mean().sqrt()
     if scale == 0:  # as for one pooled token
         require(not got.any(), f"{where}: outputs are up to {got.abs().max().item():.2g} where float64 gives zeros")
@@ -188,11 +179,11 @@ def _near(got: Tensor, want: Tensor, where: str, most: float = HALF_MEDIAN, in_m
 @attention_check("implementation")
 def dropout_acts_in_training_only(subject: Subject) -> str:
     """Dropout changes nothing in eval mode; in training it follows the seed, has an effect, and keeps the mean output."""
-    names = [option.name for option in fields(subject.options) if option.name == "dropout" or option.name.endswith("_dropout")]
+    names = subject.dropouts()
     if not names:
         raise NotApplicable("there is no dropout option")
     deviations, copies = 0.0, COPIES // 8 if subject.interpreted else COPIES
-    without = replace(subject.options, **dict.fromkeys(names, 0.0))
+    without = subject.without_dropout()
     for name in names:
         plain = subject.build(options=without)
         dropped = subject.build(options=replace(without, **{name: 0.5}))

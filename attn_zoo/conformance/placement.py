@@ -1,4 +1,4 @@
-"""Check that padding between real tokens amounts to its absence, where the mechanism does not depend on positions."""
+"""Check that padding anywhere gives the outputs without it, in mechanisms that do not depend on positions."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SATURATING = (0.0, 50.0, -50.0)
 
 @attention_check("implementation")
 def padding_anywhere_amounts_to_its_absence(subject: Subject) -> str:
-    """Padding before, between or after real tokens leaves their outputs as they are without padding, in a mechanism that does not
-    depend on positions: permuting the tokens permutes the outputs, or some token changes no other output at any position, or the
-    carried state has a fixed size and only its gates let it decay."""
+    """Padding before, between or after real tokens leaves their outputs as they are without it, in a mechanism that does not depend
+    on positions. In such a mechanism permuting the tokens permutes the outputs, or some token changes no other output wherever it
+    stands, or the carried state has a fixed size and decays by gates of the tokens alone."""
     can = subject.card.can
     if not can.key_padding:
         raise NotApplicable("key_padding is not claimed")
@@ -33,7 +33,7 @@ def padding_anywhere_amounts_to_its_absence(subject: Subject) -> str:
         raise NotApplicable("any_length is not claimed: weights belong to positions")
     proved, told = 0, []
     for geometry in _lengths(subject):
-        if reason := _place_enters(subject, geometry):
+        if reason := _depends_on_positions(subject, geometry):
             told.append(f"{geometry.keys} tokens, causal={geometry.causal}: {reason}")
             continue
         for scale in SCALES:
@@ -57,7 +57,7 @@ def _require_absence(subject: Subject, module: Attention, scale: float) -> None:
     for row, (what, mask) in enumerate(_patterns(geometry.keys).items()):
         own, valid = request.rows(slice(row, row + 1)), mask.to(subject.device)
         padded = own.padded(valid[None])(module)[:, :, valid]
-        alone = _taken(own, valid)(module)
+        alone = _without_padding(own, valid)(module)
         where = f"{geometry}, {what}" + (f", inputs {scale:.0f} times as large" if scale > 1 else "")
         subject.equal(padded, alone, f"the real tokens beside padding against the same tokens alone: {where}")
 
@@ -82,12 +82,12 @@ def _patterns(length: int) -> dict[str, Tensor]:
     return {**masks, "every third token padding": holes}
 
 
-def _taken(request: Request, valid: Tensor) -> Request:
+def _without_padding(request: Request, valid: Tensor) -> Request:
     return request.changed(lambda _, tensor: tensor[:, :, valid[: tensor.shape[2]]]).padded(None)
 
 
-def _place_enters(subject: Subject, geometry: Geometry) -> str | None:
-    """Reason why the outputs of ``eager`` without padding depend on positions; None where they do not."""
+def _depends_on_positions(subject: Subject, geometry: Geometry) -> str | None:
+    """Reason why outputs of ``eager`` depend on positions, without padding; None where they do not."""
     eager = subject.as_eager()
     module = eager.build(replace(geometry, causal=False))
     if any(stream.first is not None for stream in subject.card.streams(geometry, subject.options)):
@@ -99,7 +99,7 @@ def _place_enters(subject: Subject, geometry: Geometry) -> str | None:
     if gap <= subject.tolerance or _has_neutral_token(eager, geometry):
         return None
     if geometry.causal and subject.card.can.stepwise:
-        return _decays_by_place(eager)
+        return _decays_by_distance(eager)
     return f"permuting the tokens changes the outputs by {gap:.2g} of the largest output"
 
 
@@ -113,7 +113,7 @@ def _gap_when_permuted(module: Attention, request: Request, before: Tensor, seed
 
 @torch.no_grad()
 def _has_neutral_token(subject: Subject, geometry: Geometry) -> bool:
-    """True where some token changes no other output at any position, so that outputs do not depend on positions.
+    """True where some token changes no other output wherever it stands, so that outputs do not depend on positions.
 
     Its value is zero, and its key and streams are zero or saturate their gates: a gate of 1 keeps a state.
     """
@@ -130,7 +130,7 @@ def _has_neutral_token(subject: Subject, geometry: Geometry) -> bool:
 def _is_neutral(subject: Subject, module: Attention, request: Request, fills: Mapping[str, float], valid: Tensor) -> bool:
     """True where tokens that hold ``fills``, at the padded positions of a mask, do not change the outputs of the other tokens."""
     valid = valid.to(request.value.device)
-    want = _taken(request, valid)(module)
+    want = _without_padding(request, valid)(module)
 
     def filled(name: str, tensor: Tensor) -> Tensor:
         return torch.where(valid[: tensor.shape[2], None], tensor, fills[name]) if name in fills else tensor
@@ -139,7 +139,7 @@ def _is_neutral(subject: Subject, module: Attention, request: Request, fills: Ma
     return bool((got - want).abs().max() <= subject.tolerance * want.abs().max())
 
 
-def _decays_by_place(subject: Subject) -> str | None:
+def _decays_by_distance(subject: Subject) -> str | None:
     """Reason why a carried state depends on positions; None where its size is fixed and only the content of tokens decays it."""
     cost, plain = subject.card.cost, subject.geometry(causal=True)
     bytes_held = [cost(replace(plain, queries=n, keys=n), subject.options).state_bytes for n in (1024, 4096)]

@@ -20,10 +20,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attn_zoo.conformance.harness import Violation, require
-from attn_zoo.conformance.modes import without_dropout
-from attn_zoo.conformance.requests import Request, answers, key_masks
+from attn_zoo.conformance.requests import Request, answers, require_like_queries
 from attn_zoo.conformance.subject import Subject, attention_check, move_parameters
-from attn_zoo.contract import Attention, Geometry, UnsupportedError
+from attn_zoo.contract import Attention, UnsupportedError
 
 
 @attention_check("twin")
@@ -46,8 +45,8 @@ def heads_keep_to_themselves(subject: Subject) -> None:
     for geometry in subject.plain_and_causal():
         module = subject.build(replace(geometry, heads=3))
         request = subject.draw(module, batch=6 if subject.card.can.key_padding else 2)
-        masked = request.padded(key_masks(geometry.keys, subject.device)) if subject.card.can.key_padding else request
-        for each in (request, masked):
+        for mask in subject.masks(geometry.keys):
+            each = request.padded(mask)
             before = each(module)
             for what, factor in (("other numbers", 1.0), ("numbers 100 times as large", 100.0)):
                 after = each.changed(partial(_with_head, 1, factor))(module)
@@ -72,19 +71,24 @@ def the_process_is_left_as_it_was(subject: Subject) -> None:
     generator may advance where something is drawn, and is never seeded."""
     draws = subject.card.can.random_at_build
     for geometry in subject.plain_and_causal():
-        module = subject.build(geometry, options=without_dropout(subject.options))
-        request, training = subject.draw(module), copy.deepcopy(module).train()
-        building = partial(_built, subject, geometry)
-        runs: dict[str, tuple[Callable[[], object], bool]] = {
-            "building": (building, draws or any(True for _ in module.parameters())),
-            "a call": (partial(request, module), False),
-            "a call in training": (partial(answers, request, training), draws),
-        }
-        for what, (run, may_draw) in runs.items():
-            with _Unchanged(f"{what}, causal={geometry.causal}", *SWITCHES, *([THREADS] if run is building else [])):
+        module = subject.build(geometry, options=subject.without_dropout())
+        may_draw = {"building": draws or any(True for _ in module.parameters()), "a call": False, "a call in training": draws}
+        for what, run in _runs(subject, module).items():
+            switches = (*SWITCHES, THREADS) if what == "building" else SWITCHES
+            with _Unchanged(f"{what}, causal={geometry.causal}", *switches):
                 run()
-            _require_generator(run, what, may_draw)
+            _require_generator(run, what, may_draw[what])
             _require_variables(run, what)
+
+
+def _runs(subject: Subject, module: Attention) -> dict[str, Callable[[], object]]:
+    """Functions that build such a module, call it, and call it in training mode with a backward pass, by name."""
+    request = subject.draw(module)
+    return {
+        "building": lambda: subject.card.build(module.geometry, copy.deepcopy(subject.options), subject.implementation),
+        "a call": partial(request, module),
+        "a call in training": partial(answers, request, copy.deepcopy(module).train()),
+    }
 
 
 OF_LIBRARIES = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ImportWarning)
@@ -93,17 +97,10 @@ OF_LIBRARIES = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, Im
 
 @attention_check("implementation")
 def calls_are_silent(subject: Subject) -> None:
-    """Building, calls and training print nothing and issue no warnings; doubts about options belong in the result of the method
-    ``warnings``."""
+    """Building, calls and training print nothing and issue no Python warnings; the method ``warnings`` returns what a user should
+    know about options."""
     for geometry in subject.plain_and_causal():
-        module = subject.build(geometry)
-        request = subject.draw(module)
-        runs: dict[str, Callable[[], object]] = {
-            "building": partial(_built, subject, geometry),
-            "a call": partial(request, module),
-            "a call in training": partial(answers, request, copy.deepcopy(module).train()),
-        }
-        for what, run in runs.items():
+        for what, run in _runs(subject, subject.build(geometry)).items():
             with (
                 redirect_stdout(StringIO()) as out,
                 redirect_stderr(StringIO()) as err,
@@ -117,12 +114,8 @@ def calls_are_silent(subject: Subject) -> None:
             require(not told, f"{what} warns: {told[0].message if told else ''}")
 
 
-def _built(subject: Subject, geometry: Geometry) -> Attention:
-    return subject.card.build(geometry, copy.deepcopy(subject.options), subject.implementation)
-
-
 Switch = tuple[Callable[[], Any], Callable[[Any], object], tuple[Any, Any]]
-
+"""Setting of the process: the functions that read and set it, and two of its values."""
 
 THREADS: Switch = (torch.get_num_threads, torch.set_num_threads, (1, 2))
 SWITCHES: tuple[Switch, ...] = (
@@ -173,6 +166,7 @@ _FILTERS = "the filters of warnings"
 
 
 def _settings() -> dict[str, Any]:
+    """Settings and random states of the process, by name."""
     found: dict[str, Any] = {
         "the state of random": hash(random.getstate()),
         "the number of threads": torch.get_num_threads(),
@@ -328,8 +322,6 @@ def empty_inputs_are_answered_or_refused(subject: Subject) -> None:
                 out = leaves(module)
             except (ValueError, UnsupportedError):
                 continue
-            like = leaves.value if leaves.query is None else leaves.query
-            require(out.shape == like.shape, f"{what}: output {tuple(out.shape)}, queries {tuple(like.shape)}")
-            require(out.dtype == like.dtype, f"{what}: output {out.dtype}, inputs {like.dtype}")
+            require_like_queries(leaves, out, what)
             require(out.requires_grad, f"{what}: no gradient reaches any input")
             out.sum().backward()

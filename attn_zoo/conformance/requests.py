@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from attn_zoo.conformance.harness import require, require_finite
 from attn_zoo.contract import Attention
 
 Change = Callable[[str, Tensor], Tensor]
@@ -25,7 +26,7 @@ class Request:
     key_valid: Tensor | None = None
     streams: Mapping[str, Tensor] = field(default_factory=dict)
     sides: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Origin of each tensor, by name: the tokens of ``queries``, of ``keys`` or, where shared, of both."""
+    """Sides of each tensor, by name: it belongs to the ``queries``, to the ``keys`` or, where shared, to both."""
 
     @property
     def shared(self) -> bool:
@@ -135,6 +136,20 @@ def draw(
         streams[stream.name] = drawn[stream.starts_as][:, :, : stream.first] if tied else own
         sides[f"stream {stream.name}"] = frozenset({stream.of})
     return Request(given["query"], given["key"], drawn["value"], None, streams, sides)
+
+
+def require_like_queries(request: Request, out: Tensor, where: str) -> None:
+    """Require an output with the shape of the queries, the dtype and device of the inputs, and only finite numbers.
+
+    Raises:
+        Violation: the output is not like that; the message begins with ``where``.
+    """
+    like = request.value if request.query is None else request.query
+    require(isinstance(out, Tensor), f"{where}: got {type(out).__name__}, not a tensor")
+    require(out.shape == like.shape, f"{where}: output {tuple(out.shape)}, queries {tuple(like.shape)}")
+    require(out.dtype == like.dtype, f"{where}: output {out.dtype}, inputs {like.dtype}")
+    require(out.device == like.device, f"{where}: output on {out.device}, inputs on {like.device}")
+    require_finite(out, f"{where}: output")
 
 
 def without_padded_queries(request: Request, out: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ BORDERS = (63, 64, 65, 127, 128, 129)
 """Lengths around the usual block sizes, at which every entry is checked."""
 
 CUTS = (1, *BORDERS, 255, 256, 257, 511, 512, 513, 1023, 1024)
-"""Positions at which a block could end."""
+"""Positions at or next to which a block may end."""
 
 ACROSS = (9, 65)
 """Numbers of queries in checks of cross-attention, where the number of keys differs."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attn_zoo.conformance.harness import require
-from attn_zoo.conformance.requests import Request, key_masks, without_padded_queries
+from attn_zoo.conformance.requests import Request, without_padded_queries
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 
@@ -82,8 +82,8 @@ def instances_share_nothing(subject: Subject) -> None:
 
 @attention_check("implementation")
 def earlier_calls_leave_no_trace(subject: Subject) -> None:
-    """Earlier calls, at any length or scale or in inference mode, change no output and block no gradient, even if the later call
-    uses the same tensors with new content; no call writes into the output of an earlier one."""
+    """Earlier calls, at any length or scale or in inference mode, change no output and block no gradient of a later call, even if
+    it uses the same tensors with new content; no call writes into the output of an earlier one."""
     for geometry in subject.plain_and_causal():
         fresh, used = subject.build(geometry), subject.build(geometry)
         request = subject.draw(fresh)
@@ -104,10 +104,9 @@ def earlier_calls_leave_no_trace(subject: Subject) -> None:
 @torch.no_grad()
 def _require_fresh_content(subject: Subject, module: Attention, where: str) -> None:
     """Replace the content of an earlier call's tensors in place, as a serving loop does, and compare with a call on new tensors."""
-    first, second = (subject.draw(module, batch=6, seed=seed) for seed in (7, 8))
-    if subject.card.can.key_padding:
-        mask = key_masks(module.geometry.keys, subject.device)
-        first, second = first.padded(mask), second.padded(mask.roll(1, dims=0))
+    first, second = (subject.draw_padded(module, seed=seed) for seed in (7, 8))
+    if second.key_valid is not None:
+        second = second.padded(second.key_valid.roll(1, dims=0))
     out = first.padded(None)(module)  # with a mask, the outputs are a copy
     kept = out.clone()
     second.padded(None)(module)
@@ -130,9 +129,9 @@ def calls_keep_no_tensors(subject: Subject) -> None:
         module = subject.build(geometry)
         held = []
         for seed in (1, 2):
-            request = subject.draw(module, seed=seed, batch=6)
-            if subject.card.can.key_padding:
-                request = request.padded(key_masks(geometry.keys, subject.device).roll(seed, dims=0))
+            request = subject.draw_padded(module, seed=seed)
+            if request.key_valid is not None:
+                request = request.padded(request.key_valid.roll(seed, dims=0))
             request(module)
             held.append({name: tensor.detach().clone() for name, tensor in _tensors_of(module)})
         kept = [name for name in held[1] if name not in held[0] or not _same(held[0][name], held[1][name])]

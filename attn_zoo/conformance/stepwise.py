@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attn_zoo.conformance.claims import must_raise_value_error
 from attn_zoo.conformance.harness import NotApplicable, Violation, require
-from attn_zoo.conformance.requests import Request, answers
+from attn_zoo.conformance.requests import Request, answers, require_like_queries
 from attn_zoo.conformance.sizes import CUTS
 from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
 from attn_zoo.contract import Attention, CarriedState, Geometry, UnsupportedError
@@ -21,8 +21,8 @@ from attn_zoo.contract import Attention, CarriedState, Geometry, UnsupportedErro
 
 @attention_check("variant")
 def steps_answer_as_one_call(subject: Subject) -> None:
-    """Steps token by token and in pieces of any length give the outputs and gradients of one call; where stepwise is not claimed,
-    steps are refused."""
+    """Steps token by token and in pieces of any length give the outputs and gradients of one call over the whole sequence; where
+    ``stepwise`` is not claimed, steps are refused."""
     if not subject.card.can.stepwise:
         module = subject.build(subject.plain_and_causal()[-1])
         must_refuse("stepwise (initial_state)", partial(module.initial_state, 3))
@@ -171,9 +171,7 @@ def empty_batches_step_or_are_refused(subject: Subject) -> None:
             outs.append(out)
             read = sum(each.shape[2] for each in outs)
             what = f"a step of no examples that ends at token {read}"
-            like = leaves.value if leaves.query is None else leaves.query
-            require(out.shape == like.shape, f"{what}: output {tuple(out.shape)}, queries {tuple(like.shape)}")
-            require(out.dtype == like.dtype, f"{what}: output {out.dtype}, inputs {like.dtype}")
+            require_like_queries(leaves, out, what)
             require(state.position == read, f"{what}: the state says it has read {state.position}")
             require(out.requires_grad, f"{what}: no gradient reaches any input")
         torch.cat(outs, dim=2).sum().backward()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from attn_zoo.conformance.harness import NotApplicable, Violation, require
-from attn_zoo.conformance.requests import Request, draw
+from attn_zoo.conformance.harness import NotApplicable, Violation, require, require_finite
+from attn_zoo.conformance.requests import Request, draw, key_masks
 from attn_zoo.conformance.sizes import BORDERS, Size, Sizes, drawn_sizes
 from attn_zoo.contract import FLA_DTYPE, Attention, AttentionCard, Geometry, UnsupportedError, unavailable
 from attn_zoo.registry import attention_options
@@ -42,7 +42,7 @@ class Subject:
     brief: bool = False
     """True to leave out the drawn sizes, for options that the kit varies."""
     moved: float = 0.0
-    """Distance of parameters from their initial values, relative to their size; see ``move_parameters``."""
+    """Distance of the parameters from their initial values, relative to their size; see ``move_parameters``."""
     traces: dict[tuple[str, bool, int], Any] = field(default_factory=dict, compare=False, repr=False)
     """Cache of the cost checks, so that they run each length once."""
 
@@ -122,6 +122,23 @@ class Subject:
         """Draw inputs for ``module``; see ``requests.draw``."""
         return draw(module, self.dtype, self.device, **settings)
 
+    def masks(self, keys: int) -> list[Tensor | None]:
+        """Masks for six examples: None, for no padding, and where padding is claimed a tensor of six kinds of padding."""
+        return [None, key_masks(keys, self.device)] if self.card.can.key_padding else [None]
+
+    def draw_padded(self, module: Attention, **settings: Any) -> Request:
+        """Draw six examples, each with another kind of padding where padding is claimed."""
+        return self.draw(module, batch=6, **settings).padded(self.masks(module.geometry.keys)[-1])
+
+    def dropouts(self) -> list[str]:
+        """Names of the options that are rates of dropout."""
+        names = [option.name for option in fields(self.options) if "dropout" in option.name]
+        return [name for name in names if isinstance(getattr(self.options, name), float)]
+
+    def without_dropout(self) -> Any:
+        """Options whose rates of dropout are zero."""
+        return replace(self.options, **dict.fromkeys(self.dropouts(), 0.0))
+
     @property
     def causal(self) -> bool:
         """True where a causal form is claimed and ``refuses`` does not exclude it for these options."""
@@ -175,6 +192,7 @@ class Subject:
                     yield geometry
 
     def _met(self) -> tuple[Size, ...]:
+        """Drawn sizes at which this subject is checked."""
         drawn = () if self.brief else self.sizes.all
         if self.interpreted:
             return tuple(replace(size, heads=1) for size in drawn if size.length <= max(BORDERS))
@@ -198,8 +216,7 @@ class Subject:
         limit = self.tolerance if tolerance is None else tolerance
         if got.numel() == 0:
             return 0.0
-        bad = int((~got.isfinite()).sum())
-        require(bad == 0, f"{what}: {bad} of {got.numel()} numbers are NaN or infinite")
+        require_finite(got, what)
         gap, size = (got - want).abs().max().item(), want.abs().max().item()
         relative = gap / size if size > 0 else gap
         require(

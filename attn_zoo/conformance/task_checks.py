@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import pickle
@@ -9,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -53,7 +55,7 @@ def task_checks(task: str | TaskCard) -> Iterator[Case]:
     for variant, given in {"default": {}, **card.variants}.items():
         built = card.build(make_options(f"task {card.name}", card.options, given))
         for name, check in TASK_CHECKS.items():
-            contract = (check.__doc__ or "").strip()
+            contract = " ".join((check.__doc__ or "").split())
             yield Case(card.name, name, contract, partial(_prove, check, built), variant=variant)
 
 
@@ -78,7 +80,8 @@ def _prove(check: TaskCheck, task: Task) -> str | None:
 
 @task_check
 def card_is_complete(task: Task) -> None:
-    """No fact is missing from the card, and every option has a default."""
+    """No text is missing from the card, the metric fits the problem, every option has a default, and the task accepts the options
+    of every level."""
     for name in ("name", "title", "version", "summary", "source", "licence", "metric"):
         require(getattr(task.card, name), f"the card says nothing under {name!r}")
     fit = METRICS[task.spec.problem]
@@ -86,23 +89,18 @@ def card_is_complete(task: Task) -> None:
     type(task.options)()
     require(task.card.levels, "the card has no level; a run needs one, which says how long to train")
     for name, level in task.card.levels.items():
-        _require_options(task.card, level.options, f"level {name}")
+        try:
+            make_options(f"task {task.card.name}", task.card.options, level.options)
+        except (LookupError, ValueError) as error:
+            raise Violation(f"level {name} proposes options that the task refuses: {error}") from error
     require(task.data_title, "data_title is empty; tables print it to name the data of a score")
-
-
-def _require_options(card: TaskCard, given: Mapping[str, Any], what: str) -> None:
-    """Require that options proposed by a card, such as those of a level, fit its options class."""
-    try:
-        make_options(f"task {card.name}", card.options, given)
-    except (LookupError, ValueError) as error:
-        raise Violation(f"{what} proposes options that the task refuses: {error}") from error
 
 
 @task_check
 def splits_are_disjoint(task: Task) -> str:
     """No input is in two splits."""
-    seen: dict[str, set[bytes]] = {split: set(_contents(task.examples(split))) for split in SPLITS}
-    for one, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
+    seen = {split: set(_contents(task.examples(split))) for split in SPLITS}
+    for one, other in combinations(SPLITS, 2):
         shared = len(seen[one] & seen[other])
         require(not shared, f"{shared} inputs are in both {one} and {other}")
     return ", ".join(f"{len(task.examples(split))} {split}" for split in SPLITS)
@@ -110,7 +108,7 @@ def splits_are_disjoint(task: Task) -> str:
 
 @task_check
 def labels_fit_the_spec(task: Task) -> str:
-    """Every example has labels of the stated kind and shape, at least one of them scored, and the training split has every
+    """Every example has labels of the stated kind and shape, at least one of them is scored, and the training split has every
     class."""
     spec = task.spec
     for split in SPLITS:
@@ -123,11 +121,11 @@ def labels_fit_the_spec(task: Task) -> str:
         _require_labels(split, labels, spec)
         asked = scored(labels)
         if spec.labels == "position":
-            require(bool(asked.any(dim=1).all()), f"{split} has an example without a scored position")
-        require(bool(asked.any()), f"{split} has no scored label")
+            require(asked.any(dim=1).all(), f"{split} has an example without a scored position")
+        require(asked.any(), f"{split} has no scored label")
         _require_values(split, labels[asked], spec)
     trained = task.examples("train").labels()
-    return _spread(trained[scored(trained)], task)
+    return _require_variety(trained[scored(trained)], task)
 
 
 def _require_labels(split: str, labels: Labels, spec: TaskSpec) -> None:
@@ -142,25 +140,25 @@ def _require_labels(split: str, labels: Labels, spec: TaskSpec) -> None:
     if several:
         require(labels.shape[-1] == spec.classes, f"{split} has {labels.shape[-1]} numbers per label, the spec says {spec.classes}")
     if spec.labels == "example":
-        require(not several or not bool(labels.isnan().any()), f"{split} has labels that are NaN; only labels of positions may be")
+        require(not labels.isnan().any(), f"{split} has labels that are NaN; only labels of positions may be")
 
 
 def _require_values(split: str, asked: Labels, spec: TaskSpec) -> None:
     """Require that scored labels are classes, 0 or 1 for each class, or finite numbers."""
     low, high, classes = float(asked.min()), float(asked.max()), spec.classes
     if spec.problem == "regression":
-        require(bool(asked.isfinite().all()), f"{split} has labels that are not finite")
+        require(asked.isfinite().all(), f"{split} has labels that are not finite")
     elif spec.problem == "multi_label":
-        require(bool(((asked == 0) | (asked == 1)).all()), f"{split} labels run from {low:g} to {high:g}; each must be 0 or 1")
+        require(((asked == 0) | (asked == 1)).all(), f"{split} labels run from {low:g} to {high:g}; each must be 0 or 1")
     else:
         require(low >= 0 and high < classes, f"{split} labels run from {low:g} to {high:g}, outside 0 to {classes - 1}")
 
 
-def _spread(trained: Labels, task: Task) -> str:
+def _require_variety(trained: Labels, task: Task) -> str:
     """Require that training labels hold every class, or several values of every number; return the finding in words."""
     if task.spec.problem == "regression":
         alike = (trained == trained[0]).all(dim=0)
-        require(not bool(alike.any()), f"numbers of the label that are the same in all of train: {alike.nonzero()[:, 0].tolist()}")
+        require(not alike.any(), f"numbers of the label that are the same in all of train: {alike.nonzero()[:, 0].tolist()}")
         return f"the variance in train is {', '.join(f'{float(v):.4g}' for v in trained.double().var(dim=0))}"
     if task.spec.problem == "multi_label":
         shares = trained.double().mean(dim=0)
@@ -169,25 +167,25 @@ def _spread(trained: Labels, task: Task) -> str:
         return f"a class is in {100 * float(shares.min()):.1f} to {100 * float(shares.max()):.1f} % of train"
     counts = torch.bincount(trained, minlength=task.spec.classes)
     if task.card.metric != "perplexity":  # rare words of a vocabulary may be in no training example
-        require(int(counts.min()) > 0, f"classes without a training example: {(counts == 0).nonzero()[:, 0].tolist()}")
+        require(counts.all(), f"classes without a training example: {(counts == 0).nonzero()[:, 0].tolist()}")
     return f"the largest class is {100 * float(counts.max() / counts.sum()):.1f} % of train"
 
 
 @task_check
 def inputs_fit_the_spec(task: Task) -> None:
     """Tokens are below the vocabulary, frames and images have the stated shape and finite values, and padding is at the end."""
+    kind, length = task.spec.inputs, task.spec.length
     for split in SPLITS:
         for batch in _pieces(task.examples(split)):
-            if isinstance(task.spec.inputs, Patches):
-                _require_images(split, batch, task.spec.inputs)
-            elif isinstance(task.spec.inputs, Frames):
-                _require_frames(split, batch, task.spec)
+            if isinstance(kind, Patches):
+                _require_images(split, batch, kind)
+            elif isinstance(kind, Frames):
+                _require_frames(split, batch, kind, length)
             else:
-                _require_tokens(split, batch, task.spec)
-    if isinstance(task.spec.inputs, Patches):
-        kind = task.spec.inputs
+                _require_tokens(split, batch, kind, length)
+    if isinstance(kind, Patches):
         positions = (kind.height // kind.patch) * (kind.width // kind.patch)
-        require(task.spec.length == positions, f"the spec says {task.spec.length} positions, the patches are {positions}")
+        require(length == positions, f"the spec says {length} positions, the patches are {positions}")
 
 
 def _pieces(examples: Examples, size: int = 2048) -> Iterator[Batch]:
@@ -204,18 +202,17 @@ def _require_images(split: str, batch: Batch, kind: Patches) -> None:
     require(batch.valid is None, f"{split} has a padding mask; images are never padded, so valid must be None")
 
 
-def _require_frames(split: str, batch: Batch, spec: TaskSpec) -> None:
-    assert isinstance(spec.inputs, Frames)
-    frames, channels = batch.inputs, spec.inputs.channels
+def _require_frames(split: str, batch: Batch, kind: Frames, length: int) -> None:
+    frames = batch.inputs
     require(frames.is_floating_point(), f"{split} frames are {frames.dtype}, not floating point")
     require(
-        frames.dim() == 3 and frames.shape[1] <= spec.length and frames.shape[2] == channels,
-        f"{split} frames have shape {tuple(frames.shape)}, not up to {spec.length} frames of {channels} channels",
+        frames.dim() == 3 and frames.shape[1] <= length and frames.shape[2] == kind.channels,
+        f"{split} frames have shape {tuple(frames.shape)}, not up to {length} frames of {kind.channels} channels",
     )
     require(frames.isfinite().all(), f"{split} holds values that are not finite")
     real = torch.ones(frames.shape[:2], dtype=torch.bool) if batch.valid is None else batch.valid
     _require_padding(split, batch, real)
-    require(not bool(frames[~real].any()), f"{split}: a frame of padding must be 0 in every channel")
+    require(not frames[~real].any(), f"{split}: a frame of padding must be 0 in every channel")
 
 
 def _require_padding(split: str, batch: Batch, real: Tensor) -> None:
@@ -225,22 +222,21 @@ def _require_padding(split: str, batch: Batch, real: Tensor) -> None:
     asked = scored(batch.labels)
     if asked.dim() == 2:
         require(asked.shape == real.shape, f"{split} labels have shape {tuple(batch.labels.shape)}, positions {tuple(real.shape)}")
-        require(bool(real[asked].all()), f"{split} has a scored label at padding")
+        require(real[asked].all(), f"{split} has a scored label at padding")
 
 
-def _require_tokens(split: str, batch: Batch, spec: TaskSpec) -> None:
-    assert isinstance(spec.inputs, Tokens | Pairs)
-    ids, axes = batch.inputs, 3 if isinstance(spec.inputs, Pairs) else 2
+def _require_tokens(split: str, batch: Batch, kind: Tokens | Pairs, length: int) -> None:
+    ids, axes = batch.inputs, 3 if isinstance(kind, Pairs) else 2
     require(
-        ids.dtype == torch.long and ids.dim() == axes and ids.shape[-1] <= spec.length,
-        f"{split} tokens are {ids.dtype} of shape {tuple(ids.shape)}, not integers with {axes} axes and up to {spec.length} long",
+        ids.dtype == torch.long and ids.dim() == axes and ids.shape[-1] <= length,
+        f"{split} tokens are {ids.dtype} of shape {tuple(ids.shape)}, not integers with {axes} axes and up to {length} long",
     )
     if axes == 3:
         require(ids.shape[1] == 2, f"{split} pairs hold {ids.shape[1]} sequences, not 2")
-    low, high, vocabulary = int(ids.min()), int(ids.max()), spec.inputs.vocabulary
+    low, high, vocabulary = int(ids.min()), int(ids.max()), kind.vocabulary
     require(low >= 0 and high < vocabulary, f"{split} tokens run from {low} to {high}, outside the vocabulary of {vocabulary}")
     real = torch.ones_like(ids, dtype=torch.bool) if batch.valid is None else batch.valid
-    require(bool((ids != 0).eq(real).all()), f"{split}: token 0 must stand for padding only, and valid must be False exactly there")
+    require((ids != 0).eq(real).all(), f"{split}: token 0 must stand for padding only, and valid must be False exactly there")
     _require_padding(split, batch, real)
 
 
@@ -264,32 +260,34 @@ def batches_keep_the_order(task: Task) -> None:
 def order_tells_nothing(task: Task) -> str:
     """Labels of neighbouring examples are no more alike than those of any two examples, so that the first examples of a split are a
     fair sample of it."""
-    worst = 0.0
     if task.spec.labels == "position":
         raise NotApplicable("the labels are per position, not per example")
+    worst = 0.0
     for split in SPLITS:
         labels = task.examples(split).labels()
-        if len(labels) < 2:
-            continue
-        if labels.is_floating_point():
-            worst = max(worst, _require_uncorrelated(split, labels))
-            continue
-        shares = torch.bincount(labels) / len(labels)
-        expected = float(shares.square().sum())
-        found = float((labels[1:] == labels[:-1]).float().mean())
-        spread = (expected * (1 - expected) / len(labels)) ** 0.5
-        require(
-            found <= expected + 6 * spread + 2 / len(labels),
-            f"{split}: {found:.0%} of neighbours share their class, {expected:.0%} would in random order; shuffle the examples",
-        )
-        worst = max(worst, found - expected)
+        if len(labels) > 1:
+            require_chance = _require_uncorrelated if labels.is_floating_point() else _require_mixed
+            worst = max(worst, require_chance(split, labels))
     if task.spec.problem != "classification":
         return f"neighbours correlate by at most {worst:.2f}"
     return f"neighbours share a class at most {100 * worst:.1f} points more often than any two"
 
 
+def _require_mixed(split: str, labels: Tensor) -> float:
+    """Return how much more often neighbours share a class than any two examples do, and require that chance explains it."""
+    shares = torch.bincount(labels) / len(labels)
+    expected = float(shares.square().sum())
+    found = float((labels[1:] == labels[:-1]).float().mean())
+    spread = (expected * (1 - expected) / len(labels)) ** 0.5
+    require(
+        found <= expected + 6 * spread + 2 / len(labels),
+        f"{split}: {found:.0%} of neighbours share their class, {expected:.0%} would in random order; shuffle the examples",
+    )
+    return found - expected
+
+
 def _require_uncorrelated(split: str, labels: Tensor) -> float:
-    """Return the largest correlation of labels with those of the next example, and require that it is no more than chance."""
+    """Return the largest correlation of labels with those of the next example, and require that chance explains it."""
     centred = (labels - labels.mean(dim=0)).double()
     found = float(((centred[1:] * centred[:-1]).sum(dim=0) / centred.square().sum(dim=0).clamp_min(1e-30)).max())
     require(
@@ -303,7 +301,7 @@ def _require_uncorrelated(split: str, labels: Tensor) -> float:
 def examples_are_reproducible(task: Task) -> str:
     """A task built again without caches has the same content and digests, and splits with different content have different
     digests."""
-    digests, made = [], {split: task.examples(split) for split in SPLITS}
+    made = {split: task.examples(split) for split in SPLITS}
     _forget(task)
     anew = type(task)(task.options)
     for split, first in made.items():
@@ -311,12 +309,11 @@ def examples_are_reproducible(task: Task) -> str:
         require(list(_contents(first)) == list(_contents(again)), f"{split} holds other inputs when the task is built again")
         require(_same(first.labels(), again.labels()), f"{split} holds other labels when the task is built again")
         require(first.digest() == again.digest(), f"{split} has another digest though its content is the same")
-        require(
-            re.fullmatch("[0-9a-f]{64}", first.digest()), f"{split} has the digest {first.digest()!r}, not a SHA-256 in hexadecimal"
-        )
-        digests.append(first.digest())
-    require(len(set(digests)) == len(SPLITS), "splits of different content have the same digest")
-    return f"test digest {digests[2][:12]}"
+        shown = f"{split} has the digest {first.digest()!r}, not a SHA-256 in hexadecimal"
+        require(re.fullmatch("[0-9a-f]{64}", first.digest()), shown)
+    digests = {first.digest() for first in made.values()}
+    require(len(digests) == len(SPLITS), "splits of different content have the same digest")
+    return f"test digest {made['test'].digest()[:12]}"
 
 
 @task_check
@@ -342,7 +339,7 @@ def augmentation_is_reproducible(task: Task) -> None:
     """Augmentation keeps the shapes and labels of a batch, follows the given generator and uses no other."""
     batch = task.examples("train").batch(range(min(8, len(task.examples("train")))))
     before = torch.random.get_rng_state()
-    made = [task.augment(_copy(batch), torch.Generator().manual_seed(5)) for _ in range(2)]
+    made = [task.augment(copy.deepcopy(batch), torch.Generator().manual_seed(5)) for _ in range(2)]
     require(torch.equal(before, torch.random.get_rng_state()), "augmentation draws from torch's global generator")
     for one in made:
         require(one.inputs.shape == batch.inputs.shape and one.inputs.dtype == batch.inputs.dtype, "augmentation changes shapes")
@@ -353,10 +350,6 @@ def augmentation_is_reproducible(task: Task) -> None:
 def _same(one: Labels, other: Labels) -> bool:
     """True where labels are equal; NaN equals NaN."""
     return one.dtype == other.dtype and torch.equal(one.nan_to_num(torch.inf), other.nan_to_num(torch.inf))
-
-
-def _copy(batch: Batch) -> Batch:
-    return Batch(batch.inputs.clone(), None if batch.valid is None else batch.valid.clone(), batch.labels.clone())
 
 
 @task_check
@@ -390,8 +383,9 @@ def slices_fit_their_split(task: Task) -> str:
 
 def _contents(examples: Examples) -> Iterator[bytes]:
     """Iterate over the digests of all inputs, in order."""
-    for row in (row for piece in _pieces(examples) for row in piece.inputs):
-        yield hashlib.blake2b(row.contiguous().numpy().tobytes(), digest_size=16).digest()
+    for piece in _pieces(examples):
+        for row in piece.inputs:
+            yield hashlib.blake2b(row.contiguous().numpy().tobytes(), digest_size=16).digest()
 
 
 def _forget(task: Task) -> None:

@@ -1,4 +1,4 @@
-"""Checks beyond initial parameters and variants: trained parameters, and options in no variant, at values of their types."""
+"""Checks beyond initial parameters and variants: moved parameters, and other values of the options that no variant sets."""
 
 from __future__ import annotations
 

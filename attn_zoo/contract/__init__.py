@@ -1,13 +1,7 @@
 """Interfaces of attentions, tasks and their cards. Imports only ``checks``, ``precision`` and ``shapes`` of the rest of the zoo."""
 
-from attn_zoo.contract.attention import (
-    Attention,
-    AttentionCard,
-    OptionsT,
-    check_floating,
-    choose_implementation,
-    hide_rows_without_keys,
-)
+from attn_zoo.contract.attention import Attention, OptionsT, check_floating
+from attn_zoo.contract.attention_card import AttentionCard, choose_implementation
 from attn_zoo.contract.carried import CarriedState, check_state
 from attn_zoo.contract.claims import FLOAT, Capabilities, Cost, Geometry, Stream
 from attn_zoo.contract.compressing import CompressingAttention, real_tokens
@@ -16,7 +10,7 @@ from attn_zoo.contract.errors import DamagedDataError, MissingDataError, Unknown
 from attn_zoo.contract.growth import Growth
 from attn_zoo.contract.implementations import FLA_DTYPE, IMPLEMENTATIONS, auto_may_take, auto_order, unavailable
 from attn_zoo.contract.length_maps import LengthMap, LengthMappedAttention, resample
-from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid, weighted_mean
+from attn_zoo.contract.masks import allowed_pairs, hide_rows_without_keys, softmax_over_valid, weighted_mean
 from attn_zoo.contract.memory import MemoryAttention, MemoryState
 from attn_zoo.contract.options import (
     Bound,
@@ -32,6 +26,7 @@ from attn_zoo.contract.options import (
     left_out,
     length_rules,
     plain_options,
+    share_of_length,
 )
 from attn_zoo.contract.redraw import RedrawnAttention
 from attn_zoo.contract.stack import StackedAttention
@@ -122,6 +117,7 @@ __all__ = [
     "real_tokens",
     "resample",
     "scored",
+    "share_of_length",
     "softmax_over_valid",
     "unavailable",
     "weighted_mean",

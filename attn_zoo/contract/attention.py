@@ -1,4 +1,4 @@
-"""Base class and card of every attention mechanism, and the validation of every call.
+"""Base class of every attention mechanism, which checks every call.
 
 Glossary, one meaning each: *queries*, *keys* are counts of positions; ``key_valid`` is True for a
 real token and False for padding; a *window* is the number of keys seen, the position itself
@@ -9,7 +9,7 @@ projections, which belong to the *layer* around it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Generic
 
 import torch
@@ -17,61 +17,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
+from attn_zoo.contract.attention_card import AttentionCard, choose_implementation
 from attn_zoo.contract.carried import CarriedState
-from attn_zoo.contract.claims import Capabilities, Cost, Geometry, Stream
+from attn_zoo.contract.claims import Geometry
 from attn_zoo.contract.errors import UnknownNameError, UnsupportedError
-from attn_zoo.contract.growth import Growth
-from attn_zoo.contract.implementations import auto_may_take, auto_order, unavailable
+from attn_zoo.contract.implementations import unavailable
+from attn_zoo.contract.masks import hide_rows_without_keys
 from attn_zoo.contract.options import check_bounds
 from attn_zoo.precision import autocast_dtype
 
 OptionsT = TypeVar("OptionsT", bound=Any, default=Any)
 """Options dataclass of a mechanism."""
-
-
-def _no_streams(geometry: Geometry, options: Any) -> tuple[Stream, ...]:
-    return ()
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionCard:
-    """Metadata of a mechanism, available without building it; read by CLI, Hydra, tables and the conformance kit."""
-
-    name: str
-    title: str
-    paper: str
-    """Authors, year and identifier: ``Wang et al. 2020, arXiv:2006.04768``."""
-    equation: str
-    """Equation or section of the paper that the code computes."""
-    can: Capabilities
-    time: Growth
-    memory: Growth
-    cost: Callable[[Geometry, Any], Cost]
-    options: type
-    """Plain dataclass of int, float, bool, str or enum fields, each with a default or ``by_length``.
-
-    ``__post_init__`` raises where a value breaks a rule."""
-    build: type[Attention]
-    implementations: tuple[str, ...] = ("eager",)
-    softmax_limit: Callable[[Geometry], Attention] | None = None
-    """Builder of the documented setting in which the mechanism equals softmax attention."""
-    reads: tuple[str, ...] = ("query", "key", "value")
-    """Inputs that influence the output; the layer makes no projection for the others, which may be None."""
-    streams: Callable[[Geometry, Any], tuple[Stream, ...]] = _no_streams
-    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Option sets besides the defaults that the conformance kit also checks."""
-    control: bool = False
-    """True for a control: it shows the score of a task without attention, and is not ranked among the contenders."""
-
-    @property
-    def counted_implementation(self) -> str:
-        """Implementation whose FLOPs ``cost`` states: ``tiled`` where there is a tiled form, else ``eager``."""
-        return "tiled" if "tiled" in self.implementations else "eager"
-
-    @property
-    def origin(self) -> str:
-        """Dotted path of the class, to find its source."""
-        return f"{self.build.__module__}:{self.build.__qualname__}"
 
 
 def check_floating(owner: str, name: str, tensor: object) -> None:
@@ -364,9 +320,7 @@ class Attention(nn.Module, Generic[OptionsT]):
     ) -> int:
         """Refuse tensors that do not fit each other or the card, and count the queries; ``start`` tokens were read before."""
         card, can, g = self.card, self.card.can, self.geometry
-        given = {"query": query, "key": key, "value": value}
-        check_floating(card.name, "value", value)
-        for name, tensor in given.items():
+        for name, tensor in {"value": value, "query": query, "key": key}.items():
             if tensor is None:
                 if name in card.reads:
                     raise ValueError(f"{card.name} needs the {name}; got None")
@@ -420,31 +374,5 @@ class Attention(nn.Module, Generic[OptionsT]):
             raise UnsupportedError(f"{self.card.name}: {reason}; choose another implementation of {offered}")
 
 
-def choose_implementation(
-    card: AttentionCard, geometry: Geometry, options: Any, device: torch.device, dtype: torch.dtype | None = None
-) -> str:
-    """Implementation for ``auto``: the first of ``auto_order`` that the card offers, the options allow and ``device`` can run.
-
-    Args:
-        dtype: dtype of the matrix products; None is torch's default.
-
-    Raises:
-        UnknownNameError: the card offers none that runs there.
-    """
-    for name in auto_order(device):
-        if name in card.implementations and auto_may_take(name, device, dtype) and not card.build.refuses(name, geometry, options):
-            return name
-    raise UnknownNameError(f"implementation of {card.name} that runs on {device.type}", "auto", card.implementations)
-
-
 def _no_steps(card: AttentionCard) -> str:
     return f"{card.name} carries no state from token to token; give it the whole sequence at once, or choose a stepwise attention"
-
-
-def hide_rows_without_keys(
-    out: Float[Tensor, "batch heads queries head_dim"], key_valid: Bool[Tensor, "batch keys"] | None
-) -> Float[Tensor, "batch heads queries head_dim"]:
-    """Set the outputs of examples whose keys are all padding to zero."""
-    if key_valid is None:
-        return out
-    return out.masked_fill(~key_valid.any(dim=-1)[:, None, None, None], 0)

@@ -42,3 +42,12 @@ def weighted_mean(sums: Float[Tensor, "..."], weights: Float[Tensor, "... 1"] | 
     if weights is None:
         sums, weights = sums[..., :-1], sums[..., -1:]
     return sums / weights.clamp(min=torch.finfo(weights.dtype).tiny ** 0.5)
+
+
+def hide_rows_without_keys(
+    out: Float[Tensor, "batch heads queries head_dim"], key_valid: Bool[Tensor, "batch keys"] | None
+) -> Float[Tensor, "batch heads queries head_dim"]:
+    """Set the outputs of examples whose keys are all padding to zero."""
+    if key_valid is None:
+        return out
+    return out.masked_fill(~key_valid.any(dim=-1)[:, None, None, None], 0)

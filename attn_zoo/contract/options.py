@@ -107,6 +107,16 @@ def by_length(words: str, number: Callable[[Geometry], int], bound: Bound = COUN
     return field(kw_only=True, metadata={_RULE: LengthRule(words, number), _BOUND: bound})
 
 
+def share_of_length(parts: int, *, most: int, least: int = 1, bound: Bound = COUNT) -> Any:
+    """Field of an options dataclass whose default is n / ``parts``, rounded down, from ``least`` to ``most``."""
+    return by_length(f"min({most}, n/{parts})", lambda g: max(least, min(most, g.keys // parts)), bound)
+
+
+def window_by_length() -> Any:
+    """Field of an options dataclass for an odd window, whose default reaches n / 8 keys to either side, at most 256."""
+    return by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1, WINDOW)
+
+
 def length_rules(options: type) -> Mapping[str, LengthRule]:
     """Rules of the fields of an options dataclass whose default follows the length, by field name."""
     return {option.name: option.metadata[_RULE] for option in fields(options) if _RULE in option.metadata}

@@ -74,7 +74,7 @@ def attention_page(name_: str, results: Results, folder: Path) -> str:
     """
     entry = card(name_)
     module = sys.modules[entry.build.__module__]
-    lead = " ".join((module.__doc__ or "").partition("\n\n")[0].split())
+    lead = " ".join((module.__doc__ or "").split())
     own_limit = entry.softmax_limit is not None and entry.softmax_limit.__doc__
     return render(
         "attention.md.j2",

@@ -50,7 +50,12 @@ def missing_pages(site: Path) -> Iterator[str]:
     for kind, names in (("attention", registry.attentions()), ("task", registry.task_names())):
         yield from (f"{kind} {name} has no page" for name in names if not (site / "generated" / kind / f"{name}.html").is_file())
     reference = "".join((site / "api" / f"{page}.html").read_text(encoding="utf-8") for page in ("build", "contract"))
-    for name in ("layer.MultiHeadAttention", "registry.build_attention", "contract.attention.AttentionCard", "contract.task.Task"):
+    for name in (
+        "layer.MultiHeadAttention",
+        "registry.build_attention",
+        "contract.attention_card.AttentionCard",
+        "contract.task.Task",
+    ):
         if f'id="attn_zoo.{name}"' not in reference:
             yield f"attn_zoo.{name} is not in the reference"
 

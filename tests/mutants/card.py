@@ -58,7 +58,7 @@ class RefusedByDefault(Projected):
         super().__init__(geometry, ProjectedOptions(projected_length=options.projected_length), implementation)
 
 
-@breaks("defaults_suit_every_length", "projected", "the method warnings doubts the defaults at")
+@breaks("defaults_suit_every_length", "projected", "the method warnings warns of the defaults at")
 class DoubtedByDefault(Projected):
     """Warns about its own default projected length for long inputs."""
 

@@ -1,4 +1,4 @@
-"""Clustered attention: yᵢ = softmax(q̄ᵀ K / √d) V with q̄ the mean of the queries in the cluster of i."""
+"""Clustered attention: yᵢ = Σⱼ softmaxⱼ(q̄·kⱼ / √d) vⱼ with q̄ the mean of the queries in the cluster of i."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attn_zoo.contract import Attention, Bound, Capabilities, Cost, DropoutOptions, Geometry, bounded, by_length, softmax_over_valid
+from attn_zoo.contract import Attention, Bound, Capabilities, Cost, DropoutOptions, Geometry, softmax_over_valid
+from attn_zoo.contract.options import bounded, share_of_length
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
@@ -19,7 +20,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 class Options(DropoutOptions):
     """Options of clustered attention. Dropout sets the same weights to zero for all queries of a cluster."""
 
-    clusters: int = by_length("min(100, n/4)", lambda g: max(1, min(100, g.keys // 4)))
+    clusters: int = share_of_length(4, most=100)
     """C, the number of clusters; an input of fewer tokens has one for each."""
     bits: int = bounded(32)
     """B, the number of bits in a query's hash, by which queries are clustered."""
@@ -30,7 +31,7 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of the hash and of k-means on its bits, which have no gradient, and of the centroids' attention to the keys."""
+    """FLOPs of the hash and of k-means on its bits, which have no gradient, and of attention from the centroids to the keys."""
     n, d, c = geometry.keys, geometry.head_dim, min(options.clusters, geometry.keys)
     cluster = 2 * n * options.bits * (d + (options.iterations + 1) * c)
     attend, h = 4 * c * n * d, geometry.heads

@@ -1,4 +1,7 @@
-"""Reformer (LSH attention): yᵢ = Σⱼ exp(qᵢ·kⱼ / √d - z) vⱼ over the j that some hash puts into chunks near i, kⱼ = qⱼ / |qⱼ|."""
+"""Reformer (LSH attention): yᵢ = Σⱼ exp(qᵢ·kⱼ / √d - z) vⱼ with kⱼ = qⱼ / |qⱼ| and z = log Σⱼ exp(qᵢ·kⱼ / √d).
+
+The sum is over the j that at least one hash sorts into the chunk of i or into the chunk before it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch import Tensor
 
 from attn_zoo.attention.content._hashing import BUCKETS, ROTATIONS, default_buckets, lsh_buckets, rotation_columns, take
 from attn_zoo.contract import FLOAT, Capabilities, Cost, DropoutOptions, Geometry, RedrawnAttention, softmax_over_valid
-from attn_zoo.contract.options import REDRAW, bounded, by_length
+from attn_zoo.contract.options import REDRAW, bounded, share_of_length
 from attn_zoo.kernels.buckets import Layout, most_chunks
 from attn_zoo.kernels.cpu.lsh import SELF_SCORE, Rule, attend_buckets, buckets_flops
 from attn_zoo.precision import without_autocast
@@ -33,10 +36,10 @@ class Duplicates(Enum):
 class Options(DropoutOptions):
     """Options of Reformer."""
 
-    chunk: int = by_length("min(64, n/8)", lambda g: max(1, min(64, g.keys // 8)))
-    """Size of a chunk in positions, m in the paper; they attend to each other and to the chunk before."""
+    chunk: int = share_of_length(8, most=64)
+    """Size of a chunk in positions, m in the paper; these attend to each other and to the chunk before."""
     buckets: int = bounded(0, BUCKETS)
-    """Number of buckets in each round, a power of two; 0 takes about length / (2 chunk), for the length it is built for."""
+    """Number of buckets in each round, a power of two; 0 takes about n / (2 chunk) for the length n that it is built for."""
     rounds: int = bounded(2)
     """Number of independent hashes, n_rounds in the paper."""
     duplicates: Duplicates = Duplicates.corrected
@@ -85,13 +88,13 @@ class Reformer(RedrawnAttention[Options]):
     Paper: Kitaev et al. 2020: Eq. 2 and 3 (attention over a set), Eq. 5 and 6 (bucket and chunk), Section 2 (shared-QK, chunks,
         rounds), Appendix A (rounds combined by their normalisers z and the correction log N for keys found more than once).
     Symbols: m → chunk, n_rounds → rounds, n_buckets → buckets, R → rotations.
-    Differs: the chunk before belongs to the same bucket (Eq. 6 alone also reaches into the bucket sorted before, so that later or
-        padded positions change which pairs are compared), and without causality a bucket's first chunk also sees its last, so
-        that no position goes unseen; each bucket starts a new chunk, and padding is left out; many buckets are products of
-        cross-polytope hashes of at most 16, where the paper's single hash costs N × buckets; by default buckets hold two chunks on
-        average, where the paper's hold half a chunk; a key found in N rounds counts only in the first of them, which equals the
-        paper's N times 1/N, with one dropout mask; rotations are kept, so that evaluation is deterministic, and redrawn in
-        training only with ``redraw``. Scores are divided by √d as in Eq. 1, which transformers' code leaves out.
+    Differs: each bucket starts a new chunk, and the chunk before is one of the same bucket; by Eq. 6 alone it may belong to the
+        bucket sorted before, so that later or padded positions change which pairs are compared. Without causality the first chunk
+        of a bucket also sees the last, so that every position is seen. Padding is left out. Many buckets are products of
+        cross-polytope hashes of at most 16, where the paper's single hash costs N × buckets. By default a bucket holds two chunks
+        on average, in the paper half a chunk. A key found in N rounds counts only in the first of them, which equals the paper's N
+        times 1/N and needs one dropout mask. Rotations are kept, so that evaluation is deterministic, and redrawn in training only
+        with ``redraw``. Scores are divided by √d as in Eq. 1, which transformers' code leaves out.
     """
 
     rotations: Float[Tensor, "heads rounds head_dim rotations"]

@@ -1,4 +1,7 @@
-"""Routing: yᵢ is the mean over the clusters of i of softmax attention among the w positions nearest to a cluster's centroid."""
+"""Routing attention: yᵢ = mean over the clusters c of i of Σⱼ softmaxⱼ(q̂ᵢ·q̂ⱼ √d) vⱼ over j in c, with q̂ = q / |q|.
+
+A cluster holds the w positions nearest to its centroid, so that a position may be in several clusters or in none.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sinkhorn attention: a block of queries sees its own keys, and keys that a balanced, soft permutation R of blocks sorts there."""
+"""Sinkhorn attention: Y_b = softmax(Q_b [K_b ; (R K)_b]ᵀ / √d) [V_b ; (R V)_b] for each block b.
+
+R is a soft permutation of the blocks: exponentials of scores between blocks, columns and rows of which are normalised in turn.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 LEAST = 1e-6
-"""Floor of the valid share by which a place in a sorted block is divided; below it the weight of the place is negligible."""
+"""Floor of the share of valid tokens, by which a place in a sorted block is divided; a place with a smaller share has hardly any
+weight."""
 
 
 @dataclass
@@ -28,7 +32,7 @@ class Options(DropoutOptions):
     block_scale: float = bounded(1.0, above_zero("multiplies √n"))
     """Factor of √n in blocks of b = block_scale · √n positions, for the length it is built for; at 1 both steps cost n^1.5."""
     balancing: int = bounded(8, at_least(1, "normalisations"))
-    """Number of normalisations of columns and rows of R in turn."""
+    """Number of times that first the columns and then the rows of R are normalised."""
     temperature: float = bounded(0.75, above_zero("divides scores"))
     """τ, the divisor of the scores of blocks; the lower, the nearer R is to a permutation."""
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, allowed_pairs, at_least, by_length, softmax_over_valid
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, allowed_pairs, softmax_over_valid
+from attn_zoo.contract.options import at_least, share_of_length
 from attn_zoo.kernels.cpu.topk import topk_attention
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -18,7 +19,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 class Options:
     """Options of top-k attention."""
 
-    kept: int = by_length("min(64, n/4)", lambda g: max(1, min(64, g.keys // 4)), at_least(1, "keys"))
+    kept: int = share_of_length(4, most=64, bound=at_least(1, "keys"))
     """k, the number of keys a query attends to; all keys where there are fewer."""
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
-from attn_zoo.contract import Cost, Geometry, LengthMap, LengthMappedAttention, UnsupportedError, added_later, by_length
+from attn_zoo.contract import Cost, Geometry, LengthMap, LengthMappedAttention, UnsupportedError, added_later, share_of_length
 from attn_zoo.contract.length_maps import Pair, mapped_cost
 from attn_zoo.contract.stack import read_by_layer
 from attn_zoo.kernels import along_length
@@ -50,7 +50,7 @@ class Sharing(Enum):
 class LowRankOptions:
     """Options of every attention to projected keys."""
 
-    projected_length: int = by_length("min(256, n/4)", lambda g: max(1, min(256, g.keys // 4)))
+    projected_length: int = share_of_length(4, most=256)
     """k, the number of projected keys."""
     projected_lengths: str = ""
     """k by layer and head, in place of ``projected_length``: layers separated by ``/``, heads by ``+``: 64/32, 8+4/4+2."""

@@ -8,18 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attn_zoo.contract import Attention, Capabilities, Cost, DropoutOptions, Geometry, at_least, by_length
+from attn_zoo.contract import Attention, Capabilities, Cost, DropoutOptions, Geometry, at_least, share_of_length
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
-UNITS = at_least(2, "the units that share out a position", advice="a single unit would give every position the same answer")
+UNITS = at_least(2, "units among which weights are divided", advice="a single unit would give every position the same output")
 
 
 @dataclass
 class Options(DropoutOptions):
     """Options of external attention."""
 
-    units: int = by_length("min(64, n/4)", lambda g: max(2, min(64, g.keys // 4)), UNITS)
+    units: int = share_of_length(4, most=64, least=2, bound=UNITS)
     """S, the number of memory units; 64 in the paper."""
     own_units: bool = False
     """Give each head its own units; the paper's heads share them."""

@@ -1,4 +1,7 @@
-"""Linformer with LSH: Y = softmax(Q [K_near ; E K]ᵀ / √d) [V_near ; F V], near in the order of hash buckets, kⱼ = qⱼ / |qⱼ|."""
+"""Linformer with LSH: Y = softmax(Q [K_near ; E K]ᵀ / √d) [V_near ; F V] with kⱼ = qⱼ / |qⱼ|.
+
+K_near are the keys of a window around the query in an order of positions by hash bucket.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from attn_zoo.attention.content._hashing import BUCKETS, ROTATIONS, default_buck
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.attention.low_rank._window import Few, attend_near, naive_attention
 from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, LengthMap
-from attn_zoo.contract.options import WIDE, WINDOW, bounded, by_length
+from attn_zoo.contract.options import WIDE, bounded, window_by_length
 from attn_zoo.kernels.cpu.window import band_flops
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -26,10 +29,10 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 class Options(LowRankOptions, DropoutOptions):
     """Options of Linformer with LSH."""
 
-    window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1, WINDOW)
-    """Keys in the window of a position, in the order of buckets, itself included; odd, so that both sides are equal."""
+    window: int = window_by_length()
+    """Number of keys in the window of a position, in the order of buckets, itself included; odd, so that both sides are equal."""
     buckets: int = bounded(0, BUCKETS)
-    """Number of buckets, a power of two; 0 takes about 2 length / window, for the length it is built for: one per half window."""
+    """Number of buckets, a power of two; 0 takes about 2 n / window for the length n that it is built for: one per half window."""
 
 
 def bucket_count(keys: int, options: Options) -> int:

@@ -1,4 +1,4 @@
-"""Linformer with a window: Y = softmax(Q [K near ; E K]ᵀ / √d) [V near ; F V], with the window's keys as K_near."""
+"""Linformer with a window: Y = softmax(Q [K_near ; E K]ᵀ / √d) [V_near ; F V], with K_near the keys in the query's window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.attention.low_rank._window import Few, attend_near, naive_attention, within
 from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, LengthMap
-from attn_zoo.contract.options import WIDE, WINDOW, by_length
+from attn_zoo.contract.options import WIDE, window_by_length
 from attn_zoo.kernels.cpu.window import band_flops
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
@@ -20,8 +20,8 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 class Options(LowRankOptions, DropoutOptions):
     """Options of Linformer with a window."""
 
-    window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1, WINDOW)
-    """Keys in the window of a position, itself included; odd, so that both sides are equal."""
+    window: int = window_by_length()
+    """Number of keys in the window of a position, itself included; odd, so that both sides are equal."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:

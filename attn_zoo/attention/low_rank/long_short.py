@@ -1,4 +1,7 @@
-"""Long-short: Y = softmax(Q [K near ; PᵀK]ᵀ / √d) [V near ; PᵀV], with P = softmax(K W) over positions."""
+"""Long-short: Y = softmax(Q [K_near ; PᵀK]ᵀ / √d) [V_near ; PᵀV], with P = softmax(K W) over positions.
+
+K_near are the keys of a window around the query.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch import Tensor, nn
 
 from attn_zoo.attention.low_rank._window import Few, attend_near, naive_attention, within
 from attn_zoo.contract import Attention, Capabilities, Cost, DropoutOptions, Geometry, softmax_over_valid
-from attn_zoo.contract.options import WIDE, WINDOW, at_least, by_length
+from attn_zoo.contract.options import WIDE, at_least, share_of_length, window_by_length
 from attn_zoo.kernels.cpu.window import band_flops
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
@@ -24,9 +27,9 @@ RANK = at_least(1, "projected keys", advice="use attention=longformer with globa
 class Options(DropoutOptions):
     """Options of long-short attention."""
 
-    window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1, WINDOW)
-    """Keys in the window of a position, itself included; odd, so that both sides are equal."""
-    rank: int = by_length("min(64, n/8)", lambda g: max(1, min(64, g.keys // 8)), RANK)
+    window: int = window_by_length()
+    """Number of keys in the window of a position, itself included; odd, so that both sides are equal."""
+    rank: int = share_of_length(8, most=64, bound=RANK)
     """r, the number of projected keys."""
     norms: bool = True
     """Apply a layer norm to the keys and values of the window and another to the projected ones, so that scales match."""

@@ -17,20 +17,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry, Stream, softmax_over_valid
-from attn_zoo.contract.options import at_least, by_length
+from attn_zoo.contract.options import at_least, share_of_length
 from attn_zoo.kernels.cpu._chunks import filled, in_blocks, into_chunks
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
-PACKED = at_least(2, "the packed tokens that a query chooses from", advice="a single one would be the same answer for all queries")
+PACKED = at_least(2, "the packed tokens that a query sees", advice="a single one would give every query the same output")
 
 
 @dataclass
 class Options(DropoutOptions):
     """Options of Luna. Dropout applies to the weights of packed tokens, and needs the form without causality."""
 
-    packed_length: int = by_length("min(256, n/4)", lambda g: max(2, min(256, g.keys // 4)), PACKED)
+    packed_length: int = share_of_length(4, most=256, least=2, bound=PACKED)
     """l, the number of learned queries that pack the tokens."""
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, Bound, Capabilities, Cost, Geometry, bounded, by_length, softmax_over_valid
+from attn_zoo.contract import Attention, Bound, Capabilities, Cost, Geometry, bounded, share_of_length, softmax_over_valid
 from attn_zoo.kernels.sdpa import sdpa_over_valid
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -27,7 +27,7 @@ KERNEL = Bound(
 class Options:
     """Options of Nyströmformer."""
 
-    landmarks: int = by_length("min(64, n/4)", lambda g: max(1, min(64, g.keys // 4)))
+    landmarks: int = share_of_length(4, most=64)
     """m, the number of landmarks; an input of fewer tokens has one landmark for each."""
     iterations: int = bounded(6)
     """Number of iterations for the pseudo-inverse."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attn_zoo.attention.recurrent._moving_average import moving_average, moving_average_flops
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry
 from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid
-from attn_zoo.contract.options import bounded, by_length
+from attn_zoo.contract.options import bounded, share_of_length
 from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -27,8 +27,8 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 class Options(DropoutOptions):
     """Options of MEGA."""
 
-    chunk: int = by_length("min(128, n/4)", lambda g: max(1, min(128, g.keys // 4)))
-    """c, positions that see each other in the softmax; 128 on most tasks of the paper. As many as tokens give full attention."""
+    chunk: int = share_of_length(4, most=128)
+    """c, the number of positions in a chunk; 128 on most tasks of the paper. One chunk of all tokens is full attention."""
     expansion: int = bounded(16)
     """h, the number of averages per channel."""
 

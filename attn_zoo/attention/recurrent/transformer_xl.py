@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry, check_state
 from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid
-from attn_zoo.contract.options import at_least, by_length
+from attn_zoo.contract.options import at_least, share_of_length
 from attn_zoo.kernels.cpu.segments import Distances, Segmentation, attend_segments, segment_flops
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -27,9 +27,9 @@ LONGEST_WAVE = 10000.0
 class Options(DropoutOptions):
     """Options of Transformer-XL."""
 
-    segment: int = by_length("min(512, n/4)", lambda g: max(1, min(512, g.keys // 4)))
+    segment: int = share_of_length(4, most=512)
     """Length of a segment in positions; segments begin at its multiples."""
-    memory: int = by_length("min(512, n/4)", lambda g: max(1, min(512, g.keys // 4)), at_least(0, "cached positions"))
+    memory: int = share_of_length(4, most=512, bound=at_least(0, "cached positions"))
     """Number of positions before a segment whose keys and values are cached for it."""
     relative: bool = True
     """Add relative position scores; otherwise scores are q·k / √d."""

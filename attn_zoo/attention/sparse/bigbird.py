@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Pattern
-from attn_zoo.contract import Bound, Capabilities, Cost, DropoutOptions, Geometry, at_least, bounded, by_length
+from attn_zoo.contract import Bound, Capabilities, Cost, DropoutOptions, Geometry, at_least, bounded, share_of_length
 from attn_zoo.registry import register_attention
 
 ODD = Bound(lambda w: w > 0 and w % 2 == 1, "counts the block of the query and as many on either side, so it is odd")
@@ -20,7 +20,7 @@ EVEN = Bound(lambda g: g >= 0 and g % 2 == 0, "counts as many first as last bloc
 class Options(DropoutOptions):
     """Options of BigBird."""
 
-    block: int = by_length("min(64, n/16)", lambda g: max(1, min(64, g.keys // 16)))
+    block: int = share_of_length(16, most=64)
     """Size of a block in positions, b in the paper; 64 there."""
     window_blocks: int = bounded(3, ODD)
     """Number of blocks in the window, the own one included, w in the paper; odd, so that both sides are equal."""

@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Pattern
-from attn_zoo.contract import Bound, Capabilities, Cost, DropoutOptions, Geometry, at_least, bounded, by_length
+from attn_zoo.contract import Bound, Capabilities, Cost, DropoutOptions, Geometry, at_least, bounded, share_of_length
 from attn_zoo.registry import register_attention
 
 BLOCKS = at_least(0, "blocks")
@@ -20,7 +20,7 @@ SEED = Bound(lambda seed: 0 <= seed < 2**31, f"is a whole number from 0 to {2**3
 class Options(DropoutOptions):
     """Options of block-sparse attention."""
 
-    block: int = by_length("min(64, n/16)", lambda g: max(1, min(64, g.keys // 16)))
+    block: int = share_of_length(16, most=64)
     """Size of a block in positions."""
     local_blocks: int = bounded(1, BLOCKS)
     """Number of visible blocks on each side of the own one; causal: on the left."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Pattern
-from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, at_least, bounded, by_length
+from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, at_least, bounded, share_of_length
 from attn_zoo.registry import register_attention
 
 
@@ -13,7 +13,7 @@ from attn_zoo.registry import register_attention
 class Options(DropoutOptions):
     """Options of local attention."""
 
-    block: int = by_length("min(256, n/4)", lambda g: max(1, min(256, g.keys // 4)))
+    block: int = share_of_length(4, most=256)
     """Size of a block in positions, which see each other."""
     neighbours: int = bounded(0, at_least(0, "blocks on either side"))
     """Number of visible blocks on each side of the own one; causal: on the left."""

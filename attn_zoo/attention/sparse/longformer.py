@@ -14,7 +14,7 @@ from torch import Tensor
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
 from attn_zoo.contract import FLOAT, Capabilities, Cost, DropoutOptions, Geometry, Stream
 from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid
-from attn_zoo.contract.options import WIDE, WINDOW, at_least, bounded, by_length
+from attn_zoo.contract.options import WIDE, at_least, bounded, window_by_length
 from attn_zoo.kernels.cpu import window as band
 from attn_zoo.kernels.flex import MaskMod
 from attn_zoo.registry import register_attention
@@ -25,7 +25,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 class Options(DropoutOptions):
     """Options of Longformer."""
 
-    window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1, WINDOW)
+    window: int = window_by_length()
     """Number of keys that a position sees, itself included; odd, so that both sides are equal. Causal: itself and those before."""
     dilation: int = bounded(1)
     """Distance between adjacent keys of a window, in positions."""

@@ -1,0 +1,79 @@
+"""Card of an attention mechanism, and the choice among the implementations that it offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from attn_zoo.contract.claims import Capabilities, Cost, Geometry, Stream
+from attn_zoo.contract.errors import UnknownNameError
+from attn_zoo.contract.growth import Growth
+from attn_zoo.contract.implementations import auto_may_take, auto_order
+
+if TYPE_CHECKING:
+    from attn_zoo.contract.attention import Attention
+
+
+def _no_streams(geometry: Geometry, options: Any) -> tuple[Stream, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCard:
+    """Metadata of a mechanism, available without building it; read by CLI, Hydra, tables and the conformance kit."""
+
+    name: str
+    title: str
+    paper: str
+    """Authors, year and identifier: ``Wang et al. 2020, arXiv:2006.04768``."""
+    equation: str
+    """Equation or section of the paper that the code computes."""
+    can: Capabilities
+    time: Growth
+    memory: Growth
+    cost: Callable[[Geometry, Any], Cost]
+    options: type
+    """Plain dataclass of int, float, bool, str or enum fields, each with a default or ``by_length``.
+
+    ``__post_init__`` raises where a value breaks a rule."""
+    build: type[Attention]
+    implementations: tuple[str, ...] = ("eager",)
+    softmax_limit: Callable[[Geometry], Attention] | None = None
+    """Builder of the documented setting in which the mechanism equals softmax attention."""
+    reads: tuple[str, ...] = ("query", "key", "value")
+    """Inputs that influence the output; the layer makes no projection for the others, which may be None."""
+    streams: Callable[[Geometry, Any], tuple[Stream, ...]] = _no_streams
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Option sets besides the defaults that the conformance kit also checks."""
+    control: bool = False
+    """True for a control: it shows the score of a task without attention, and is not ranked among the contenders."""
+
+    @property
+    def counted_implementation(self) -> str:
+        """Implementation whose FLOPs ``cost`` states: ``tiled`` where there is a tiled form, else ``eager``."""
+        return "tiled" if "tiled" in self.implementations else "eager"
+
+    @property
+    def origin(self) -> str:
+        """Dotted path of the class, to find its source."""
+        return f"{self.build.__module__}:{self.build.__qualname__}"
+
+
+def choose_implementation(
+    card: AttentionCard, geometry: Geometry, options: Any, device: torch.device, dtype: torch.dtype | None = None
+) -> str:
+    """Implementation for ``auto``: the first of ``auto_order`` that the card offers, the options allow and ``device`` can run.
+
+    Args:
+        dtype: dtype of the matrix products; None is torch's default.
+
+    Raises:
+        UnknownNameError: the card offers none that runs there.
+    """
+    for name in auto_order(device):
+        if name in card.implementations and auto_may_take(name, device, dtype) and not card.build.refuses(name, geometry, options):
+            return name
+    raise UnknownNameError(f"implementation of {card.name} that runs on {device.type}", "auto", card.implementations)
