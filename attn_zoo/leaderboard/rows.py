@@ -319,6 +319,11 @@ class Table:
         return 1 if self.higher_is_better else -1
 
     @property
+    def control_row(self) -> Row | None:
+        """Row of the best control; None without one, or where the table shows another attention only."""
+        return next((row for row in self.rows if row.label == self.control), None)
+
+    @property
     def data_title(self) -> str:
         """Title of the data; the source where older records name no data."""
         return str(self.task.get("data") or self.task.get("source", "unknown"))

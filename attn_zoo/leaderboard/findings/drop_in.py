@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
 from attn_zoo.leaderboard.findings.abilities import BASELINE
 from attn_zoo.leaderboard.findings.needs import Answer, Choice, Gain
@@ -80,11 +81,11 @@ def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collecti
 def _students(points: Sequence[Mapping[str, Any]], *, control: bool) -> dict[str, tuple[Mapping[str, Any], _Row]]:
     """First point of each student and its qualities by seed, by label; students that failed at a seed are left out."""
     mine = [point for point in points if point["control"] == control and point["attention"] != BASELINE]
-    starts = {label: {point["init"] for point in mine if point["label"] == label} for label in {p["label"] for p in mine}}
+    starts = grouped((point["label"], point["init"]) for point in mine)
     rows: dict[str, tuple[Mapping[str, Any], _Row]] = {}
     failed = set()
     for point in mine:
-        several = len(starts[point["label"]]) > 1
+        several = len(set(starts[point["label"]])) > 1
         label = f"{point['label']} (init={point['init']})" if several else str(point["label"])
         if point["failed"] or _STAGE not in point["stages"]:
             failed.add(label)

@@ -12,7 +12,7 @@ from typing import Any
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.heatmap.costs import measured_columns, recorded_columns
-from attn_zoo.leaderboard.heatmap.model import HeatMap, heat_map
+from attn_zoo.leaderboard.heatmap.model import HeatMap, heat_map, numbered
 from attn_zoo.leaderboard.plots import cost, curves, overall, tradeoff
 from attn_zoo.leaderboard.plots.axes import MECHANISM, RECORDED, CostAxis
 from attn_zoo.leaderboard.plots.style import SIZE, Style, style_of
@@ -80,13 +80,7 @@ def overalls(found: HeatMap) -> Iterator[Picture]:
 def pictures(tables: Sequence[Table], number: int) -> Iterator[Picture]:
     """Figures of table ``number``, one for each cost and each kind of learning curve that at least one of its rows has."""
     table = tables[number]
-    names = [t.task["name"] for t in tables]
-    stem = (
-        table.task["name"]
-        if names.count(table.task["name"]) == 1
-        else f"{table.task['name']}-{names[: number + 1].count(table.task['name'])}"
-    )
-    stem = re.sub(r"[^A-Za-z0-9_.-]", "_", stem)
+    stem = re.sub(r"[^A-Za-z0-9_.-]", "_", numbered([t.task["name"] for t in tables], "-")[number])
     for name in cost.AXES:
         scored = [row for row in table.rows if row.scores.test]
         told = [row for row in scored if cost.cost_of(row, name) is not None]
