@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
-from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, holm, pair_p_values, paired
+from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, holm, pair_p_values, paired, t_quantile
 from attn_zoo.records import RunRecord
 
 LEVEL = 0.05
@@ -131,11 +131,9 @@ def _least(found: Estimate, grain: float, tests: int) -> float:
 
     The spread is taken as at least that which rounding to ``grain`` gives a difference of two figures, as in ``pair_p_values``.
     """
-    from scipy.special import stdtrit  # imported here: takes half a second, and most commands do not need it
-
     assert found.half_width is not None, "only several seeds have an interval"
-    error = found.half_width / float(stdtrit(found.count - 1, (1 + CONFIDENCE) / 2))
-    return max(error, grain / math.sqrt(6 * found.count)) * float(stdtrit(found.count - 1, 1 - LEVEL / tests))
+    error = found.half_width / t_quantile(found.count - 1, (1 + CONFIDENCE) / 2)
+    return max(error, grain / math.sqrt(6 * found.count)) * t_quantile(found.count - 1, 1 - LEVEL / tests)
 
 
 def cost_changes(a: Mapping[int, RunRecord], b: Mapping[int, RunRecord], tolerance: float) -> tuple[Change, ...]:

@@ -34,7 +34,7 @@ def spread(cell: Cell, table: Table) -> str:
     if row is None or row.scores.test is None:
         return ""
     if row.scores.failures:
-        return f"{len(row.scores.seeds)}/{len(row.scores.seeds) + len(row.scores.failures)}"
+        return f"{len(row.scores.seeds)}/{row.scores.runs}"
     half = row.scores.test.half_width
     if half is None:
         return ""
