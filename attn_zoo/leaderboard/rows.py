@@ -166,11 +166,11 @@ class Standing:
     ties: str = ""
     """Tie letters; ranked rows that share one do not differ significantly."""
     unranked: str | None = None
-    """Reason why a contender has no rank, where the table has ranks."""
+    """Reason why a contender has no rank although the table has ranks; else None."""
     dominated_by: tuple[str, ...] = ()
     """Labels of rows that are no worse in score and in every comparable cost, and better in one."""
     fronts: tuple[str, ...] = ()
-    """Costs, of ``COSTS``, for which no comparable row has a better score for as little."""
+    """Costs, keys of ``COSTS``, for which the row is on the Pareto front."""
 
     @property
     def letters(self) -> str:
@@ -299,14 +299,14 @@ class Table:
     best_control: float | None
     """Mean score of the best control."""
     softmax_flops: int | None
-    """FLOPs an example of the softmax row, the yardstick of cost."""
+    """FLOPs per example of the softmax row, with which the FLOPs of other rows are compared."""
     rows: tuple[Row, ...]
     """Contenders, the best first, then controls."""
     ranking: Ranking
     boards: Mapping[str, Board]
     """Boards by cost: ``time``, ``FLOPs`` and ``memory``, as far as the records hold these costs."""
     at: tuple[Board, ...] = ()
-    """Boards of time, one for each time of training that was asked for."""
+    """Boards of training time, one for each time that was asked for."""
 
     @property
     def higher_is_better(self) -> bool:

@@ -21,8 +21,6 @@ _DIRECTIONS = (
 )
 _LEADER = 10.0
 """Distance in points beyond which a leader line joins a label to its marker."""
-
-
 _LONG = 20
 """Greatest number of letters of a label on one line."""
 _MARGIN, _MARK = 4.0, 11.0

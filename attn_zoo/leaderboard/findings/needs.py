@@ -131,7 +131,7 @@ class Answer:
     chosen: tuple[Choice, ...]
     """Mechanisms that qualify, the best choice first."""
     nearest: Choice | None
-    """Cheaper mechanism with the smallest greatest loss; None where one qualifies or none can be judged."""
+    """Cheaper mechanism that loses least at its worst task; None where a mechanism qualifies or none can be judged."""
 
 
 Pricing = Callable[[str, Sequence[Ability]], Cost | None]

@@ -25,7 +25,7 @@ class Cell:
     shade: float | None
     """Shade from 0, at the best control and below, to 1; None where the column is not shaded or there is no score."""
     leads: bool
-    """True if no row is better beyond noise, or without ranks in its mean; False where no mechanism beats the best control."""
+    """True if no row is better beyond noise (without ranks: in its mean); False where no mechanism beats the best control."""
     marked: bool
     """True if this is the best control, where shade begins."""
 
@@ -54,7 +54,7 @@ class Line:
     costs: tuple[str, ...]
     """Costs as text; empty where unknown."""
     average: Estimate | None
-    """Average over tasks; None where it would be over other cells than the averages of other rows."""
+    """Average over tasks; None where the cells belong to several rows, or their row has none (see ``averages``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,8 @@ class Line:
     """Low end, mean and high end of the interval, in shares of the table's axis."""
     cells: tuple[Cell, ...]
     runs: tuple[Run, ...]
-    again: str
+    command: str
+    """Command that runs the row again; empty where its records have no files."""
     published: tuple[str, ...]
     """Published figures, each with the differences of its setting."""
     costs: tuple[tuple[str, str], ...]
@@ -77,7 +78,7 @@ class Section:
     """Label of each ranked row, and for every row above it whether they differ, with the difference and its corrected p value."""
     facts: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
-    of_boards: tuple[str, ...]
+    board_notes: tuple[str, ...]
     literature: tuple[str, ...]
 
 
@@ -107,7 +108,7 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
             whisker=_whisker(row, ends),
             cells=tuple(column.cell(row) for column in heads),
             runs=tuple(runs.lines(row, table)),
-            again=runs.again(row) if row.provenance.files else "",
+            command=runs.command(row) if row.provenance.files else "",
             published=tuple(difference_lines(compared, published[row.label])) if compared and row.label in published else (),
             costs=_costs(row),
         )
@@ -127,7 +128,7 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
         pairs=_pairs(table),
         facts=_facts(table),
         notes=(*warning_notes(table), *tuned_notes(table, table.rows)),
-        of_boards=tuple(budget_notes(table)[1:]),
+        board_notes=tuple(budget_notes(table)[1:]),
         literature=tuple(_literature(table, compared)),
     )
 

@@ -16,7 +16,7 @@ from attn_zoo.plotting.theme import INK, MARKERS, MUTED, SERIES, clipped
 SIZE = (4.7, 3.5)
 """Width and height of one figure in inches."""
 FIRST = ("softmax", "linformer")
-"""Attentions with a name in every figure."""
+"""Attentions that are named in every figure, however many rows it shows."""
 
 
 @dataclass(frozen=True, slots=True)
