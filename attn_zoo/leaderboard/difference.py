@@ -16,7 +16,7 @@ from attn_zoo.leaderboard.tuned import rows_of_tables, without_seed
 from attn_zoo.records import RunRecord
 
 TOLERANCE = 0.01
-"""Largest drop of a score that never counts as worse: absolute for shares, relative to A's mean for other metrics."""
+"""Largest loss of score that never counts as worse: absolute for shares, relative to A's mean for other metrics."""
 COST_TOLERANCE = 0.1
 """Largest relative rise of a measured cost that never counts as worse."""
 
@@ -164,7 +164,7 @@ def _rows(records: Iterable[RunRecord]) -> dict[str, _Runs]:
 
 
 def _partners(before: Mapping[str, _Runs], after: Mapping[str, _Runs]) -> dict[str, str]:
-    """Pair a row only in A with a row only in B where each side has exactly one such row of the same attention and task."""
+    """Pair a row that is only in A with one that is only in B, where each has exactly one such row of the attention and task."""
     alone: dict[tuple[str, str], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
     for side, rows, other in ((0, before, after), (1, after, before)):
         for key, runs in rows.items():

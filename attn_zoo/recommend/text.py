@@ -156,7 +156,7 @@ def _evidence(found: Recommendation) -> Iterator[str]:
     yield from _block("Refused", [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()])
     yield from _block("Doubts", list(dict.fromkeys(_doubts(found))))
     yield from _block(
-        "Read", ["FLOPs are those of the mechanisms alone, without projections, with the sizes that the cards' rules give"]
+        "Note", ["FLOPs are those of the mechanisms alone, without projections, with the sizes that the cards' rules give"]
     )
 
 

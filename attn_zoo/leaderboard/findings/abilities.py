@@ -22,7 +22,7 @@ Verdict = Literal["better", "as good", "above controls", "worse", "no better", "
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """A task in one direction of reading, with one row for each mechanism."""
+    """A task, causal or read both ways, with one row for each mechanism."""
 
     name: str
     """Unique name."""

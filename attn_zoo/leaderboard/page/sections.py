@@ -47,7 +47,7 @@ class Line:
     score: str
     unit: str
     whisker: tuple[float, float, float] | None
-    """Low end, mean and high end of the interval, in shares of the table's axis."""
+    """Positions of the interval's low end, mean and high end on the table's axis, from 0 to 1."""
     cells: tuple[Cell, ...]
     runs: tuple[Run, ...]
     command: str
@@ -68,7 +68,7 @@ class Section:
     """Unit after the name of the metric."""
     chance: str
     chance_at: float | None
-    """Chance in shares of the axis of the whiskers."""
+    """Position of chance on the axis of the whiskers, from 0 to 1."""
     columns: tuple[Column, ...]
     rows: tuple[Line, ...]
     parts: Grid

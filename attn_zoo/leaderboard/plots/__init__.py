@@ -81,14 +81,12 @@ def pictures(tables: Sequence[Table], number: int) -> Iterator[Picture]:
     """Figures of table ``number``, one for each cost and each kind of learning curve that at least one of its rows has."""
     table = tables[number]
     stem = re.sub(r"[^A-Za-z0-9_.-]", "_", numbered([t.task["name"] for t in tables], "-")[number])
-    for name in cost.AXES:
-        scored = [row for row in table.rows if row.scores.test]
-        told = [row for row in scored if cost.cost_of(row, name) is not None]
-        if told:
-            title = f"{table.task['title']}: {table.task['metric']} against {cost.AXES[name][0]}"
-            fill = partial(cost.draw_cost, table=table, cost=name)
-            words, caption = cost.AXES[name][0], _cost_caption(name, told, scored)
-            yield Picture(f"{stem}-{name.lower()}", "cost", name, words, title, caption, SIZE, fill, (table,))
+    scored = [row for row in table.rows if row.scores.test]
+    for name, (said, _) in cost.AXES.items():
+        if told := [row for row in scored if cost.cost_of(row, name) is not None]:
+            title = f"{table.task['title']}: {table.task['metric']} against {said}"
+            fill, caption = partial(cost.draw_cost, table=table, cost=name), _cost_caption(name, told, scored)
+            yield Picture(f"{stem}-{name.lower()}", "cost", name, said, title, caption, SIZE, fill, (table,))
     for name, (said, _) in curves.AXES.items():
         if drawn := curves.curves_of(table, name):
             title = f"{table.task['title']}: validation against {said}"

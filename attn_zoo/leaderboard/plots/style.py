@@ -11,7 +11,7 @@ from attn_zoo.leaderboard.metrics import bounds, style
 from attn_zoo.leaderboard.render.text import is_share, unit
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.statistics import Estimate
-from attn_zoo.plotting.theme import INK, MARKERS, MUTED, SERIES, clipped
+from attn_zoo.plotting.theme import INK, MARKERS, MUTED, SERIES
 
 SIZE = (4.7, 3.5)
 """Width and height of one figure in inches."""
@@ -57,9 +57,9 @@ def scale_of(table: Table) -> float:
 
 def interval(found: Estimate, table: Table) -> tuple[float, float]:
     """Ends of an estimate's interval as drawn, within the bounds of the metric."""
-    scale, width = scale_of(table), found.half_width
-    least, most = bounds(table.task["metric"])
-    return clipped(found.mean * scale, None if width is None else width * scale, (scale * least, scale * most))
+    scale, (least, most) = scale_of(table), bounds(table.task["metric"])
+    mean, spread = found.mean * scale, (found.half_width or 0.0) * scale
+    return max(scale * least, mean - spread), min(scale * most, mean + spread)
 
 
 def near_bounds(table: Table, low: float, high: float, most: float = 101.5) -> tuple[float, float]:
