@@ -18,7 +18,7 @@ from attn_zoo.leaderboard.pareto import with_fronts
 from attn_zoo.leaderboard.ranking import ranked
 from attn_zoo.leaderboard.rows import Block, Costs, CurvePoint, Failure, Provenance, Row, Scores, Table
 from attn_zoo.leaderboard.statistics import Estimate, estimate, paired
-from attn_zoo.leaderboard.tuned import found_settings, own_options, rows_of_tables, shared_budget
+from attn_zoo.leaderboard.tuned import found_settings, own_options, records_of_rows, shared_budget
 from attn_zoo.records import ModelSpec, RunRecord
 
 _PART = "test: "
@@ -50,7 +50,7 @@ def tables(
     records = list(records) if isinstance(records, Iterable) else [records]
     if strangers := [record for record in records if not isinstance(record, RunRecord)]:
         raise ValueError(f"records must be RunRecord objects, such as Store(FOLDER).load() returns; got {strangers[0]!r:.80}")
-    chosen = rows_of_tables(record for record in records if task is None or record.spec.task == task)
+    chosen = records_of_rows(record for record in records if task is None or record.spec.task == task)
     groups = [_counted_once(group) for group in _comparable(chosen)]
     settings = _settings([{key: record for (key, _), record in group.items()} for group in groups])
     made = [_table(group, settings, equal or {}, at) for group in groups]
@@ -168,8 +168,8 @@ def _row(members: Sequence[RunRecord], setting: str, chance: float | None, by_he
             card=first.attention_card,
             implementation=next((r.implementation for r in done or members if r.implementation), first.spec.implementation),
             files=tuple(r.source for r in members if r.source),
-            commands=_told(members, "command"),
-            commits=_told(members, "commit"),
+            commands=_recorded(members, "command"),
+            commits=_recorded(members, "commit"),
             tuning=first.tuning,
             tuned=found_settings(first),
         ),
@@ -235,7 +235,8 @@ def machine(environment: Mapping[str, Any]) -> str:
     return f"{device}, {processes}{environment.get('threads')} threads, torch {environment.get('torch')}"
 
 
-def _told(members: Sequence[RunRecord], name: str) -> tuple[str, ...]:
+def _recorded(members: Sequence[RunRecord], name: str) -> tuple[str, ...]:
+    """Different values of an entry of the environments, as text."""
     return tuple(dict.fromkeys(str(r.environment[name]) for r in members if r.environment.get(name)))
 
 

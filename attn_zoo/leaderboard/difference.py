@@ -12,7 +12,7 @@ from attn_zoo.leaderboard.assemble import best_last, key_of, measured_as, tables
 from attn_zoo.leaderboard.gate import Change, Finding, Judged, Pair, cost_changes, judged
 from attn_zoo.leaderboard.metrics import SHARES, grain
 from attn_zoo.leaderboard.statistics import Estimate, estimate
-from attn_zoo.leaderboard.tuned import rows_of_tables, without_seed
+from attn_zoo.leaderboard.tuned import records_of_rows, without_seed
 from attn_zoo.records import RunRecord
 
 TOLERANCE = 0.01
@@ -81,7 +81,7 @@ def difference(
     """
     if tolerance < 0 or cost_tolerance < 0:
         raise ValueError(f"tolerances must be 0 or more; got {tolerance} for scores and {cost_tolerance} for costs")
-    a, b = rows_of_tables(a), rows_of_tables(b)
+    a, b = records_of_rows(a), records_of_rows(b)
     for name, records in (("A", a), ("B", b)):
         if not records:
             raise ValueError(f"{name} holds no record; give a folder of records or the file of one record")

@@ -11,8 +11,8 @@ from attn_zoo.records import RunRecord, Tuning
 from attn_zoo.records.tuning import setting
 
 
-def rows_of_tables(records: Iterable[RunRecord]) -> list[RunRecord]:
-    """Records that make rows: no trials, and for each study only the runs with the settings that were chosen last.
+def records_of_rows(records: Iterable[RunRecord]) -> list[RunRecord]:
+    """Select the records that make rows: no trials, and of each study only the runs with the settings that were chosen last.
 
     The number of trials of a run includes trials that were recorded after it.
     """
@@ -23,7 +23,7 @@ def rows_of_tables(records: Iterable[RunRecord]) -> list[RunRecord]:
     for study, members in chosen.items():
         newest = max(members, key=lambda record: str(record.environment.get("started")))
         count = len(set(trials.get(study, ())))
-        kept += [_counted(record, count) for record in members if without_seed(record) == without_seed(newest)]
+        kept += [_with_trials(record, count) for record in members if without_seed(record) == without_seed(newest)]
     return kept
 
 
@@ -54,6 +54,6 @@ def found_settings(record: RunRecord) -> dict[str, Any]:
     return {key: setting(record.spec, key) for key in (record.tuning.space if record.tuning else ())}
 
 
-def _counted(record: RunRecord, trials: int) -> RunRecord:
+def _with_trials(record: RunRecord, trials: int) -> RunRecord:
     assert record.tuning is not None, "only tuned runs have a number of trials"
     return replace(record, tuning=replace(record.tuning, trials=max(record.tuning.trials or 0, trials)))

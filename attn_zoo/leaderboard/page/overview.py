@@ -80,11 +80,17 @@ def overview(found: HeatMap, made: Sequence[Section], style: Style) -> list[Heat
 
     def linked(line: Line, at: int) -> HeatCell:
         cell, column = line.cells[at], found.columns[at]
-        address = "" if cell.row is None else addresses[at, cell.row.label]
-        kinds = [f"h{level(cell.shade)}" if cell.shade is not None else "", "leads" if cell.leads else ""]
-        kinds += ["marked" if cell.marked else "", "failed" if cell.row and cell.row.scores.test is None else ""]
-        about = (gap(cell, column.table), told(line, cell, column), " ".join(filter(None, kinds)))
-        return HeatCell(address, mean(cell, column.table), spread(cell, column.table), *about)
+        failed = cell.row is not None and cell.row.scores.test is None
+        kinds = [] if cell.shade is None else [f"h{level(cell.shade)}"]
+        kinds += [name for name, holds in (("leads", cell.leads), ("marked", cell.marked), ("failed", failed)) if holds]
+        return HeatCell(
+            address="" if cell.row is None else addresses[at, cell.row.label],
+            mean=mean(cell, column.table),
+            spread=spread(cell, column.table),
+            gap=gap(cell, column.table),
+            said=told(line, cell, column),
+            kind=" ".join(kinds),
+        )
 
     return [
         HeatLine(

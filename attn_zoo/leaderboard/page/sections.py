@@ -165,6 +165,7 @@ def _share(value: float, ends: tuple[float, float]) -> float:
 def _costs(row: Row) -> tuple[tuple[str, str], ...]:
     costs, span = row.costs, row.costs.train_seconds_range
     derived = "" if costs.training_flops_counted else " (taken as three forward passes)"
+    between = f" ({seconds(span[0])} to {seconds(span[1])} s)" if span and len(row.scores.seeds) > 1 else ""
     known: list[tuple[str, float | None, Callable[[float], str]]] = [
         ("parameters", costs.parameters, "{:,}".format),
         ("FLOPs of a forward pass, per example", costs.flops_per_example, "{:,}".format),
@@ -173,7 +174,6 @@ def _costs(row: Row) -> tuple[tuple[str, str], ...]:
         ("examples per second in training", costs.examples_per_second, "{:,.0f}".format),
         ("peak memory of a training step", costs.peak_bytes, mebibytes),
     ]
-    between = f" ({seconds(span[0])} to {seconds(span[1])} s)" if span and len(row.scores.seeds) > 1 else ""
     return tuple((name, "not measured" if value is None else form(value)) for name, value, form in known)
 
 
