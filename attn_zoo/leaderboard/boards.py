@@ -153,7 +153,7 @@ def _reached(row: Row, curves: Sequence[Sequence[Point]], budget: float | None, 
 
 
 def _fitting(rows: Sequence[Row], asked: float | None, higher_is_better: bool) -> Board | None:
-    """Board of test scores by memory: each attention's best row on validation, of those whose training step fits the budget."""
+    """Board of memory: the test score of each attention's row that is best on validation, of those that fit the budget."""
     budgets: dict[Block, float] = {}
     entries: list[Entry] = []
     rules: set[str] = set()

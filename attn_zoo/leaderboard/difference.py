@@ -101,24 +101,23 @@ def difference(
 
 def _compared(told: _Names, then: _Runs | None, now: _Runs | None, verdict: Judged | None, cost_tolerance: float) -> Compared:
     record = (then or now).first  # type: ignore[union-attr]  # a row is in one of the two
+    label, task = told.row(record), told.task(record)
     costs = cost_changes(then.by_seed, now.by_seed, cost_tolerance) if verdict and then and now else ()
     return Compared(
-        label=told.row(record),
-        task=told.task(record),
+        label=label,
+        task=task,
         metric=record.task_card["metric"],
         a=estimate(list(then.scores.values())) if then else None,
         b=estimate(list(now.scores.values())) if now else None,
         judged=verdict,
         costs=costs,
-        findings=tuple(_findings(told, then, now, verdict, costs)),
+        findings=tuple(_findings(f"{label} on {task}", then, now, verdict, costs)),
     )
 
 
 def _findings(
-    told: _Names, then: _Runs | None, now: _Runs | None, verdict: Judged | None, costs: Sequence[Change]
+    row: str, then: _Runs | None, now: _Runs | None, verdict: Judged | None, costs: Sequence[Change]
 ) -> Iterator[Finding]:
-    record = (then or now).first  # type: ignore[union-attr]  # a row is in one of the two
-    row = f"{told.row(record)} on {told.task(record)}"
     if then is None:
         yield Finding("new", row, "only in B")
         return

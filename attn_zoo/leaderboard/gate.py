@@ -38,7 +38,7 @@ METHOD = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Difference of B from A."""
+    """Difference between A and B in one row, of one of the ``REGRESSIONS`` or their opposites."""
 
     kind: str
     row: str

@@ -41,7 +41,7 @@ def render_published(tables: Sequence[Table], format: str = "terminal", *, atten
 
 
 def difference_lines(compared: Literature, row: LiteratureRow) -> list[str]:
-    """Each source's figures for one row, with all differences of setting."""
+    """Lines, one for each source, with its figures for one row and all differences of setting."""
     lines = []
     for source in compared.sources:
         if source.title in row.figures:
@@ -117,7 +117,7 @@ def _flat(compared: Literature) -> Iterator[dict[str, Any]]:
 
 
 def printed(found: Sequence[Figure]) -> str:
-    """A figure, or the range of several."""
+    """Format a figure as its source prints it, or the range of several figures."""
     low, high = min(found, key=lambda f: f.value), max(found, key=lambda f: f.value)
     return low.printed if low.value == high.value else f"{low.printed} to {high.printed}"
 

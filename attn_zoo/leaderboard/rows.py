@@ -49,7 +49,7 @@ class Failure:
 
     @property
     def run(self) -> str:
-        """The status and the seed."""
+        """Status and seed: ``out_of_memory with seed 1``."""
         return f"{self.status} with seed {self.seed}"
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A row among the others of its table."""
+    """Rank of a row in its table, the rows that dominate it, and the Pareto fronts it is on."""
 
     rank: int | None = None
     """1 + the number of contenders that are better beyond noise; None for controls and where seeds do not suffice."""
@@ -257,7 +257,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """Rows at equal budgets. Measured budgets are equal, and entries comparable, within a block; counted ones everywhere."""
+    """Rows at equal budgets: within a block where the cost is measured, among all rows where it is counted."""
 
     cost: str
     """``time``, ``FLOPs`` or ``memory``."""

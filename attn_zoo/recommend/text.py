@@ -161,7 +161,7 @@ def _evidence(found: Recommendation) -> Iterator[str]:
 
 
 def _verdict(found: Recommendation, each: Candidate) -> str:
-    """Words on a candidate: the number of deciding tasks at which it is close enough, and the worst of its other verdicts."""
+    """Verdicts on a candidate in words: the number of deciding tasks at which it is close enough, and the worst of the others."""
     if each.attention == BASELINE:
         return "the reference"
     if each in found.qualified:

@@ -89,7 +89,7 @@ NEEDS = (
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A score minus softmax's."""
+    """Difference of a mechanism's score from softmax's, positive where it is better."""
 
     at: str
     """Name of the ability, or of the quality of an encoder."""
@@ -144,7 +144,7 @@ def costs_of(names: Collection[str] | None) -> Pricing:
 
 
 def answers(need: Need, abilities: Sequence[Ability], accept: float, priced: Pricing = cost) -> list[Answer]:
-    """The answer to ``need`` in each of its directions; see ``answer``."""
+    """Answer ``need`` in each of its directions, see ``answer``."""
     words = {False: "read both ways", True: "causal"} if len(need.directions) > 1 else {}
     return [replace(answer(need, causal, abilities, accept, priced), direction=words.get(causal, "")) for causal in need.directions]
 

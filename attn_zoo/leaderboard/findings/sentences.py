@@ -138,7 +138,7 @@ def _choice(choice: Choice) -> str:
 
 
 def gain_words(gain: Estimate | None, unit: str) -> str:
-    """``-1.2 ± 0.4 points``; empty without a gain."""
+    """Format a gain with its unit, such as ``-1.2 ± 0.4 points``; empty without a gain."""
     return "" if gain is None else f"{gain.written('.1f', sign='+')} {unit}"
 
 
@@ -161,7 +161,7 @@ def _score(ability: Ability, row: Row | None) -> str:
 
 
 def _failure(row: Row | None) -> str:
-    """``refused``, or ``diverged at 1 of 3 seeds``."""
+    """Words for a failed row: ``refused``, or ``diverged at 1 of 3 seeds``."""
     assert row is not None and row.scores.failures, "only failed rows have a failure"
     word, failed = row.scores.failures[0].word, len(row.scores.failures)
     return f"{word} at {failed} of {row.scores.runs} seeds" if row.scores.seeds else word
@@ -177,6 +177,6 @@ def _count(counts: set[int]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
+    """Join names as ``a, b and c``."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last

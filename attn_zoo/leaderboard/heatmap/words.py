@@ -75,7 +75,7 @@ def about(row: Row, table: Table, where: str = "") -> str:
 
 
 def metric(column: Column) -> str:
-    """A column's metric in a word: ``%``, ``F1 %``, ``perplexity ↓``."""
+    """A column's metric in a word: ``%``, ``F1 %``, ``ppl ↓``."""
     name = str(column.table.task["metric"])
     if is_share(column.table):
         return {"accuracy": "%", "f1_micro": "micro F1 %", "f1_macro": "macro F1 %", "r2": "R² %"}.get(name, f"{name.upper()} %")

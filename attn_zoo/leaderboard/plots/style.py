@@ -32,7 +32,7 @@ class Style:
 
 
 def style_of(tables: Sequence[Table]) -> Style:
-    """Softmax in ink, controls in grey, and a colour each for attentions with several settings, linformer and the best others.
+    """Choose colours: ink for softmax, grey for controls, one each for attentions with several settings, linformer and the best.
 
     As there are six colours, all further attentions with one setting are grey, and those with several settings share a colour only
     with a mechanism of another shape.

@@ -46,7 +46,7 @@ def csv_text(names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Plain data: rows flat, failures and blocks as text, everything else as it is."""
+    """Convert to plain data: rows become flat mappings, failures and blocks text."""
     if isinstance(value, Row):
         return plain(_flat(value))
     if isinstance(value, Failure | Block):
