@@ -209,7 +209,8 @@ class _Names:
     def row(self, record: RunRecord) -> str:
         spec = record.spec
         key = key_of([spec.attention, spec.options, measured_as(record)])
-        return self._labels.get(key, f"{spec.attention} (tuned)")  # tables show only the last choice of a study in both
+        # Where a study chose differently in A and B, the tables of both show the later choice only.
+        return self._labels.get(key, f"{spec.attention} (tuned)")
 
     def task(self, record: RunRecord) -> str:
         setting = self._setting(record)
