@@ -8,7 +8,7 @@ from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.display import LEGEND
 from attn_zoo.leaderboard.render.costs import budget_notes
-from attn_zoo.leaderboard.render.text import beyond_sizes, figure, row_lines, training_length, unit
+from attn_zoo.leaderboard.render.text import beyond_sizes, figure, optional, row_lines, training_length, unit
 from attn_zoo.leaderboard.rows import Row, Table
 
 
@@ -41,13 +41,15 @@ def tuned_notes(table: Table, rows: Sequence[Row]) -> list[str]:
     """Notes on the tuned settings and the studies of rows, and a warning where the rows were not tuned alike."""
     notes = []
     for row in rows:
-        tuning, tuned = row.provenance.tuning, row.provenance.tuned.items()
+        tuning, tuned = row.provenance.tuning, row.provenance.tuned
         if tuning is not None:
-            found = ", ".join(f"{key.partition('.')[2]}={f'{v:.4g}' if isinstance(v, float) else v}" for key, v in tuned)
+            values = {key: f"{value:.4g}" if isinstance(value, float) else str(value) for key, value in tuned.items()}
+            found = ", ".join(f"{key.partition('.')[2]}={value}" for key, value in values.items())
             failed = f" ({tuning.failed} of them without a score)" if tuning.failed else ""
+            score = optional(tuning.best_valid, lambda value: figure(value, table) + unit(table, " %"))
             notes.append(
-                f"{row.label}: {found}, best of {row.provenance.trials} trials{failed} by validation score "
-                f"({figure(tuning.best_valid, table)}{unit(table, ' %')}, seed {tuning.seed}); study {tuning.study}"
+                f"{row.label}: {found}, best of {row.provenance.trials} trials{failed} by validation score ({score}, "
+                f"seed {tuning.seed}); study {tuning.study}"
             )
     counts = grouped((row.provenance.trials, row.label) for row in rows)
     if notes and len(counts) > 1:
