@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -14,11 +14,11 @@ from typing import Any
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.boards import boards, boards_at, flops_until, pretrain_seconds, was_disturbed
 from attn_zoo.leaderboard.comparisons import resolution
-from attn_zoo.leaderboard.pareto import weighed
+from attn_zoo.leaderboard.pareto import with_fronts
 from attn_zoo.leaderboard.ranking import ranked
 from attn_zoo.leaderboard.rows import Block, Costs, CurvePoint, Failure, Provenance, Row, Scores, Table
 from attn_zoo.leaderboard.statistics import Estimate, estimate, paired
-from attn_zoo.leaderboard.tuned import found_settings, own_options, rows_of_tables, shared_budget
+from attn_zoo.leaderboard.tuned import found_settings, own_options, records_of_rows, shared_budget
 from attn_zoo.records import ModelSpec, RunRecord
 
 _PART = "test: "
@@ -50,7 +50,7 @@ def tables(
     records = list(records) if isinstance(records, Iterable) else [records]
     if strangers := [record for record in records if not isinstance(record, RunRecord)]:
         raise ValueError(f"records must be RunRecord objects, such as Store(FOLDER).load() returns; got {strangers[0]!r:.80}")
-    chosen = rows_of_tables(record for record in records if task is None or record.spec.task == task)
+    chosen = records_of_rows(record for record in records if task is None or record.spec.task == task)
     groups = [_counted_once(group) for group in _comparable(chosen)]
     settings = _settings([{key: record for (key, _), record in group.items()} for group in groups])
     made = [_table(group, settings, equal or {}, at) for group in groups]
@@ -88,8 +88,12 @@ def _without_heads(model: ModelSpec) -> ModelSpec:
 
 def _counted_once(records: Iterable[RunRecord]) -> dict[tuple[str, int], RunRecord]:
     """Records by row and seed; of repeated runs the newest finished one, else the newest."""
-    ordered = sorted(records, key=lambda r: (r.status == "done", str(r.environment.get("started"))))
-    return {(_row_key(record), record.spec.seed): record for record in ordered}
+    return {(_row_key(record), record.spec.seed): record for record in best_last(records)}
+
+
+def best_last(records: Iterable[RunRecord]) -> list[RunRecord]:
+    """Sort records such that of repeated runs the one that counts comes last: the newest finished one, else the newest."""
+    return sorted(records, key=lambda record: (record.status == "done", str(record.environment.get("started"))))
 
 
 def _table(
@@ -97,19 +101,19 @@ def _table(
 ) -> Table:
     runs_in_order = sorted(group.items(), key=lambda item: item[0])
     members = grouped(((record.spec.attention, settings[key]), record) for (key, _), record in runs_in_order)
-    whole = next((r for r in group.values() if r.status == "done"), next(iter(group.values())))
+    whole = min(group.values(), key=lambda r: r.status != "done")  # the first finished one, else the first
     higher = bool(whole.task_card.get("higher_is_better", True))
     sign = -1 if higher else 1
     firsts = [found[0] for found in members.values()]
-    told = _told_by_heads(firsts)
+    told = _with_unusual_heads(firsts)
     rows = [_row(found, setting, whole.chance, name in told) for (name, setting), found in members.items()]
     runs = {row.label: found for row, found in zip(rows, members.values(), strict=True)}
     rows.sort(key=lambda row: (row.control, sign * row.scores.test.mean if row.scores.test else math.inf, row.label))
     control = next((row for row in rows if row.control and row.scores.test), None)
     softmax_flops = next((row.costs.flops_per_example for row in rows if row.attention == "softmax"), None)
-    rows = [_against(row, control, softmax_flops) for row in rows]
+    rows = [_with_margin(row, control, softmax_flops) for row in rows]
     rows, ranking = ranked(rows, higher, resolution(whole.task_card, whole.data))
-    rows = weighed(rows, ranking, higher)
+    rows = with_fronts(rows, ranking, higher)
     return Table(
         task=whole.task_card,
         task_options=whole.spec.task_options,
@@ -164,8 +168,8 @@ def _row(members: Sequence[RunRecord], setting: str, chance: float | None, by_he
             card=first.attention_card,
             implementation=next((r.implementation for r in done or members if r.implementation), first.spec.implementation),
             files=tuple(r.source for r in members if r.source),
-            commands=_told(members, "command"),
-            commits=_told(members, "commit"),
+            commands=_recorded(members, "command"),
+            commits=_recorded(members, "commit"),
             tuning=first.tuning,
             tuned=found_settings(first),
         ),
@@ -188,7 +192,7 @@ def _scores(members: Sequence[RunRecord], done: Sequence[RunRecord], chance: flo
     )
 
 
-def _against(row: Row, control: Row | None, softmax_flops: int | None) -> Row:
+def _with_margin(row: Row, control: Row | None, softmax_flops: int | None) -> Row:
     """Add to a row its margin over the control, and a warning where it costs more FLOPs than softmax."""
     margin = paired(row.scores.by_seed, control.scores.by_seed) if control and not row.control else None
     costly = softmax_flops is not None and (row.costs.flops_per_example or 0) > softmax_flops
@@ -209,14 +213,14 @@ def _parts(done: Sequence[RunRecord]) -> dict[str, Estimate]:
 
 def _curve(done: Sequence[RunRecord], training_flops: float | None) -> tuple[CurvePoint, ...]:
     """Curve at the steps at which every seed was validated; under a time limit last steps differ between seeds and drop out."""
-    looks = grouped(
-        (int(look["step"]), (look["train_seconds"] + pretrain_seconds(record), look["valid"]))
+    validations = grouped(
+        (int(point["step"]), (point["train_seconds"] + pretrain_seconds(record), point["valid"]))
         for record in done
-        for look in record.curve
-        if _is_figure(look.get("valid")) and _is_figure(look.get("train_seconds"))
+        for point in record.curve
+        if _is_figure(point.get("valid")) and _is_figure(point.get("train_seconds"))
     )
     points = []
-    for step, seen in sorted((step, seen) for step, seen in looks.items() if len(seen) == len(done)):
+    for step, seen in sorted((step, seen) for step, seen in validations.items() if len(seen) == len(done)):
         valid = estimate([score for _, score in seen])
         assert valid is not None, "every listed step has validation scores"
         flops = flops_until(step, done[0], training_flops)
@@ -231,7 +235,8 @@ def machine(environment: Mapping[str, Any]) -> str:
     return f"{device}, {processes}{environment.get('threads')} threads, torch {environment.get('torch')}"
 
 
-def _told(members: Sequence[RunRecord], name: str) -> tuple[str, ...]:
+def _recorded(members: Sequence[RunRecord], name: str) -> tuple[str, ...]:
+    """Different values of an entry of the environments, as text."""
     return tuple(dict.fromkeys(str(r.environment[name]) for r in members if r.environment.get(name)))
 
 
@@ -241,12 +246,10 @@ def _settings(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
 
     A tuned row is marked as tuned where the records also hold untuned rows of its attention.
     """
-    by_heads = {name for members in tables for name in _told_by_heads(members.values())}
-    by_attention: dict[str, dict[str, RunRecord]] = defaultdict(dict)
-    for key, record in ((key, record) for members in tables for key, record in members.items()):
-        by_attention[record.spec.attention][key] = record
+    by_heads = {name for members in tables for name in _with_unusual_heads(members.values())}
+    by_attention = grouped((row[1].spec.attention, row) for members in tables for row in members.items())
     settings = {}
-    for members in by_attention.values():
+    for members in map(dict, by_attention.values()):
         known = dict.fromkeys(option for record in members.values() for option in record.spec.options)
         plain = any(record.tuning is None for record in members.values())
         differing = [option for option in known if len(_values(option, members.values())) > 1]
@@ -265,7 +268,7 @@ def _usual_heads(rows: Iterable[RunRecord]) -> int:
     return min(counts, key=lambda heads: (-counts[heads], heads))
 
 
-def _told_by_heads(rows: Collection[RunRecord]) -> set[str]:
+def _with_unusual_heads(rows: Collection[RunRecord]) -> set[str]:
     """Attentions with a row whose number of heads differs from that of most rows of the table, given one record of each row."""
     usual = _usual_heads(rows)
     return {record.spec.attention for record in rows if record.spec.model.heads != usual}

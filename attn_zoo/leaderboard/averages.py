@@ -13,7 +13,7 @@ from attn_zoo.leaderboard.statistics import Estimate, estimate
 
 @dataclass(frozen=True, slots=True)
 class Averages:
-    """Means over tasks of equal weight."""
+    """Averages over tasks, each task with the same weight."""
 
     rows: Mapping[str, Estimate]
     """Average of each row with a score on every task, by label; its interval is over the averages at each seed."""
@@ -25,9 +25,10 @@ class Averages:
 
 
 def averages(tables: Sequence[Table]) -> Averages:
-    """Average the scores between 0 and 1, where at least two rows have all of them with the same seeds and without failures.
+    """Average the accuracy or F1 of each row that has every such task, with the same seeds and no failed seed.
 
-    A row that lacks a task or a seed has no average, because it would be over other, perhaps easier, cells.
+    A row that lacks a task or a seed has no average, because it would be over other, perhaps easier, cells. There are no averages
+    where fewer than two rows have one.
     """
     shares = [table for table in tables if table.task["metric"] in COUNTED]
     titles = tuple(str(table.task["title"]) for table in shares)

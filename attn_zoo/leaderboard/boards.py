@@ -19,7 +19,7 @@ DISTURBED = 2.0
 DISTURBANCE = 10.0
 """Seconds that must be lost as well, because the first step of a short run takes long."""
 
-Look = tuple[float, float]
+Point = tuple[float, float]
 """Cost until a validation, and the validation score."""
 Spent = Callable[[Row, RunRecord], Sequence[float | None]]
 """Function of a row and one of its records: the cost until each point of the record's curve, None where unknown."""
@@ -94,18 +94,18 @@ def _trained(
     higher_is_better: bool,
 ) -> Board | None:
     """Board of each row's best validation score within the budget; None where no row has a curve with known costs."""
-    looks = {row.label: _looks(row, runs[row.label], spending) for row in rows}
-    ends = {row.label: min(max(seen)[0] for seen in looks[row.label]) for row in rows if all(looks[row.label]) and looks[row.label]}
+    curves = {row.label: _curves(row, runs[row.label], spending) for row in rows}
+    ends = {label: min(max(curve)[0] for curve in found) for label, found in curves.items() if found and all(found)}
     if not ends:
         return None
     budgets: dict[Block, float] = {}
     for members in _compared(rows, cost):
         known = [row for row in members if row.label in ends]
         if known:
-            chosen = asked or min(ends[row.label] for row in _first(known))
+            chosen = asked or min(ends[row.label] for row in _contenders(known))
             budgets |= {row.costs.block: chosen for row in members}
     best = max if higher_is_better else min
-    entries = [_reached(row, looks[row.label], budgets.get(row.costs.block), cost, best) for row in rows]
+    entries = [_reached(row, curves[row.label], budgets.get(row.costs.block), cost, best) for row in rows]
     rule = _GIVEN if asked else "the smallest total that any run of a contender spent"
     return Board(cost, budgets, UNITS[cost], rule, "valid", _sorted(entries, higher_is_better))
 
@@ -115,53 +115,52 @@ def _compared(rows: Sequence[Row], cost: str) -> list[list[Row]]:
     return list(grouped((row.block(cost), row) for row in rows).values())
 
 
-def _first(rows: Sequence[Row]) -> Sequence[Row]:
+def _contenders(rows: Sequence[Row]) -> Sequence[Row]:
     """Rows that set the budget: the contenders, or the controls where there are no contenders."""
     return [row for row in rows if not row.control] or rows
 
 
-def _looks(row: Row, members: Sequence[RunRecord], spending: Spent) -> list[list[Look]]:
-    """Cost and score of every validation, for each finished seed."""
+def _curves(row: Row, members: Sequence[RunRecord], spending: Spent) -> list[list[Point]]:
+    """Learning curve of each finished seed, without the points whose cost or score is unknown."""
     found = []
     for record in members:
         if record.spec.seed in row.scores.by_seed:
             pairs = zip(spending(row, record), record.curve, strict=True)
-            looks = [(cost, point.get("valid")) for cost, point in pairs if cost is not None]
-            found.append([(cost, score) for cost, score in looks if score is not None])
+            points = [(cost, point.get("valid")) for cost, point in pairs if cost is not None]
+            found.append([(cost, score) for cost, score in points if score is not None])
     return found
 
 
-def _reached(row: Row, seeds: Sequence[Sequence[Look]], budget: float | None, cost: str, best: Callable[..., Look]) -> Entry:
-    def entry(scores: Sequence[Look], note: str, over: bool = False) -> Entry:
-        amount = statistics.median(look[0] for look in scores) if scores else None
-        return Entry(row.label, row.control, row.costs.block, estimate([look[1] for look in scores]), amount, over, note)
+def _reached(row: Row, curves: Sequence[Sequence[Point]], budget: float | None, cost: str, best: Callable[..., Point]) -> Entry:
+    """Entry of a row: its best validation score within the budget at each seed."""
 
-    if budget is None or not seeds or not all(seeds):
-        several = (
-            "measured on several machines"
-            if len(row.costs.block.machines) > 1
-            else "no learning curve, or its training time was disturbed"
-        )
-        return entry([], several if row.scores.test else "no seed is done")
-    within = [[look for look in seen if look[0] <= budget] for seen in seeds]
+    def entry(points: Sequence[Point], note: str, over: bool = False) -> Entry:
+        amount = statistics.median(spent for spent, _ in points) if points else None
+        return Entry(row.label, row.control, row.costs.block, estimate([score for _, score in points]), amount, over, note)
+
+    if budget is None or not curves or not all(curves):
+        unknown = "no learning curve, or its training time was disturbed"
+        unknown = "measured on several machines" if len(row.costs.block.machines) > 1 else unknown
+        return entry([], unknown if row.scores.test else "no seed is done")
+    within = [[point for point in curve if point[0] <= budget] for curve in curves]
     if not all(within):
-        first = max(min(seen)[0] for seen in seeds)
+        first = max(min(curve)[0] for curve in curves)
         return entry([], f"over budget: the first validation of the slowest seed came at {spent(cost, first)}", over=True)
-    most = max(max(seen)[0] for seen in seeds)
+    most = max(max(curve)[0] for curve in curves)
     notes = [f"training ended at {spent(cost, most)}"] if most < budget else []
-    notes += [f"{len(row.scores.failures)} of {len(row.scores.failures) + len(seeds)} seeds failed"] if row.scores.failures else []
-    return entry([best(seen, key=lambda look: look[1]) for seen in within], "; ".join(notes))
+    notes += [f"{len(row.scores.failures)} of {row.scores.runs} seeds failed"] if row.scores.failures else []
+    return entry([best(points, key=lambda point: point[1]) for points in within], "; ".join(notes))
 
 
 def _fitting(rows: Sequence[Row], asked: float | None, higher_is_better: bool) -> Board | None:
-    """Board of test scores by memory: each attention's best row on validation, of those whose training step fits the budget."""
+    """Board of memory: the test score of each attention's row that is best on validation, of those that fit the budget."""
     budgets: dict[Block, float] = {}
     entries: list[Entry] = []
     rules: set[str] = set()
     for members in _compared([row for row in rows if _peak(row) < float("inf") and len(row.costs.block.machines) == 1], "memory"):
         by_attention = grouped((row.attention, row) for row in members)
         softmax = min(map(_peak, by_attention.get("softmax", [])), default=None)
-        first = {row.attention for row in _first(members)}
+        first = {row.attention for row in _contenders(members)}
         budget = asked or softmax or max(min(map(_peak, by_attention[attention])) for attention in first)
         rules.add(
             _GIVEN

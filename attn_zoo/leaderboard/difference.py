@@ -7,15 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from attn_zoo.leaderboard.assemble import key_of, measured_as, tables
+from attn_zoo.grouping import grouped
+from attn_zoo.leaderboard.assemble import best_last, key_of, measured_as, tables
 from attn_zoo.leaderboard.gate import Change, Finding, Judged, Pair, cost_changes, judged
 from attn_zoo.leaderboard.metrics import SHARES, grain
 from attn_zoo.leaderboard.statistics import Estimate, estimate
-from attn_zoo.leaderboard.tuned import rows_of_tables
+from attn_zoo.leaderboard.tuned import records_of_rows, without_seed
 from attn_zoo.records import RunRecord
 
 TOLERANCE = 0.01
-"""Largest drop of a score that never counts as worse: absolute for shares, relative to A's mean for other metrics."""
+"""Largest loss of score that never counts as worse: absolute for shares, relative to A's mean for other metrics."""
 COST_TOLERANCE = 0.1
 """Largest relative rise of a measured cost that never counts as worse."""
 
@@ -52,18 +53,19 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
+class _Runs:
     """Runs of one row by seed; of repeated runs the newest finished one, else the newest."""
 
-    runs: Mapping[int, RunRecord]
+    by_seed: Mapping[int, RunRecord]
 
     @property
     def first(self) -> RunRecord:
-        return next((r for r in self.runs.values() if r.status == "done"), next(iter(self.runs.values())))
+        """The first finished run, else the first run."""
+        return min(self.by_seed.values(), key=lambda record: record.status != "done")
 
     @property
     def scores(self) -> dict[int, float]:
-        return {seed: r.scores["test"] for seed, r in self.runs.items() if r.status == "done" and r.scores["test"] is not None}
+        return {seed: r.scores["test"] for seed, r in self.by_seed.items() if r.status == "done" and r.scores["test"] is not None}
 
 
 def difference(
@@ -79,11 +81,11 @@ def difference(
     """
     if tolerance < 0 or cost_tolerance < 0:
         raise ValueError(f"tolerances must be 0 or more; got {tolerance} for scores and {cost_tolerance} for costs")
-    a, b = rows_of_tables(a), rows_of_tables(b)
+    a, b = records_of_rows(a), records_of_rows(b)
     for name, records in (("A", a), ("B", b)):
         if not records:
             raise ValueError(f"{name} holds no record; give a folder of records or the file of one record")
-    before, after = _cells(a), _cells(b)
+    before, after = _rows(a), _rows(b)
     told = _Names([*a, *b])
     partners = _partners(before, after)
     both = [key for key in before if key in after]
@@ -97,26 +99,25 @@ def difference(
     return Difference(tuple(rows), tolerance, cost_tolerance)
 
 
-def _compared(told: _Names, then: _Cell | None, now: _Cell | None, verdict: Judged | None, cost_tolerance: float) -> Compared:
+def _compared(told: _Names, then: _Runs | None, now: _Runs | None, verdict: Judged | None, cost_tolerance: float) -> Compared:
     record = (then or now).first  # type: ignore[union-attr]  # a row is in one of the two
-    costs = cost_changes(then.runs, now.runs, cost_tolerance) if verdict and then and now else ()
+    label, task = told.row(record), told.task(record)
+    costs = cost_changes(then.by_seed, now.by_seed, cost_tolerance) if verdict and then and now else ()
     return Compared(
-        label=told.row(record),
-        task=told.task(record),
+        label=label,
+        task=task,
         metric=record.task_card["metric"],
         a=estimate(list(then.scores.values())) if then else None,
         b=estimate(list(now.scores.values())) if now else None,
         judged=verdict,
         costs=costs,
-        findings=tuple(_findings(told, then, now, verdict, costs)),
+        findings=tuple(_findings(f"{label} on {task}", then, now, verdict, costs)),
     )
 
 
 def _findings(
-    told: _Names, then: _Cell | None, now: _Cell | None, verdict: Judged | None, costs: Sequence[Change]
+    row: str, then: _Runs | None, now: _Runs | None, verdict: Judged | None, costs: Sequence[Change]
 ) -> Iterator[Finding]:
-    record = (then or now).first  # type: ignore[union-attr]  # a row is in one of the two
-    row = f"{told.row(record)} on {told.task(record)}"
     if then is None:
         yield Finding("new", row, "only in B")
         return
@@ -126,8 +127,8 @@ def _findings(
     if changes := _changed(then.first, now.first):
         yield Finding("changed", row, f"not compared, as {'; '.join(changes)}")
         return
-    for seed, run in then.runs.items():
-        other = now.runs.get(seed)
+    for seed, run in then.by_seed.items():
+        other = now.by_seed.get(seed)
         if other is None:
             yield Finding("missing", row, f"seed {seed} is only in A")
         elif run.status == "done" != other.status:
@@ -141,7 +142,7 @@ def _findings(
             yield Finding(change.kind, row, change.why)
 
 
-def _pair(then: _Cell, now: _Cell, tolerance: float) -> Pair:
+def _pair(then: _Runs, now: _Runs, tolerance: float) -> Pair:
     card, scores = then.first.task_card, then.scores
     share = card["metric"] in SHARES
     mean = sum(scores.values()) / len(scores) if scores else 0.0
@@ -155,21 +156,19 @@ def _pair(then: _Cell, now: _Cell, tolerance: float) -> Pair:
     )
 
 
-def _cells(records: Iterable[RunRecord]) -> dict[str, _Cell]:
+def _rows(records: Iterable[RunRecord]) -> dict[str, _Runs]:
     """Group records into rows by their spec without the seed."""
-    runs: dict[str, dict[int, RunRecord]] = defaultdict(dict)
-    for record in sorted(records, key=lambda r: (r.status == "done", str(r.environment.get("started")))):
-        runs[key_of({**record.spec.to_dict(), "seed": None})][record.spec.seed] = record
-    return {key: _Cell(dict(sorted(by_seed.items()))) for key, by_seed in sorted(runs.items())}
+    rows = grouped((key_of(without_seed(record)), (record.spec.seed, record)) for record in best_last(records))
+    return {key: _Runs(dict(sorted(dict(runs).items()))) for key, runs in sorted(rows.items())}
 
 
-def _partners(before: Mapping[str, _Cell], after: Mapping[str, _Cell]) -> dict[str, str]:
-    """Pair a row only in A with a row only in B where each side has exactly one such row of the same attention and task."""
+def _partners(before: Mapping[str, _Runs], after: Mapping[str, _Runs]) -> dict[str, str]:
+    """Pair a row that is only in A with one that is only in B, where each has exactly one such row of the attention and task."""
     alone: dict[tuple[str, str], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
-    for side, cells, other in ((0, before, after), (1, after, before)):
-        for key, cell in cells.items():
+    for side, rows, other in ((0, before, after), (1, after, before)):
+        for key, runs in rows.items():
             if key not in other:
-                alone[cell.first.spec.attention, cell.first.spec.task][side].append(key)
+                alone[runs.first.spec.attention, runs.first.spec.task][side].append(key)
     return {then[0]: now[0] for then, now in alone.values() if len(then) == len(now) == 1}
 
 
@@ -210,7 +209,8 @@ class _Names:
     def row(self, record: RunRecord) -> str:
         spec = record.spec
         key = key_of([spec.attention, spec.options, measured_as(record)])
-        return self._labels.get(key, f"{spec.attention} (tuned)")  # tables show only the last choice of a study in both
+        # Where a study chose differently in A and B, the tables of both show the later choice only.
+        return self._labels.get(key, f"{spec.attention} (tuned)")
 
     def task(self, record: RunRecord) -> str:
         setting = self._setting(record)

@@ -24,7 +24,7 @@ def render_difference(found: Difference, kinds: Sequence[str], format: str = "te
         tabulated(
             Grid(
                 f"{task}: A, B and B - A{_unit(found, task)}; seeds in brackets",
-                ["attention", "A", "B", "B - A", "least drop seen", "verdict", *_COSTS],
+                ["attention", "A", "B", "B - A", "detectable loss", "verdict", *_COSTS],
                 [_line(row) for row in found.rows if row.task == task],
             ),
             format,

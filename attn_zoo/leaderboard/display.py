@@ -79,7 +79,7 @@ def columns(table: Table, machines: Mapping[str, str]) -> dict[str, Column]:
         cells["trials"] = ("trials", lambda row: Cell(str(row.provenance.trials or "-"), row.provenance.trials))
     if len({row.costs.block for row in table.rows}) > 1:
         cells["block"] = ("measured", lambda row: Cell(row.costs.block.named(machines), row.costs.block.measured_as != "auto"))
-    notes = _NOTES | {"rank": f"{table.ranking.method}"}
+    notes = _NOTES | {"rank": table.ranking.method}
     notes |= {name: _NOTES[name] + unit(table, ", in percentage points") for name in ("margin", "chance", "gap")}
     made = [Column(name, head, notes[name], cell, name in _LEAST_FIRST, name in _MEASURED) for name, (head, cell) in cells.items()]
     return {column.name: column for column in made}

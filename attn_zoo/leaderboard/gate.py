@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
-from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, holm, pair_p_values, paired
+from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, holm, pair_p_values, paired, t_quantile
 from attn_zoo.records import RunRecord
 
 LEVEL = 0.05
 """Significance level: greatest share of comparisons of equal sets in which any row is called worse."""
 REGRESSIONS: Mapping[str, str] = {
-    "worse": "a score fell beyond noise",
+    "worse": "a score is worse beyond noise",
     "slower": "a training step takes longer",
     "larger": "a training step takes more memory",
     "costlier": "a counted cost rose: parameters, FLOPs",
@@ -38,7 +38,7 @@ METHOD = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Difference of B from A."""
+    """Difference between A and B in one row, of one of the ``REGRESSIONS`` or their opposites."""
 
     kind: str
     row: str
@@ -71,7 +71,7 @@ class Judged:
     p: float | None
     """Corrected p value of the hypothesis that B is not worse; None under ``SEEDS_NEEDED`` shared seeds."""
     least: float | None
-    """The smallest drop that would have been called worse, given this row's spread."""
+    """Smallest loss of score that would have been called worse, given this row's spread."""
     why: str
 
 
@@ -88,7 +88,7 @@ class Change:
 
 
 def judged(pairs: Sequence[Pair]) -> list[Judged]:
-    """Verdict on each pair, corrected for the number of pairs."""
+    """Verdict on each pair, with p values corrected for the number of pairs."""
     tested = [at for at, pair in enumerate(pairs) if len(pair.a.keys() & pair.b.keys()) >= SEEDS_NEEDED]
     p_values = np.array([_p_worse(pairs[at]) for at in tested])
     worse, better = (dict(zip(tested, holm(p), strict=True)) if tested else {} for p in (p_values, 1 - p_values))
@@ -127,15 +127,13 @@ def _judge(pair: Pair, p_worse: float | None, p_better: float | None, tests: int
 
 
 def _least(found: Estimate, grain: float, tests: int) -> float:
-    """The drop at which the strictest step of Holm's correction would have called this row worse.
+    """Smallest loss at which the strictest step of Holm's correction would have called this row worse.
 
     The spread is taken as at least that which rounding to ``grain`` gives a difference of two figures, as in ``pair_p_values``.
     """
-    from scipy.special import stdtrit  # imported here: takes half a second, and most commands do not need it
-
     assert found.half_width is not None, "only several seeds have an interval"
-    error = found.half_width / float(stdtrit(found.count - 1, (1 + CONFIDENCE) / 2))
-    return max(error, grain / math.sqrt(6 * found.count)) * float(stdtrit(found.count - 1, 1 - LEVEL / tests))
+    error = found.half_width / t_quantile(found.count - 1, (1 + CONFIDENCE) / 2)
+    return max(error, grain / math.sqrt(6 * found.count)) * t_quantile(found.count - 1, 1 - LEVEL / tests)
 
 
 def cost_changes(a: Mapping[int, RunRecord], b: Mapping[int, RunRecord], tolerance: float) -> tuple[Change, ...]:
@@ -144,13 +142,11 @@ def cost_changes(a: Mapping[int, RunRecord], b: Mapping[int, RunRecord], toleran
     if not shared:
         return ()
     then, now = a[shared[0]].counted, b[shared[0]].counted
-    found = [
-        Change(
-            name, then[name], now[name], "costlier" if now[name] > then[name] else "cheaper", _ratio(name, then[name], now[name])
-        )
-        for name in then
-        if name in now and then[name] != now[name]
-    ]
+    found = []
+    for name, before in then.items():
+        if name in now and before != now[name]:
+            kind = "costlier" if now[name] > before else "cheaper"
+            found.append(Change(name, before, now[name], kind, _ratio(name, before, now[name])))
     here = [seed for seed in shared if _processor(a[seed]) == _processor(b[seed])]
     for name, spread, kinds in (
         ("step_seconds_median", "step_seconds_iqr", ("slower", "faster")),

@@ -118,7 +118,7 @@ def verdicts(table: Table) -> tuple[Verdict, ...]:
 
 def facts(table: Table, row: Row) -> Facts:
     """Settings of a row in the terms used for published settings."""
-    model, budget = table.model, table.budget
+    model, budget, tuned = table.model, table.budget, row.provenance.tuned
     return Facts(
         metric=table.task["metric"],
         seeds=len(row.scores.seeds),
@@ -130,9 +130,9 @@ def facts(table: Table, row: Row) -> Facts:
         ffn=round(model["dim"] * model["mlp_ratio"]),
         steps=row.scores.curve[-1].step if budget.get("seconds") and row.scores.curve else budget["steps"],
         batch_size=budget["batch_size"],
-        learning_rate=row.provenance.tuned.get("budget.learning_rate", budget["learning_rate"]),
-        warmup_steps=row.provenance.tuned.get("budget.warmup_steps", budget["warmup_steps"]),
-        weight_decay=row.provenance.tuned.get("budget.weight_decay", budget["weight_decay"]),
+        learning_rate=tuned.get("budget.learning_rate", budget["learning_rate"]),
+        warmup_steps=tuned.get("budget.warmup_steps", budget["warmup_steps"]),
+        weight_decay=tuned.get("budget.weight_decay", budget["weight_decay"]),
         dropout=model["dropout"],
         options=row.options,
         **_RULES_OF_TRAINING.get(table.protocol, {}),

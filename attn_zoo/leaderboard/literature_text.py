@@ -41,7 +41,7 @@ def render_published(tables: Sequence[Table], format: str = "terminal", *, atten
 
 
 def difference_lines(compared: Literature, row: LiteratureRow) -> list[str]:
-    """Each source's figures for one row, with all differences of setting."""
+    """Lines, one for each source, with its figures for one row and all differences of setting."""
     lines = []
     for source in compared.sources:
         if source.title in row.figures:
@@ -103,26 +103,21 @@ def _flat(compared: Literature) -> Iterator[dict[str, Any]]:
     """Yield the flat fields of each figure, the recorded one of a row first."""
     metric = compared.task["metric"]
     for row in compared.rows:
+        known = dict.fromkeys(_COLUMNS) | {"task": compared.task["name"], "attention": row.label}
         if row.ours is not None:
             width = None if row.ours.half_width is None else in_points(row.ours.half_width, metric)
-            yield {
-                **dict.fromkeys(_COLUMNS),
-                **{"task": compared.task["name"], "attention": row.label, "who": "ours", "model": row.label, "unit": "%"},
-                **{"printed": f"{in_points(row.ours.mean, metric):.2f}", "half_width_95": width, "seeds": row.ours.count},
-            }
+            score = {"printed": f"{in_points(row.ours.mean, metric):.2f}", "unit": "%", "half_width_95": width}
+            yield known | score | {"who": "ours", "model": row.label, "seeds": row.ours.count}
         for title, found in row.figures.items():
-            told = (*compared.difference[title], *row.difference[title])
+            told = {"differs": "; ".join((*compared.difference[title], *row.difference[title]))}
             for figure in found:
-                yield {
-                    **dict.fromkeys(_COLUMNS),
-                    **{"task": compared.task["name"], "attention": row.label, "who": figure.source.cite, "model": figure.model},
-                    **{"printed": figure.printed, "unit": figure.unit, "seeds": figure.source.seeds, "where": figure.where},
-                    **{"differs": "; ".join(told), "notes": "; ".join((*figure.notes, *compared.flaws[title]))},
-                }
+                notes = "; ".join((*figure.notes, *compared.flaws[title]))
+                cited = {"who": figure.source.cite, "model": figure.model, "printed": figure.printed, "unit": figure.unit}
+                yield known | cited | {"seeds": figure.source.seeds, "where": figure.where, "notes": notes} | told
 
 
 def printed(found: Sequence[Figure]) -> str:
-    """A figure, or the range of several."""
+    """Format a figure as its source prints it, or the range of several figures."""
     low, high = min(found, key=lambda f: f.value), max(found, key=lambda f: f.value)
     return low.printed if low.value == high.value else f"{low.printed} to {high.printed}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from attn_zoo.checks import check_text
 from attn_zoo.leaderboard.pareto import cost_of
 from attn_zoo.leaderboard.rows import COSTS, Row, Table
 
@@ -19,8 +20,7 @@ def ordered(table: Table, by: str) -> Table:
     Raises:
         ValueError: no such order.
     """
-    if by not in ORDERS:
-        raise ValueError(f"tables can be ordered by {', '.join(ORDERS)}; got {by!r}")
+    check_text("by", by, ORDERS)
     if by == "score":
         return table
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from attn_zoo.leaderboard.rows import COSTS, COUNTED, Ranking, Row
 
 
-def weighed(rows: Sequence[Row], ranking: Ranking, higher_is_better: bool) -> list[Row]:
+def with_fronts(rows: Sequence[Row], ranking: Ranking, higher_is_better: bool) -> list[Row]:
     """Add to each row, controls included, the Pareto fronts it is on and the rows that dominate it.
 
     Fronts compare means. Dominance is stricter, so that noise does not cause it: no worse in the mean score and in every

@@ -42,15 +42,13 @@ def ranked(rows: Sequence[Row], higher_is_better: bool, resolution: Resolution) 
         return list(rows), Ranking(METHOD, (), _no_ranks(contenders), ())
     comparisons = compare(kept, higher_is_better, resolution, holm)
     apart = {(c.better, c.worse) for c in comparisons if c.apart}
-    better = {row.label: sum((other.label, row.label) in apart for other in kept) for row in kept}
-    letters = tie_letters([row.label for row in kept], {frozenset(pair) for pair in apart})
-    placed = {row.label: replace(row, standing=Standing(1 + better[row.label], letters[row.label])) for row in kept}
-    unplaced = {
-        row.label: replace(row, standing=Standing(unranked=missing[row.label])) for row in contenders if row.label in missing
-    }
+    labels = [row.label for row in kept]
+    letters = tie_letters(labels, {frozenset(pair) for pair in apart})
+    standings = {label: Standing(unranked=reason) for label, reason in missing.items()}
+    standings |= {label: Standing(1 + sum((other, label) in apart for other in labels), letters[label]) for label in labels}
     seeds = set.intersection(*(set(row.scores.seeds) for row in kept))
-    found = placed | unplaced
-    return [found.get(row.label, row) for row in rows], Ranking(METHOD, tuple(sorted(seeds)), None, comparisons)
+    found = [replace(row, standing=standings.get(row.label, row.standing)) for row in rows]
+    return found, Ranking(METHOD, tuple(sorted(seeds)), None, comparisons)
 
 
 def _no_ranks(contenders: Sequence[Row]) -> str:

@@ -49,7 +49,7 @@ class Failure:
 
     @property
     def run(self) -> str:
-        """The status and the seed."""
+        """Status and seed: ``out_of_memory with seed 1``."""
         return f"{self.status} with seed {self.seed}"
 
     def __str__(self) -> str:
@@ -159,18 +159,18 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A row among the others of its table."""
+    """Rank of a row in its table, the rows that dominate it, and the Pareto fronts it is on."""
 
     rank: int | None = None
     """1 + the number of contenders that are better beyond noise; None for controls and where seeds do not suffice."""
     ties: str = ""
     """Tie letters; ranked rows that share one do not differ significantly."""
     unranked: str | None = None
-    """Reason why a contender has no rank, where the table has ranks."""
+    """Reason why a contender has no rank although the table has ranks; else None."""
     dominated_by: tuple[str, ...] = ()
     """Labels of rows that are no worse in score and in every comparable cost, and better in one."""
     fronts: tuple[str, ...] = ()
-    """Costs, of ``COSTS``, for which no comparable row has a better score for as little."""
+    """Costs, keys of ``COSTS``, for which the row is on the Pareto front."""
 
     @property
     def letters(self) -> str:
@@ -257,7 +257,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """Rows at equal budgets. Measured budgets are equal, and entries comparable, within a block; counted ones everywhere."""
+    """Rows at equal budgets: within a block where the cost is measured, among all rows where it is counted."""
 
     cost: str
     """``time``, ``FLOPs`` or ``memory``."""
@@ -299,14 +299,14 @@ class Table:
     best_control: float | None
     """Mean score of the best control."""
     softmax_flops: int | None
-    """FLOPs an example of the softmax row, the yardstick of cost."""
+    """FLOPs per example of the softmax row, with which the FLOPs of other rows are compared."""
     rows: tuple[Row, ...]
     """Contenders, the best first, then controls."""
     ranking: Ranking
     boards: Mapping[str, Board]
     """Boards by cost: ``time``, ``FLOPs`` and ``memory``, as far as the records hold these costs."""
     at: tuple[Board, ...] = ()
-    """Boards of time, one for each time of training that was asked for."""
+    """Boards of training time, one for each time that was asked for."""
 
     @property
     def higher_is_better(self) -> bool:
@@ -317,6 +317,11 @@ class Table:
     def sign(self) -> int:
         """Factor that makes the better of two scores the greater one: 1, or -1 where lower values are better."""
         return 1 if self.higher_is_better else -1
+
+    @property
+    def control_row(self) -> Row | None:
+        """Row of the best control; None without one, or where the table shows another attention only."""
+        return next((row for row in self.rows if row.label == self.control), None)
 
     @property
     def data_title(self) -> str:

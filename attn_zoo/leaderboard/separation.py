@@ -23,7 +23,7 @@ RULE = (
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """Verdict on whether the rows of a table, controls included, differ."""
+    """Verdict on whether the task of a table separates its rows, controls included, and the evidence."""
 
     table: Table
     rows: tuple[str, ...]
@@ -64,8 +64,8 @@ def separates(table: Table, row: str = "softmax") -> Separation:
         against.append(
             f"{len(groups)} group{' differs' if len(groups) == 1 else 's differ'} significantly, of {GROUPS_NEEDED} needed"
         )
-    by = [f"{row} minus {controls[0].label} is {lead.in_points(measured.share)}"] if lead else []
-    by += [f"{len(groups)} groups differ significantly"] if lead else []
+    led = f"{row} minus {controls[0].label} is {lead.in_points(measured.share)}" if lead else ""
+    evidence = (led, f"{len(groups)} groups differ significantly")
     return Separation(
         table=table,
         rows=tuple(r.label for r in kept),
@@ -78,7 +78,7 @@ def separates(table: Table, row: str = "softmax") -> Separation:
         control=controls[0].label if controls else None,
         margin=lead,
         separates=not against,
-        reasons=tuple(against or by),
+        reasons=tuple(against or evidence),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -105,7 +106,7 @@ def _curve(shown: Shown) -> str:
 
 
 def _chosen(points: Sequence[CurvePoint], best: CurvePoint) -> list[CurvePoint]:
-    every = -(-len(points) // _POINTS)
+    every = math.ceil(len(points) / _POINTS)
     return [point for at, point in enumerate(points) if at % every == 0 or point is best or at == len(points) - 1]
 
 

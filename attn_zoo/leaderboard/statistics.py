@@ -60,7 +60,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     if count == 1:
         return Estimate(mean, None, 1)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    return Estimate(mean, _quantile(count - 1) * deviation / math.sqrt(count), count)
+    return Estimate(mean, t_quantile(count - 1, (1 + CONFIDENCE) / 2) * deviation / math.sqrt(count), count)
 
 
 def paired(these: Mapping[int, float], those: Mapping[int, float]) -> Estimate | None:
@@ -121,7 +121,8 @@ def benjamini_hochberg(p_values: Any) -> Floats:
 
 
 @cache
-def _quantile(freedom: int) -> float:
-    from scipy.special import stdtrit
+def t_quantile(freedom: int, level: float) -> float:
+    """Quantile of Student's t distribution at ``level``."""
+    from scipy.special import stdtrit  # imported here: takes half a second, and most commands do not need it
 
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    return float(stdtrit(freedom, level))

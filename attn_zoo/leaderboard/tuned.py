@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.rows import Row
 from attn_zoo.records import RunRecord, Tuning
 from attn_zoo.records.tuning import setting
 
 
-def rows_of_tables(records: Iterable[RunRecord]) -> list[RunRecord]:
-    """Records that make rows: no trials, and for each study only the runs with the settings that were chosen last.
+def records_of_rows(records: Iterable[RunRecord]) -> list[RunRecord]:
+    """Select the records that make rows: no trials, and of each study only the runs with the settings that were chosen last.
 
     The number of trials of a run includes trials that were recorded after it.
     """
@@ -24,8 +23,13 @@ def rows_of_tables(records: Iterable[RunRecord]) -> list[RunRecord]:
     for study, members in chosen.items():
         newest = max(members, key=lambda record: str(record.environment.get("started")))
         count = len(set(trials.get(study, ())))
-        kept += [_counted(record, count) for record in members if _settings(record) == _settings(newest)]
+        kept += [_with_trials(record, count) for record in members if without_seed(record) == without_seed(newest)]
     return kept
+
+
+def without_seed(record: RunRecord) -> dict[str, Any]:
+    """Spec of a run without its seed, equal for all runs of a row."""
+    return {**record.spec.to_dict(), "seed": None}
 
 
 def shared_budget(record: RunRecord) -> dict[str, Any]:
@@ -50,39 +54,6 @@ def found_settings(record: RunRecord) -> dict[str, Any]:
     return {key: setting(record.spec, key) for key in (record.tuning.space if record.tuning else ())}
 
 
-def tuning_notes(rows: Sequence[Row], score: Any) -> list[str]:
-    """Notes on tuned settings and their studies, and a warning where rows were not tuned alike.
-
-    Args:
-        score: function that formats a validation score.
-    """
-    notes = []
-    counts = grouped((row.provenance.trials, row.label) for row in rows)
-    for row in rows:
-        tuning, trials = row.provenance.tuning, row.provenance.trials
-        if tuning is not None:
-            found = ", ".join(f"{key.partition('.')[2]}={_short(value)}" for key, value in row.provenance.tuned.items())
-            failed = f" ({tuning.failed} of them without a score)" if tuning.failed else ""
-            notes.append(
-                f"{row.label}: {found}, best of {trials} trials{failed} by validation score ({score(tuning.best_valid)}, "
-                f"seed {tuning.seed}); study {tuning.study}"
-            )
-    if notes and len(counts) > 1:
-        told = "; ".join(f"{count}: {', '.join(labels)}" for count, labels in sorted(counts.items()))
-        notes.append(
-            f"rows were tuned with different numbers of trials, and more trials find better settings; compare with care ({told})"
-        )
-    return notes
-
-
-def _counted(record: RunRecord, trials: int) -> RunRecord:
+def _with_trials(record: RunRecord, trials: int) -> RunRecord:
     assert record.tuning is not None, "only tuned runs have a number of trials"
     return replace(record, tuning=replace(record.tuning, trials=max(record.tuning.trials or 0, trials)))
-
-
-def _settings(record: RunRecord) -> Mapping[str, Any]:
-    return {**record.spec.to_dict(), "seed": None}
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

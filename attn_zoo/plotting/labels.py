@@ -21,8 +21,6 @@ _DIRECTIONS = (
 )
 _LEADER = 10.0
 """Distance in points beyond which a leader line joins a label to its marker."""
-
-
 _LONG = 20
 """Greatest number of letters of a label on one line."""
 _MARGIN, _MARK = 4.0, 11.0
@@ -179,31 +177,28 @@ def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: flo
 
     Items that touch move together, to the mean of their wanted positions; all lie within ``low`` and ``high`` if they fit.
     """
+
+    def size(pool: Sequence[int]) -> float:
+        return sum(sizes[at] for at in pool)
+
+    def bottom(pool: Sequence[int]) -> float:
+        """Lower edge of touching items, set so that their centres are at the wanted positions on average."""
+        below, offsets = 0.0, 0.0
+        for at in pool:
+            offsets += wanted[at] - below - sizes[at] / 2
+            below += sizes[at]
+        return max(low, min(high - below, offsets / len(pool)))
+
     pools: list[list[int]] = []
     for at in sorted(range(len(wanted)), key=lambda key: wanted[key]):
         pools.append([at])
-        while len(pools) > 1 and _bottom(pools[-2], wanted, sizes, low, high) + _size(pools[-2], sizes) > _bottom(
-            pools[-1], wanted, sizes, low, high
-        ):
+        while len(pools) > 1 and bottom(pools[-2]) + size(pools[-2]) > bottom(pools[-1]):
             upper = pools.pop()
             pools[-1] += upper
     middles = [0.0] * len(wanted)
     for pool in pools:
-        edge = _bottom(pool, wanted, sizes, low, high)
+        edge = bottom(pool)
         for at in pool:
             middles[at] = edge + sizes[at] / 2
             edge += sizes[at]
     return middles
-
-
-def _size(pool: Sequence[int], sizes: Sequence[float]) -> float:
-    return sum(sizes[at] for at in pool)
-
-
-def _bottom(pool: Sequence[int], wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> float:
-    """Lower edge of a pool of touching items, set so that their centres are at the wanted positions on average."""
-    below, offsets = 0.0, 0.0
-    for at in pool:
-        offsets += wanted[at] - below - sizes[at] / 2
-        below += sizes[at]
-    return max(low, min(high - below, offsets / len(pool)))

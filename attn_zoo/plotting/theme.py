@@ -103,13 +103,6 @@ def _dark_rule(light: str, dark: str) -> str:
     )
 
 
-def clipped(mean: float, half_width: float | None, bounds: tuple[float, float]) -> tuple[float, float]:
-    """Ends of an interval around a mean, clipped to ``bounds``."""
-    low, high = bounds
-    spread = half_width or 0.0
-    return max(low, mean - spread), min(high, mean + spread)
-
-
 def hover(artist: Any, words: str) -> None:
     """Give a drawn element a title, which a browser shows under the pointer."""
     artist.set_gid(f"title:{words}")

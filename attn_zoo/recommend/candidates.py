@@ -92,8 +92,9 @@ def _candidate(required: Requirements, row: RowName, softmax: Counts) -> Candida
         "cannot mask padded keys": required.padding and not entry.can.key_padding,
         "supports self-attention only": required.cross and not entry.can.cross,
     }
-    if reasons := [reason for reason, holds in missing.items() if holds]:
-        raise ValueError(f"{row.attention} {reasons[0]}")
+    for reason, holds in missing.items():
+        if holds:
+            raise ValueError(f"{row.attention} {reason}")
     with torch.device("meta"):  # takes no memory and computes nothing
         build(required, row)
     options = attention_options(entry, geometry, row.options)

@@ -9,6 +9,7 @@ from attn_zoo.contract import Geometry, UnknownNameError
 from attn_zoo.leaderboard.findings.abilities import ACCEPT
 from attn_zoo.leaderboard.findings.needs import NEEDS, Need
 
+_NEEDS = {need.name: need for need in NEEDS}
 DIRECTIONS = {"forward": "a forward pass", "training": "a forward and backward pass"}
 """Passes of a timed or counted step, with descriptions."""
 
@@ -67,12 +68,11 @@ class Requirements:
         self._check_use()
 
     def _check_use(self) -> None:
-        known = [need.name for need in NEEDS]
         if self.use is None:
             return
-        if self.use not in known:
-            raise UnknownNameError("need", self.use, known)
-        need = NEEDS[known.index(self.use)]
+        if self.use not in _NEEDS:
+            raise UnknownNameError("need", self.use, _NEEDS)
+        need = _NEEDS[self.use]
         if need.small_state and not self.decode:
             raise ValueError(f"{self.use} is judged by the size of the state; ask for decode as well")
         if self.reads_past not in need.directions:
@@ -99,7 +99,7 @@ class Requirements:
             ValueError: the deciding task has no such records.
         """
         if self.use is not None:
-            return next(need for need in NEEDS if need.name == self.use)
+            return _NEEDS[self.use]
         if self.task is not None and self.task not in recorded:
             read = "causally" if self.reads_past else "both ways"
             raise ValueError(f"no records of task {self.task!r} read {read}, only of {', '.join(sorted(recorded)) or 'none'}")

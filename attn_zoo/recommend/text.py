@@ -1,4 +1,4 @@
-"""Text of a recommendation, in five lines and a doubt or with all evidence, and its JSON."""
+"""Recommendation as text, brief or with all evidence, and as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WORST_FIRST: tuple[Verdict, ...] = ("no better", "worse", "failed", "unclear", 
 
 
 def as_text(found: Recommendation, whole: bool = False) -> str:
-    """Return a recommendation as five lines and a doubt.
+    """Format a recommendation: the mechanism to take, the reason, its cost, its use and a doubt.
 
     Args:
         whole: add the tasks, every candidate, every refusal and every doubt.
@@ -60,7 +60,7 @@ def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
     choice = found.choice
     assert choice is not None, "a mechanism other than softmax is taken only with evidence"
     worst = min(choice.gains, key=lambda gain: gain.amount.low)
-    at = _deciding(found).removesuffix(" that decide")
+    at = _deciding(found, "")
     least = f"the least certain is {_gain(worst)}" if len(choice.gains) > 1 else gain_words(worst.amount, worst.unit)
     yield f"Why: surely within {found.required.accept:g} points of softmax at {at}: {least}."
     timed = f"; {_milliseconds(found, taken)}, softmax {_milliseconds(found, found.softmax)}" if found.seconds else ""
@@ -111,12 +111,12 @@ def _why_softmax(found: Recommendation) -> str:
     return f"none of {others} other mechanisms is surely within {found.required.accept:g} points of it at {_deciding(found)}"
 
 
-def _deciding(found: Recommendation) -> str:
-    """Phrase for the deciding tasks: ``all 4 tasks that decide``, or the name of the only one."""
+def _deciding(found: Recommendation, clause: str = " that decide") -> str:
+    """Phrase for the deciding tasks: ``all 4 tasks`` with a clause after it, or the name of the only one."""
     spoken = found.answer.spoken
     if len(spoken) == 1:
         return spoken[0][0]
-    return f"all {len(spoken)} {'qualities' if found.required.trained else 'tasks'} that decide"
+    return f"all {len(spoken)} {'qualities' if found.required.trained else 'tasks'}{clause}"
 
 
 def _doubts(found: Recommendation) -> Iterator[str]:
@@ -156,12 +156,12 @@ def _evidence(found: Recommendation) -> Iterator[str]:
     yield from _block("Refused", [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()])
     yield from _block("Doubts", list(dict.fromkeys(_doubts(found))))
     yield from _block(
-        "Read", ["FLOPs are those of the mechanisms alone, without projections, with the sizes that the cards' rules give"]
+        "Note", ["FLOPs are those of the mechanisms alone, without projections, with the sizes that the cards' rules give"]
     )
 
 
 def _verdict(found: Recommendation, each: Candidate) -> str:
-    """Words on a candidate: the number of deciding tasks at which it is close enough, and the worst of its other verdicts."""
+    """Verdicts on a candidate in words: the number of deciding tasks at which it is close enough, and the worst of the others."""
     if each.attention == BASELINE:
         return "the reference"
     if each in found.qualified:

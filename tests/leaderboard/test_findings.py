@@ -19,7 +19,7 @@ from attn_zoo.leaderboard.findings.abilities import Ability, abilities, judge
 from attn_zoo.leaderboard.findings.drop_in import drop_in
 from attn_zoo.leaderboard.findings.needs import NEEDS, Answer, Need, answers
 from attn_zoo.leaderboard.findings.page import findings
-from attn_zoo.leaderboard.findings.sentences import NOTHING, of_ability, of_answer, of_mechanism
+from attn_zoo.leaderboard.findings.sentences import NOTHING, ability_sentence, answer_paragraphs, mechanism_sentences
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.registry import make_options, task_card, task_names
 from attn_zoo.terminal import COLUMNS
@@ -86,7 +86,7 @@ def test_a_seed_that_failed_is_no_score_of_the_lucky_ones():
     failed = replace(last, status="diverged", reason="the loss is NaN", scores={})
     ability = only([*yardsticks(), *done, failed])
     assert judge(ability, "linformer").verdict == "failed"
-    assert "fails at 1 of 1 task: Mqar (diverged at 1 of 4 seeds)" in of_mechanism("linformer", [ability], ACCEPT)[1]
+    assert "fails at 1 of 1 task: Mqar (diverged at 1 of 4 seeds)" in mechanism_sentences("linformer", [ability], ACCEPT)[1]
 
 
 def test_softmax_is_held_against_controls_alone():
@@ -106,14 +106,14 @@ def test_where_lower_is_better_gains_are_turned_round_and_relative():
     worse, better = (judge(only(records), name, ACCEPT) for name in ("linformer", "nystrom"))
     assert (worse.verdict, better.verdict) == ("worse", "better")
     assert worse.gain and better.gain and (round(worse.gain.mean, 3), round(better.gain.mean, 3)) == (-10.0, 10.0)
-    assert "(11.00 ± 0.25, -10.0 ± 0.0 %)" in of_mechanism("linformer", [only(records)], ACCEPT)[1]
+    assert "(11.00 ± 0.25, -10.0 ± 0.0 %)" in mechanism_sentences("linformer", [only(records)], ACCEPT)[1]
 
 
 def test_sentences_tell_scores_differences_cost_and_what_was_not_judged():
     records = [*yardsticks(), *cheap("linformer", 0.90, 0.90, 0.92)]
     records += [*yardsticks("copying", causal=True), *cheap("linformer", 0.5, 0.51, 0.52, task="copying", causal=True)]
     records += [*yardsticks("induction"), *yardsticks("haystack"), *cheap("linformer", 0.2, 0.21, 0.22, task="haystack")]
-    good, bad, spent, left = of_mechanism("linformer", abilities(tables(records)), ACCEPT)
+    good, bad, spent, left = mechanism_sentences("linformer", abilities(tables(records)), ACCEPT)
     assert good == "linformer is as good as softmax at 1 of 4 tasks: Mqar (90.7 ± 2.9 %, -0.3 ± 1.4 points)."
     assert bad == (
         "It is no better than the best control at 1 of 4 tasks: Haystack (21.0 ± 2.5 %; uniform 21.0 ± 2.5 %); "
@@ -121,14 +121,16 @@ def test_sentences_tell_scores_differences_cost_and_what_was_not_judged():
     )
     assert spent == "Cost: 1 % of softmax's FLOPs at 4,096 tokens; a state of 64 B, softmax's 4 KiB (16 tokens)."
     assert left == "Not judged: not run at Induction."
-    assert of_mechanism("softmax", abilities(tables(records)), ACCEPT)[2].endswith("keys and values take 4 KiB at 16 tokens.")
+    assert mechanism_sentences("softmax", abilities(tables(records)), ACCEPT)[2].endswith(
+        "keys and values take 4 KiB at 16 tokens."
+    )
 
 
 def test_a_task_on_which_nobody_passes_the_controls_says_nothing():
     records = [*yardsticks(softmax=(0.20, 0.22, 0.21)), *runs("linformer", 0.20, 0.21, 0.21)]
     ability = only(records)
-    assert "This says nothing about mechanisms: no mechanism is better than the control uniform" in of_ability(ability)
-    assert of_mechanism("linformer", [ability], ACCEPT)[0] == "No measured task says anything about it."
+    assert "This says nothing about mechanisms: no mechanism is better than the control uniform" in ability_sentence(ability)
+    assert mechanism_sentences("linformer", [ability], ACCEPT)[0] == "No measured task says anything about it."
 
 
 def test_abilities_are_told_apart_by_direction_and_convolution():
@@ -158,7 +160,7 @@ BASE = [*yardsticks(), *yardsticks("copying")]
 def test_the_cheapest_that_is_good_at_every_task_is_taken():
     found = chosen(BASE, both("linformer", SURE, (0.91, 0.91, 0.92), flops=20), both("nystrom", SURE, SURE, flops=30))
     assert [choice.label for choice in found.chosen] == ["linformer", "nystrom"] and found.nearest is None
-    told, rests = of_answer(found)
+    told, rests = answer_paragraphs(found)
     assert told == (
         "Take linformer: 2 % of softmax's FLOPs at 4,096 tokens. Against softmax: +0.3 ± 1.4 points at Copying and "
         "+0.0 ± 0.0 points at Mqar (3 seeds). Also close enough, in this order: nystrom."
@@ -182,13 +184,13 @@ def test_the_cheapest_that_is_good_at_every_task_is_taken():
 )
 def test_what_does_not_qualify_is_not_taken(unfit):
     found = chosen(BASE, both("mega", (0.5, 0.51, 0.52), (0.5, 0.51, 0.52), flops=5000), unfit)
-    assert not found.chosen and next(of_answer(found)).startswith(f"{NOTHING}.")
+    assert not found.chosen and next(answer_paragraphs(found)).startswith(f"{NOTHING}.")
     assert found.nearest is None or found.nearest.label == "linformer"
 
 
 def test_without_another_mechanism_at_every_task_nothing_is_said_to_be_too_far():
     for beside in ([], cheap("linformer", *SURE), both("linformer", SURE, SURE[:2]), both("none", SURE, SURE)[:1]):
-        told = next(of_answer(chosen(BASE, beside)))
+        told = next(answer_paragraphs(chosen(BASE, beside)))
         assert told == "Not measured yet: no mechanism besides softmax has 3 seeds at every task that decides."
 
 
@@ -201,13 +203,15 @@ def test_one_that_is_no_better_than_a_control_is_not_taken_however_little_may_be
 def test_the_nearest_is_the_one_of_least_loss_at_its_worst_task():
     found = chosen(BASE, both("linformer", (0.5, 0.51, 0.52), SURE), both("nystrom", (0.7, 0.71, 0.72), (0.7, 0.71, 0.72)))
     assert found.nearest and found.nearest.label == "nystrom"
-    assert "The nearest is nystrom: 1 % of softmax's FLOPs at 4,096 tokens. Against softmax: -20.0" in next(of_answer(found))
+    assert "The nearest is nystrom: 1 % of softmax's FLOPs at 4,096 tokens. Against softmax: -20.0" in next(
+        answer_paragraphs(found)
+    )
 
 
 def test_of_many_that_qualify_four_more_are_named():
     names = ("linformer", "nystrom", "linear", "performer", "reformer", "luna", "local")
     found = chosen(BASE, *(both(name, SURE, SURE, flops=at) for at, name in enumerate(names, 1)))
-    assert next(of_answer(found)).endswith("in this order: nystrom, linear, performer, reformer and 2 more.")
+    assert next(answer_paragraphs(found)).endswith("in this order: nystrom, linear, performer, reformer and 2 more.")
 
 
 def test_a_small_state_must_be_known_and_smaller_than_softmaxs_and_the_smallest_is_taken():
@@ -238,12 +242,12 @@ def test_a_task_read_the_other_way_does_not_speak_and_each_way_has_its_answer():
     records += cheap("linear", *SURE, causal=True, data={})
     ways = answers(need, abilities(tables(records)), ACCEPT)
     assert [(way.direction, way.chosen[0].label) for way in ways] == [("read both ways", "linformer"), ("causal", "linear")]
-    assert next(of_answer(ways[1])).startswith("Causal. Take linear")
+    assert next(answer_paragraphs(ways[1])).startswith("Causal. Take linear")
 
 
 def test_what_is_not_recorded_and_what_says_nothing_is_named():
     found = chosen(yardsticks("copying", softmax=SURE[:2]), cheap("linformer", *SURE, task="copying"))
-    (told,) = of_answer(found)
+    (told,) = answer_paragraphs(found)
     why = "softmax or the control uniform has fewer than 3 seeds"
     assert told.startswith(f"Not measured yet: Copying says nothing about it ({why})")
     assert told.endswith("no records of mqar.")
@@ -261,7 +265,9 @@ def test_no_encoder_of_the_committed_transplant_is_close_enough_to_its_teacher()
     found = drop_in(TRANSPLANT, ACCEPT)
     assert len(found.spoken) == 4 and not found.chosen and found.nearest
     assert found.nearest.label == "linformer projected_length=32 (init=stretches)"
-    assert re.search(r"50 % of softmax's FLOPs at 128 tokens. Against softmax: -14\.7 ± 0\.6 points", next(of_answer(found)))
+    assert re.search(
+        r"50 % of softmax's FLOPs at 128 tokens. Against softmax: -14\.7 ± 0\.6 points", next(answer_paragraphs(found))
+    )
 
 
 def test_with_more_to_lose_the_cheapest_student_is_taken():
@@ -279,12 +285,12 @@ def test_a_student_that_failed_at_a_seed_is_left_out():
     points = [{**p, "failed": "NaN"} if p["seed"] == 2 and p["attention"] != "uniform" else p for p in TRANSPLANT["points"]]
     found = drop_in({**TRANSPLANT, "points": points}, 25.0)
     assert found.spoken and not found.chosen and found.nearest is None
-    assert next(of_answer(found)).startswith("Not measured yet: no mechanism besides softmax")
+    assert next(answer_paragraphs(found)).startswith("Not measured yet: no mechanism besides softmax")
 
 
 def test_without_a_control_an_encoder_says_nothing():
     found = drop_in({**TRANSPLANT, "points": [p for p in TRANSPLANT["points"] if not p["control"]]}, 25.0)
-    assert not found.spoken and "no control was transplanted" in next(of_answer(found))
+    assert not found.spoken and "no control was transplanted" in next(answer_paragraphs(found))
 
 
 def test_many_mechanisms_on_many_tasks_are_told_alike_in_both_forms():

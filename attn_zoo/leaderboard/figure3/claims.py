@@ -140,7 +140,7 @@ def _near(ours: Runs, theirs: Runs, what: str) -> Verdict:
 def _doubt(figure: Figure, cell: Cell, controls: Sequence[str]) -> Verdict | None:
     """Doubt about a comparison with a cell that is no better than a control at its length; None where there is no doubt.
 
-    Repeated rare tokens are compared, because on other tokens convolutions and token frequencies go far at such a budget.
+    Repeated rare tokens are compared, because a convolution or token frequencies alone predict other tokens well at such a budget.
     """
     for name in controls:
         control = figure.find(cell.convolution, cell.length, name)

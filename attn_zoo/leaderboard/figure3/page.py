@@ -27,11 +27,11 @@ def figure3_page(figure: Figure, format: str = "terminal") -> str:
     Args:
         format: ``terminal`` or ``github``.
     """
-    arms = figure.arms or [0]
-    parts = [_table(_claim_rows(figure, arms), ["panel", "the paper says", *map(arm_name, arms)], format)]
-    parts.append(_list(_evidence(figure, arms)))
+    found = verdicts(figure)
+    rows = [[claim.panels, claim.text, *(of_arm[claim].word for of_arm in found.values())] for claim in CLAIMS]
+    parts = [_table(rows, ["panel", "the paper says", *map(arm_name, found)], format), _list(_evidence(found))]
     if figure.cells:
-        columns = [(arm, part) for arm in arms for part in (TEST, REPEATED)]
+        columns = [(arm, part) for arm in found for part in (TEST, REPEATED)]
         head = [f"{arm_name(arm)}{', repeated' * (part == REPEATED)}" for arm, part in columns]
         parts.append(_table(_cell_rows(figure, columns), ["n", "row", *head], format))
         parts.append(_list(_notes(figure)))
@@ -42,9 +42,9 @@ def figure3_data(figure: Figure) -> dict[str, Any]:
     """Verdicts, and the perplexity and record ids of every cell, as plain data."""
     return {
         "claims": [
-            {"panels": claim.panels, "claim": claim.text, "short_convolution": arm, "verdict": found.word, "why": found.why}
-            for arm in figure.arms or [0]
-            for claim, found in verdicts(figure, arm).items()
+            {"panels": claim.panels, "claim": claim.text, "short_convolution": arm, "verdict": verdict.word, "why": verdict.why}
+            for arm, found in verdicts(figure).items()
+            for claim, verdict in found.items()
         ],
         "cells": [
             {
@@ -58,21 +58,15 @@ def figure3_data(figure: Figure) -> dict[str, Any]:
     }
 
 
-def verdicts(figure: Figure, arm: int) -> Mapping[Claim, Verdict]:
-    """Verdict on each claim of the paper in an arm; ``not run yet`` where nothing is recorded."""
-    return {claim: claim.judge(figure, arm) for claim in CLAIMS}
+def verdicts(figure: Figure) -> dict[int, dict[Claim, Verdict]]:
+    """Verdict on each claim of the paper in each arm; ``not run yet`` where nothing is recorded."""
+    return {arm: {claim: claim.judge(figure, arm) for claim in CLAIMS} for arm in figure.arms or [0]}
 
 
-def _claim_rows(figure: Figure, arms: list[int]) -> list[list[str]]:
-    found = [verdicts(figure, arm) for arm in arms]
-    return [[claim.panels, claim.text, *(of[claim].word for of in found)] for claim in CLAIMS]
-
-
-def _evidence(figure: Figure, arms: list[int]) -> Iterable[str]:
-    found = {arm: verdicts(figure, arm) for arm in arms}
+def _evidence(found: Mapping[int, Mapping[Claim, Verdict]]) -> Iterable[str]:
     for claim in CLAIMS:
-        for arm in arms:
-            verdict = found[arm][claim]
+        for arm, of_arm in found.items():
+            verdict = of_arm[claim]
             if verdict.word != NOT_RUN:
                 yield f"{claim.panels}, {arm_name(arm)}: {claim.text} {verdict.word.capitalize()}. {verdict.why}."
 

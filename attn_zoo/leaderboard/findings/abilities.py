@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
+from attn_zoo.leaderboard.heatmap.model import distinct, numbered
 from attn_zoo.leaderboard.heatmap.shades import shown_rows, unshaded
 from attn_zoo.leaderboard.render.text import is_share
 from attn_zoo.leaderboard.rows import Row, Table
@@ -21,7 +22,7 @@ Verdict = Literal["better", "as good", "above controls", "worse", "no better", "
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """A task in one direction of reading, with one row for each mechanism."""
+    """A task, causal or read both ways, with one row for each mechanism."""
 
     name: str
     """Unique name."""
@@ -77,14 +78,8 @@ def abilities(tables: Sequence[Table]) -> list[Ability]:
 def names(tables: Sequence[Table]) -> list[str]:
     """Unique titles: the task's with the direction of reading, then, where needed, the network's convolution and a number."""
     plain = [f"{table.task['title']}{', causal' if table.task.get('causal') else ''}" for table in tables]
-    widths = [int(table.model.get("short_convolution") or 0) for table in tables]
-    told = [
-        f"{name}, {'with' if width else 'without'} a short convolution"
-        if len({w for n, w in zip(plain, widths, strict=True) if n == name}) > 1
-        else name
-        for name, width in zip(plain, widths, strict=True)
-    ]
-    return [name if told.count(name) == 1 else f"{name} #{told[: at + 1].count(name)}" for at, name in enumerate(told)]
+    words = [f"{'with' if table.model.get('short_convolution') else 'without'} a short convolution" for table in tables]
+    return numbered(distinct(plain, words))
 
 
 def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement:

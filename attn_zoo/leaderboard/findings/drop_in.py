@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
 from attn_zoo.leaderboard.findings.abilities import BASELINE
 from attn_zoo.leaderboard.findings.needs import Answer, Choice, Gain
@@ -25,7 +26,7 @@ _Row = dict[int, Mapping[str, float | None]]
 
 
 def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collection[str] | None = None) -> Answer:
-    """Answer the need from ``found``, the content of a file of ``attn-zoo transplant``; None without a file.
+    """Answer the need from ``found``, the content of a file of ``attn-zoo transplant`` or None where there is no file.
 
     A quality is evidence where the teacher is better than the best control beyond noise. A student qualifies as in
     ``needs.answer``; its FLOPs are those of the attention of all layers at the passages' length.
@@ -80,11 +81,11 @@ def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collecti
 def _students(points: Sequence[Mapping[str, Any]], *, control: bool) -> dict[str, tuple[Mapping[str, Any], _Row]]:
     """First point of each student and its qualities by seed, by label; students that failed at a seed are left out."""
     mine = [point for point in points if point["control"] == control and point["attention"] != BASELINE]
-    starts = {label: {point["init"] for point in mine if point["label"] == label} for label in {p["label"] for p in mine}}
+    starts = grouped((point["label"], point["init"]) for point in mine)
     rows: dict[str, tuple[Mapping[str, Any], _Row]] = {}
     failed = set()
     for point in mine:
-        several = len(starts[point["label"]]) > 1
+        several = len(set(starts[point["label"]])) > 1
         label = f"{point['label']} (init={point['init']})" if several else str(point["label"])
         if point["failed"] or _STAGE not in point["stages"]:
             failed.add(label)

@@ -89,7 +89,7 @@ NEEDS = (
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A score minus softmax's."""
+    """Difference of a mechanism's score from softmax's, positive where it is better."""
 
     at: str
     """Name of the ability, or of the quality of an encoder."""
@@ -131,7 +131,7 @@ class Answer:
     chosen: tuple[Choice, ...]
     """Mechanisms that qualify, the best choice first."""
     nearest: Choice | None
-    """Cheaper mechanism with the smallest greatest loss; None where one qualifies or none can be judged."""
+    """Cheaper mechanism that loses least at its worst task; None where a mechanism qualifies or none can be judged."""
 
 
 Pricing = Callable[[str, Sequence[Ability]], Cost | None]
@@ -144,10 +144,9 @@ def costs_of(names: Collection[str] | None) -> Pricing:
 
 
 def answers(need: Need, abilities: Sequence[Ability], accept: float, priced: Pricing = cost) -> list[Answer]:
-    """The answer to ``need`` in each of its directions; see ``answer``."""
-    found = [answer(need, causal, abilities, accept, priced) for causal in need.directions]
-    words = ["causal" if causal else "read both ways" for causal in need.directions]
-    return [replace(one, direction=word) for one, word in zip(found, words, strict=True)] if len(found) > 1 else found
+    """Answer ``need`` in each of its directions, see ``answer``."""
+    words = {False: "read both ways", True: "causal"} if len(need.directions) > 1 else {}
+    return [replace(answer(need, causal, abilities, accept, priced), direction=words.get(causal, "")) for causal in need.directions]
 
 
 def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float, priced: Pricing = cost) -> Answer:
@@ -159,7 +158,7 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
     Args:
         priced: cost of each candidate; by default as recorded, at 4,096 tokens.
     """
-    ours = [(ability, _mute(ability)) for ability in abilities if ability.causal == causal and _key(ability) in need.tasks]
+    ours = [(ability, _no_evidence(ability)) for ability in abilities if ability.causal == causal and _key(ability) in need.tasks]
     speaking = [ability for ability, why in ours if why is None]
     found, compared = [], False
     for name in {name for ability in speaking for name, row in ability.rows.items() if not row.control} - {BASELINE}:
@@ -189,9 +188,8 @@ def _key(ability: Ability) -> tuple[str, bool]:
     return str(ability.table.task["name"]), ability.causal
 
 
-def _mute(ability: Ability) -> str | None:
+def _no_evidence(ability: Ability) -> str | None:
     """Reason why an ability cannot show a loss against softmax; None where it can."""
-    verdict = judge(ability, BASELINE).verdict
     if ability.silent:
         return ability.silent
     reasons = {
@@ -200,7 +198,7 @@ def _mute(ability: Ability) -> str | None:
         "failed": "softmax failed at a seed",
         "few seeds": f"softmax or the control {ability.table.control} has fewer than {SEEDS_NEEDED} seeds",
     }
-    return reasons.get(verdict, f"softmax is no better than the control {ability.table.control}")
+    return reasons.get(judge(ability, BASELINE).verdict, f"softmax is no better than the control {ability.table.control}")
 
 
 def _are_judged(judgements: Sequence[Judgement]) -> bool:

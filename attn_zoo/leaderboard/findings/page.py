@@ -9,7 +9,7 @@ from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
 from attn_zoo.leaderboard.findings.abilities import ACCEPT, BASELINE, Ability, abilities
 from attn_zoo.leaderboard.findings.drop_in import drop_in
 from attn_zoo.leaderboard.findings.needs import NEEDS, answers, costs_of
-from attn_zoo.leaderboard.findings.sentences import of_ability, of_answer, of_mechanism
+from attn_zoo.leaderboard.findings.sentences import ability_sentence, answer_paragraphs, mechanism_sentences
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.statistics import CONFIDENCE
 from attn_zoo.terminal import COLUMNS, paragraph
@@ -50,19 +50,19 @@ def _blocks(
     for need in NEEDS:
         yield "subhead", need.title
         among = recurrent if need.small_state else None
-        yield from (("paragraph", text) for one in answers(need, found, accept, costs_of(among)) for text in of_answer(one))
+        yield from (("paragraph", text) for one in answers(need, found, accept, costs_of(among)) for text in answer_paragraphs(one))
     encoder = drop_in(transplant, accept)
     yield "subhead", encoder.title
-    yield from (("paragraph", text) for text in of_answer(encoder))
+    yield from (("paragraph", text) for text in answer_paragraphs(encoder))
     yield "head", "What was measured"
     if not found:
         yield "paragraph", "Not measured yet: there are no records."
         return
-    yield from (("item", of_ability(ability)) for ability in found)
+    yield from (("item", ability_sentence(ability)) for ability in found)
     yield "head", "Each mechanism"
     for name in _mechanisms(found):
         yield "subhead", name
-        yield from (("item", text) for text in of_mechanism(name, found, accept))
+        yield from (("item", text) for text in mechanism_sentences(name, found, accept))
 
 
 def _rules(accept: float) -> list[str]:
@@ -93,8 +93,8 @@ def _markdown(blocks: Sequence[Block]) -> str:
     marks = {"head": "## ", "subhead": "### ", "paragraph": "", "item": "- "}
     text = ""
     for at, (kind, words) in enumerate(blocks):
-        tight = kind == "item" and at and blocks[at - 1][0] == "item"
-        text += f"{chr(10) if tight or not at else chr(10) * 2}{marks[kind]}{words}"
+        tight = kind == blocks[at - 1][0] == "item"
+        text += ("\n" if tight else "\n\n") + marks[kind] + words
     return text.strip()
 
 

@@ -13,43 +13,40 @@ from attn_zoo.leaderboard.render.text import estimated, unit
 from attn_zoo.leaderboard.rows import Row
 from attn_zoo.leaderboard.statistics import Estimate
 
+Kind = tuple[Verdict, str, Callable[[Judgement], str]]
+"""Verdict, the words for it, and a function that names the task of a judgement with the evidence."""
 NOTHING = "softmax (sdpa): no other recorded mechanism is close enough"
 _OTHERS = 4
 """Greatest number of further qualifying mechanisms that are named."""
 
 
-def of_ability(ability: Ability) -> str:
+def ability_sentence(ability: Ability) -> str:
     """Scores of softmax and of the best control at an ability, and the reason where it says nothing about mechanisms."""
-    table = ability.table
-    control = next((row for row in table.rows if row.label == table.control), None)
+    table, control = ability.table, ability.table.control_row
     told = [f"softmax {_score(ability, ability.softmax)}"] if ability.softmax else ["softmax was not run"]
-    told += [f"best control {control.label} {_score(ability, control)}"] if control and control.scores.test else []
+    told += [f"best control {control.label} {_score(ability, control)}"] if control else []
     told += [f"chance {100 * table.chance:.1f} %"] if table.chance is not None and unit(table) else []
     length = f"{table.task['length']} positions, " if table.task["length"] else ""
     said = f"{ability.name}: {', '.join(told)}; {length}{_seeds(list(ability.rows.values()))}."
     return f"{said} This says nothing about mechanisms: {ability.silent}." if ability.silent else said
 
 
-def of_mechanism(attention: str, abilities: Sequence[Ability], accept: float) -> list[str]:
+def mechanism_sentences(attention: str, abilities: Sequence[Ability], accept: float) -> list[str]:
     """Sentences on the strengths, weaknesses and cost of a mechanism, and on tasks that were not judged."""
     judged = [judge(ability, attention, accept) for ability in abilities if not ability.silent]
     if not judged:
         return ["No measured task says anything about it.", _cost(attention, abilities)]
-    said = [_good(attention, judged), _bad(attention, judged), _cost(attention, abilities)]
+    said = [_strengths(attention, judged), _weaknesses(attention, judged), _cost(attention, abilities)]
     return [*said, *_unjudged(judged)]
 
 
-def _good(attention: str, judged: Sequence[Judgement]) -> str:
-    def better(one: Judgement) -> str:
-        return f"{one.name} ({_scored(one)}, {gain_words(one.gain, one.ability.unit)})"
-
-    kinds: list[tuple[Verdict, str, Callable[[Judgement], str]]] = [
-        ("better", "better than softmax at", better),
-        ("as good", "as good as softmax at", better),
-        ("above controls", "better than the best control at", lambda one: f"{one.name} ({_scored(one)})"),
+def _strengths(attention: str, judged: Sequence[Judgement]) -> str:
+    kinds: list[Kind] = [
+        ("better", "better than softmax at", _with_gain),
+        ("as good", "as good as softmax at", _with_gain),
+        ("above controls", "better than the best control at", _with_score),
     ]
-    clauses = list(_clauses(judged, kinds))
-    if clauses:
+    if clauses := list(_clauses(judged, kinds)):
         return f"{attention} is {'; '.join(clauses)}."
     return (
         f"{attention} is {'better than the best control' if attention == BASELINE else 'as good as softmax'} at none of the "
@@ -57,22 +54,13 @@ def _good(attention: str, judged: Sequence[Judgement]) -> str:
     )
 
 
-def _bad(attention: str, judged: Sequence[Judgement]) -> str:
-    def beside_control(one: Judgement) -> str:
-        table = one.ability.table
-        control = next(row for row in table.rows if row.label == table.control)
-        return f"{one.name} ({_scored(one)}; {control.label} {_score(one.ability, control)})"
-
-    def worse(one: Judgement) -> str:
-        return f"{one.name} ({_scored(one)}, {gain_words(one.gain, one.ability.unit)})"
-
-    kinds: list[tuple[Verdict, str, Callable[[Judgement], str]]] = [
-        ("no better", "is no better than the best control at", beside_control),
-        ("worse", "is worse than softmax at", worse),
+def _weaknesses(attention: str, judged: Sequence[Judgement]) -> str:
+    kinds: list[Kind] = [
+        ("no better", "is no better than the best control at", _with_control),
+        ("worse", "is worse than softmax at", _with_gain),
         ("failed", "fails at", lambda one: f"{one.name} ({_failure(one.row)})"),
     ]
-    clauses = list(_clauses(judged, kinds))
-    if clauses:
+    if clauses := list(_clauses(judged, kinds)):
         return f"It {'; '.join(clauses)}."
     return f"No measured task shows it {'' if attention == BASELINE else 'worse than softmax or '}failing."
 
@@ -86,12 +74,9 @@ def _cost(attention: str, abilities: Sequence[Ability]) -> str:
 
 
 def _unjudged(judged: Sequence[Judgement]) -> Iterator[str]:
-    def scored(one: Judgement) -> str:
-        return f"{one.name} ({_scored(one)})"
-
-    kinds: list[tuple[Verdict, str, Callable[[Judgement], str]]] = [
-        ("unclear", "seeds differ too much at", scored),
-        ("few seeds", f"fewer than {SEEDS_NEEDED} seeds in common with softmax and the best control at", scored),
+    kinds: list[Kind] = [
+        ("unclear", "seeds differ too much at", _with_score),
+        ("few seeds", f"fewer than {SEEDS_NEEDED} seeds in common with softmax and the best control at", _with_score),
     ]
     clauses = list(_clauses(judged, kinds))
     absent = [one.ability for one in judged if one.verdict == "not run"]
@@ -110,7 +95,7 @@ def _grouped(absent: Sequence[Ability], every: Sequence[Ability]) -> list[str]:
     return named
 
 
-def _clauses(judged: Sequence[Judgement], kinds: Sequence[tuple[Verdict, str, Callable[[Judgement], str]]]) -> Iterator[str]:
+def _clauses(judged: Sequence[Judgement], kinds: Sequence[Kind]) -> Iterator[str]:
     """Yield a clause for each kind of verdict that occurs, with the number of its tasks."""
     for verdict, words, told in kinds:
         found = [told(one) for one in judged if one.verdict == verdict]
@@ -118,9 +103,9 @@ def _clauses(judged: Sequence[Judgement], kinds: Sequence[tuple[Verdict, str, Ca
             yield f"{words} {len(found)} of {len(judged)} task{'' if len(judged) == 1 else 's'}: {_listed(found)}"
 
 
-def of_answer(answer: Answer) -> Iterator[str]:
-    """Paragraphs on the choice for a need and its loss, then on the evidence."""
-    head = f"{answer.direction[:1].upper()}{answer.direction[1:]}. " if answer.direction else ""
+def answer_paragraphs(answer: Answer) -> Iterator[str]:
+    """Yield paragraphs on the choice for a need and its loss, then on the evidence."""
+    head = f"{answer.direction.capitalize()}. " if answer.direction else ""
     if not answer.spoken:
         yield f"{head}Not measured yet: {_unmeasured(answer)}."
         return
@@ -153,12 +138,22 @@ def _choice(choice: Choice) -> str:
 
 
 def gain_words(gain: Estimate | None, unit: str) -> str:
-    """``-1.2 ± 0.4 points``; empty without a gain."""
+    """Format a gain with its unit, such as ``-1.2 ± 0.4 points``; empty without a gain."""
     return "" if gain is None else f"{gain.written('.1f', sign='+')} {unit}"
 
 
-def _scored(one: Judgement) -> str:
-    return _score(one.ability, one.row)
+def _with_score(one: Judgement) -> str:
+    return f"{one.name} ({_score(one.ability, one.row)})"
+
+
+def _with_gain(one: Judgement) -> str:
+    return f"{one.name} ({_score(one.ability, one.row)}, {gain_words(one.gain, one.ability.unit)})"
+
+
+def _with_control(one: Judgement) -> str:
+    control = one.ability.table.control_row
+    assert control is not None, "only a task with a control has this verdict"
+    return f"{one.name} ({_score(one.ability, one.row)}; {control.label} {_score(one.ability, control)})"
 
 
 def _score(ability: Ability, row: Row | None) -> str:
@@ -166,14 +161,10 @@ def _score(ability: Ability, row: Row | None) -> str:
 
 
 def _failure(row: Row | None) -> str:
-    """``refused``, or ``diverged at 1 of 3 seeds``."""
+    """Words for a failed row: ``refused``, or ``diverged at 1 of 3 seeds``."""
     assert row is not None and row.scores.failures, "only failed rows have a failure"
-    word = row.scores.failures[0].word
-    return (
-        f"{word} at {len(row.scores.failures)} of {len(row.scores.failures) + len(row.scores.seeds)} seeds"
-        if row.scores.seeds
-        else word
-    )
+    word, failed = row.scores.failures[0].word, len(row.scores.failures)
+    return f"{word} at {failed} of {row.scores.runs} seeds" if row.scores.seeds else word
 
 
 def _seeds(rows: Sequence[Row]) -> str:
@@ -186,6 +177,6 @@ def _count(counts: set[int]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
+    """Join names as ``a, b and c``."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last

@@ -89,9 +89,10 @@ def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
         ratios: dict[str, list[float]] = defaultdict(list)
         for rows in map(shown_rows, tables):
             softmax = rows.get("softmax")
-            for name, row in rows.items() if softmax else ():
-                mine, whole = cost_of(row, cost), softmax and cost_of(softmax, cost)
-                if mine and whole and softmax and comparable(row, softmax, cost):
+            whole = cost_of(softmax, cost) if softmax else None
+            for name, row in rows.items():
+                mine = cost_of(row, cost)
+                if softmax and whole and mine and comparable(row, softmax, cost):
                     ratios[name].append(mine / whole)
         if ratios:
             said = f"{cost.capitalize()}: {words} relative to softmax, geometric mean over the tasks here"
@@ -130,7 +131,7 @@ def _times(ratio: float) -> str:
 
 def byte_count(count: int) -> str:
     """Format a number of bytes with three digits, such as ``64 KiB``."""
-    for size, unit in ((2**30, "G"), (2**20, "M"), (2**10, "k")):
+    for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= size:
-            return f"{count / size:.3g} {unit}iB".replace("kiB", "KiB")
+            return f"{count / size:.3g} {unit}"
     return f"{count} B"

@@ -25,7 +25,7 @@ class Cell:
     shade: float | None
     """Shade from 0, at the best control and below, to 1; None where the column is not shaded or there is no score."""
     leads: bool
-    """True if no row is better beyond noise, or without ranks in its mean; False where no mechanism beats the best control."""
+    """True if no row is better beyond noise (without ranks: in its mean); False where no mechanism beats the best control."""
     marked: bool
     """True if this is the best control, where shade begins."""
 
@@ -54,7 +54,7 @@ class Line:
     costs: tuple[str, ...]
     """Costs as text; empty where unknown."""
     average: Estimate | None
-    """Average over tasks; None where it would be over other cells than the averages of other rows."""
+    """Average over tasks; None where the cells belong to several rows, or their row has none (see ``averages``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +121,23 @@ def titles(tables: Sequence[Table]) -> list[str]:
         ["no convolution" * (not table.model.get("short_convolution")) for table in tables],
         [_rate(table.budget.get("learning_rate")) for table in tables],
     ):
-        names = _distinct(names, words)
-    return [name if names.count(name) == 1 else f"{name} #{names[: number + 1].count(name)}" for number, name in enumerate(names)]
+        names = distinct(names, words)
+    return numbered(names)
 
 
 def _rate(rate: object) -> str:
     return f"rate {rate:g}" if isinstance(rate, float) else "rate tuned"
 
 
-def _distinct(names: Sequence[str], words: Sequence[str]) -> list[str]:
+def distinct(names: Sequence[str], words: Sequence[str]) -> list[str]:
     """Append its word to each name that occurs with several words."""
     known = grouped(zip(names, words, strict=True))
     return [f"{name}, {word}" if word and len(set(known[name])) > 1 else name for name, word in zip(names, words, strict=True)]
+
+
+def numbered(names: Sequence[str], mark: str = " #") -> list[str]:
+    """Append a number, after ``mark``, to each name that occurs several times."""
+    return [name if names.count(name) == 1 else f"{name}{mark}{names[: at + 1].count(name)}" for at, name in enumerate(names)]
 
 
 def _repeated(table: Table) -> set[str]:
@@ -150,10 +155,7 @@ def _cells(table: Table, shown: Mapping[str, Row]) -> list[tuple[str, Cell]]:
             return False
         return row.standing.rank == min(ranks) if ranks else table.sign * row.scores.test.mean == max(means)
 
-    return [
-        (name, Cell(row, depth.get(row.label), leads(row), row.label == table.control and row.scores.test is not None))
-        for name, row in shown.items()
-    ]
+    return [(name, Cell(row, depth.get(row.label), leads(row), row.label == table.control)) for name, row in shown.items()]
 
 
 def _average(cells: Sequence[Cell], means: Averages) -> Estimate | None:

@@ -70,7 +70,8 @@ def heat_map_text(found: HeatMap, colours: str | None = None) -> str:
         console.print()
     text = "\n".join(line.rstrip() for line in out.getvalue().rstrip().split("\n"))
     notes = footnotes(found, "Bold" if colours else "*")
-    notes[2:2] = [] if colours else ["<: no better than the best control of its task."]
+    if not colours:
+        notes.insert(2, "<: no better than the best control of its task.")
     gaps = {gap(cell, column.table) for line in found.lines for cell, column in zip(line.cells, found.columns, strict=True)}
     notes += [f"{', '.join(f'{_GAPS[word]}: {word}' for word in sorted(gaps & _GAPS.keys()))}."] if gaps & _GAPS.keys() else []
     legend = [terminal(line if len(line) <= width else f"{line[: width - 1]}…") for line in _legend(found, heads)]

@@ -34,7 +34,7 @@ def spread(cell: Cell, table: Table) -> str:
     if row is None or row.scores.test is None:
         return ""
     if row.scores.failures:
-        return f"{len(row.scores.seeds)}/{len(row.scores.seeds) + len(row.scores.failures)}"
+        return f"{len(row.scores.seeds)}/{row.scores.runs}"
     half = row.scores.test.half_width
     if half is None:
         return ""
@@ -75,7 +75,7 @@ def about(row: Row, table: Table, where: str = "") -> str:
 
 
 def metric(column: Column) -> str:
-    """A column's metric in a word: ``%``, ``F1 %``, ``perplexity ↓``."""
+    """A column's metric in a word: ``%``, ``F1 %``, ``ppl ↓``."""
     name = str(column.table.task["metric"])
     if is_share(column.table):
         return {"accuracy": "%", "f1_micro": "micro F1 %", "f1_macro": "macro F1 %", "r2": "R² %"}.get(name, f"{name.upper()} %")

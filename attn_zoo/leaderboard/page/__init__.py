@@ -77,11 +77,7 @@ def html_page(
     runs = Runs(records, records_at)
     machines = machine_names(tables)
     made = sections(tables, style, runs, machines)
-    unplotted = ""
-    if len(tables) > _DRAWN_TASKS:
-        unplotted = (
-            f"plots are drawn for the first {_DRAWN_TASKS} tables only; attn-zoo leaderboard --plots FOLDER draws all of them"
-        )
+    unplotted = f"plots are drawn for the first {_DRAWN_TASKS} tables only; attn-zoo leaderboard --plots FOLDER draws all of them"
     return (
         _environment()
         .get_template("template.html.j2")
@@ -103,7 +99,7 @@ def html_page(
             environments=runs.environments,
             damaged=[(item.path.name, item.reason) for item in damaged],
             notes=footnotes(tables, machines, False),
-            unplotted=unplotted,
+            unplotted=unplotted if len(tables) > _DRAWN_TASKS else "",
             variables=variables(),
             style=styles,
             script=script,

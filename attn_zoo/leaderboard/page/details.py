@@ -13,13 +13,13 @@ from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.records import RunRecord
 
-_OF_A_RUN = ("started", "command", "commit", "dirty")
+_PER_RUN = ("started", "command", "commit", "dirty")
 """Fields of an environment that differ from run to run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Line of one record."""
+    """One record as a line of text."""
 
     seed: int
     status: str
@@ -52,17 +52,17 @@ class Runs:
         self._numbers: dict[str, int] = {}
         self.environments: list[Mapping[str, Any]] = []
 
-    def of(self, row: Row) -> list[RunRecord]:
+    def records(self, row: Row) -> list[RunRecord]:
         """Records of a row, sorted by seed."""
         return sorted((self._by_file[file] for file in row.provenance.files), key=lambda record: record.spec.seed)
 
     def lines(self, row: Row, table: Table) -> list[Run]:
         """Records of a row as lines."""
-        return [self._line(record, table) for record in self.of(row)]
+        return [self._line(record, table) for record in self.records(row)]
 
-    def again(self, row: Row) -> str:
+    def command(self, row: Row) -> str:
         """Command that runs every seed of the row again with exactly its settings."""
-        records = self.of(row)
+        records = self.records(row)
         return command(records[0].spec, [record.spec.seed for record in records])
 
     def _line(self, record: RunRecord, table: Table) -> Run:
@@ -84,7 +84,7 @@ class Runs:
         )
 
     def _number(self, environment: Mapping[str, Any]) -> int:
-        kept = {name: value for name, value in sorted(environment.items()) if name not in _OF_A_RUN and value is not None}
+        kept = {name: value for name, value in sorted(environment.items()) if name not in _PER_RUN and value is not None}
         key = json.dumps(kept, default=str)
         if key not in self._numbers:
             self.environments.append(kept)

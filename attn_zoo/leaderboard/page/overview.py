@@ -19,8 +19,8 @@ from attn_zoo.records import RunRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Shaded:
-    """A cell of the heat map."""
+class HeatCell:
+    """Cell of the page's heat map, as text."""
 
     address: str
     """Address of the row's details on this page; empty where nothing was run."""
@@ -36,17 +36,17 @@ class Shaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Shades:
-    """A line of the heat map."""
+class HeatLine:
+    """Line of the page's heat map, as text."""
 
     attention: str
     control: bool
     colour: str
     implementations: str
     """Implementations of its cells, with spaces between."""
-    cells: tuple[Shaded, ...]
+    cells: tuple[HeatCell, ...]
     average: str
-    """Average over tasks; ``-`` where it would be over other cells than the averages of other rows."""
+    """Average over tasks; ``-`` where the line has none, see ``heatmap.model.Line``."""
     costs: tuple[str, ...]
 
 
@@ -73,26 +73,32 @@ def summary(tables: Sequence[Table], records: Sequence[RunRecord]) -> dict[str, 
     }
 
 
-def overview(found: HeatMap, made: Sequence[Section], style: Style) -> list[Shades]:
+def overview(found: HeatMap, made: Sequence[Section], style: Style) -> list[HeatLine]:
     """The lines of the heat map, each cell with the address of its row."""
     addresses = {(at, line.row.label): line.id for at, section in enumerate(made) for line in section.rows}
     share = next((column.table for column in found.columns if is_share(column.table)), None)
 
-    def shaded(line: Line, at: int) -> Shaded:
+    def linked(line: Line, at: int) -> HeatCell:
         cell, column = line.cells[at], found.columns[at]
-        address = "" if cell.row is None else addresses[at, cell.row.label]
-        kinds = [f"h{level(cell.shade)}" if cell.shade is not None else "", "leads" if cell.leads else ""]
-        kinds += ["marked" if cell.marked else "", "failed" if cell.row and cell.row.scores.test is None else ""]
-        about = (gap(cell, column.table), told(line, cell, column), " ".join(filter(None, kinds)))
-        return Shaded(address, mean(cell, column.table), spread(cell, column.table), *about)
+        failed = cell.row is not None and cell.row.scores.test is None
+        kinds = [] if cell.shade is None else [f"h{level(cell.shade)}"]
+        kinds += [name for name, holds in (("leads", cell.leads), ("marked", cell.marked), ("failed", failed)) if holds]
+        return HeatCell(
+            address="" if cell.row is None else addresses[at, cell.row.label],
+            mean=mean(cell, column.table),
+            spread=spread(cell, column.table),
+            gap=gap(cell, column.table),
+            said=told(line, cell, column),
+            kind=" ".join(kinds),
+        )
 
     return [
-        Shades(
+        HeatLine(
             attention=line.attention,
             control=line.control,
             colour=NAMES[style.colours[line.attention]],
             implementations=" ".join(sorted({cell.row.provenance.implementation for cell in line.cells if cell.row})),
-            cells=tuple(shaded(line, at) for at in range(len(found.columns))),
+            cells=tuple(linked(line, at) for at in range(len(found.columns))),
             average="-" if share is None else estimated(line.average, share),
             costs=line.costs,
         )

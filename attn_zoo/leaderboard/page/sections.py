@@ -47,10 +47,11 @@ class Line:
     score: str
     unit: str
     whisker: tuple[float, float, float] | None
-    """Low end, mean and high end of the interval, in shares of the table's axis."""
+    """Positions of the interval's low end, mean and high end on the table's axis, from 0 to 1."""
     cells: tuple[Cell, ...]
     runs: tuple[Run, ...]
-    again: str
+    command: str
+    """Command that runs the row again; empty where its records have no files."""
     published: tuple[str, ...]
     """Published figures, each with the differences of its setting."""
     costs: tuple[tuple[str, str], ...]
@@ -67,7 +68,7 @@ class Section:
     """Unit after the name of the metric."""
     chance: str
     chance_at: float | None
-    """Chance in shares of the axis of the whiskers."""
+    """Position of chance on the axis of the whiskers, from 0 to 1."""
     columns: tuple[Column, ...]
     rows: tuple[Line, ...]
     parts: Grid
@@ -77,7 +78,7 @@ class Section:
     """Label of each ranked row, and for every row above it whether they differ, with the difference and its corrected p value."""
     facts: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
-    of_boards: tuple[str, ...]
+    board_notes: tuple[str, ...]
     literature: tuple[str, ...]
 
 
@@ -107,7 +108,7 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
             whisker=_whisker(row, ends),
             cells=tuple(column.cell(row) for column in heads),
             runs=tuple(runs.lines(row, table)),
-            again=runs.again(row) if row.provenance.files else "",
+            command=runs.command(row) if row.provenance.files else "",
             published=tuple(difference_lines(compared, published[row.label])) if compared and row.label in published else (),
             costs=_costs(row),
         )
@@ -127,7 +128,7 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
         pairs=_pairs(table),
         facts=_facts(table),
         notes=(*warning_notes(table), *tuned_notes(table, table.rows)),
-        of_boards=tuple(budget_notes(table)[1:]),
+        board_notes=tuple(budget_notes(table)[1:]),
         literature=tuple(_literature(table, compared)),
     )
 
@@ -164,6 +165,7 @@ def _share(value: float, ends: tuple[float, float]) -> float:
 def _costs(row: Row) -> tuple[tuple[str, str], ...]:
     costs, span = row.costs, row.costs.train_seconds_range
     derived = "" if costs.training_flops_counted else " (taken as three forward passes)"
+    between = f" ({seconds(span[0])} to {seconds(span[1])} s)" if span and len(row.scores.seeds) > 1 else ""
     known: list[tuple[str, float | None, Callable[[float], str]]] = [
         ("parameters", costs.parameters, "{:,}".format),
         ("FLOPs of a forward pass, per example", costs.flops_per_example, "{:,}".format),
@@ -172,7 +174,6 @@ def _costs(row: Row) -> tuple[tuple[str, str], ...]:
         ("examples per second in training", costs.examples_per_second, "{:,.0f}".format),
         ("peak memory of a training step", costs.peak_bytes, mebibytes),
     ]
-    between = f" ({seconds(span[0])} to {seconds(span[1])} s)" if span and len(row.scores.seeds) > 1 else ""
     return tuple((name, "not measured" if value is None else form(value)) for name, value, form in known)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.heatmap.costs import measured_columns, recorded_columns
-from attn_zoo.leaderboard.heatmap.model import HeatMap, heat_map
+from attn_zoo.leaderboard.heatmap.model import HeatMap, heat_map, numbered
 from attn_zoo.leaderboard.plots import cost, curves, overall, tradeoff
 from attn_zoo.leaderboard.plots.axes import MECHANISM, RECORDED, CostAxis
 from attn_zoo.leaderboard.plots.style import SIZE, Style, style_of
@@ -80,21 +80,13 @@ def overalls(found: HeatMap) -> Iterator[Picture]:
 def pictures(tables: Sequence[Table], number: int) -> Iterator[Picture]:
     """Figures of table ``number``, one for each cost and each kind of learning curve that at least one of its rows has."""
     table = tables[number]
-    names = [t.task["name"] for t in tables]
-    stem = (
-        table.task["name"]
-        if names.count(table.task["name"]) == 1
-        else f"{table.task['name']}-{names[: number + 1].count(table.task['name'])}"
-    )
-    stem = re.sub(r"[^A-Za-z0-9_.-]", "_", stem)
-    for name in cost.AXES:
-        scored = [row for row in table.rows if row.scores.test]
-        told = [row for row in scored if cost.cost_of(row, name) is not None]
-        if told:
-            title = f"{table.task['title']}: {table.task['metric']} against {cost.AXES[name][0]}"
-            fill = partial(cost.draw_cost, table=table, cost=name)
-            words, caption = cost.AXES[name][0], _cost_caption(name, told, scored)
-            yield Picture(f"{stem}-{name.lower()}", "cost", name, words, title, caption, SIZE, fill, (table,))
+    stem = re.sub(r"[^A-Za-z0-9_.-]", "_", numbered([t.task["name"] for t in tables], "-")[number])
+    scored = [row for row in table.rows if row.scores.test]
+    for name, (said, _) in cost.AXES.items():
+        if told := [row for row in scored if cost.cost_of(row, name) is not None]:
+            title = f"{table.task['title']}: {table.task['metric']} against {said}"
+            fill, caption = partial(cost.draw_cost, table=table, cost=name), _cost_caption(name, told, scored)
+            yield Picture(f"{stem}-{name.lower()}", "cost", name, said, title, caption, SIZE, fill, (table,))
     for name, (said, _) in curves.AXES.items():
         if drawn := curves.curves_of(table, name):
             title = f"{table.task['title']}: validation against {said}"
@@ -111,36 +103,29 @@ def tradeoffs(tables: Sequence[Table], layers: Sequence[CostAxis] = ()) -> Itera
     """
     for axis in RECORDED.values():
         drawn = [table for table in tables if tradeoff.curves_of(table, axis)]
-        for numbers, part in _parts(drawn, tradeoff.PANELS):
-            stem = f"tradeoff-{axis.name.lower()}{_number(numbers, tradeoff.PANELS)}"
-            yield _tradeoff(stem, axis.name, axis.said, numbers, part, [axis])
+        for number, words, part in _parts(drawn, tradeoff.PANELS):
+            yield _tradeoff(f"tradeoff-{axis.name.lower()}{number}", axis.name, axis.said, words, part, [axis])
     axes = [MECHANISM, *layers]
     drawn = [table for table in tables if layers and all(tradeoff.curves_of(table, axis) for axis in axes)]
-    for numbers, part in _parts(drawn, tradeoff.COLUMNS):
-        stem = f"tradeoff-layer{_number(numbers, tradeoff.COLUMNS)}"
-        yield _tradeoff(stem, "layer", "costs of a layer", numbers, part, axes)
+    for number, words, part in _parts(drawn, tradeoff.COLUMNS):
+        yield _tradeoff(f"tradeoff-layer{number}", "layer", "costs of a layer", words, part, axes)
 
 
-def _tradeoff(stem: str, along: str, said: str, numbers: range, tables: Sequence[Table], axes: Sequence[CostAxis]) -> Picture:
-    """Picture with a panel for each table and axis; ``numbers`` are the positions of its tables, empty for the only picture."""
+def _tradeoff(stem: str, along: str, said: str, words: str, tables: Sequence[Table], axes: Sequence[CostAxis]) -> Picture:
+    """Picture with a panel for each table and axis; ``words`` names its tasks where there are several pictures."""
     panels = [(table, axis) for axis in axes for table in tables]
     columns = len(tables) if len(axes) > 1 < len(tables) else tradeoff.columns_of(len(panels))
     fill = partial(tradeoff.draw_tradeoff, panels=panels, columns=columns)
-    words = f"{said}, tasks {numbers[0] + 1} to {numbers[-1] + 1}" if numbers else said
     title, size = f"Score against {said}, by hyperparameter", tradeoff.size_of(len(panels), columns)
-    return Picture(stem, "tradeoff", along, words, title, _tradeoff_caption(panels), size, fill, tuple(tables))
+    return Picture(stem, "tradeoff", along, said + words, title, _tradeoff_caption(panels), size, fill, tuple(tables))
 
 
-def _number(numbers: range, most: int) -> str:
-    """Number of a picture in the name of its file; empty where it is the only one."""
-    return f"-{numbers[0] // most + 1}" if numbers else ""
-
-
-def _parts(tables: Sequence[Table], most: int) -> Iterator[tuple[range, Sequence[Table]]]:
-    """Divide tables into parts of at most ``most``, each with its tables' positions; these are empty where there is one part."""
+def _parts(tables: Sequence[Table], most: int) -> Iterator[tuple[str, str, Sequence[Table]]]:
+    """Divide tables into parts of at most ``most``; a part has a number and words for its tasks where there are several parts."""
     for first in range(0, len(tables), most):
         part = tables[first : first + most]
-        yield range(first, first + len(part)) if len(tables) > most else range(0), part
+        several = len(tables) > most
+        yield f"-{first // most + 1}" * several, f", tasks {first + 1} to {first + len(part)}" * several, part
 
 
 def write(picture: Picture, style: Style, folder: Path) -> list[Path]:

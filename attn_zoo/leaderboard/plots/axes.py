@@ -15,7 +15,7 @@ class CostAxis:
     """A cost as a horizontal axis."""
 
     name: str
-    """Name in the names of files."""
+    """Name in file names."""
     said: str
     """Name in titles."""
     label: str

@@ -38,6 +38,8 @@ def draw_curves(figure: Any, table: Table, along: str, style: Style, top: float)
     Args:
         top: share of the figure's height that the axes may reach; the title is above it.
     """
+    from matplotlib.ticker import MaxNLocator
+
     rows, scale = curves_of(table, along), scale_of(table)
     axes = figure.add_axes((0.14, 0.15, 0.5, top - 0.15))
     kinds = list(style.markers)
@@ -56,16 +58,10 @@ def draw_curves(figure: Any, table: Table, along: str, style: Style, top: float)
     axes.set_ylim(*near_bounds(table, low, high))
     axes.set_xlim(0, max(getattr(row.scores.curve[-1], along) for row in rows))
     axes.xaxis.set_major_formatter(plain if along == "seconds" else short)
-    axes.xaxis.set_major_locator(_few_ticks())
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.set(xlabel=AXES[along][1], ylabel=score_axis(table, "validation"))
     axes.grid(linewidth=0.6)
     _name_ends(figure, axes, table, rows, along, style)
-
-
-def _few_ticks() -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(5)
 
 
 def _name_ends(figure: Any, axes: Any, table: Table, rows: Sequence[Row], along: str, style: Style) -> None:

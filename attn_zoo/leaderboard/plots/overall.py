@@ -48,7 +48,7 @@ def points(found: HeatMap, column: CostColumn) -> list[Point]:
 
 
 def caption(found: HeatMap, column: CostColumn) -> str:
-    """Tasks and mechanisms that count, and those left out."""
+    """Caption: the scale, the number of tasks, and the mechanisms that are left out."""
     shaded = [task for task in found.columns if task.unshaded is None]
     drawn = points(found, column)
     tasks = "one task" if len(shaded) == 1 else f"{len(shaded)} tasks"

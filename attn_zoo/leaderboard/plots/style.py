@@ -11,12 +11,12 @@ from attn_zoo.leaderboard.metrics import bounds, style
 from attn_zoo.leaderboard.render.text import is_share, unit
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.statistics import Estimate
-from attn_zoo.plotting.theme import INK, MARKERS, MUTED, SERIES, clipped
+from attn_zoo.plotting.theme import INK, MARKERS, MUTED, SERIES
 
 SIZE = (4.7, 3.5)
 """Width and height of one figure in inches."""
 FIRST = ("softmax", "linformer")
-"""Attentions with a name in every figure."""
+"""Attentions that are named in every figure, however many rows it shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Style:
 
 
 def style_of(tables: Sequence[Table]) -> Style:
-    """Softmax in ink, controls in grey, and a colour each for attentions with several settings, linformer and the best others.
+    """Choose colours: ink for softmax, grey for controls, one each for attentions with several settings, linformer and the best.
 
     As there are six colours, all further attentions with one setting are grey, and those with several settings share a colour only
     with a mechanism of another shape.
@@ -57,9 +57,9 @@ def scale_of(table: Table) -> float:
 
 def interval(found: Estimate, table: Table) -> tuple[float, float]:
     """Ends of an estimate's interval as drawn, within the bounds of the metric."""
-    scale, width = scale_of(table), found.half_width
-    least, most = bounds(table.task["metric"])
-    return clipped(found.mean * scale, None if width is None else width * scale, (scale * least, scale * most))
+    scale, (least, most) = scale_of(table), bounds(table.task["metric"])
+    mean, spread = found.mean * scale, (found.half_width or 0.0) * scale
+    return max(scale * least, mean - spread), min(scale * most, mean + spread)
 
 
 def near_bounds(table: Table, low: float, high: float, most: float = 101.5) -> tuple[float, float]:

@@ -117,7 +117,7 @@ def _varied(rows: Sequence[Row]) -> str:
 def _draw_panel(figure: Any, axes: Any, table: Table, cost: CostAxis, style: Style, right: float) -> None:
     curves, scale = curves_of(table, cost), scale_of(table)
     softmax = next((row for row in table.rows if row.attention == "softmax" and row.scores.test and cost.of(row)), None)
-    control = next((row for row in table.rows if row.label == table.control and row.scores.test), None)
+    control = table.control_row
     rows = [row for curve in curves for row in curve.rows] + ([softmax] if softmax else [])
     xs = [cost.of(row) or math.nan for row in rows]
     _axes(axes, table, [*rows, *([control] if control else [])], xs, cost)

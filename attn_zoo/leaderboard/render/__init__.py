@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attn_zoo.checks import check_text
 from attn_zoo.leaderboard.display import columns, parts_grid, scores_grid, seeds_grid
 from attn_zoo.leaderboard.heatmap.costs import CostColumn, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
@@ -46,8 +47,7 @@ def render(
     Raises:
         ValueError: no such format.
     """
-    if format not in FORMATS:
-        raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {format!r}")
+    check_text("format", format, FORMATS)
     if format == "csv":
         return as_csv(tables)
     if format == "json":

@@ -15,10 +15,15 @@ from attn_zoo.leaderboard.statistics import Estimate
 
 _COSTS = ("time", "FLOPs", "memory")
 _ESTIMATES = {"score": "score", "valid": "valid", "over_chance": "over_chance", "over_control": "margin", "train_gap": "train_gap"}
-"""Names of columns, and the fields of a row from which they are made."""
+"""Stem of two column names, for the mean and its half width, and the field of a row that holds the estimate."""
 _PLAIN = ["attention", "label", "implementation", "control", "rank", "ties", "unranked", "parameters", "flops_per_example"]
 _PLAIN += ["training_flops_per_example", "training_flops_counted", "examples_per_second", "train_seconds", "peak_bytes", "block"]
 _LISTS = ("seeds", "failures", "warnings", "dominated_by", "fronts", "machines", "files", "commands", "commits")
+_NAMES = ["task", "task_version", "task_options", "metric", "higher_is_better", "data", "protocol", "precision", "device", *_PLAIN]
+_NAMES += ["options", "heads", "score_by_seed", "seeds_done", "chance", "best_control", "best_control_score"]
+_NAMES += [f"{name}_{part}" for name in _ESTIMATES for part in ("mean", "half_width_95")]
+_NAMES += ["trials", "study", "tuned", "best_valid_of_trials", "train_seconds_least", "train_seconds_most", "no_ranks", *_LISTS]
+_NAMES += [f"equal_{cost.lower()}_{part}" for cost in _COSTS for part in ("budget", "mean", "half_width_95", "note")]
 
 
 def as_json(tables: Sequence[Table]) -> str:
@@ -41,7 +46,7 @@ def csv_text(names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Plain data: rows flat, failures and blocks as text, everything else as it is."""
+    """Convert to plain data: rows become flat mappings, failures and blocks text."""
     if isinstance(value, Row):
         return plain(_flat(value))
     if isinstance(value, Failure | Block):
@@ -65,44 +70,38 @@ def _flat(row: Row) -> dict[str, Any]:
     return found | {"seeds": row.scores.seeds, "machines": block.machines, "measured_as": block.measured_as}
 
 
-def _names() -> list[str]:
-    names = ["task", "task_version", "task_options", "metric", "higher_is_better", "data", "protocol", "precision", "device"]
-    names += [*_PLAIN, "options", "heads", "score_by_seed", "seeds_done", "chance", "best_control", "best_control_score"]
-    names += [f"{name}_{part}" for name in _ESTIMATES for part in ("mean", "half_width_95")]
-    names += ["trials", "study", "tuned", "best_valid_of_trials"]
-    names += ["train_seconds_least", "train_seconds_most", "no_ranks", *_LISTS]
-    return names + [f"equal_{cost.lower()}_{part}" for cost in _COSTS for part in ("budget", "mean", "half_width_95", "note")]
-
-
-_NAMES = _names()
-
-
 def _line(row: Row, table: Table) -> dict[str, Any]:
-    known = _flat(row)
+    known, tuning = _flat(row), row.provenance.tuning
+    least, most = row.costs.train_seconds_range or (None, None)
     line: dict[str, Any] = {name: known[name] for name in _PLAIN}
     line |= {name: " | ".join(map(str, known[name])) for name in _LISTS}
-    line |= {"task": table.task["name"], "task_version": table.task["version"], "metric": table.task["metric"]}
     line |= {
+        "task": table.task["name"],
+        "task_version": table.task["version"],
+        "task_options": dict(table.task_options),
+        "metric": table.task["metric"],
         "higher_is_better": table.higher_is_better,
         "data": table.data_title,
-        "task_options": dict(table.task_options),
-    }
-    line |= {
         "protocol": table.protocol,
         "precision": table.precision,
         "device": table.device,
         "options": dict(row.options),
         "heads": row.heads,
+        "score_by_seed": dict(row.scores.by_seed),
+        "seeds_done": len(row.scores.seeds),
+        "chance": table.chance,
+        "best_control": table.control,
+        "best_control_score": table.best_control,
+        "trials": row.provenance.trials,
+        "study": tuning and tuning.study,
+        "tuned": dict(row.provenance.tuned),
+        "best_valid_of_trials": tuning and tuning.best_valid,
+        "train_seconds_least": least,
+        "train_seconds_most": most,
+        "no_ranks": table.ranking.reason,
     }
-    line |= {"score_by_seed": dict(row.scores.by_seed), "seeds_done": len(row.scores.seeds), "chance": table.chance}
-    line |= {"best_control": table.control, "best_control_score": table.best_control, "no_ranks": table.ranking.reason}
-    tuning = row.provenance.tuning
-    line |= {"trials": row.provenance.trials, "study": tuning and tuning.study, "tuned": dict(row.provenance.tuned)}
-    line |= {"best_valid_of_trials": tuning and tuning.best_valid}
     for name, field in _ESTIMATES.items():
         line |= _estimate(name, known[field])
-    least, most = row.costs.train_seconds_range or (None, None)
-    line |= {"train_seconds_least": least, "train_seconds_most": most}
     for cost in _COSTS:
         line |= _budget(f"equal_{cost.lower()}", row, table.boards.get(cost))
     return line

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.display import LEGEND
 from attn_zoo.leaderboard.render.costs import budget_notes
-from attn_zoo.leaderboard.render.text import beyond_sizes, figure, row_lines, training_length, unit
+from attn_zoo.leaderboard.render.text import beyond_sizes, figure, optional, row_lines, training_length, unit
 from attn_zoo.leaderboard.rows import Row, Table
-from attn_zoo.leaderboard.tuned import tuning_notes
 
 
 def table_notes(table: Table) -> list[str]:
@@ -38,8 +38,26 @@ def warning_notes(table: Table) -> list[str]:
 
 
 def tuned_notes(table: Table, rows: Sequence[Row]) -> list[str]:
-    """Notes on the tuned settings of some rows of a table."""
-    return tuning_notes(rows, lambda value: f"{figure(value, table)}{unit(table, ' %')}")
+    """Notes on the tuned settings and the studies of rows, and a warning where the rows were not tuned alike."""
+    notes = []
+    for row in rows:
+        tuning, tuned = row.provenance.tuning, row.provenance.tuned
+        if tuning is not None:
+            values = {key: f"{value:.4g}" if isinstance(value, float) else str(value) for key, value in tuned.items()}
+            found = ", ".join(f"{key.partition('.')[2]}={value}" for key, value in values.items())
+            failed = f" ({tuning.failed} of them without a score)" if tuning.failed else ""
+            score = optional(tuning.best_valid, lambda value: figure(value, table) + unit(table, " %"))
+            notes.append(
+                f"{row.label}: {found}, best of {row.provenance.trials} trials{failed} by validation score ({score}, "
+                f"seed {tuning.seed}); study {tuning.study}"
+            )
+    counts = grouped((row.provenance.trials, row.label) for row in rows)
+    if notes and len(counts) > 1:
+        told = "; ".join(f"{count}: {', '.join(labels)}" for count, labels in sorted(counts.items()))
+        notes.append(
+            f"rows were tuned with different numbers of trials, and more trials find better settings; compare with care ({told})"
+        )
+    return notes
 
 
 def footnotes(tables: Sequence[Table], machines: Mapping[str, str], overview: bool) -> list[str]:
@@ -50,9 +68,9 @@ def footnotes(tables: Sequence[Table], machines: Mapping[str, str], overview: bo
         "regression)."
     ]
     if overview or len(tables) > 1:
-        notes += _of_averages(tables)
+        notes += _average_notes(tables)
     if not overview:
-        notes += _of_details(tables, machines)
+        notes += _column_notes(tables, machines)
     return [*notes, _protocols(tables)]
 
 
@@ -74,7 +92,7 @@ def _protocols(tables: Sequence[Table]) -> str:
     return f"Protocol {', '.join(sorted({table.protocol for table in tables}))}."
 
 
-def _of_averages(tables: Sequence[Table]) -> list[str]:
+def _average_notes(tables: Sequence[Table]) -> list[str]:
     found = averages(tables)
     if len(tables) < 2:
         return []
@@ -87,7 +105,7 @@ def _of_averages(tables: Sequence[Table]) -> list[str]:
     ]
 
 
-def _of_details(tables: Sequence[Table], machines: Mapping[str, str]) -> list[str]:
+def _column_notes(tables: Sequence[Table], machines: Mapping[str, str]) -> list[str]:
     notes = machine_notes(machines)
     for method in dict.fromkeys(table.ranking.method for table in tables if table.ranking.reason is None):
         notes.append(f"{method[0].upper()}{method[1:]}. Ranks are about this network, budget and test split.")
@@ -104,11 +122,11 @@ def _of_details(tables: Sequence[Table], machines: Mapping[str, str]) -> list[st
         "blocks of implementations and machines only parameters and FLOPs are compared."
     )
     if any(table.boards for table in tables):
-        notes.append(_of_boards(tables))
+        notes.append(_budget_note(tables))
     return notes
 
 
-def _of_boards(tables: Sequence[Table]) -> str:
+def _budget_note(tables: Sequence[Table]) -> str:
     rows = [row for table in tables for row in table.rows]
     cosine = any(table.budget.get("schedule", "cosine") == "cosine" for table in tables)
     derived = any(not row.costs.training_flops_counted and row.costs.training_flops_per_example for row in rows)

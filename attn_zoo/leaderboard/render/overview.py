@@ -31,6 +31,6 @@ def overview_grid(tables: Sequence[Table]) -> Grid:
 
 
 def _order(tables: Sequence[Table], rows: dict[str, Row]) -> list[str]:
-    """Contenders by their mean place over the tasks they have, then controls likewise."""
+    """Labels sorted by the mean place of their rows in the tables, contenders before controls."""
     places = grouped((row.label, place / len(table.rows)) for table in tables for place, row in enumerate(table.rows))
     return sorted(rows, key=lambda label: (rows[label].control, sum(places[label]) / len(places[label]), label))

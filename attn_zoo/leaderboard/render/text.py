@@ -23,7 +23,7 @@ _TEXT = ("attention", "task", "dominated by")
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table as it is displayed."""
+    """Table as text: title, heads and cells."""
 
     title: str
     head: Sequence[str]
@@ -87,14 +87,14 @@ def name(row: Row) -> str:
 
 
 def score(row: Row, table: Table) -> str:
-    """Score of a row, or the word for its failure."""
+    """Test score of a row as text, or the word for its failure."""
     if row.scores.test is None:
         return row.scores.failures[0].word if row.scores.failures else "-"
     return estimated(row.scores.test, table)
 
 
 def estimated(found: Estimate | None, table: Table, sign: str = "") -> str:
-    """A mean with half of its interval, where it has one."""
+    """Format a mean with half of its interval, where that is known; ``-`` where there is no mean."""
     return "-" if found is None else found.written(*style(table.task["metric"]), sign)
 
 
@@ -115,7 +115,7 @@ def is_share(table: Table) -> bool:
 
 
 def mebibytes(count: float) -> str:
-    """Bytes as ``22.1 MiB``."""
+    """Format bytes as ``22.1 MiB``."""
     return f"{count / 2**20:.1f} MiB"
 
 
@@ -126,7 +126,7 @@ def seconds(value: float, spread: float | None = None) -> str:
 
 
 def optional(value: float | None, form: Callable[[float], str]) -> str:
-    """A figure, or ``-`` where there is none."""
+    """Format a figure with ``form``; ``-`` where there is none."""
     return "-" if value is None else form(value)
 
 
