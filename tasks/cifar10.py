@@ -13,6 +13,7 @@ from attn_zoo.registry import register_task
 from .datasets.images import CIFAR10, EXPECTED
 from .parts.augment import Augment
 from .parts.images import PatchTask, Splits, patch_levels, require_options, split_images, standardised
+from .parts.levels import ENCODER
 
 
 @dataclass
@@ -45,7 +46,7 @@ class Options:
     locations=("root",),
     levels={
         "profile_encoder": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            model=ENCODER,
             budget={
                 "steps": 5_600,
                 "batch_size": 64,

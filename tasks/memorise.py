@@ -10,6 +10,7 @@ from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
 from .parts.generated import Drawn, below, require_range, stream, subsets
+from .parts.levels import SMALL, smoke
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 BLANK = 1
@@ -47,16 +48,11 @@ class Options(SyntheticOptions):
     options=Options,
     levels={
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            model=SMALL,
             budget={"steps": 1600, "batch_size": 32, "learning_rate": 1e-3, "warmup_steps": 50, "evaluate_every": 100},
             differs="width 64 in place of 128, and batches of 32 in place of 128",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
-            options={"vocabulary": 32, "train": 100, "valid": 50, "test": 50},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"vocabulary": 32, "train": 100, "valid": 50, "test": 50}),
         "lra": Level(
             model={"dim": 128, "depth": 2, "heads": 8, "mlp_ratio": 2.0, "dropout": 0.0},
             budget={"steps": 400, "batch_size": 128, "learning_rate": 5e-4, "weight_decay": 0.0, "evaluate_every": 50},

@@ -14,6 +14,7 @@ from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens, added_lat
 from attn_zoo.registry import register_task
 
 from .parts.generated import Drawn, below, in_turn, require_range, subsets, weighted_subsets
+from .parts.levels import DECODER, ENCODER, SMALL, smoke
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 
@@ -70,43 +71,30 @@ class Options(SyntheticOptions):
     options=Options,
     levels={
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            model=SMALL,
             budget={"steps": 800, "batch_size": 32, "learning_rate": 5e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"causal": True, "pairs": 8, "train": 40_000},
             differs="64 tokens in place of 8,192, one thirtieth of the steps, and blocks with an MLP",
         ),
         "quick": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            model=ENCODER,
             budget={"steps": 400, "batch_size": 32, "learning_rate": 5e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"length": 32, "pairs": 4, "vocabulary": 32},
             differs="reads both ways; 32 tokens, 4 pairs, and a hundredth of the steps",
         ),
         "profile_encoder": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            model=ENCODER,
             budget={"steps": 800, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"pairs": 8, "train": 40_000},
             differs="reads both ways; 64 tokens, a vocabulary of 64, one thirtieth of the steps, and blocks with an MLP",
         ),
         "profile_decoder": Level(
-            model={
-                "dim": 64,
-                "depth": 2,
-                "heads": 2,
-                "mlp_ratio": 2.0,
-                "dropout": 0.0,
-                "short_convolution": 4,
-                "positions": "none",
-            },
+            model=DECODER,
             budget={"steps": 400, "batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 50, "evaluate_every": 100},
             options={"fewest_pairs": 4, "most_pairs": 32, "vocabulary": 128, "causal": True},
             differs="trained on 64 tokens with 4 to 16 pairs and tested up to 32, a sixtieth of the steps, and blocks with an MLP",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
-            options={"length": 32, "pairs": 4, "vocabulary": 32, "train": 500, "valid": 100, "test": 100},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 32, "pairs": 4, "vocabulary": 32, "train": 500, "valid": 100, "test": 100}),
         "lra": Level(
             model={"dim": 64, "depth": 2, "heads": 1, "dropout": 0.1},
             budget={"steps": 25_000, "batch_size": 256, "learning_rate": 2.2e-3, "weight_decay": 0.1, "evaluate_every": 500},

@@ -13,6 +13,7 @@ from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens, added_lat
 from attn_zoo.registry import register_task
 
 from .parts.generated import Drawn, below, in_turn, require_range, subsets
+from .parts.levels import DECODER, ENCODER, LARGE, LARGE_BUDGET, SMALL, smoke
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 KINDS = ("repetitive", "diverse")
@@ -66,48 +67,28 @@ class Options(SyntheticOptions):
     options=Options,
     levels={
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},
+            model={**SMALL, "positions": "none"},
             budget={"steps": 1000, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"length": 128, "train": 40_000},
             differs="trained from scratch on the task alone, on 128 tokens in place of language models and 1,024 to 8,192 words",
         ),
         "profile_decoder": Level(
-            model={
-                "dim": 64,
-                "depth": 2,
-                "heads": 2,
-                "mlp_ratio": 2.0,
-                "dropout": 0.0,
-                "short_convolution": 4,
-                "positions": "none",
-            },
+            model=DECODER,
             budget={"steps": 500, "batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 50, "evaluate_every": 100},
             options={"needles": 8, "valid": 500, "test": 1_800},
             differs="trained from scratch on the task alone, on 64 tokens in place of language models and 1,024 to 8,192 words",
         ),
         "profile_encoder": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            model=ENCODER,
             budget={"steps": 800, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"needles": 8, "longer": 1, "causal": False},
             differs="reads both ways and is tested on the trained length; trained from scratch on the task alone, on 64 tokens in "
             "place of language models and 1,024 to 8,192 words",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
-            options={"length": 24, "needles": 2, "train": 500, "valid": 100, "test": 120},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 24, "needles": 2, "train": 500, "valid": 100, "test": 120}, positions="none"),
         "lra": Level(
-            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1, "positions": "none"},
-            budget={
-                "steps": 10_000,
-                "batch_size": 64,
-                "learning_rate": 1e-3,
-                "weight_decay": 0.1,
-                "warmup_steps": 500,
-                "evaluate_every": 500,
-            },
+            model={**LARGE, "positions": "none"},
+            budget=LARGE_BUDGET,
             options={"length": 1024, "needles": 8, "train": 100_000, "valid": 2_000, "test": 2_400},
             differs="trained from scratch on the task alone; the model is near that of Long Range Arena's smaller tasks",
         ),

@@ -16,6 +16,7 @@ from attn_zoo.contract import Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
 from .parts.generated import Drawn, below, choice, require_range
+from .parts.levels import DECODER, SMALL, smoke
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 
@@ -70,31 +71,18 @@ class Options(SyntheticOptions):
     solved_by="delta_rule",  # with eigenvalues down to -1; softmax, and recurrences without these, fail at parity of long words
     levels={
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},
+            model={**SMALL, "positions": "none"},
             budget={"steps": 1500, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"train": 100_000},
             differs="words of one length in training, 128 elements in place of 256 in the test, and fewer steps",
         ),
         "profile_decoder": Level(
-            model={
-                "dim": 64,
-                "depth": 2,
-                "heads": 2,
-                "mlp_ratio": 2.0,
-                "dropout": 0.0,
-                "short_convolution": 4,
-                "positions": "none",
-            },
+            model=DECODER,
             budget={"steps": 600, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={},
             differs="width 64, words of one length in training, 128 elements in place of 256 in the test, and fewer steps",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
-            options={"length": 16, "test_length": 64, "train": 500, "valid": 100, "test": 100},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 16, "test_length": 64, "train": 500, "valid": 100, "test": 100}, positions="none"),
         "lra": Level(
             model={"dim": 128, "depth": 2, "heads": 4, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},
             budget={"steps": 20_000, "batch_size": 1024, "learning_rate": 1e-3, "evaluate_every": 500},

@@ -14,6 +14,7 @@ from attn_zoo.registry import register_task
 
 from .parts.arrays import ArrayExamples
 from .parts.generated import Drawn, below, require_range, subsets
+from .parts.levels import LARGE, LARGE_BUDGET, SMALL, smoke
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 STEPS = 128
@@ -65,26 +66,14 @@ class Options(SyntheticOptions):
     options=Options,
     levels={
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            model=SMALL,
             budget={"steps": 400, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             differs="nothing was published for this question",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
-            options={"tones": 3, "fewest": 2, "high": 4, "train": 500, "valid": 100, "test": 100},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"tones": 3, "fewest": 2, "high": 4, "train": 500, "valid": 100, "test": 100}, learning_rate=2e-3),
         "lra": Level(
-            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1},
-            budget={
-                "steps": 10_000,
-                "batch_size": 64,
-                "learning_rate": 1e-3,
-                "weight_decay": 0.1,
-                "warmup_steps": 500,
-                "evaluate_every": 500,
-            },
+            model=LARGE,
+            budget=LARGE_BUDGET,
             options={"tones": 160, "fewest": 80, "low": 200, "high": 40, "train": 20_000, "valid": 1_000, "test": 1_000},
             differs="nothing was published for this question; as many bands as a filter bank of speech has, thrice",
         ),
