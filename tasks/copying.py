@@ -10,8 +10,9 @@ import numpy as np
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, choice, require_range, subsets
+from .parts.generated import Drawn, below, subsets
 from .parts.levels import ENCODER, LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.options import choice, require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 DELIMITER = 1

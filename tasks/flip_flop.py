@@ -12,8 +12,9 @@ from torch import Tensor
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, in_turn, require_range
+from .parts.generated import Drawn, below, in_turn
 from .parts.levels import DECODER, smoke
+from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 WRITE, IGNORE, READ, FIRST_SYMBOL = 1, 2, 3, 4

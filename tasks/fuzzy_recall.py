@@ -10,8 +10,9 @@ import numpy as np
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, require_range, weighted_subsets
+from .parts.generated import Drawn, below, weighted_subsets
 from .parts.levels import DECODER, SMALL, smoke
+from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 FILLER = 1

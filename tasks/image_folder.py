@@ -20,9 +20,10 @@ from attn_zoo.data.image_folder import ImageFiles, load_image, read_image_folder
 from attn_zoo.data.images import Expected
 from attn_zoo.registry import register_task
 
-from .parts.augment import Augment, augment_named
+from .parts.augment import Augment
 from .parts.division import Row, divide
 from .parts.images import SMOKE, TINY, PatchTask, Splits, require_patch
+from .parts.options import choice
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet's red, green and blue, as is usual for photographs."""
@@ -61,7 +62,7 @@ class Options:
         require_patch("image_folder", self.patch, self.side, self.side)
         if not self.title.strip():
             raise ValueError("image_folder.title names the data in tables, so it cannot be empty")
-        self.augment = augment_named("image_folder", self.augment)
+        self.augment = choice("image_folder.augment", self.augment, Augment)
 
 
 @register_task(

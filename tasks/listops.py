@@ -24,7 +24,7 @@ from attn_zoo.registry import register_task
 from .datasets.listops import LISTOPS, LONGEST, ROWS
 from .parts.arrays import ArrayExamples
 from .parts.expressions import CLOSE_ID, DIGIT_IDS, OPEN_IDS, OPERATORS, PADDING, VOCABULARY, evaluate
-from .parts.generated import choice
+from .parts.options import choice, require_range
 
 DIGIT_SHARE = 0.75
 """Probability of a digit for an argument that may be a digit or a list, as in the published generator."""
@@ -72,8 +72,7 @@ class Options:
 
     def __post_init__(self) -> None:
         self.files = choice("listops.files", self.files, Files)
-        if not 16 <= self.length <= 16_384:
-            raise ValueError(f"listops.length counts tokens and lies in 16 to 16,384; got {self.length}")
+        require_range("listops.length", self.length, 16, 16_384, "counts tokens")
         if not 0.0 < self.shortest <= 0.9:
             raise ValueError(f"listops.shortest is a share of length in (0, 0.9]; got {self.shortest}")
         for name, least in (("max_depth", 1), ("max_arguments", 2), ("train", 1), ("valid", 1), ("test", 1)):

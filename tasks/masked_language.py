@@ -18,6 +18,7 @@ from attn_zoo.registry import register_task
 
 from .datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID
 from .parts.masking import first_of_word, mask
+from .parts.options import require_range
 from .parts.running import LOCATIONS, Arrays, TextOptions, Texts, TextTask
 from .parts.tokenisers import Tokeniser
 
@@ -48,10 +49,8 @@ class Options(TextOptions):
 
     def __post_init__(self) -> None:
         self.require_texts("masked_language")
-        if not 0.01 <= self.share <= 0.5:
-            raise ValueError(f"masked_language.share lies in 0.01 to 0.5; got {self.share}")
-        if not 1 <= self.draws <= 100:
-            raise ValueError(f"masked_language.draws lies in 1 to 100; got {self.draws}")
+        require_range("masked_language.share", self.share, 0.01, 0.5, "is a share of the tokens")
+        require_range("masked_language.draws", self.draws, 1, 100, "counts masked copies of a sequence")
         for name in ("valid_tokens", "test_tokens"):
             if getattr(self, name) < 0:
                 raise ValueError(f"masked_language.{name} counts tokens, and 0 is all; got {getattr(self, name)}")

@@ -9,8 +9,9 @@ import numpy as np
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, require_range, stream, subsets
+from .parts.generated import Drawn, below, stream, subsets
 from .parts.levels import SMALL, smoke
+from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 BLANK = 1

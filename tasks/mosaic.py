@@ -15,9 +15,10 @@ from attn_zoo.registry import register_task
 
 from .digits import CLASSES, SIDE, divided
 from .parts.arrays import ArrayExamples
-from .parts.generated import Drawn, balance, counts_of, require_range, subsets
+from .parts.generated import Drawn, balance, counts_of, subsets
 from .parts.images import channel_scale
 from .parts.levels import ENCODER, LARGE_BUDGET, SMALL, smoke
+from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 BRIGHTEST = 16

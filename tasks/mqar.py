@@ -13,8 +13,9 @@ from torch import Tensor
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens, added_later
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, in_turn, require_range, subsets, weighted_subsets
+from .parts.generated import Drawn, below, in_turn, subsets, weighted_subsets
 from .parts.levels import DECODER, ENCODER, SMALL, smoke
+from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 

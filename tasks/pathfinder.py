@@ -23,7 +23,7 @@ from attn_zoo.registry import register_task
 from .datasets.pathfinder import LEVELS, PATHFINDER, SIDES, Release
 from .parts.arrays import ArrayExamples
 from .parts.contours import Draughtsman, Plan
-from .parts.generated import choice, require_range
+from .parts.options import choice, either, require_range
 from .parts.stamps import DEGREES, PENS
 
 _VERSION = 1
@@ -75,26 +75,21 @@ class Options:
     def __post_init__(self) -> None:
         self.files = choice("pathfinder.files", self.files, Files)
         if self.side not in PENS:
-            raise ValueError(f"pathfinder.side must be {_or(PENS)}; got {self.side}")
+            raise ValueError(f"pathfinder.side must be {either(PENS)}; got {self.side}")
         require_range("pathfinder.contour", self.contour, 3, 64, "counts dashes of a long path")
         require_range("pathfinder.distractors", self.distractors, 0, 64, "counts short paths")
         require_range("pathfinder.contrast", self.contrast, 0.1, 1, "is a share of the brightest level")
         require_range("pathfinder.turn", self.turn, 15, 90, "counts degrees")
         if self.turn % DEGREES:
             raise ValueError(f"pathfinder.turn is a multiple of {DEGREES} degrees; got {self.turn}")
-        for name in ("train", "valid", "test"):
-            require_range(f"pathfinder.{name}", getattr(self, name), 2, 10**7, "counts images")
+        for split in SPLITS:
+            require_range(f"pathfinder.{split}", getattr(self, split), 2, 10**7, "counts images")
         require_range("pathfinder.data_seed", self.data_seed, 0, 2**32 - 1, "decides the images")
         if self.files is Files.lra and (self.side not in SIDES or self.contour not in LEVELS):
             raise ValueError(
-                f"pathfinder.files=lra has sides of {_or(SIDES)} and contours of {_or(LEVELS)}; "
+                f"pathfinder.files=lra has sides of {either(SIDES)} and contours of {either(LEVELS)}; "
                 f"got side={self.side}, contour={self.contour}"
             )
-
-
-def _or(values: Any) -> str:
-    *most, last = map(str, values)
-    return f"{', '.join(most)} or {last}"
 
 
 @register_task(

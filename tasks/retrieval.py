@@ -25,6 +25,7 @@ from .datasets.posts import NEWSGROUPS, body
 from .parts.arrays import ArrayExamples
 from .parts.byte_tokens import VOCABULARY, byte_tokens, pad
 from .parts.division import Row, divide, hashed_order
+from .parts.options import choice, require_range
 
 LEAST = 100
 """Length in characters of the shortest post that is used; shorter ones have no recognisable topic."""
@@ -62,13 +63,8 @@ class Options:
     """Data folder, with ``20news`` or ``lra_release``; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
-        known = [choice.value for choice in Files]
-        if not isinstance(self.files, Files):
-            if self.files not in known:
-                raise ValueError(f"retrieval.files must be {' or '.join(known)}; got {self.files!r}")
-            self.files = Files(self.files)
-        if not 16 <= self.length <= 16_384:
-            raise ValueError(f"retrieval.length counts bytes and lies in 16 to 16,384; got {self.length}")
+        self.files = choice("retrieval.files", self.files, Files)
+        require_range("retrieval.length", self.length, 16, 16_384, "counts bytes")
         if self.train < 2 and not (self.train == 0 and self.files is Files.aan):
             raise ValueError(f"retrieval.train is at least 2, or 0 for all of aan; got {self.train}")
         for name in ("valid", "test"):

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens, added_later
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, balance, below, choice, counts_of, require_range, subsets
+from .parts.generated import Drawn, balance, below, counts_of, subsets
 from .parts.levels import ENCODER, LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.options import choice, require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 MARK = 1

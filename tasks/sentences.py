@@ -23,8 +23,9 @@ from attn_zoo.registry import register_task
 from .datasets.glue import MRPC, QNLI, QNLI_DEV, QQP, SST2
 from .datasets.imdb import IMDB
 from .parts.arrays import ArrayExamples
+from .parts.options import choice, require_range
 from .parts.rows import divided, encode_rows
-from .parts.tokenisers import Tokens, check_tokens, make_tokeniser, tokeniser_recipe
+from .parts.tokenisers import DEFAULT_VOCABULARY, Tokens, check_tokens, make_tokeniser, tokeniser_recipe
 
 
 @dataclass
@@ -49,9 +50,8 @@ class Options:
     owner: ClassVar[str] = "sentences"
 
     def __post_init__(self) -> None:
-        if not 8 <= self.length <= 16_384:
-            raise ValueError(f"{self.owner}.length counts tokens and lies in 8 to 16,384; got {self.length}")
-        self.tokens, _ = check_tokens(self.owner, self.tokens, self.vocabulary, self.tokenizer)
+        require_range(f"{self.owner}.length", self.length, 8, 16_384, "counts tokens")
+        self.tokens = check_tokens(self.owner, self.tokens, self.vocabulary, self.tokenizer)
         for name in ("train", "valid"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{self.owner}.{name} is 0 or a number of rows; got {getattr(self, name)}")
@@ -59,7 +59,7 @@ class Options:
     @property
     def ids(self) -> int:
         """Size of the vocabulary."""
-        return check_tokens(self.owner, self.tokens, self.vocabulary, self.tokenizer)[1]
+        return self.vocabulary or DEFAULT_VOCABULARY[self.tokens]
 
 
 def levels(steps: int, **longer: Any) -> Mapping[str, Level]:
@@ -241,11 +241,7 @@ class QnliOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.files, QnliFiles):
-            known = [choice.value for choice in QnliFiles]
-            if self.files not in known:
-                raise ValueError(f"qnli.files must be {' or '.join(known)}; got {self.files!r}")
-            self.files = QnliFiles(self.files)
+        self.files = choice("qnli.files", self.files, QnliFiles)
 
 
 @register_task(

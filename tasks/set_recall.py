@@ -11,9 +11,10 @@ from attn_zoo.contract import Frames, Level, Split, TaskSpec
 from attn_zoo.registry import register_task
 
 from .parts.arrays import ArrayExamples
-from .parts.generated import Drawn, below, require_range
+from .parts.generated import Drawn, below
 from .parts.keys import shared_keys
 from .parts.levels import LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 

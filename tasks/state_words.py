@@ -15,8 +15,9 @@ from torch import Tensor
 from attn_zoo.contract import Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, choice, require_range
+from .parts.generated import Drawn, below
 from .parts.levels import DECODER, SMALL, smoke
+from .parts.options import choice, require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 

@@ -19,6 +19,7 @@ from .datasets.imdb import IMDB
 from .parts.arrays import ArrayExamples
 from .parts.byte_tokens import VOCABULARY, byte_tokens, pad
 from .parts.division import divide
+from .parts.options import require_range
 
 
 @dataclass
@@ -35,8 +36,7 @@ class Options:
     """Data folder, with ``imdb`` or ``aclImdb``; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
-        if not 16 <= self.length <= 16_384:
-            raise ValueError(f"text.length counts bytes and lies in 16 to 16,384; got {self.length}")
+        require_range("text.length", self.length, 16, 16_384, "counts bytes")
         if not 2 <= self.valid <= 12_500:
             raise ValueError(f"text.valid takes 2 to 12,500 of the 25,000 training reviews; got {self.valid}")
         if not 0 <= self.train <= 25_000:

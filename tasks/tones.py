@@ -13,8 +13,9 @@ from attn_zoo.contract import UNASKED, Frames, Level, Split, TaskSpec
 from attn_zoo.registry import register_task
 
 from .parts.arrays import ArrayExamples
-from .parts.generated import Drawn, below, require_range, subsets
+from .parts.generated import Drawn, below, subsets
 from .parts.levels import LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 STEPS = 128

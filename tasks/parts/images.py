@@ -18,8 +18,9 @@ from attn_zoo.data import data_root
 from attn_zoo.data.images import Expected, Images, ImageSplits
 
 from .arrays import ArrayExamples
-from .augment import Augment, augment_named, augmented
+from .augment import Augment, augmented
 from .division import Row, divide
+from .options import choice, either
 
 Parts = tuple[Images, Images, Images]
 """Images of train, valid and test."""
@@ -129,13 +130,12 @@ def require_options(task: str, options: Any, expected: Expected, patches: tuple[
         ValueError: an option is out of its range.
     """
     if options.patch not in patches:
-        listed = f"{', '.join(map(str, patches[:-1]))} or {patches[-1]}"
         raise ValueError(
-            f"{task}.patch must be {listed}, which divide {expected.height} pixels into at least two patches a side; "
+            f"{task}.patch must be {either(patches)}, which divide {expected.height} pixels into at least two patches a side; "
             f"got {options.patch}"
         )
     require_shares(task, options, expected)
-    options.augment = augment_named(task, options.augment)
+    options.augment = choice(f"{task}.augment", options.augment, Augment)
 
 
 def require_shares(task: str, options: Any, expected: Expected) -> None:

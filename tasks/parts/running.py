@@ -20,6 +20,7 @@ from attn_zoo.data.digests import dataset_digests
 
 from ..datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID, Library, read_text_files, text_files
 from .arrays import ArrayExamples
+from .options import choice, require_range
 from .tokenisers import DEFAULT_VOCABULARY, Tokeniser, Tokens, check_tokens, make_tokeniser, tokeniser_recipe
 
 HELD_OUT = 8
@@ -79,19 +80,13 @@ class TextOptions:
         Raises:
             ValueError: an option is out of its range; the message names it.
         """
-        known = [choice.value for choice in Files]
-        if not isinstance(self.files, Files):
-            if self.files not in known:
-                raise ValueError(f"{task}.files must be one of {', '.join(known)}; got {self.files!r}")
-            self.files = Files(self.files)
+        self.files = choice(f"{task}.files", self.files, Files)
         if (self.files is Files.folder) != bool(self.path):
             raise ValueError(f"{task}.path must name a folder if files=folder, and be empty otherwise; got {self.path!r}")
-        self.tokens, _ = check_tokens(task, self.tokens, self.vocabulary, self.tokenizer)
-        if not 16 <= self.length <= 16_384:
-            raise ValueError(f"{task}.length counts tokens and lies in 16 to 16,384; got {self.length}")
-        for name, least, most in (("train", 0, 2**31), ("data_seed", 0, 2**32 - 1)):
-            if not least <= getattr(self, name) <= most:
-                raise ValueError(f"{task}.{name} lies in {least} to {most:,}; got {getattr(self, name)}")
+        self.tokens = check_tokens(task, self.tokens, self.vocabulary, self.tokenizer)
+        require_range(f"{task}.length", self.length, 16, 16_384, "counts tokens")
+        require_range(f"{task}.train", self.train, 0, 2**31, "counts sequences")
+        require_range(f"{task}.data_seed", self.data_seed, 0, 2**32 - 1, "is a seed")
 
     @property
     def ids(self) -> int:

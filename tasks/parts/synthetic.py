@@ -12,7 +12,8 @@ import numpy as np
 from attn_zoo.contract import SPLITS, Split, Task
 
 from .arrays import ArrayExamples
-from .generated import Drawn, draw_splits, examples_of, require_range
+from .generated import Drawn, draw_splits, examples_of
+from .options import require_range
 
 
 @dataclass

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 from attn_zoo.contract import MissingDataError
 from attn_zoo.data import reading, sha256
 
+from .options import choice
+
 SEPARATOR, MASK, FIRST = 1, 2, 3
 
 INSTALL = "pip install 'attn-zoo[text]'"
@@ -169,16 +171,13 @@ def tokenizer_file(path: str) -> Path:
     return file
 
 
-def check_tokens(owner: str, tokens: Any, vocabulary: int, path: str) -> tuple[Tokens, int]:
-    """Kind of tokens and size of the vocabulary, from the options of a task.
+def check_tokens(owner: str, tokens: Any, vocabulary: int, path: str) -> Tokens:
+    """Kind of tokens, after a check of a task's options ``tokens``, ``vocabulary`` and ``tokenizer``.
 
     Raises:
         ValueError: an option is out of its range; the message begins with ``owner``.
     """
-    known = [choice.value for choice in Tokens]
-    if not isinstance(tokens, Tokens) and tokens not in known:
-        raise ValueError(f"{owner}.tokens must be one of {', '.join(known)}; got {tokens!r}")
-    kind = Tokens(tokens)
+    kind = choice(f"{owner}.tokens", tokens, Tokens)
     if kind is Tokens.bytes and vocabulary not in (0, DEFAULT_VOCABULARY[kind]):
         raise ValueError(f"{owner}.vocabulary is {DEFAULT_VOCABULARY[kind]} for bytes; leave it 0, got {vocabulary}")
     if vocabulary and not FIRST + 256 <= vocabulary <= 2**20:
@@ -187,7 +186,7 @@ def check_tokens(owner: str, tokens: Any, vocabulary: int, path: str) -> tuple[T
         raise ValueError(
             f"{owner}.tokenizer must name a tokenizer.json if tokens=file, and be empty otherwise; got {path!r} with {kind.value}"
         )
-    return kind, vocabulary or DEFAULT_VOCABULARY[kind]
+    return kind
 
 
 def _library() -> Any:
