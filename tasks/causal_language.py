@@ -136,10 +136,9 @@ class CausalLanguage(TextTask):
 
 def _windows(tokeniser: Tokeniser, texts: Sequence[str], length: int) -> NDArray[Any]:
     """Sequences of ``length`` tokens, each beginning with the last token of the previous one, and none across texts."""
-    dtype = np.int16 if tokeniser.vocabulary < 2**15 else np.int32
     windows = []
     for text in texts:
-        ids = np.array(list(tokeniser.encode([text])[0]), dtype=dtype)
+        ids = np.array(list(tokeniser.encode([text])[0]), dtype=tokeniser.dtype)
         starts = np.arange((len(ids) - 1) // (length - 1)) * (length - 1)
         windows.append(ids[starts[:, None] + np.arange(length)])
     rows = np.concatenate(windows)

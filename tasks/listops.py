@@ -32,7 +32,6 @@ DIGIT_SHARE = 0.75
 _SMALLEST = 4
 """Number of tokens of the shortest list: an operator, two digits, a closing bracket."""
 
-
 _WORTH_KEEPING = 20_000_000
 """Number of tokens from which drawn splits are cached, because drawing them is slow."""
 
@@ -59,12 +58,13 @@ class Options:
     max_arguments: int = 10
     """Largest number of arguments of a list; the smallest is two."""
     train: int = 10_000
-    """Number of generated expressions, or of the first ones of ``lra``."""
+    """Number of training expressions: generated ones, or the first ones of ``lra``."""
     valid: int = 1_000
     """Number of validation expressions, like ``train``."""
     test: int = 2_000
     """Number of test expressions; 2,000 for ``lra``."""
     data_seed: int = 0
+    """Seed of generated expressions."""
     files: Files = Files.generated
     """``generated``, or ``lra`` for the files of Long Range Arena, to which depth, arguments and shortest length do not apply."""
     root: str = ""
@@ -217,7 +217,7 @@ def _published(root: Path, length: int, sizes: tuple[int, ...]) -> tuple[ArrayEx
         arrays = {}
         for split, size in reversed(list(zip(SPLITS, sizes, strict=True))):
             ids, labels = read[split]
-            fresh = [row for row in range(len(ids)) if split == "test" or ids[row].tobytes() not in seen][:size]
+            fresh = [row for row in range(len(ids)) if ids[row].tobytes() not in seen][:size]
             seen.update(ids[row].tobytes() for row in fresh)
             arrays[f"{split} ids"], arrays[f"{split} labels"] = ids[fresh], labels[fresh]
         return arrays

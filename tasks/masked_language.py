@@ -39,13 +39,13 @@ class Options(TextOptions):
     share: float = 0.15
     """Share of a sequence's tokens that are predicted."""
     whole_words: bool = False
-    """True to predict all tokens of a word or none."""
+    """True to mask whole words: all tokens of a word are predicted, or none."""
     draws: int = 1
     """Number of copies of each training sequence, each with its own mask."""
     valid_tokens: int = 0
-    """Tokens of validation, the same share of each text from its beginning; 0 for all."""
+    """Number of validation tokens, the same share of each text from its beginning; 0 for all."""
     test_tokens: int = 0
-    """Tokens of test, likewise."""
+    """Number of test tokens, taken in the same way."""
 
     def __post_init__(self) -> None:
         self.require_texts("masked_language")
@@ -185,7 +185,6 @@ def _packed(tokeniser: Tokeniser, texts: Sequence[str], length: int, most: int =
     Args:
         most: number of tokens of all texts together, the same share of each from its beginning at any ``length``; 0 for all.
     """
-    dtype = np.int16 if tokeniser.vocabulary < 2**15 else np.int32
     encoded = [np.array([list(one.ids), one.words], dtype=np.int64) for text in texts for one in tokeniser.encode_words([text])]
     share = min(1.0, most / max(1, sum(one.shape[1] for one in encoded))) if most else 1.0
     kept = [one[:, : int(one.shape[1] * share)] for one in encoded]
@@ -198,4 +197,4 @@ def _packed(tokeniser: Tokeniser, texts: Sequence[str], length: int, most: int =
     padded[1] = -(2**40) - np.arange(length)  # padding belongs to no word
     for place, row in enumerate(rows):
         padded[:, place, : row.shape[1]] = row
-    return padded[0].astype(dtype), first_of_word(padded[1])
+    return padded[0].astype(tokeniser.dtype), first_of_word(padded[1])

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from attn_zoo.contract import SPLITS, DataSet, Examples, Level, Split, Task, TaskSpec
@@ -22,7 +21,7 @@ from attn_zoo.registry import register_task
 
 from .datasets.glue import MRPC, QNLI, QNLI_DEV, QQP, SST2
 from .datasets.imdb import IMDB
-from .parts.arrays import ArrayExamples
+from .parts.arrays import ArrayExamples, token_examples
 from .parts.options import choice, require_range
 from .parts.rows import divided, encode_rows
 from .parts.tokenisers import DEFAULT_VOCABULARY, Tokens, check_tokens, make_tokeniser, tokeniser_recipe
@@ -159,13 +158,7 @@ def _splits(name: str, root: Path, chosen: Chosen, train: int) -> tuple[ArrayExa
         "valid": valid,
         "files": dataset_digests(_SETS[name], root),
     }
-    arrays = cached(f"sentences-{name}", recipe, lambda: _read(_SETS[name], root, chosen))
-    splits = []
-    for split in SPLITS:
-        rows = slice(train or None) if split == "train" else slice(None)
-        inputs, labels = (torch.from_numpy(arrays[f"{split} {what}"][rows]) for what in ("ids", "labels"))
-        splits.append(ArrayExamples(inputs, labels, inputs != 0))
-    return tuple(splits)
+    return token_examples(cached(f"sentences-{name}", recipe, lambda: _read(_SETS[name], root, chosen)), train=train)
 
 
 def _read(dataset: DataSet[Parts], root: Path, chosen: Chosen) -> dict[str, NDArray[Any]]:
@@ -177,7 +170,7 @@ def _read(dataset: DataSet[Parts], root: Path, chosen: Chosen) -> dict[str, NDAr
     for split in ("test", "valid", "train"):
         rows = encode_rows(tokeniser, splits[split], length)
         keys = [row.tobytes() for row in rows]
-        kept = [place for place, key in enumerate(keys) if split == "test" or key not in taken]
+        kept = [place for place, key in enumerate(keys) if key not in taken]
         if split == "train":
             kept = list({keys[place]: place for place in reversed(kept)}.values())[::-1]
         taken.update(keys)

@@ -11,7 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from numpy.typing import NDArray
 
 from attn_zoo.contract import SPLITS, DataSet, Split, Task
@@ -19,12 +18,12 @@ from attn_zoo.data import cached, data_root, sha256
 from attn_zoo.data.digests import dataset_digests
 
 from ..datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID, Library, read_text_files, text_files
-from .arrays import ArrayExamples
+from .arrays import ArrayExamples, token_examples
 from .options import choice, require_range
 from .tokenisers import DEFAULT_VOCABULARY, Tokeniser, Tokens, check_tokens, make_tokeniser, tokeniser_recipe
 
 HELD_OUT = 8
-"""One in this many owners is held out for validation, and one for test, in data sets without these splits."""
+"""Number of owners of which one is held out for validation, and one for test, in data sets without these splits."""
 
 LOCATIONS = ("root", "path", "tokenizer")
 """Names of options with the locations of data."""
@@ -144,11 +143,7 @@ def _splits(kind: type[TextTask], options: tuple[Any, ...], root: Path) -> tuple
         return task.arrays(texts, make_tokeniser(o.tokens, o.ids, o.tokenizer, lambda: texts["train"]))
 
     arrays = cached(f"{kind.card.name}-{o.files.value}", recipe, make)
-    splits = {}
-    for split in SPLITS:
-        ids, labels = (torch.from_numpy(arrays[f"{split} {what}"]) for what in ("ids", "labels"))
-        splits[split] = ArrayExamples(ids, labels, ids != 0 if kind.padded else None)
-    return arrays, splits
+    return arrays, dict(zip(SPLITS, token_examples(arrays, padded=kind.padded), strict=True))
 
 
 def divided(library: Library) -> dict[str, list[str]]:

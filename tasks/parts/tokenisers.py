@@ -15,6 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from attn_zoo.contract import MissingDataError
 from attn_zoo.data import reading, sha256
 
@@ -54,6 +56,11 @@ class Tokeniser(ABC):
 
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary = vocabulary
+
+    @property
+    def dtype(self) -> type[np.generic]:
+        """Dtype in which ids are stored."""
+        return np.int16 if self.vocabulary < 2**15 else np.int32
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
