@@ -25,14 +25,15 @@ class Group(Enum):
     """Permutation groups."""
 
     parity = "parity"
-    """Permutations of two elements: the product is the parity of the number of exchanges."""
+    """Permutations of two things: the product is the parity of the number of transpositions."""
     s3 = "s3"
-    """Permutations of three elements: a non-commutative group of order 6."""
+    """Permutations of three things: a non-commutative group of order 6."""
     s5 = "s5"
-    """Permutations of five elements: order 120, the smallest symmetric group that is not solvable."""
+    """Permutations of five things: order 120, the smallest symmetric group that is not solvable."""
 
 
 THINGS = {Group.parity: 2, Group.s3: 3, Group.s5: 5}
+"""Number of permuted things."""
 
 
 @dataclass
@@ -42,18 +43,18 @@ class Options(SyntheticOptions):
     group: Group = Group.parity
     """``parity``, ``s3`` or ``s5``."""
     swaps: bool = False
-    """True for words of transpositions and the identity only; products are any element."""
+    """True to draw words from the transpositions and the identity only; their products are all elements of the group."""
     length: int = 32
     """Length of a training or validation word, in group elements."""
     test_length: int = 128
-    """Length of a test word; the first ``length`` positions, the next as many, then twice as many etc. have separate scores."""
+    """Length of a test word, with separate scores for the first ``length`` positions, the next ``length``, twice as many, etc."""
 
     def __post_init__(self) -> None:
         self.group = choice("state_words.group", self.group, Group)
         if self.swaps and self.group is Group.parity:
             raise ValueError(
-                "state_words.swaps leaves out elements of s3 or s5 that are not exchanges, and parity has none; got swaps=True "
-                "with parity"
+                "state_words.swaps leaves out the elements of s3 and s5 that are no transpositions, and parity has none; got "
+                "swaps=True with parity"
             )
         require_range("state_words.length", self.length, 2, 16_384, "counts elements")
         meaning = f"counts elements, at least as many as length={self.length},"
@@ -134,8 +135,8 @@ class StateWords(SyntheticTask):
         """Tokens and labels."""
         o = self.options
         table = table_of(o.group)
-        elements = np.array([at for at in range(len(table)) if not o.swaps or _moved(o.group, at) in (0, 2)])
-        words = elements[below(random, len(elements), rows, o.test_length if split == "test" else o.length)]
+        drawn = np.array([at for at, element in enumerate(_elements(o.group)) if not o.swaps or _moved(element) in (0, 2)])
+        words = drawn[below(random, len(drawn), rows, o.test_length if split == "test" else o.length)]
         states = np.zeros_like(words)
         states[:, 0] = words[:, 0]
         for at in range(1, words.shape[1]):
@@ -145,12 +146,16 @@ class StateWords(SyntheticTask):
 
 def table_of(group: Group) -> NDArray[np.int64]:
     """Multiplication table with a ∘ b (first b, then a) at [a, b]; elements are sorted, with the identity as 0."""
-    elements = list(permutations(range(THINGS[group])))
+    elements = _elements(group)
     number = {element: at for at, element in enumerate(elements)}
     return np.array([[number[tuple(a[place] for place in b)] for b in elements] for a in elements])
 
 
-def _moved(group: Group, at: int) -> int:
+def _elements(group: Group) -> list[tuple[int, ...]]:
+    """Permutations of a group, sorted."""
+    return list(permutations(range(THINGS[group])))
+
+
+def _moved(element: tuple[int, ...]) -> int:
     """Number of points that a permutation moves."""
-    element = list(permutations(range(THINGS[group])))[at]
     return sum(place != thing for place, thing in enumerate(element))
