@@ -18,7 +18,7 @@ from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 STEPS = 128
-"""Values are whole multiples of 1 / ``STEPS``, so that they are the same on every machine."""
+"""Number of levels between 0 and 1: values are multiples of 1 / ``STEPS``, which are equal on every machine."""
 
 
 @dataclass
@@ -26,11 +26,11 @@ class Options(SyntheticOptions):
     """Options of the adding problem."""
 
     length: int = 64
-    """Length in frames, including the last one, which asks."""
+    """Length in frames, including the last one, which is the query."""
     marked: int = 2
     """Number of frames that share the key of the last one, whose values are added."""
     key: int = 8
-    """Channels of a key, each -1 or 1; other frames have keys that occur once."""
+    """Number of channels of a key, each -1 or 1; every other key occurs once."""
     causal: bool = False
     """True if position i attends to positions up to i only."""
 
@@ -73,8 +73,7 @@ class Adding(SyntheticTask):
     frame, whose own value is 0; every other key occurs once. Keys are new in every example, so that no network can learn them.
 
     Source: the adding problem of Hochreiter and Schmidhuber 1997 (Long Short-Term Memory, Neural Computation 9), experiment 4:
-        frames of a value and a marker; the values of the two marked frames are added; up to 1,000 frames; mean squared
-        error.
+        frames of a value and a marker; the values of the two marked frames are added; up to 1,000 frames; mean squared error.
     Differs: a marker channel marks frames without regard to others, so that a network adds marked values by averaging, without
         comparing anything; here the mark is a key shared with the last frame. Labels are the plain sum. The metric is R², since
         the mean squared error depends on the unit: it is (1 - R²) times the variance of the labels, ``marked`` / 3. All

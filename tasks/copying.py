@@ -33,7 +33,7 @@ class Options(SyntheticOptions):
     """Options of copying."""
 
     length: int = 64
-    """Length in tokens: symbols among blanks, the delimiter, and the blanks with labels."""
+    """Length in tokens: symbols among blanks, the delimiter, and as many blanks with labels as symbols."""
     tokens: int = 16
     """Number of symbols to copy; twice as many and the delimiter fit into ``length``."""
     vocabulary: int = 16
@@ -100,9 +100,9 @@ class Copying(SyntheticTask):
     A model that counts symbols without their positions predicts the most frequent one, with an accuracy slightly above
     1 / ``vocabulary``.
 
-    Source: the copying memory of Arjovsky et al. 2016 (in one piece), and its selective form, in
-        which the symbols are scattered among the blanks (Jing et al. 2019; Gu and Dao 2023, arXiv:2312.00752: 4,096 tokens, 16
-        of them symbols; Poli et al. 2024, MAD, arXiv:2403.17844: 256 and 16, 12,800 training examples for 200 epochs).
+    Source: the copying memory of Arjovsky et al. 2016 (in one piece), and its selective form, in which the symbols are scattered
+        among the blanks (Jing et al. 2019; Gu and Dao 2023, arXiv:2312.00752: 4,096 tokens, 16 of them symbols; Poli et al. 2024,
+        MAD, arXiv:2403.17844: 256 and 16, 12,800 training examples for 200 epochs).
     Differs: scattered symbols are the default, because adjacent ones are always at the same distance from their copies, which fixed
         positional weights solve. The source is causal; here that is an option. Reversed order is new.
     """

@@ -1,4 +1,4 @@
-"""Fuzzy in-context recall: keys and values are motifs of one to three tokens; recall of the earlier value of a key."""
+"""Fuzzy in-context recall of the earlier value of a key; keys and values are motifs of one to three tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Options(SyntheticOptions):
     length: int = 128
     """Length in tokens, filled with keys and their values until the remainder is too short for another pair."""
     pairs: int = 8
-    """Number of different keys of an example, each with one value; fewer than surely fit into ``length``, so that keys recur."""
+    """Number of different keys of an example, each with one value; so few that more pairs fit into ``length``, and keys recur."""
     vocabulary: int = 16
     """Number of different tokens of keys and values, half of each; even."""
     longest: int = 3

@@ -15,6 +15,7 @@ from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 FIRST_SYMBOL = 1
+"""Token id of the first symbol."""
 
 
 @dataclass
@@ -24,7 +25,7 @@ class Options(SyntheticOptions):
     length: int = 64
     """Length in tokens."""
     vocabulary: int = 16
-    """Number of different symbols, any of which can be the last token."""
+    """Number of different symbols; the last token can be any of them."""
     occurrences: int = 1
     """Number of earlier occurrences of the last token; the label is the token after the latest one."""
     causal: bool = False

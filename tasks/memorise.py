@@ -1,4 +1,4 @@
-"""Memorisation: each key has a fixed value, which no example shows and the weights must store."""
+"""Memorisation of a fixed value for each key; values occur as labels only, so that the weights must store them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Memorise(SyntheticTask):
     """Prediction of the value of the key before each blank, from a table of values that is drawn once and shared by all splits.
 
     Examples contain no information on values, which must be learned by the weights; attention only needs to reach one token back.
-    The task measures how much a network stores in its weights, and how fast, independent of its mechanism.
+    The task measures how much a network stores in its weights, and how fast, nearly independently of its attention.
 
     Source: memorisation of Poli et al. 2024, and its code: 32 tokens, vocabulary 256, 256 training and 1,280 test examples, 200
         epochs in batches of 128, width 128, learning rates 1e-4, 5e-4 and 1e-3 with weight decay 0 and 0.1.

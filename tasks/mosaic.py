@@ -1,4 +1,4 @@
-"""Mosaic of handwritten digits: the label is the digit to the right of the mark that the first cell shows."""
+"""Mosaic of handwritten digits; the label is the digit to the right of the mark that the first cell shows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DRAWN = np.array([[list(row) for row in line.split()] for line in _MARKS.split(
 MARKS: UInt8[np.ndarray, "8 8 8"] = np.where(_DRAWN == "#", 0, BRIGHTEST).astype(np.uint8).transpose(1, 0, 2)
 """Marks: cross, frame, plus, horizontal stripes, vertical stripes, two squares, block, triangle; dark on bright, unlike digits."""
 BLANK = len(MARKS)
-"""Index of the blank cell among all images: marks, blank, digits."""
+"""Index of the blank image in a pool, which holds marks, the blank image, and digits."""
 
 
 @dataclass
@@ -46,12 +46,12 @@ class Options(SyntheticOptions):
     """Options of the mosaic."""
 
     grid: int = 6
-    """Cells per side, each of 8 × 8 pixels and one patch."""
+    """Number of cells per side; a cell is a patch of 8 × 8 pixels."""
     marks: int = 1
     """Number of different marks in a mosaic, each before a different digit; 1 to 8."""
     kinds: int = added_later(CLASSES)
-    """Number of different digits in a mosaic, drawn anew for each; with fewer than 10, whoever sees which digits a mosaic has, but
-    not where, is right once in ``kinds``."""
+    """Number of different digits in a mosaic, drawn anew for each; a model that knows only which digits a mosaic shows, but not
+    where, has an accuracy of 1 / ``kinds``."""
     question_row: bool = added_later(False)
     """True to leave the other cells of the first row blank, so that the class token's neighbours show no digit."""
 

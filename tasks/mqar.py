@@ -30,14 +30,15 @@ class Options(SyntheticOptions):
     fewest_pairs: int = added_later(0)
     """Smallest number of pairs of a training or validation example, drawn uniformly up to ``pairs``; 0 for always ``pairs``."""
     most_pairs: int = added_later(0)
-    """Largest number of pairs of the test, which has ``fewest_pairs``, twice as many, and so on, with separate scores; 0 for as in
-    training. More pairs than a quarter of ``length`` take four times as many tokens, and shorter sequences end with filler."""
+    """Largest number of pairs of the test, which has ``fewest_pairs``, twice as many, and so on, with separate scores; 0 for the
+    numbers of training. More pairs than a quarter of ``length`` take four tokens each; all sequences of the test are filled up to
+    the longest."""
     vocabulary: int = 64
     """Number of different keys and values, half of each; even."""
     alpha: float = 0.01
     """Exponent of the distribution of gaps before a query, proportional to g^(alpha - 1); 1 for a uniform one."""
     fillers: int = 1
-    """Number of different filler tokens between queries; none is a key or a value."""
+    """Number of different filler tokens; none is a key or a value."""
     causal: bool = False
     """True if position i attends to positions up to i only, as published."""
 
@@ -50,15 +51,15 @@ class Options(SyntheticOptions):
         require_range("mqar.most_pairs", self.most_pairs, 0, 4_096, "counts pairs of the longest test sequences")
         if self.most_pairs and not 0 < self.fewest_pairs <= self.most_pairs:
             raise ValueError(
-                f"mqar.fewest_pairs is the first number of pairs, most_pairs={self.most_pairs} the last, so it lies in 1 to "
-                f"most_pairs; got {self.fewest_pairs}"
+                f"mqar.fewest_pairs is the smallest number of pairs of the test and lies in 1 to most_pairs={self.most_pairs}; got "
+                f"{self.fewest_pairs}"
             )
         require_range("mqar.vocabulary", self.vocabulary, 4, 30_000, "counts keys and values")
         most = max(self.pairs, self.most_pairs)
         if self.vocabulary % 2 or self.vocabulary < 2 * most:
             raise ValueError(f"mqar.vocabulary is even, half keys and half values, and holds {most} of each; got {self.vocabulary}")
         require_range("mqar.alpha", self.alpha, -4, 4, "is the exponent of the distribution of gaps")
-        require_range("mqar.fillers", self.fillers, 1, 1_000, "counts tokens that mean nothing")
+        require_range("mqar.fillers", self.fillers, 1, 1_000, "counts tokens of filler")
         self.require_sizes("mqar")
 
 

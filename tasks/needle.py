@@ -29,7 +29,7 @@ class Options(SyntheticOptions):
     length: int = 64
     """Length in tokens of a training or validation sequence: hay with needles, then their keys as queries."""
     needles: int = 4
-    """Number of keys with values; all are queried, in another order. ``4 * needles`` is at most ``length``."""
+    """Number of keys with values, at most a quarter of ``length``; all are queried, in another order."""
     vocabulary: int = 64
     """Number of different keys and values, half of each; even."""
     hay: int = 64
@@ -47,13 +47,14 @@ class Options(SyntheticOptions):
             raise ValueError(
                 f"needle.vocabulary is even, half keys and half values, and holds {self.needles} of each; got {self.vocabulary}"
             )
-        require_range("needle.hay", self.hay, PHRASE, 30_000, "counts tokens that mean nothing")
-        require_range("needle.longer", self.longer, 1, 64, "tells how many times longer the longest test is")
+        require_range("needle.hay", self.hay, PHRASE, 30_000, "counts tokens of diverse hay")
+        require_range("needle.longer", self.longer, 1, 64, "is the longest test length as a multiple of length")
         if self.longer & (self.longer - 1):
             raise ValueError(f"needle.longer is a power of two; got {self.longer}")
         if not self.causal and self.longer > 1:
             raise ValueError(
-                f"needle.longer is 1 with causal=false, because other networks see the hay behind the queries; got {self.longer}"
+                "needle.longer is 1 with causal=false, because a bidirectional network sees the hay after the queries; got "
+                f"{self.longer}"
             )
         self.require_sizes("needle")
 
@@ -110,8 +111,8 @@ class Needle(SyntheticTask):
     Source: RULER's single needles, each a key and a value, in repeated phrases or in essays; Yang et al. 2024, Table 2, compare
         recurrent mechanisms with them: the best one depends on the hay.
     Differs: for training from scratch, tokens are symbols, each sequence has several queries, and the longer sequences do not occur
-        in training. Causal levels have networks without position embeddings, which would be untrained there.
-        FLOPs are counted at the longest length.
+        in training. Causal levels have networks without position embeddings, which would be untrained there. FLOPs are counted at
+        the longest length.
     """
 
     options: Options
@@ -125,7 +126,7 @@ class Needle(SyntheticTask):
         )
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Masks of each kind of hay at each length."""
+        """Masks of the examples with each kind of hay at each length."""
         part = torch.from_numpy(self.drawn(split)[2])
         return {f"{kind}, {length} tokens": part == at for at, (kind, length) in enumerate(self._parts(split))}
 

@@ -23,13 +23,13 @@ class Options(SyntheticOptions):
     """Options of the recall of a set."""
 
     length: int = 32
-    """Length in frames, including the last one, which asks."""
+    """Length in frames, including the last one, which is the query."""
     classes: int = 12
-    """Number of classes, of which each frame holds any number."""
+    """Number of classes; a frame can hold any of them, several, or none."""
     rare: int = 4
-    """A class is in one of ``rare`` frames on average."""
+    """Inverse of the probability that a frame holds a given class."""
     key: int = 8
-    """Channels of a key, each -1 or 1."""
+    """Number of channels of a key, each -1 or 1."""
     causal: bool = False
     """True if position i attends to positions up to i only."""
 

@@ -17,6 +17,7 @@ BLOCK = 1024
 """Number of examples drawn at once, which bounds memory for splits of any size."""
 
 _BLOCKS_IN_VAIN = 20
+"""Number of successive blocks without a new example after which drawing fails."""
 
 Drawn = tuple[NDArray[np.int64], ...]
 """Arrays of examples: tokens (examples, length), then others with one entry for each example."""
@@ -119,6 +120,7 @@ def balance(random: np.random.RandomState, counts: NDArray[np.int64], size: int)
 
 
 def _unseen(block: Drawn, seen: set[bytes], at_most: int) -> Drawn:
+    """First ``at_most`` examples of a block that are not yet in ``seen``, to which they are added."""
     kept = []
     for row, ids in enumerate(block[0]):
         key = hashlib.blake2b(ids.tobytes(), digest_size=16).digest()
