@@ -11,12 +11,14 @@ from attn_zoo.contract import Frames, Level, Split, TaskSpec
 from attn_zoo.registry import register_task
 
 from .parts.arrays import ArrayExamples
-from .parts.generated import Drawn, below, require_range
+from .parts.generated import Drawn, below
 from .parts.keys import shared_keys
+from .parts.levels import LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 STEPS = 128
-"""Values are whole multiples of 1 / ``STEPS``, so that they are the same on every machine."""
+"""Number of levels between 0 and 1: values are multiples of 1 / ``STEPS``, which are equal on every machine."""
 
 
 @dataclass
@@ -24,11 +26,11 @@ class Options(SyntheticOptions):
     """Options of the adding problem."""
 
     length: int = 64
-    """Length in frames, including the last one, which asks."""
+    """Length in frames, including the last one, which is the query."""
     marked: int = 2
     """Number of frames that share the key of the last one, whose values are added."""
     key: int = 8
-    """Channels of a key, each -1 or 1; other frames have keys that occur once."""
+    """Number of channels of a key, each -1 or 1; every other key occurs once."""
     causal: bool = False
     """True if position i attends to positions up to i only."""
 
@@ -49,26 +51,14 @@ class Options(SyntheticOptions):
     options=Options,
     levels={
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            model=SMALL,
             budget={"steps": 400, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             differs="nothing was published for this question",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
-            options={"length": 16, "train": 500, "valid": 100, "test": 100},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 16, "train": 500, "valid": 100, "test": 100}, learning_rate=2e-3),
         "lra": Level(
-            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.0},
-            budget={
-                "steps": 10_000,
-                "batch_size": 64,
-                "learning_rate": 1e-3,
-                "weight_decay": 0.1,
-                "warmup_steps": 500,
-                "evaluate_every": 500,
-            },
+            model={**LARGE, "dropout": 0.0},
+            budget=LARGE_BUDGET,
             options={"length": 1024, "key": 12, "train": 50_000, "valid": 2_000, "test": 2_000},
             differs="Hochreiter and Schmidhuber: recurrent networks, up to 1,000 frames; nothing was published for attention",
         ),
@@ -83,8 +73,7 @@ class Adding(SyntheticTask):
     frame, whose own value is 0; every other key occurs once. Keys are new in every example, so that no network can learn them.
 
     Source: the adding problem of Hochreiter and Schmidhuber 1997 (Long Short-Term Memory, Neural Computation 9), experiment 4:
-        frames of a value and a marker; the values of the two marked frames are added; up to 1,000 frames; mean squared
-        error.
+        frames of a value and a marker; the values of the two marked frames are added; up to 1,000 frames; mean squared error.
     Differs: a marker channel marks frames without regard to others, so that a network adds marked values by averaging, without
         comparing anything; here the mark is a key shared with the last frame. Labels are the plain sum. The metric is R², since
         the mean squared error depends on the unit: it is (1 - R²) times the variance of the labels, ``marked`` / 3. All

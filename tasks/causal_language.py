@@ -17,6 +17,7 @@ from attn_zoo.contract import Tokens as TokenInputs
 from attn_zoo.registry import register_task
 
 from .datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID
+from .parts.options import require_range
 from .parts.running import LOCATIONS, Arrays, TextOptions, Texts, TextTask
 from .parts.tokenisers import Tokeniser, Tokens
 
@@ -34,8 +35,7 @@ class Options(TextOptions):
         self.require_texts("causal_language")
         if self.run != 0 and not 2 <= self.run <= min(16, self.length):
             raise ValueError(f"causal_language.run is 0 or lies in 2 to 16; got {self.run}")
-        if not 0 <= self.rare <= 2**31:
-            raise ValueError(f"causal_language.rare counts occurrences and lies in 0 to {2**31:,}; got {self.rare}")
+        require_range("causal_language.rare", self.rare, 0, 2**31, "counts occurrences")
 
 
 @register_task(
@@ -136,10 +136,9 @@ class CausalLanguage(TextTask):
 
 def _windows(tokeniser: Tokeniser, texts: Sequence[str], length: int) -> NDArray[Any]:
     """Sequences of ``length`` tokens, each beginning with the last token of the previous one, and none across texts."""
-    dtype = np.int16 if tokeniser.vocabulary < 2**15 else np.int32
     windows = []
     for text in texts:
-        ids = np.array(list(tokeniser.encode([text])[0]), dtype=dtype)
+        ids = np.array(list(tokeniser.encode([text])[0]), dtype=tokeniser.dtype)
         starts = np.arange((len(ids) - 1) // (length - 1)) * (length - 1)
         windows.append(ids[starts[:, None] + np.arange(length)])
     rows = np.concatenate(windows)

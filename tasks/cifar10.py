@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 
 from attn_zoo.contract import Level
-from attn_zoo.data.images import Expected
 from attn_zoo.registry import register_task
 
 from .datasets.images import CIFAR10, EXPECTED
-from .parts.augment import Augment
-from .parts.images import PatchTask, Splits, patch_levels, require_options, split_images, standardised
+from .parts.images import PublishedOptions, PublishedTask, patch_levels, require_options
+from .parts.levels import ENCODER
 
 
 @dataclass
-class Options:
+class Options(PublishedOptions):
     """Options of CIFAR-10."""
 
     patch: int = 4
     """Side of a patch in pixels: 1, 2, 4 or 8, for 1,024, 256, 64 or 16 patches."""
-    train: int = 0
-    """Number of training images, the first ones; 0 for all except those for validation."""
-    valid: int = 5_000
-    """Number of validation images, cut from the published training split in the proportions of the classes."""
-    augment: Augment = Augment.none
-    """Augmentation of training images: none, crop, crop_flip or timm."""
-    root: str = ""
-    """Data folder; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
         require_options("cifar10", self, EXPECTED["cifar10"], patches=(1, 2, 4, 8))
@@ -45,7 +34,7 @@ class Options:
     locations=("root",),
     levels={
         "profile_encoder": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            model=ENCODER,
             budget={
                 "steps": 5_600,
                 "batch_size": 64,
@@ -60,27 +49,13 @@ class Options:
     },
     datasets=(CIFAR10,),
 )
-class Cifar10(PatchTask):
+class Cifar10(PublishedTask):
     """Classification of 32 × 32 colour images into ten classes.
 
     Source: the published images and their published split into training and test images.
     Differs: the source has no validation split; here ``valid`` training images form it, in the proportions of the classes. All
-        splits are ordered by a digest of each image.
-        No image occurs twice in the source.
+        splits are ordered by a digest of each image. No image occurs twice in the source.
     """
 
     options: Options
-
-    @property
-    def expected(self) -> Expected:
-        """Required sizes of the images."""
-        return EXPECTED["cifar10"]
-
-    def splits(self, root: Path) -> Splits:
-        """Train, valid and test splits from a data folder, computed once."""
-        return _splits(root, self.options.valid, self.options.train)
-
-
-@lru_cache(maxsize=2)
-def _splits(root: Path, valid: int, train: int) -> Splits:
-    return standardised(split_images(CIFAR10.load(root), valid, train))
+    data = CIFAR10

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 
-from attn_zoo.data.images import Expected
 from attn_zoo.registry import register_task
 
 from .datasets.images import CIFAR100, EXPECTED
-from .parts.augment import Augment
-from .parts.images import PatchTask, Splits, patch_levels, require_options, split_images, standardised
+from .parts.images import PublishedOptions, PublishedTask, patch_levels, require_options
 
 
 @dataclass
-class Options:
+class Options(PublishedOptions):
     """Options of CIFAR-100."""
 
     patch: int = 4
     """Side of a patch in pixels: 1, 2, 4 or 8, for 1,024, 256, 64 or 16 patches."""
-    train: int = 0
-    """Number of training images, the first ones; 0 for all except those for validation."""
-    valid: int = 5_000
-    """Number of validation images, cut from the published training split in the proportions of the classes."""
-    augment: Augment = Augment.none
-    """Augmentation of training images: none, crop, crop_flip or timm."""
-    root: str = ""
-    """Data folder; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
         require_options("cifar100", self, EXPECTED["cifar100"], patches=(1, 2, 4, 8))
@@ -45,27 +33,14 @@ class Options:
     levels=patch_levels("crop_flip"),
     datasets=(CIFAR100,),
 )
-class Cifar100(PatchTask):
+class Cifar100(PublishedTask):
     """Classification of 32 × 32 colour images into a hundred classes.
 
     Source: the published images and their published split into training and test images.
     Differs: the source has no validation split; here ``valid`` training images form it, in the proportions of the classes. All
-        splits are ordered by a digest of each image.
-        Duplicates of training or test images are left out of training; the test split is complete.
+        splits are ordered by a digest of each image. Duplicates of training or test images are left out of training; the test
+        split is complete.
     """
 
     options: Options
-
-    @property
-    def expected(self) -> Expected:
-        """Required sizes of the images."""
-        return EXPECTED["cifar100"]
-
-    def splits(self, root: Path) -> Splits:
-        """Train, valid and test splits from a data folder, computed once."""
-        return _splits(root, self.options.valid, self.options.train)
-
-
-@lru_cache(maxsize=2)
-def _splits(root: Path, valid: int, train: int) -> Splits:
-    return standardised(split_images(CIFAR100.load(root), valid, train))
+    data = CIFAR100

@@ -10,7 +10,9 @@ import numpy as np
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, choice, require_range, subsets
+from .parts.generated import Drawn, below, subsets
+from .parts.levels import ENCODER, LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.options import choice, require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 DELIMITER = 1
@@ -31,7 +33,7 @@ class Options(SyntheticOptions):
     """Options of copying."""
 
     length: int = 64
-    """Length in tokens: symbols among blanks, the delimiter, and the blanks with labels."""
+    """Length in tokens: symbols among blanks, the delimiter, and as many blanks with labels as symbols."""
     tokens: int = 16
     """Number of symbols to copy; twice as many and the delimiter fit into ``length``."""
     vocabulary: int = 16
@@ -62,39 +64,27 @@ class Options(SyntheticOptions):
     options=Options,
     levels={
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            model=SMALL,
             budget={"steps": 1000, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"causal": True},
             differs="nothing was published at this size",
         ),
         "profile_encoder": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            model=ENCODER,
             budget={"steps": 400, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"tokens": 24, "scattered": False},
             differs="reads both ways; 24 symbols out of 16 kinds and 15 blanks in place of 10 out of 8 and 100 to 500",
         ),
         "profile_decoder": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            model=ENCODER,
             budget={"steps": 600, "batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 50, "evaluate_every": 100},
             options={"tokens": 8, "causal": True},
             differs="64 tokens, 8 of them symbols, in place of MAD's 256 and 16; a fortieth of the steps, on fresh data",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
-            options={"length": 24, "tokens": 4, "train": 500, "valid": 100, "test": 100},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 24, "tokens": 4, "train": 500, "valid": 100, "test": 100}),
         "lra": Level(
-            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1},
-            budget={
-                "steps": 10_000,
-                "batch_size": 64,
-                "learning_rate": 1e-3,
-                "weight_decay": 0.1,
-                "warmup_steps": 500,
-                "evaluate_every": 500,
-            },
+            model=LARGE,
+            budget=LARGE_BUDGET,
             options={"length": 1024, "tokens": 128, "train": 100_000, "valid": 2_000, "test": 2_000},
             differs="nothing was published at this size; the model is near that of Long Range Arena's smaller tasks",
         ),
@@ -110,9 +100,9 @@ class Copying(SyntheticTask):
     A model that counts symbols without their positions predicts the most frequent one, with an accuracy slightly above
     1 / ``vocabulary``.
 
-    Source: the copying memory of Arjovsky et al. 2016 (in one piece), and its selective form, in
-        which the symbols are scattered among the blanks (Jing et al. 2019; Gu and Dao 2023, arXiv:2312.00752: 4,096 tokens, 16
-        of them symbols; Poli et al. 2024, MAD, arXiv:2403.17844: 256 and 16, 12,800 training examples for 200 epochs).
+    Source: the copying memory of Arjovsky et al. 2016 (in one piece), and its selective form, in which the symbols are scattered
+        among the blanks (Jing et al. 2019; Gu and Dao 2023, arXiv:2312.00752: 4,096 tokens, 16 of them symbols; Poli et al. 2024,
+        MAD, arXiv:2403.17844: 256 and 16, 12,800 training examples for 200 epochs).
     Differs: scattered symbols are the default, because adjacent ones are always at the same distance from their copies, which fixed
         positional weights solve. The source is causal; here that is an option. Reversed order is new.
     """

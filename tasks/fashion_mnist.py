@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 
-from attn_zoo.data.images import Expected
 from attn_zoo.registry import register_task
 
 from .datasets.images import EXPECTED, FASHION_MNIST
-from .parts.augment import Augment
-from .parts.images import PatchTask, Splits, patch_levels, require_options, split_images, standardised
+from .parts.images import PublishedOptions, PublishedTask, patch_levels, require_options
 
 
 @dataclass
-class Options:
+class Options(PublishedOptions):
     """Options of Fashion-MNIST."""
 
     patch: int = 4
     """Side of a patch in pixels: 2, 4, 7 or 14, for 196, 49, 16 or 4 patches."""
-    train: int = 0
-    """Number of training images, the first ones; 0 for all except those for validation."""
-    valid: int = 5_000
-    """Number of validation images, cut from the published training split in the proportions of the classes."""
-    augment: Augment = Augment.none
-    """Augmentation of training images: none, crop, crop_flip or timm."""
     root: str = ""
     """Data folder, with ``fashion-mnist`` or ``FashionMNIST/raw``; empty for $ATTN_ZOO_DATA, else ``data``."""
 
@@ -45,7 +35,7 @@ class Options:
     levels=patch_levels("crop_flip", epochs=6),
     datasets=(FASHION_MNIST,),
 )
-class FashionMnist(PatchTask):
+class FashionMnist(PublishedTask):
     """Classification of 28 × 28 images into ten kinds of clothes.
 
     Source: the published files and their published split into training and test images.
@@ -54,17 +44,4 @@ class FashionMnist(PatchTask):
     """
 
     options: Options
-
-    @property
-    def expected(self) -> Expected:
-        """Required sizes of the images."""
-        return EXPECTED["fashion_mnist"]
-
-    def splits(self, root: Path) -> Splits:
-        """Train, valid and test splits from a data folder, computed once."""
-        return _splits(root, self.options.valid, self.options.train)
-
-
-@lru_cache(maxsize=2)
-def _splits(root: Path, valid: int, train: int) -> Splits:
-    return standardised(split_images(FASHION_MNIST.load(root), valid, train))
+    data = FASHION_MNIST

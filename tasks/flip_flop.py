@@ -12,7 +12,9 @@ from torch import Tensor
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, in_turn, require_range
+from .parts.generated import Drawn, below, in_turn
+from .parts.levels import DECODER, smoke
+from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 WRITE, IGNORE, READ, FIRST_SYMBOL = 1, 2, 3, 4
@@ -62,26 +64,13 @@ class Options(SyntheticOptions):
             differs="256 tokens in place of 512, one layer of width 64 in place of six of width 512, a tenth of the steps",
         ),
         "profile_decoder": Level(
-            model={
-                "dim": 64,
-                "depth": 2,
-                "heads": 2,
-                "mlp_ratio": 2.0,
-                "dropout": 0.0,
-                "short_convolution": 4,
-                "positions": "none",
-            },
+            model=DECODER,
             budget={"steps": 400, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"symbols": 8, "test": 1_500, "dense": 0.8},
             differs="128 tokens, 8 symbols, 2 layers of width 64, a twelfth of the tokens; a third of the test is sparse and none "
             "is dense, as a short convolution answers nearly all of a dense one",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
-            options={"length": 32, "train": 500, "valid": 100, "test": 150},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 32, "train": 500, "valid": 100, "test": 150}),
         "lra": Level(
             model={"dim": 512, "depth": 6, "heads": 8, "mlp_ratio": 4.0, "dropout": 0.0},
             budget={"steps": 10_000, "batch_size": 16, "learning_rate": 3e-4, "weight_decay": 0.1, "evaluate_every": 500},

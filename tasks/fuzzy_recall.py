@@ -1,4 +1,4 @@
-"""Fuzzy in-context recall: keys and values are motifs of one to three tokens; recall of the earlier value of a key."""
+"""Fuzzy in-context recall of the earlier value of a key; keys and values are motifs of one to three tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, require_range, weighted_subsets
+from .parts.generated import Drawn, below, weighted_subsets
+from .parts.levels import DECODER, SMALL, smoke
+from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 FILLER = 1
@@ -26,7 +28,7 @@ class Options(SyntheticOptions):
     length: int = 128
     """Length in tokens, filled with keys and their values until the remainder is too short for another pair."""
     pairs: int = 8
-    """Number of different keys of an example, each with one value; fewer than surely fit into ``length``, so that keys recur."""
+    """Number of different keys of an example, each with one value; so few that more pairs fit into ``length``, and keys recur."""
     vocabulary: int = 16
     """Number of different tokens of keys and values, half of each; even."""
     longest: int = 3
@@ -56,31 +58,18 @@ class Options(SyntheticOptions):
     options=Options,
     levels={
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            model=SMALL,
             budget={"steps": 1000, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"train": 40_000},
             differs="width 64, 8 keys an example, a third of the steps, on fresh data",
         ),
         "profile_decoder": Level(
-            model={
-                "dim": 64,
-                "depth": 2,
-                "heads": 2,
-                "mlp_ratio": 2.0,
-                "dropout": 0.0,
-                "short_convolution": 4,
-                "positions": "none",
-            },
+            model=DECODER,
             budget={"steps": 500, "batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 50, "evaluate_every": 100},
             options={"length": 96, "pairs": 6},
             differs="width 64, 96 tokens, 6 keys an example, a fortieth of the steps, on fresh data",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
-            options={"length": 48, "pairs": 3, "train": 500, "valid": 100, "test": 100},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 48, "pairs": 3, "train": 500, "valid": 100, "test": 100}),
         "lra": Level(
             model={"dim": 128, "depth": 2, "heads": 8, "mlp_ratio": 2.0, "dropout": 0.0},
             budget={"steps": 20_000, "batch_size": 128, "learning_rate": 5e-4, "weight_decay": 0.0, "evaluate_every": 500},

@@ -1,4 +1,4 @@
-"""Needle in a byte haystack: one sentence in a long text answers the question at its end."""
+"""Needle in a haystack of bytes: one sentence in a long text answers the question at its end."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from torch import Tensor
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, choice, require_range, subsets
+from .parts.generated import Drawn, below, subsets
+from .parts.levels import LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.options import choice, require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 KEYS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 NEEDLE = "{key} is {value}. "
 QUESTION = "what is {key}?"
 WORDS = 512
+"""Number of different words."""
 _WIDEST = 8
 """Length in bytes of a needle, and of the longest word with its space."""
 
@@ -44,9 +47,9 @@ class Options(SyntheticOptions):
     length: int = 256
     """Length in bytes, including the question."""
     values: Values = Values.digits
-    """``digits`` for ten classes, or ``letters`` for 26."""
+    """Values of the keys: ``digits`` for ten classes, or ``letters`` for 26."""
     distractors: int = 1
-    """Number of needles with other keys; at most 25."""
+    """Number of needles with other keys than the one in the question; at most 25."""
     causal: bool = False
     """True if position i attends to positions up to i only."""
     shallowest: float = 0.0
@@ -58,7 +61,7 @@ class Options(SyntheticOptions):
         self.values = choice("haystack.values", self.values, Values)
         require_range("haystack.distractors", self.distractors, 0, len(KEYS) - 1, "counts needles about other keys")
         least = _bytes_not_filler(self.values, self.distractors) + 2 * _WIDEST
-        meaning = f"counts bytes, at least {least} with {self.distractors} distractors and all digits or letters to compare,"
+        meaning = f"counts bytes, has room for {self.distractors + 1} needles, the single values and two words,"
         require_range("haystack.length", self.length, least, 65_536, meaning)
         if not 0 <= self.shallowest <= self.deepest <= 1:
             raise ValueError(
@@ -78,27 +81,15 @@ class Options(SyntheticOptions):
     options=Options,
     levels={
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            model=SMALL,
             budget={"steps": 600, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"causal": True},
             differs="nothing was published at this size",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
-            options={"length": 96, "train": 500, "valid": 100, "test": 100},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 96, "train": 500, "valid": 100, "test": 100}, learning_rate=2e-3),
         "lra": Level(
-            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1},
-            budget={
-                "steps": 10_000,
-                "batch_size": 64,
-                "learning_rate": 1e-3,
-                "weight_decay": 0.1,
-                "warmup_steps": 500,
-                "evaluate_every": 500,
-            },
+            model=LARGE,
+            budget=LARGE_BUDGET,
             options={"length": 4096, "distractors": 3, "train": 40_000, "valid": 2_000, "test": 2_000},
             differs="nothing was published at this size; the model is near that of Long Range Arena's smaller tasks",
         ),
@@ -119,8 +110,8 @@ class Haystack(SyntheticTask):
     Tokens are bytes plus one; 0 is padding, which does not occur. Depth is the needle's start as a share of its possible starts;
     scores are recorded for fifths of it (``slices``).
 
-    Source: Kamradt 2023 buried a sentence in essays, at a grid of depths and lengths, for language
-        models; RULER added keys, values and distractors.
+    Source: Kamradt 2023 hid a sentence in essays, at a grid of depths and lengths, to test language models; RULER added keys,
+        values and distractors.
     Differs: for training from scratch, words are invented, keys are single capital letters, the value is one byte, and the answer
         is a class, predicted at one position.
     """
@@ -149,8 +140,7 @@ class Haystack(SyntheticTask):
 
     @cached_property
     def _author(self) -> _Generator:
-        o = self.options
-        return _Generator(o.length, ALPHABETS[o.values], o.distractors, o.shallowest, o.deepest)
+        return _Generator(self.options)
 
 
 def text_of(ids: Tensor) -> str:
@@ -159,6 +149,7 @@ def text_of(ids: Tensor) -> str:
 
 
 def _bytes_not_filler(values: Values, distractors: int) -> int:
+    """Number of bytes of the question, the needles and the single values."""
     needles, kinds = distractors + 1, len(ALPHABETS[values])
     single = -(-needles // kinds) * kinds - needles
     return len(QUESTION.format(key="K")) + needles * _WIDEST + 2 * single
@@ -167,35 +158,33 @@ def _bytes_not_filler(values: Values, distractors: int) -> int:
 class _Generator:
     """Generator of texts in blocks. A text is made of items: words, single values, and needles."""
 
-    def __init__(self, length: int, alphabet: str, distractors: int, shallowest: float, deepest: float) -> None:
-        self.length, self.alphabet, self.distractors = length, alphabet, distractors
-        self.shallowest, self.deepest = shallowest, deepest
-        self.words = _words()
-        single = [f"{value} " for value in alphabet]
-        needles = [NEEDLE.format(key=key, value=value) for key in KEYS for value in alphabet]
+    def __init__(self, options: Options) -> None:
+        self.options, self.alphabet, self.words = options, ALPHABETS[options.values], _words()
+        single = [f"{value} " for value in self.alphabet]
+        needles = [NEEDLE.format(key=key, value=value) for key in KEYS for value in self.alphabet]
         items = [*(word + " " for word in self.words), *single, *needles]
         self.sizes = np.array([len(item) for item in items])
         self.bytes = np.array([list(item.encode().ljust(_WIDEST)) for item in items])
         self.first_single, self.first_needle = len(self.words), len(self.words) + len(single)
         self.questions = np.array([list(QUESTION.format(key=key).encode()) for key in KEYS])
-        self.body = length - self.questions.shape[1]
+        self.body = options.length - self.questions.shape[1]
 
     def draw(self, random: np.random.RandomState, rows: int) -> Drawn:
         """Tokens, labels, and start of the needle."""
-        keys = subsets(random, rows, self.distractors + 1, len(KEYS))
+        keys = subsets(random, rows, self.options.distractors + 1, len(KEYS))
         values = self._deal(random, rows)
         needles = self.first_needle + keys * len(self.alphabet) + values[:, : keys.shape[1]]
         extras = np.concatenate([needles[:, 1:], self.first_single + values[:, keys.shape[1] :]], axis=1)
         items, counts = self._mix(random, extras)
         text, starts = self._write(random, items, counts, needles[:, 0])
-        labels = np.full((rows, self.length), UNASKED, dtype=np.int64)
+        labels = np.full((rows, self.options.length), UNASKED, dtype=np.int64)
         labels[:, -1] = values[:, 0]
         return np.concatenate([text, self.questions[keys[:, 0]]], axis=1) + 1, labels, starts
 
     def _deal(self, random: np.random.RandomState, rows: int) -> NDArray[np.int64]:
         """Values of the needles, then single values: permutations of the alphabet, one after another."""
         kinds = len(self.alphabet)
-        decks = -(-(self.distractors + 1) // kinds)
+        decks = -(-(self.options.distractors + 1) // kinds)
         return np.concatenate([subsets(random, rows, kinds, kinds) for _ in range(decks)], axis=1)
 
     def _mix(self, random: np.random.RandomState, extras: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -218,8 +207,8 @@ class _Generator:
         self, random: np.random.RandomState, items: NDArray[np.int64], counts: NDArray[np.int64], needles: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Bytes of the items with the needle of each row inserted nearest to its depth, and the needle's start."""
-        rows = len(items)
-        depths = self.shallowest + random.random_sample(rows) * (self.deepest - self.shallowest)
+        o, rows = self.options, len(items)
+        depths = o.shallowest + random.random_sample(rows) * (o.deepest - o.shallowest)
         ends = np.concatenate([np.zeros((rows, 1), dtype=np.int64), self.sizes[items].cumsum(axis=1)], axis=1)
         off = np.abs(ends - depths[:, None] * (self.body - _WIDEST))
         off[np.arange(off.shape[1]) > counts[:, None]] = np.inf

@@ -10,8 +10,9 @@ from attn_zoo.contract import Level, MissingDataError
 from attn_zoo.data.images import Expected, read_npz
 from attn_zoo.registry import register_task
 
-from .parts.augment import Augment, augment_named
+from .parts.augment import Augment
 from .parts.images import PatchTask, Splits, patch_levels, require_patch, split_images, standardised
+from .parts.options import choice
 
 
 @dataclass
@@ -47,7 +48,7 @@ class Options:
         require_patch("image_arrays", self.patch, self.height, self.width)
         if not self.title.strip():
             raise ValueError("image_arrays.title names the data in tables, so it cannot be empty")
-        self.augment = augment_named("image_arrays", self.augment)
+        self.augment = choice("image_arrays.augment", self.augment, Augment)
 
 
 @register_task(

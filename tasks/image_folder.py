@@ -20,9 +20,10 @@ from attn_zoo.data.image_folder import ImageFiles, load_image, read_image_folder
 from attn_zoo.data.images import Expected
 from attn_zoo.registry import register_task
 
-from .parts.augment import Augment, augment_named
-from .parts.division import Row, divide
+from .parts.augment import Augment
+from .parts.division import Division, Row, divide, hashed_order
 from .parts.images import SMOKE, TINY, PatchTask, Splits, require_patch
+from .parts.options import choice
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet's red, green and blue, as is usual for photographs."""
@@ -45,7 +46,7 @@ class Options:
     patch: int = 16
     """Side of a patch in pixels."""
     valid: float = 0.02
-    """Share of validation images, cut from the training images in the proportions of the classes; unused if the folder has some."""
+    """Share of the training images for validation, in the proportions of the classes; unused if the folder has a valid split."""
     augment: Augment = Augment.none
     """Augmentation of training images: none, crop, crop_flip or timm."""
     root: str = ""
@@ -61,7 +62,7 @@ class Options:
         require_patch("image_folder", self.patch, self.side, self.side)
         if not self.title.strip():
             raise ValueError("image_folder.title names the data in tables, so it cannot be empty")
-        self.augment = augment_named("image_folder", self.augment)
+        self.augment = choice("image_folder.augment", self.augment, Augment)
 
 
 @register_task(
@@ -180,16 +181,19 @@ class FolderExamples(Examples):
 def _splits(folder: Path, classes: int, valid: float, side: int, crop: float) -> Splits:
     parts = read_image_folder(folder, classes)
     rows = {part: _rows(files) for part, files in parts.items()}
-    at = divide(rows["train"], rows["test"], 0 if "valid" in parts else max(1, round(valid * len(rows["train"]))))
-    chosen = {"train": at.train, "valid": at.valid, "test": at.test}
-    own = {**parts, "valid": parts.get("valid", parts["train"])}
     if "valid" in parts:
-        chosen["valid"] = divide(rows["valid"], rows["test"], 0).train
-        chosen["train"] = divide(rows["train"], rows["test"] + rows["valid"], 0).train
+        at = Division(
+            divide(rows["train"], rows["test"] + rows["valid"], 0).train,
+            divide(rows["valid"], rows["test"], 0).train,
+            hashed_order(rows["test"]),
+        )
+    else:
+        at = divide(rows["train"], rows["test"], max(1, round(valid * len(rows["train"]))))
     levels = torch.arange(256, dtype=torch.float64) / 255
     mean, deviation = (torch.tensor(values, dtype=torch.float64)[:, None] for values in (MEAN, DEVIATION))
     scale = ((levels - mean) / deviation).float()
-    train, held, test = (FolderExamples(own[part], chosen[part], side, crop, scale) for part in ("train", "valid", "test"))
+    files = (parts["train"], parts.get("valid", parts["train"]), parts["test"])
+    train, held, test = (FolderExamples(own, chosen, side, crop, scale) for own, chosen in zip(files, at, strict=True))
     return Splits((train, held, test), scale)
 
 

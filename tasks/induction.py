@@ -9,10 +9,13 @@ import numpy as np
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, require_range, subsets
+from .parts.generated import Drawn, below, subsets
+from .parts.levels import ENCODER, LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 FIRST_SYMBOL = 1
+"""Token id of the first symbol."""
 
 
 @dataclass
@@ -22,7 +25,7 @@ class Options(SyntheticOptions):
     length: int = 64
     """Length in tokens."""
     vocabulary: int = 16
-    """Number of different symbols, any of which can be the last token."""
+    """Number of different symbols; the last token can be any of them."""
     occurrences: int = 1
     """Number of earlier occurrences of the last token; the label is the token after the latest one."""
     causal: bool = False
@@ -46,32 +49,20 @@ class Options(SyntheticOptions):
     options=Options,
     levels={
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            model=SMALL,
             budget={"steps": 800, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"length": 32, "vocabulary": 8, "causal": True},
             differs="nothing was published at this size",
         ),
         "profile_encoder": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            model=ENCODER,
             budget={"steps": 1_200, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             differs="reads both ways; any of 16 symbols can be the one that is asked, and nothing was published at this size",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
-            options={"length": 16, "train": 500, "valid": 100, "test": 100},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 16, "train": 500, "valid": 100, "test": 100}),
         "lra": Level(
-            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1},
-            budget={
-                "steps": 10_000,
-                "batch_size": 64,
-                "learning_rate": 1e-3,
-                "weight_decay": 0.1,
-                "warmup_steps": 500,
-                "evaluate_every": 500,
-            },
+            model=LARGE,
+            budget=LARGE_BUDGET,
             options={"length": 256, "vocabulary": 64, "train": 100_000, "valid": 2_000, "test": 2_000},
             differs="nothing was published at this size; the model is near that of Long Range Arena's smaller tasks",
         ),

@@ -24,14 +24,13 @@ from attn_zoo.registry import register_task
 from .datasets.listops import LISTOPS, LONGEST, ROWS
 from .parts.arrays import ArrayExamples
 from .parts.expressions import CLOSE_ID, DIGIT_IDS, OPEN_IDS, OPERATORS, PADDING, VOCABULARY, evaluate
-from .parts.generated import choice
+from .parts.options import choice, require_range
 
 DIGIT_SHARE = 0.75
 """Probability of a digit for an argument that may be a digit or a list, as in the published generator."""
 
 _SMALLEST = 4
 """Number of tokens of the shortest list: an operator, two digits, a closing bracket."""
-
 
 _WORTH_KEEPING = 20_000_000
 """Number of tokens from which drawn splits are cached, because drawing them is slow."""
@@ -59,12 +58,13 @@ class Options:
     max_arguments: int = 10
     """Largest number of arguments of a list; the smallest is two."""
     train: int = 10_000
-    """Number of generated expressions, or of the first ones of ``lra``."""
+    """Number of training expressions: generated ones, or the first ones of ``lra``."""
     valid: int = 1_000
     """Number of validation expressions, like ``train``."""
     test: int = 2_000
     """Number of test expressions; 2,000 for ``lra``."""
     data_seed: int = 0
+    """Seed of generated expressions."""
     files: Files = Files.generated
     """``generated``, or ``lra`` for the files of Long Range Arena, to which depth, arguments and shortest length do not apply."""
     root: str = ""
@@ -72,8 +72,7 @@ class Options:
 
     def __post_init__(self) -> None:
         self.files = choice("listops.files", self.files, Files)
-        if not 16 <= self.length <= 16_384:
-            raise ValueError(f"listops.length counts tokens and lies in 16 to 16,384; got {self.length}")
+        require_range("listops.length", self.length, 16, 16_384, "counts tokens")
         if not 0.0 < self.shortest <= 0.9:
             raise ValueError(f"listops.shortest is a share of length in (0, 0.9]; got {self.shortest}")
         for name, least in (("max_depth", 1), ("max_arguments", 2), ("train", 1), ("valid", 1), ("test", 1)):
@@ -218,7 +217,7 @@ def _published(root: Path, length: int, sizes: tuple[int, ...]) -> tuple[ArrayEx
         arrays = {}
         for split, size in reversed(list(zip(SPLITS, sizes, strict=True))):
             ids, labels = read[split]
-            fresh = [row for row in range(len(ids)) if split == "test" or ids[row].tobytes() not in seen][:size]
+            fresh = [row for row in range(len(ids)) if ids[row].tobytes() not in seen][:size]
             seen.update(ids[row].tobytes() for row in fresh)
             arrays[f"{split} ids"], arrays[f"{split} labels"] = ids[fresh], labels[fresh]
         return arrays

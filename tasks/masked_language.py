@@ -18,6 +18,7 @@ from attn_zoo.registry import register_task
 
 from .datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID
 from .parts.masking import first_of_word, mask
+from .parts.options import require_range
 from .parts.running import LOCATIONS, Arrays, TextOptions, Texts, TextTask
 from .parts.tokenisers import Tokeniser
 
@@ -38,20 +39,18 @@ class Options(TextOptions):
     share: float = 0.15
     """Share of a sequence's tokens that are predicted."""
     whole_words: bool = False
-    """True to predict all tokens of a word or none."""
+    """True to mask whole words: all tokens of a word are predicted, or none."""
     draws: int = 1
     """Number of copies of each training sequence, each with its own mask."""
     valid_tokens: int = 0
-    """Tokens of validation, the same share of each text from its beginning; 0 for all."""
+    """Number of validation tokens, the same share of each text from its beginning; 0 for all."""
     test_tokens: int = 0
-    """Tokens of test, likewise."""
+    """Number of test tokens, taken in the same way."""
 
     def __post_init__(self) -> None:
         self.require_texts("masked_language")
-        if not 0.01 <= self.share <= 0.5:
-            raise ValueError(f"masked_language.share lies in 0.01 to 0.5; got {self.share}")
-        if not 1 <= self.draws <= 100:
-            raise ValueError(f"masked_language.draws lies in 1 to 100; got {self.draws}")
+        require_range("masked_language.share", self.share, 0.01, 0.5, "is a share of the tokens")
+        require_range("masked_language.draws", self.draws, 1, 100, "counts masked copies of a sequence")
         for name in ("valid_tokens", "test_tokens"):
             if getattr(self, name) < 0:
                 raise ValueError(f"masked_language.{name} counts tokens, and 0 is all; got {getattr(self, name)}")
@@ -186,7 +185,6 @@ def _packed(tokeniser: Tokeniser, texts: Sequence[str], length: int, most: int =
     Args:
         most: number of tokens of all texts together, the same share of each from its beginning at any ``length``; 0 for all.
     """
-    dtype = np.int16 if tokeniser.vocabulary < 2**15 else np.int32
     encoded = [np.array([list(one.ids), one.words], dtype=np.int64) for text in texts for one in tokeniser.encode_words([text])]
     share = min(1.0, most / max(1, sum(one.shape[1] for one in encoded))) if most else 1.0
     kept = [one[:, : int(one.shape[1] * share)] for one in encoded]
@@ -199,4 +197,4 @@ def _packed(tokeniser: Tokeniser, texts: Sequence[str], length: int, most: int =
     padded[1] = -(2**40) - np.arange(length)  # padding belongs to no word
     for place, row in enumerate(rows):
         padded[:, place, : row.shape[1]] = row
-    return padded[0].astype(dtype), first_of_word(padded[1])
+    return padded[0].astype(tokeniser.dtype), first_of_word(padded[1])

@@ -1,4 +1,4 @@
-"""Memorisation: each key has a fixed value, which no example shows and the weights must store."""
+"""Memorisation of a fixed value for each key; values occur as labels only, so that the weights must store them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, require_range, stream, subsets
+from .parts.generated import Drawn, below, stream, subsets
+from .parts.levels import SMALL, smoke
+from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 BLANK = 1
@@ -47,16 +49,11 @@ class Options(SyntheticOptions):
     options=Options,
     levels={
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            model=SMALL,
             budget={"steps": 1600, "batch_size": 32, "learning_rate": 1e-3, "warmup_steps": 50, "evaluate_every": 100},
             differs="width 64 in place of 128, and batches of 32 in place of 128",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
-            options={"vocabulary": 32, "train": 100, "valid": 50, "test": 50},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"vocabulary": 32, "train": 100, "valid": 50, "test": 50}),
         "lra": Level(
             model={"dim": 128, "depth": 2, "heads": 8, "mlp_ratio": 2.0, "dropout": 0.0},
             budget={"steps": 400, "batch_size": 128, "learning_rate": 5e-4, "weight_decay": 0.0, "evaluate_every": 50},
@@ -71,7 +68,7 @@ class Memorise(SyntheticTask):
     """Prediction of the value of the key before each blank, from a table of values that is drawn once and shared by all splits.
 
     Examples contain no information on values, which must be learned by the weights; attention only needs to reach one token back.
-    The task measures how much a network stores in its weights, and how fast, independent of its mechanism.
+    The task measures how much a network stores in its weights, and how fast, nearly independently of its attention.
 
     Source: memorisation of Poli et al. 2024, and its code: 32 tokens, vocabulary 256, 256 training and 1,280 test examples, 200
         epochs in batches of 128, width 128, learning rates 1e-4, 5e-4 and 1e-3 with weight decay 0 and 0.1.

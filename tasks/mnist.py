@@ -9,23 +9,20 @@ from pathlib import Path
 import torch
 
 from attn_zoo.contract import Level
-from attn_zoo.data.images import Expected
 from attn_zoo.registry import register_task
 
 from .datasets.images import EXPECTED, MNIST
 from .parts.arrays import ArrayExamples, standardise
 from .parts.augment import Augment
-from .parts.images import PatchTask, Splits, channel_scale, patch_levels, require_options
+from .parts.images import PublishedOptions, PublishedTask, Splits, channel_scale, patch_levels, require_options
 
 
 @dataclass
-class Options:
+class Options(PublishedOptions):
     """Options of MNIST."""
 
     patch: int = 4
     """Side of a patch in pixels: 2, 4, 7 or 14, for 196, 49, 16 or 4 patches."""
-    train: int = 0
-    """Number of training images, the first ones; 0 for all except those for validation."""
     valid: int = 5_000
     """Number of validation images, the last ones of the published training images."""
     augment: Augment = Augment.none
@@ -54,7 +51,7 @@ class Options:
     },
     datasets=(MNIST,),
 )
-class Mnist(PatchTask):
+class Mnist(PublishedTask):
     """Classification of 28 × 28 images of digits.
 
     Source: the published files and their published split into training and test images.
@@ -63,12 +60,8 @@ class Mnist(PatchTask):
     """
 
     options: Options
+    data = MNIST
     mirrored = False
-
-    @property
-    def expected(self) -> Expected:
-        """Required sizes of the images."""
-        return EXPECTED["mnist"]
 
     def splits(self, root: Path) -> Splits:
         """Train, valid and test splits from a data folder, computed once."""

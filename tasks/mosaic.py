@@ -1,4 +1,4 @@
-"""Mosaic of handwritten digits: the label is the digit to the right of the mark that the first cell shows."""
+"""Mosaic of handwritten digits; the label is the digit to the right of the mark that the first cell shows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from attn_zoo.registry import register_task
 
 from .digits import CLASSES, SIDE, divided
 from .parts.arrays import ArrayExamples
-from .parts.generated import Drawn, balance, counts_of, require_range, subsets
+from .parts.generated import Drawn, balance, counts_of, subsets
 from .parts.images import channel_scale
+from .parts.levels import ENCODER, LARGE_BUDGET, SMALL, smoke
+from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 BRIGHTEST = 16
@@ -36,7 +38,7 @@ _DRAWN = np.array([[list(row) for row in line.split()] for line in _MARKS.split(
 MARKS: UInt8[np.ndarray, "8 8 8"] = np.where(_DRAWN == "#", 0, BRIGHTEST).astype(np.uint8).transpose(1, 0, 2)
 """Marks: cross, frame, plus, horizontal stripes, vertical stripes, two squares, block, triangle; dark on bright, unlike digits."""
 BLANK = len(MARKS)
-"""Index of the blank cell among all images: marks, blank, digits."""
+"""Index of the blank image in a pool, which holds marks, the blank image, and digits."""
 
 
 @dataclass
@@ -44,12 +46,12 @@ class Options(SyntheticOptions):
     """Options of the mosaic."""
 
     grid: int = 6
-    """Cells per side, each of 8 × 8 pixels and one patch."""
+    """Number of cells per side; a cell is a patch of 8 × 8 pixels."""
     marks: int = 1
     """Number of different marks in a mosaic, each before a different digit; 1 to 8."""
     kinds: int = added_later(CLASSES)
-    """Number of different digits in a mosaic, drawn anew for each; with fewer than 10, whoever sees which digits a mosaic has, but
-    not where, is right once in ``kinds``."""
+    """Number of different digits in a mosaic, drawn anew for each; a model that knows only which digits a mosaic shows, but not
+    where, has an accuracy of 1 / ``kinds``."""
     question_row: bool = added_later(False)
     """True to leave the other cells of the first row blank, so that the class token's neighbours show no digit."""
 
@@ -71,37 +73,25 @@ class Options(SyntheticOptions):
     options=Options,
     levels={  # the first sets no option added later, which commands of older records leave out
         "curves": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            model=ENCODER,
             budget={"steps": 1_600, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             differs="nothing was published at this size; digits of ten kinds, unlike in the profile",
         ),
         "profile_encoder": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            model=ENCODER,
             budget={"steps": 600, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"kinds": 4, "question_row": True},
             differs="nothing was published at this size",
         ),
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            model=SMALL,
             budget={"steps": 3_000, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 100, "evaluate_every": 200},
             differs="nothing was published at this size",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
-            options={"grid": 4, "train": 500, "valid": 100, "test": 100},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"grid": 4, "train": 500, "valid": 100, "test": 100}, learning_rate=2e-3),
         "lra": Level(
             model={"dim": 192, "depth": 12, "heads": 3, "mlp_ratio": 4.0, "dropout": 0.1},
-            budget={
-                "steps": 10_000,
-                "batch_size": 64,
-                "learning_rate": 1e-3,
-                "weight_decay": 0.05,
-                "warmup_steps": 500,
-                "evaluate_every": 500,
-            },
+            budget={**LARGE_BUDGET, "weight_decay": 0.05},
             options={"grid": 16, "marks": 8, "train": 40_000, "valid": 2_000, "test": 2_000},
             differs="nothing was published at this size; ViT-Tiny's (Touvron et al. 2021, arXiv:2012.12877) on 256 patches",
         ),

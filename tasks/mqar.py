@@ -13,7 +13,9 @@ from torch import Tensor
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens, added_later
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, in_turn, require_range, subsets, weighted_subsets
+from .parts.generated import Drawn, below, in_turn, subsets, weighted_subsets
+from .parts.levels import DECODER, ENCODER, SMALL, smoke
+from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 
@@ -28,14 +30,15 @@ class Options(SyntheticOptions):
     fewest_pairs: int = added_later(0)
     """Smallest number of pairs of a training or validation example, drawn uniformly up to ``pairs``; 0 for always ``pairs``."""
     most_pairs: int = added_later(0)
-    """Largest number of pairs of the test, which has ``fewest_pairs``, twice as many, and so on, with separate scores; 0 for as in
-    training. More pairs than a quarter of ``length`` take four times as many tokens, and shorter sequences end with filler."""
+    """Largest number of pairs of the test, which has ``fewest_pairs``, twice as many, and so on, with separate scores; 0 for the
+    numbers of training. More pairs than a quarter of ``length`` take four tokens each; all sequences of the test are filled up to
+    the longest."""
     vocabulary: int = 64
     """Number of different keys and values, half of each; even."""
     alpha: float = 0.01
     """Exponent of the distribution of gaps before a query, proportional to g^(alpha - 1); 1 for a uniform one."""
     fillers: int = 1
-    """Number of different filler tokens between queries; none is a key or a value."""
+    """Number of different filler tokens; none is a key or a value."""
     causal: bool = False
     """True if position i attends to positions up to i only, as published."""
 
@@ -48,15 +51,15 @@ class Options(SyntheticOptions):
         require_range("mqar.most_pairs", self.most_pairs, 0, 4_096, "counts pairs of the longest test sequences")
         if self.most_pairs and not 0 < self.fewest_pairs <= self.most_pairs:
             raise ValueError(
-                f"mqar.fewest_pairs is the first number of pairs, most_pairs={self.most_pairs} the last, so it lies in 1 to "
-                f"most_pairs; got {self.fewest_pairs}"
+                f"mqar.fewest_pairs is the smallest number of pairs of the test and lies in 1 to most_pairs={self.most_pairs}; got "
+                f"{self.fewest_pairs}"
             )
         require_range("mqar.vocabulary", self.vocabulary, 4, 30_000, "counts keys and values")
         most = max(self.pairs, self.most_pairs)
         if self.vocabulary % 2 or self.vocabulary < 2 * most:
             raise ValueError(f"mqar.vocabulary is even, half keys and half values, and holds {most} of each; got {self.vocabulary}")
         require_range("mqar.alpha", self.alpha, -4, 4, "is the exponent of the distribution of gaps")
-        require_range("mqar.fillers", self.fillers, 1, 1_000, "counts tokens that mean nothing")
+        require_range("mqar.fillers", self.fillers, 1, 1_000, "counts tokens of filler")
         self.require_sizes("mqar")
 
 
@@ -70,43 +73,30 @@ class Options(SyntheticOptions):
     options=Options,
     levels={
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            model=SMALL,
             budget={"steps": 800, "batch_size": 32, "learning_rate": 5e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"causal": True, "pairs": 8, "train": 40_000},
             differs="64 tokens in place of 8,192, one thirtieth of the steps, and blocks with an MLP",
         ),
         "quick": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            model=ENCODER,
             budget={"steps": 400, "batch_size": 32, "learning_rate": 5e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"length": 32, "pairs": 4, "vocabulary": 32},
             differs="reads both ways; 32 tokens, 4 pairs, and a hundredth of the steps",
         ),
         "profile_encoder": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            model=ENCODER,
             budget={"steps": 800, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"pairs": 8, "train": 40_000},
             differs="reads both ways; 64 tokens, a vocabulary of 64, one thirtieth of the steps, and blocks with an MLP",
         ),
         "profile_decoder": Level(
-            model={
-                "dim": 64,
-                "depth": 2,
-                "heads": 2,
-                "mlp_ratio": 2.0,
-                "dropout": 0.0,
-                "short_convolution": 4,
-                "positions": "none",
-            },
+            model=DECODER,
             budget={"steps": 400, "batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 50, "evaluate_every": 100},
             options={"fewest_pairs": 4, "most_pairs": 32, "vocabulary": 128, "causal": True},
             differs="trained on 64 tokens with 4 to 16 pairs and tested up to 32, a sixtieth of the steps, and blocks with an MLP",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
-            options={"length": 32, "pairs": 4, "vocabulary": 32, "train": 500, "valid": 100, "test": 100},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 32, "pairs": 4, "vocabulary": 32, "train": 500, "valid": 100, "test": 100}),
         "lra": Level(
             model={"dim": 64, "depth": 2, "heads": 1, "dropout": 0.1},
             budget={"steps": 25_000, "batch_size": 256, "learning_rate": 2.2e-3, "weight_decay": 0.1, "evaluate_every": 500},

@@ -12,7 +12,9 @@ from torch import Tensor
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens, added_later
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, in_turn, require_range, subsets
+from .parts.generated import Drawn, below, in_turn, subsets
+from .parts.levels import DECODER, ENCODER, LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 KINDS = ("repetitive", "diverse")
@@ -27,7 +29,7 @@ class Options(SyntheticOptions):
     length: int = 64
     """Length in tokens of a training or validation sequence: hay with needles, then their keys as queries."""
     needles: int = 4
-    """Number of keys with values; all are queried, in another order. ``4 * needles`` is at most ``length``."""
+    """Number of keys with values, at most a quarter of ``length``; all are queried, in another order."""
     vocabulary: int = 64
     """Number of different keys and values, half of each; even."""
     hay: int = 64
@@ -45,13 +47,14 @@ class Options(SyntheticOptions):
             raise ValueError(
                 f"needle.vocabulary is even, half keys and half values, and holds {self.needles} of each; got {self.vocabulary}"
             )
-        require_range("needle.hay", self.hay, PHRASE, 30_000, "counts tokens that mean nothing")
-        require_range("needle.longer", self.longer, 1, 64, "tells how many times longer the longest test is")
+        require_range("needle.hay", self.hay, PHRASE, 30_000, "counts tokens of diverse hay")
+        require_range("needle.longer", self.longer, 1, 64, "is the longest test length as a multiple of length")
         if self.longer & (self.longer - 1):
             raise ValueError(f"needle.longer is a power of two; got {self.longer}")
         if not self.causal and self.longer > 1:
             raise ValueError(
-                f"needle.longer is 1 with causal=false, because other networks see the hay behind the queries; got {self.longer}"
+                "needle.longer is 1 with causal=false, because a bidirectional network sees the hay after the queries; got "
+                f"{self.longer}"
             )
         self.require_sizes("needle")
 
@@ -66,48 +69,28 @@ class Options(SyntheticOptions):
     options=Options,
     levels={
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},
+            model={**SMALL, "positions": "none"},
             budget={"steps": 1000, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"length": 128, "train": 40_000},
             differs="trained from scratch on the task alone, on 128 tokens in place of language models and 1,024 to 8,192 words",
         ),
         "profile_decoder": Level(
-            model={
-                "dim": 64,
-                "depth": 2,
-                "heads": 2,
-                "mlp_ratio": 2.0,
-                "dropout": 0.0,
-                "short_convolution": 4,
-                "positions": "none",
-            },
+            model=DECODER,
             budget={"steps": 500, "batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 50, "evaluate_every": 100},
             options={"needles": 8, "valid": 500, "test": 1_800},
             differs="trained from scratch on the task alone, on 64 tokens in place of language models and 1,024 to 8,192 words",
         ),
         "profile_encoder": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            model=ENCODER,
             budget={"steps": 800, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"needles": 8, "longer": 1, "causal": False},
             differs="reads both ways and is tested on the trained length; trained from scratch on the task alone, on 64 tokens in "
             "place of language models and 1,024 to 8,192 words",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
-            options={"length": 24, "needles": 2, "train": 500, "valid": 100, "test": 120},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 24, "needles": 2, "train": 500, "valid": 100, "test": 120}, positions="none"),
         "lra": Level(
-            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1, "positions": "none"},
-            budget={
-                "steps": 10_000,
-                "batch_size": 64,
-                "learning_rate": 1e-3,
-                "weight_decay": 0.1,
-                "warmup_steps": 500,
-                "evaluate_every": 500,
-            },
+            model={**LARGE, "positions": "none"},
+            budget=LARGE_BUDGET,
             options={"length": 1024, "needles": 8, "train": 100_000, "valid": 2_000, "test": 2_400},
             differs="trained from scratch on the task alone; the model is near that of Long Range Arena's smaller tasks",
         ),
@@ -128,8 +111,8 @@ class Needle(SyntheticTask):
     Source: RULER's single needles, each a key and a value, in repeated phrases or in essays; Yang et al. 2024, Table 2, compare
         recurrent mechanisms with them: the best one depends on the hay.
     Differs: for training from scratch, tokens are symbols, each sequence has several queries, and the longer sequences do not occur
-        in training. Causal levels have networks without position embeddings, which would be untrained there.
-        FLOPs are counted at the longest length.
+        in training. Causal levels have networks without position embeddings, which would be untrained there. FLOPs are counted at
+        the longest length.
     """
 
     options: Options
@@ -143,7 +126,7 @@ class Needle(SyntheticTask):
         )
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Masks of each kind of hay at each length."""
+        """Masks of the examples with each kind of hay at each length."""
         part = torch.from_numpy(self.drawn(split)[2])
         return {f"{kind}, {length} tokens": part == at for at, (kind, length) in enumerate(self._parts(split))}
 

@@ -23,7 +23,7 @@ from attn_zoo.registry import register_task
 from .datasets.pathfinder import LEVELS, PATHFINDER, SIDES, Release
 from .parts.arrays import ArrayExamples
 from .parts.contours import Draughtsman, Plan
-from .parts.generated import choice, require_range
+from .parts.options import choice, either, require_range
 from .parts.stamps import DEGREES, PENS
 
 _VERSION = 1
@@ -51,7 +51,7 @@ class Options:
     contour: int = 9
     """Number of dashes of the target path; 6, 9 and 14 are easy, intermediate and hard in Long Range Arena."""
     distractors: int = 6
-    """Number of short paths beside the two long ones, each of a third as many dashes, at least two.
+    """Number of short paths beside the two long ones, each with a third as many dashes, at least two.
 
     Published for a contour of 14: 5 at sides 32 and 64, 8 at 128, 7 at 256.
     """
@@ -60,11 +60,11 @@ class Options:
     contrast: float = 1.0
     """Smallest grey level of a dash as a share of the largest; 1 for equal levels, as published."""
     train: int = 1_000
-    """Number of generated training images, or of the first ones of eight tenths of ``lra``."""
+    """Number of training images: generated ones, or the first ones of the training split of ``lra``, eight tenths of its images."""
     valid: int = 200
-    """Number of generated validation images, or of the first ones of one tenth of ``lra``."""
+    """Number of validation images: generated ones, or the first ones of the validation split of ``lra``, one tenth."""
     test: int = 400
-    """Number of generated test images; ignored for ``lra``, whose test split is one tenth."""
+    """Number of generated test images; ignored for ``lra``, of which one tenth is the test split, complete."""
     data_seed: int = 0
     """Seed of the images, or of the division of ``lra`` into splits."""
     files: Files = Files.generated
@@ -75,26 +75,21 @@ class Options:
     def __post_init__(self) -> None:
         self.files = choice("pathfinder.files", self.files, Files)
         if self.side not in PENS:
-            raise ValueError(f"pathfinder.side must be {_or(PENS)}; got {self.side}")
+            raise ValueError(f"pathfinder.side must be {either(PENS)}; got {self.side}")
         require_range("pathfinder.contour", self.contour, 3, 64, "counts dashes of a long path")
         require_range("pathfinder.distractors", self.distractors, 0, 64, "counts short paths")
         require_range("pathfinder.contrast", self.contrast, 0.1, 1, "is a share of the brightest level")
         require_range("pathfinder.turn", self.turn, 15, 90, "counts degrees")
         if self.turn % DEGREES:
             raise ValueError(f"pathfinder.turn is a multiple of {DEGREES} degrees; got {self.turn}")
-        for name in ("train", "valid", "test"):
-            require_range(f"pathfinder.{name}", getattr(self, name), 2, 10**7, "counts images")
-        require_range("pathfinder.data_seed", self.data_seed, 0, 2**32 - 1, "decides the images")
+        for split in SPLITS:
+            require_range(f"pathfinder.{split}", getattr(self, split), 2, 10**7, "counts images")
+        require_range("pathfinder.data_seed", self.data_seed, 0, 2**32 - 1, "is a seed")
         if self.files is Files.lra and (self.side not in SIDES or self.contour not in LEVELS):
             raise ValueError(
-                f"pathfinder.files=lra has sides of {_or(SIDES)} and contours of {_or(LEVELS)}; "
+                f"pathfinder.files=lra has sides of {either(SIDES)} and contours of {either(LEVELS)}; "
                 f"got side={self.side}, contour={self.contour}"
             )
-
-
-def _or(values: Any) -> str:
-    *most, last = map(str, values)
-    return f"{', '.join(most)} or {last}"
 
 
 @register_task(
@@ -159,8 +154,8 @@ class Pathfinder(Task):
         middle, anywhere; theirs from one end, near each other in the centre. Dashes have 11 grey levels at their edges, from
         counts of 4 x 4 samples; theirs from resampling. The number of distractors is exact. Side 16 is new. The published files
         (``files=lra``), which have no splits, are divided into eight tenths train, one valid and one test, as in Long Range
-        Arena, but in another order than that of TensorFlow Datasets. Images that also occur in a later split are left
-        out of the earlier one.
+        Arena, but in another order than that of TensorFlow Datasets. Images that also occur in a later split are left out of the
+        earlier one.
     """
 
     options: Options
@@ -241,7 +236,7 @@ def _divided(release: Release, contour: int, sizes: tuple[int, ...], seed: int) 
     seen: set[bytes] = set()
     arrays = {}
     for split, members, size in (("test", test, len(test)), ("valid", valid, sizes[1]), ("train", train, sizes[0])):
-        fresh = [at for at in members.tolist() if split == "test" or images[at].tobytes() not in seen][:size]
+        fresh = [at for at in members.tolist() if images[at].tobytes() not in seen][:size]
         seen.update(images[at].tobytes() for at in fresh)
         arrays[f"{split} images"], arrays[f"{split} labels"] = images[fresh].reshape(len(fresh), -1), labels[fresh]
     return arrays

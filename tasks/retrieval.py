@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache, partial
@@ -12,7 +12,6 @@ from random import Random
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from attn_zoo.contract import SPLITS, Examples, Level, Pairs, Split, Task, TaskSpec
@@ -22,15 +21,16 @@ from attn_zoo.registry import register_task
 
 from .datasets.aan import AAN
 from .datasets.posts import NEWSGROUPS, body
-from .parts.arrays import ArrayExamples
+from .parts.arrays import ArrayExamples, token_examples
 from .parts.byte_tokens import VOCABULARY, byte_tokens, pad
 from .parts.division import Row, divide, hashed_order
+from .parts.options import choice, require_range
 
 LEAST = 100
 """Length in characters of the shortest post that is used; shorter ones have no recognisable topic."""
 
 VALID_SHARE = 10
-"""One in this many training posts is held out for validation pairs."""
+"""Number of training posts of which one is held out for validation pairs."""
 
 
 class Files(Enum):
@@ -51,24 +51,19 @@ class Options:
     length: int = 512
     """Number of bytes read of each document, the first ones; 4,000 in Long Range Arena."""
     train: int = 20_000
-    """Number of training pairs drawn, half of them of one group; of ``aan`` the first ones, with 0 for all."""
+    """Number of training pairs: drawn ones, or the first ones of ``aan``, with 0 for all."""
     valid: int = 2_000
-    """Number of validation pairs drawn; unused for ``aan``."""
+    """Number of validation pairs to draw; unused for ``aan``."""
     test: int = 4_000
-    """Number of test pairs drawn; unused for ``aan``."""
+    """Number of test pairs to draw; unused for ``aan``."""
     data_seed: int = 0
     """Seed of the pairs; unused for ``aan``."""
     root: str = ""
     """Data folder, with ``20news`` or ``lra_release``; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
-        known = [choice.value for choice in Files]
-        if not isinstance(self.files, Files):
-            if self.files not in known:
-                raise ValueError(f"retrieval.files must be {' or '.join(known)}; got {self.files!r}")
-            self.files = Files(self.files)
-        if not 16 <= self.length <= 16_384:
-            raise ValueError(f"retrieval.length counts bytes and lies in 16 to 16,384; got {self.length}")
+        self.files = choice("retrieval.files", self.files, Files)
+        require_range("retrieval.length", self.length, 16, 16_384, "counts bytes")
         if self.train < 2 and not (self.train == 0 and self.files is Files.aan):
             raise ValueError(f"retrieval.train is at least 2, or 0 for all of aan; got {self.train}")
         for name in ("valid", "test"):
@@ -161,12 +156,7 @@ def _splits(root: Path, files: Files, length: int, sizes: tuple[int, int, int], 
     else:
         recipe |= {"files": dataset_digests(NEWSGROUPS, root), "sizes": sizes, "seed": seed}
         make = partial(_drawn, root, length, sizes, seed)
-    arrays = cached(f"retrieval-{files.value}", recipe, make)
-    splits = []
-    for split in SPLITS:
-        ids, labels = (torch.from_numpy(arrays[f"{split} {what}"]) for what in ("ids", "labels"))
-        splits.append(ArrayExamples(ids, labels, ids != 0))
-    return tuple(splits)
+    return token_examples(cached(f"retrieval-{files.value}", recipe, make))
 
 
 def _drawn(root: Path, length: int, sizes: Sequence[int], seed: int) -> dict[str, NDArray[Any]]:
@@ -225,18 +215,15 @@ def _published(root: Path, length: int, train: int) -> dict[str, NDArray[Any]]:
         pairs = [(byte_tokens(row.texts[0], length), byte_tokens(row.texts[1], length), row.label) for row in parts[part]]
         keys = [_either_order(one, other) for one, other, _ in pairs]
         rows: list[Row] = [(key, pair[2]) for key, pair in zip(keys, pairs, strict=True)]
-        order = [place for place in hashed_order(rows) if split == "test" or keys[place] not in taken]
+        order = [place for place in hashed_order(rows) if keys[place] not in taken]
         taken |= set(keys)
         if split == "train":
             order = order[: train or None]
-        arrays |= _stack(split, [pairs[place] for place in order], length)
+        kept = [pairs[place] for place in order]
+        sides = [pair[0] for pair in kept], [pair[1] for pair in kept]
+        arrays[f"{split} ids"] = np.stack([pad(side, length, np.uint8) for side in sides], axis=1)
+        arrays[f"{split} labels"] = np.array([pair[2] for pair in kept], dtype=np.uint8)
     return arrays
-
-
-def _stack(split: str, pairs: Sequence[tuple[bytes, bytes, int]], length: int) -> Mapping[str, NDArray[Any]]:
-    sides = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    ids = np.stack([pad(side, length, np.uint8) for side in sides], axis=1)
-    return {f"{split} ids": ids, f"{split} labels": np.array([pair[2] for pair in pairs], dtype=np.uint8)}
 
 
 def _either_order(one: bytes, other: bytes) -> bytes:

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens, added_later
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, balance, below, choice, counts_of, require_range, subsets
+from .parts.generated import Drawn, balance, below, counts_of, subsets
+from .parts.levels import ENCODER, LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.options import choice, require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 MARK = 1
@@ -77,33 +79,21 @@ class Options(SyntheticOptions):
     options=Options,
     levels={
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            model=SMALL,
             budget={"steps": 1000, "batch_size": 32, "learning_rate": 4e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"causal": True},
             differs="nothing was published at this size",
         ),
         "profile_encoder": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            model=ENCODER,
             budget={"steps": 800, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"length": 80, "marked": 15, "unmarked": "independent"},
             differs="reads both ways, and counts over all tokens are informative; nothing was published",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
-            options={"length": 32, "train": 500, "valid": 100, "test": 100},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 32, "train": 500, "valid": 100, "test": 100}, learning_rate=2e-3),
         "lra": Level(
-            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1},
-            budget={
-                "steps": 10_000,
-                "batch_size": 64,
-                "learning_rate": 1e-3,
-                "weight_decay": 0.1,
-                "warmup_steps": 500,
-                "evaluate_every": 500,
-            },
+            model=LARGE,
+            budget=LARGE_BUDGET,
             options={"length": 1024, "marked": 25, "train": 100_000, "valid": 2_000, "test": 2_000},
             differs="nothing was published at this size; the model is near that of Long Range Arena's smaller tasks",
         ),

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from attn_zoo.contract import SPLITS, DataSet, Examples, Level, Split, Task, TaskSpec
@@ -22,9 +21,10 @@ from attn_zoo.registry import register_task
 
 from .datasets.glue import MRPC, QNLI, QNLI_DEV, QQP, SST2
 from .datasets.imdb import IMDB
-from .parts.arrays import ArrayExamples
+from .parts.arrays import ArrayExamples, token_examples
+from .parts.options import choice, require_range
 from .parts.rows import divided, encode_rows
-from .parts.tokenisers import Tokens, check_tokens, make_tokeniser, tokeniser_recipe
+from .parts.tokenisers import DEFAULT_VOCABULARY, Tokens, check_tokens, make_tokeniser, tokeniser_recipe
 
 
 @dataclass
@@ -49,9 +49,8 @@ class Options:
     owner: ClassVar[str] = "sentences"
 
     def __post_init__(self) -> None:
-        if not 8 <= self.length <= 16_384:
-            raise ValueError(f"{self.owner}.length counts tokens and lies in 8 to 16,384; got {self.length}")
-        self.tokens, _ = check_tokens(self.owner, self.tokens, self.vocabulary, self.tokenizer)
+        require_range(f"{self.owner}.length", self.length, 8, 16_384, "counts tokens")
+        self.tokens = check_tokens(self.owner, self.tokens, self.vocabulary, self.tokenizer)
         for name in ("train", "valid"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{self.owner}.{name} is 0 or a number of rows; got {getattr(self, name)}")
@@ -59,7 +58,7 @@ class Options:
     @property
     def ids(self) -> int:
         """Size of the vocabulary."""
-        return check_tokens(self.owner, self.tokens, self.vocabulary, self.tokenizer)[1]
+        return self.vocabulary or DEFAULT_VOCABULARY[self.tokens]
 
 
 def levels(steps: int, **longer: Any) -> Mapping[str, Level]:
@@ -159,13 +158,7 @@ def _splits(name: str, root: Path, chosen: Chosen, train: int) -> tuple[ArrayExa
         "valid": valid,
         "files": dataset_digests(_SETS[name], root),
     }
-    arrays = cached(f"sentences-{name}", recipe, lambda: _read(_SETS[name], root, chosen))
-    splits = []
-    for split in SPLITS:
-        rows = slice(train or None) if split == "train" else slice(None)
-        inputs, labels = (torch.from_numpy(arrays[f"{split} {what}"][rows]) for what in ("ids", "labels"))
-        splits.append(ArrayExamples(inputs, labels, inputs != 0))
-    return tuple(splits)
+    return token_examples(cached(f"sentences-{name}", recipe, lambda: _read(_SETS[name], root, chosen)), train=train)
 
 
 def _read(dataset: DataSet[Parts], root: Path, chosen: Chosen) -> dict[str, NDArray[Any]]:
@@ -177,7 +170,7 @@ def _read(dataset: DataSet[Parts], root: Path, chosen: Chosen) -> dict[str, NDAr
     for split in ("test", "valid", "train"):
         rows = encode_rows(tokeniser, splits[split], length)
         keys = [row.tobytes() for row in rows]
-        kept = [place for place, key in enumerate(keys) if split == "test" or key not in taken]
+        kept = [place for place, key in enumerate(keys) if key not in taken]
         if split == "train":
             kept = list({keys[place]: place for place in reversed(kept)}.values())[::-1]
         taken.update(keys)
@@ -241,11 +234,7 @@ class QnliOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.files, QnliFiles):
-            known = [choice.value for choice in QnliFiles]
-            if self.files not in known:
-                raise ValueError(f"qnli.files must be {' or '.join(known)}; got {self.files!r}")
-            self.files = QnliFiles(self.files)
+        self.files = choice("qnli.files", self.files, QnliFiles)
 
 
 @register_task(

@@ -11,8 +11,10 @@ from attn_zoo.contract import Frames, Level, Split, TaskSpec
 from attn_zoo.registry import register_task
 
 from .parts.arrays import ArrayExamples
-from .parts.generated import Drawn, below, require_range
+from .parts.generated import Drawn, below
 from .parts.keys import shared_keys
+from .parts.levels import LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 
@@ -21,13 +23,13 @@ class Options(SyntheticOptions):
     """Options of the recall of a set."""
 
     length: int = 32
-    """Length in frames, including the last one, which asks."""
+    """Length in frames, including the last one, which is the query."""
     classes: int = 12
-    """Number of classes, of which each frame holds any number."""
+    """Number of classes; a frame can hold any of them, several, or none."""
     rare: int = 4
-    """A class is in one of ``rare`` frames on average."""
+    """Inverse of the probability that a frame holds a given class."""
     key: int = 8
-    """Channels of a key, each -1 or 1."""
+    """Number of channels of a key, each -1 or 1."""
     causal: bool = False
     """True if position i attends to positions up to i only."""
 
@@ -50,26 +52,14 @@ class Options(SyntheticOptions):
     options=Options,
     levels={
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            model=SMALL,
             budget={"steps": 400, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             differs="nothing was published for this question",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
-            options={"length": 16, "classes": 4, "train": 500, "valid": 100, "test": 100},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 16, "classes": 4, "train": 500, "valid": 100, "test": 100}, learning_rate=2e-3),
         "lra": Level(
-            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1},
-            budget={
-                "steps": 10_000,
-                "batch_size": 64,
-                "learning_rate": 1e-3,
-                "weight_decay": 0.1,
-                "warmup_steps": 500,
-                "evaluate_every": 500,
-            },
+            model=LARGE,
+            budget=LARGE_BUDGET,
             options={"length": 1024, "key": 12, "train": 50_000, "valid": 2_000, "test": 2_000},
             differs="nothing was published for this question; the model is near that of Long Range Arena's smaller tasks",
         ),

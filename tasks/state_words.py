@@ -15,7 +15,9 @@ from torch import Tensor
 from attn_zoo.contract import Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, choice, require_range
+from .parts.generated import Drawn, below
+from .parts.levels import DECODER, SMALL, smoke
+from .parts.options import choice, require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 
@@ -23,14 +25,15 @@ class Group(Enum):
     """Permutation groups."""
 
     parity = "parity"
-    """Permutations of two elements: the product is the parity of the number of exchanges."""
+    """Permutations of two things: the product is the parity of the number of transpositions."""
     s3 = "s3"
-    """Permutations of three elements: a non-commutative group of order 6."""
+    """Permutations of three things: a non-commutative group of order 6."""
     s5 = "s5"
-    """Permutations of five elements: order 120, the smallest symmetric group that is not solvable."""
+    """Permutations of five things: order 120, the smallest symmetric group that is not solvable."""
 
 
 THINGS = {Group.parity: 2, Group.s3: 3, Group.s5: 5}
+"""Number of permuted things."""
 
 
 @dataclass
@@ -40,18 +43,18 @@ class Options(SyntheticOptions):
     group: Group = Group.parity
     """``parity``, ``s3`` or ``s5``."""
     swaps: bool = False
-    """True for words of transpositions and the identity only; products are any element."""
+    """True to draw words from the transpositions and the identity only; their products are all elements of the group."""
     length: int = 32
     """Length of a training or validation word, in group elements."""
     test_length: int = 128
-    """Length of a test word; the first ``length`` positions, the next as many, then twice as many etc. have separate scores."""
+    """Length of a test word, with separate scores for the first ``length`` positions, the next ``length``, twice as many, etc."""
 
     def __post_init__(self) -> None:
         self.group = choice("state_words.group", self.group, Group)
         if self.swaps and self.group is Group.parity:
             raise ValueError(
-                "state_words.swaps leaves out elements of s3 or s5 that are not exchanges, and parity has none; got swaps=True "
-                "with parity"
+                "state_words.swaps leaves out the elements of s3 and s5 that are no transpositions, and parity has none; got "
+                "swaps=True with parity"
             )
         require_range("state_words.length", self.length, 2, 16_384, "counts elements")
         meaning = f"counts elements, at least as many as length={self.length},"
@@ -70,31 +73,18 @@ class Options(SyntheticOptions):
     solved_by="delta_rule",  # with eigenvalues down to -1; softmax, and recurrences without these, fail at parity of long words
     levels={
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},
+            model={**SMALL, "positions": "none"},
             budget={"steps": 1500, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"train": 100_000},
             differs="words of one length in training, 128 elements in place of 256 in the test, and fewer steps",
         ),
         "profile_decoder": Level(
-            model={
-                "dim": 64,
-                "depth": 2,
-                "heads": 2,
-                "mlp_ratio": 2.0,
-                "dropout": 0.0,
-                "short_convolution": 4,
-                "positions": "none",
-            },
+            model=DECODER,
             budget={"steps": 600, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={},
             differs="width 64, words of one length in training, 128 elements in place of 256 in the test, and fewer steps",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
-            options={"length": 16, "test_length": 64, "train": 500, "valid": 100, "test": 100},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 16, "test_length": 64, "train": 500, "valid": 100, "test": 100}, positions="none"),
         "lra": Level(
             model={"dim": 128, "depth": 2, "heads": 4, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},
             budget={"steps": 20_000, "batch_size": 1024, "learning_rate": 1e-3, "evaluate_every": 500},
@@ -145,8 +135,8 @@ class StateWords(SyntheticTask):
         """Tokens and labels."""
         o = self.options
         table = table_of(o.group)
-        elements = np.array([at for at in range(len(table)) if not o.swaps or _moved(o.group, at) in (0, 2)])
-        words = elements[below(random, len(elements), rows, o.test_length if split == "test" else o.length)]
+        drawn = np.array([at for at, element in enumerate(_elements(o.group)) if not o.swaps or _moved(element) in (0, 2)])
+        words = drawn[below(random, len(drawn), rows, o.test_length if split == "test" else o.length)]
         states = np.zeros_like(words)
         states[:, 0] = words[:, 0]
         for at in range(1, words.shape[1]):
@@ -156,12 +146,16 @@ class StateWords(SyntheticTask):
 
 def table_of(group: Group) -> NDArray[np.int64]:
     """Multiplication table with a ∘ b (first b, then a) at [a, b]; elements are sorted, with the identity as 0."""
-    elements = list(permutations(range(THINGS[group])))
+    elements = _elements(group)
     number = {element: at for at, element in enumerate(elements)}
     return np.array([[number[tuple(a[place] for place in b)] for b in elements] for a in elements])
 
 
-def _moved(group: Group, at: int) -> int:
+def _elements(group: Group) -> list[tuple[int, ...]]:
+    """Permutations of a group, sorted."""
+    return list(permutations(range(THINGS[group])))
+
+
+def _moved(element: tuple[int, ...]) -> int:
     """Number of points that a permutation moves."""
-    element = list(permutations(range(THINGS[group])))[at]
     return sum(place != thing for place, thing in enumerate(element))

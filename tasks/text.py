@@ -7,7 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from attn_zoo.contract import SPLITS, Examples, Level, Split, Task, TaskSpec, Tokens
@@ -16,9 +15,10 @@ from attn_zoo.data.digests import dataset_digests
 from attn_zoo.registry import register_task
 
 from .datasets.imdb import IMDB
-from .parts.arrays import ArrayExamples
+from .parts.arrays import ArrayExamples, token_examples
 from .parts.byte_tokens import VOCABULARY, byte_tokens, pad
 from .parts.division import divide
+from .parts.options import require_range
 
 
 @dataclass
@@ -35,8 +35,7 @@ class Options:
     """Data folder, with ``imdb`` or ``aclImdb``; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
-        if not 16 <= self.length <= 16_384:
-            raise ValueError(f"text.length counts bytes and lies in 16 to 16,384; got {self.length}")
+        require_range("text.length", self.length, 16, 16_384, "counts bytes")
         if not 2 <= self.valid <= 12_500:
             raise ValueError(f"text.valid takes 2 to 12,500 of the 25,000 training reviews; got {self.valid}")
         if not 0 <= self.train <= 25_000:
@@ -113,13 +112,7 @@ class Text(Task):
 @lru_cache(maxsize=2)
 def _splits(root: Path, length: int, valid: int, train: int) -> tuple[ArrayExamples, ...]:
     recipe = {"version": 1, "length": length, "valid": valid, "files": dataset_digests(IMDB, root)}
-    arrays = cached("text", recipe, lambda: _read(root, length, valid))
-    splits = []
-    for split in SPLITS:
-        rows = slice(train or None) if split == "train" else slice(None)
-        ids, labels = (torch.from_numpy(arrays[f"{split} {what}"][rows]) for what in ("ids", "labels"))
-        splits.append(ArrayExamples(ids, labels, ids != 0))
-    return tuple(splits)
+    return token_examples(cached("text", recipe, lambda: _read(root, length, valid)), train=train)
 
 
 def _read(root: Path, length: int, valid: int) -> dict[str, NDArray[np.uint8]]:

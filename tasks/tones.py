@@ -13,11 +13,13 @@ from attn_zoo.contract import UNASKED, Frames, Level, Split, TaskSpec
 from attn_zoo.registry import register_task
 
 from .parts.arrays import ArrayExamples
-from .parts.generated import Drawn, below, require_range, subsets
+from .parts.generated import Drawn, below, subsets
+from .parts.levels import LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 STEPS = 128
-"""Levels are whole multiples of 1 / ``STEPS``, so that they are the same on every machine."""
+"""Number of levels between 0 and 1: levels are multiples of 1 / ``STEPS``, which are equal on every machine."""
 SHORTEST, LONGEST = 2, 4
 """Smallest and largest number of frames of a tone."""
 PAUSE = 2
@@ -29,15 +31,15 @@ class Options(SyntheticOptions):
     """Options of the recall of tones."""
 
     tones: int = 8
-    """Double tones before the question, at most."""
+    """Largest number of double tones before the question."""
     fewest: int = 4
-    """Double tones before the question, at least."""
+    """Smallest number of double tones before the question."""
     low: int = 16
-    """Bands of low tones, which are the keys; one example has each at most once."""
+    """Number of bands of low tones, which are the keys; each occurs at most once in an example."""
     high: int = 8
-    """Bands of high tones, which are the classes."""
+    """Number of bands of high tones, which are the classes."""
     noise: float = 0.25
-    """Greatest level of noise in each band; tones have levels from 0.5 to 1."""
+    """Largest level of the noise in each band; tones have levels from 0.5 to 1."""
     causal: bool = False
     """True if position i attends to positions up to i only."""
 
@@ -65,28 +67,16 @@ class Options(SyntheticOptions):
     options=Options,
     levels={
         "cpu": Level(
-            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            model=SMALL,
             budget={"steps": 400, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             differs="nothing was published for this question",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
-            options={"tones": 3, "fewest": 2, "high": 4, "train": 500, "valid": 100, "test": 100},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"tones": 3, "fewest": 2, "high": 4, "train": 500, "valid": 100, "test": 100}, learning_rate=2e-3),
         "lra": Level(
-            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1},
-            budget={
-                "steps": 10_000,
-                "batch_size": 64,
-                "learning_rate": 1e-3,
-                "weight_decay": 0.1,
-                "warmup_steps": 500,
-                "evaluate_every": 500,
-            },
+            model=LARGE,
+            budget=LARGE_BUDGET,
             options={"tones": 160, "fewest": 80, "low": 200, "high": 40, "train": 20_000, "valid": 1_000, "test": 1_000},
-            differs="nothing was published for this question; as many bands as a filter bank of speech has, thrice",
+            differs="nothing was published for this question; three times as many bands as a filter bank for speech has",
         ),
     },
     variants={"causal": {"tones": 5, "fewest": 1, "causal": True, "train": 500, "valid": 100, "test": 100}},
@@ -95,7 +85,7 @@ class Tones(SyntheticTask):
     """Prediction, at the last frame, of the high tone that sounded with the low tone at the end of the example.
 
     A frame holds the level of each band of a filter bank, low bands first. A double tone, of one low and one high band, sounds for
-    some frames at one level, followed by a pause; noise is in every band. The low tones of an example differ, the high ones are
+    some frames at one level, followed by a pause; every band has noise. The low tones of an example differ, the high ones are
     drawn uniformly. Examples have different lengths, and are padded with zeros to the largest possible length.
 
     Source: none for the combination; double tones are those of touch-tone telephones (ITU-T Q.23, four low and four high ones), and

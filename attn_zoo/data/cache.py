@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from attn_zoo.data.files import replacing
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -68,17 +70,8 @@ def _write(path: Path, arrays: Arrays) -> None:
     from safetensors.numpy import save
 
     data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata={"sha256": _digest(arrays)})
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
-    except OSError:
-        return
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
+    with suppress(OSError), replacing(path) as file:
+        file.write(data)
 
 
 def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:

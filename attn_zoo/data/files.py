@@ -1,4 +1,4 @@
-"""Reading of files, compressed or not, with errors that name the file."""
+"""Reading of files, compressed or not, with errors that name the file; replacement of whole files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import io
 import lzma
+import os
+import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,6 +54,24 @@ def open_text(path: Path) -> Iterator[TextIO]:
     """
     with reading(path, "whole UTF-8 text"), _open(path) as file, io.TextIOWrapper(file, encoding="utf-8", newline="\n") as text:
         yield text
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Open a new file that replaces the one at ``path`` as a whole, unless an error ends the context.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def sha256(path: Path) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from attn_zoo.data.files import replacing
 
 
 def fetch_rows(
@@ -72,13 +72,6 @@ def _fetch(name: str, config: str | None, split: str, columns: Sequence[str]) ->
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.writelines(lines)
-        Path(temporary).chmod(0o644)  # temporary files are readable by their owner only
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        file.writelines(line.encode("utf-8") for line in lines)
+    path.chmod(0o644)  # the new file is readable by its owner only

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,14 +93,19 @@ def read_text_folder(folder: Path, label: int) -> Iterator[LabelledText]:
             yield LabelledText(label, (read_bytes(path).decode("utf-8"),))
 
 
-def require_count(where: str, rows: Sequence[LabelledText], count: int) -> None:
-    """Check that a split has all rows that were published.
+def require_count(where: object, rows: Iterable[LabelledText], count: int) -> list[LabelledText]:
+    """List of the rows of a split, checked to be as many as were published.
+
+    Args:
+        where: file or folder of the rows.
 
     Raises:
         DamagedDataError: the number of rows differs from ``count``.
     """
-    if len(rows) != count:
-        raise DamagedDataError(f"{where} holds {len(rows):,} rows where {count:,} were published; it is incomplete")
+    found = list(rows)
+    if len(found) != count:
+        raise DamagedDataError(f"{where} holds {len(found):,} rows where {count:,} were published; it is incomplete")
+    return found
 
 
 def _row(where: str, label: Any, texts: Sequence[Any], classes: Mapping[str, int]) -> LabelledText:

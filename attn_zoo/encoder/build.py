@@ -48,7 +48,7 @@ def build_model(
         ValueError: an option or size breaks its rule.
     """
     entry: dict[str, Any] = {"attention": attention, "implementation": implementation, "options": dict(options)}
-    entry["short_convolution"] = short_convolution
+    entry |= {"short_convolution": short_convolution, "shared_weights": shared_weights}
     if isinstance(task.inputs, Patches):
         if reuse_keys:
             raise UnsupportedError(
@@ -63,8 +63,7 @@ def build_model(
         sizes: dict[str, Any] = {"pos_drop_rate": dropout, "proj_drop_rate": dropout}
         if not backbone:
             sizes |= {"embed_dim": dim, "depth": depth, "num_heads": heads, "mlp_ratio": mlp_ratio}
-        shape: dict[str, Any] = {"classes": task.classes, "backbone": backbone, "shared_weights": shared_weights}
-        return ImageClassifier(task.inputs, **shape, **entry, **sizes)
+        return ImageClassifier(task.inputs, classes=task.classes, backbone=backbone, **entry, **sizes)
     if backbone:
         raise ValueError(f"model.backbone names a VisionTransformer, but the inputs of this task are a sequence; got {backbone!r}")
     kind: type[nn.Module] = TokenClassifier
@@ -73,7 +72,7 @@ def build_model(
     elif task.labels == "position":
         kind = PositionClassifier
     sizes = {"dim": dim, "depth": depth, "heads": heads, "mlp_ratio": mlp_ratio, "dropout": dropout}
-    sizes |= {"shared_weights": shared_weights, "reuse_keys": reuse_keys, "positions": positions}
+    sizes |= {"reuse_keys": reuse_keys, "positions": positions}
     sizes |= {"channels": task.inputs.channels} if isinstance(task.inputs, Frames) else {"vocabulary": task.inputs.vocabulary}
     return kind(length=task.length, classes=task.classes, causal=task.causal, **sizes, **entry)
 
@@ -112,7 +111,10 @@ def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
 
 @torch.no_grad()
 def share_initial_weights(model: nn.Module, reference: nn.Module) -> None:
-    """Copy every parameter that both models hold under one name and shape, then reset streams to copies of their projections."""
+    """Copy every parameter that both models hold under one name and shape.
+
+    Additional projections of a mechanism (``streams``) become copies of the projections that they start as.
+    """
     theirs = reference.state_dict()
     for name, ours in model.state_dict().items():
         if name in theirs and theirs[name].shape == ours.shape:

@@ -46,7 +46,8 @@ class ImageClassifier(nn.Module):
     ) -> None:
         super().__init__()
         # Xavier initialisation, like the token encoder; with timm's default of N(0, 0.02) narrow models start learning slowly.
-        shared = {**sizes, **_shape(inputs), "num_classes": classes, "weight_init": "jax"}
+        shared = {**sizes, "num_classes": classes, "weight_init": "jax"}
+        shared |= {"img_size": (inputs.height, inputs.width), "patch_size": inputs.patch, "in_chans": inputs.channels}
         patches = (inputs.height // inputs.patch) * (inputs.width // inputs.patch)
         length = patches + (prefix_tokens(backbone) if backbone else 1)
         bound = {"length": length, "implementation": implementation, "short_convolution": short_convolution, **options}
@@ -125,7 +126,3 @@ def _create(backbone: str, **rest: Any) -> Any:
     if not isinstance(made, VisionTransformer):
         raise UnsupportedError(f"timm's {backbone} is a {type(made).__name__}, not a VisionTransformer; take a vit_ or deit_ model")
     return made
-
-
-def _shape(inputs: Patches) -> dict[str, Any]:
-    return {"img_size": (inputs.height, inputs.width), "patch_size": inputs.patch, "in_chans": inputs.channels}

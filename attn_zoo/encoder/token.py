@@ -48,18 +48,17 @@ class TokenEncoder(nn.Module):
 
     Position embeddings are learned and absolute, or left out. Without them (``positions="none"``; Haviv et al. 2022,
     arXiv:2203.16634; Kazemnejad et al. 2023, arXiv:2305.19466) a causal network can still infer the order, from the number of
-    positions that each one sees.
+    positions that each one attends to.
 
-    With ``shared_weights`` one block is applied ``depth`` times (Universal Transformer; Dehghani et al. 2018,
-    arXiv:1807.03819), without halting. Differs: positions are added once, before the first
-    application, and no embedding marks the applications.
+    With ``shared_weights`` one block is applied ``depth`` times (Universal Transformer; Dehghani et al. 2018, arXiv:1807.03819),
+    without halting. Differs: positions are added once, before the first application, and no embedding marks the applications.
 
     Args:
         vocabulary: number of token ids, padding (0) included; 0 for frames.
         channels: number of channels of a frame, embedded by a linear map; 0 for tokens.
         length: number of positions of the longest sequence, class token not counted.
         class_token: put a learned token in front.
-        causal: position i sees positions up to i only.
+        causal: position i attends to positions up to i only.
         shared_weights: use one block, applied ``depth`` times; it is one layer for options that are set by layer.
         reuse_keys: use keys and values of the first application in all applications; the others project queries only.
         short_convolution: argument of ``MultiHeadAttention``, in every block.

@@ -5,13 +5,13 @@ If the labels of the published test split are hidden, ``test`` here is the publi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 from attn_zoo.contract import DataSet, Layout
 from attn_zoo.data.hub import fetch_rows
-from attn_zoo.data.labelled_text import Parts, read_labelled_jsonl, read_labelled_tsv, require_count
+from attn_zoo.data.labelled_text import LabelledText, Parts, read_labelled_jsonl, read_labelled_tsv, require_count
 
 COUNTS = {
     "sst2/train": 67_349,
@@ -32,23 +32,11 @@ Table = tuple[tuple[int, ...], int, int]
 """Layout of a table: indices of the text columns, index of the label column, and number of columns."""
 
 
-def _jsonl(name: str, parts: Sequence[str], texts: Sequence[str], classes: dict[str, int], paths: Sequence[Path]) -> Parts:
+def _read(name: str, parts: Sequence[str], rows: Callable[[Path], Iterable[LabelledText]], paths: Sequence[Path]) -> Parts:
+    """Read the rows of each file, and check their number."""
     found: Parts = {}
     for part, path in zip(parts, paths, strict=True):
-        rows = list(read_labelled_jsonl(path, texts, classes))
-        require_count(str(path), rows, COUNTS[f"{name}/{part}"])
-        found["train" if part == "train" else "test"] = rows
-    return found
-
-
-def _table(name: str, parts: Sequence[str], table: Table, classes: dict[str, int], paths: Sequence[Path]) -> Parts:
-    """Read a table; a few truncated lines of QQP's published file are skipped, as is usual, and the number of others is checked."""
-    texts, label, columns = table
-    found: Parts = {}
-    for part, path in zip(parts, paths, strict=True):
-        rows = list(read_labelled_tsv(path, texts, label, classes, columns, skip_broken=name == "qqp"))
-        require_count(str(path), rows, COUNTS[f"{name}/{part}"])
-        found["train" if part == "train" else "test"] = rows
+        found["train" if part == "train" else "test"] = require_count(path, rows(path), COUNTS[f"{name}/{part}"])
     return found
 
 
@@ -61,16 +49,20 @@ def _layouts(
     table: Table,
     files: Sequence[str],
 ) -> tuple[Layout[Parts], ...]:
+    texts, label, columns = table
+    lines = partial(read_labelled_jsonl, texts=fields, classes=classes)
+    # A few lines of QQP's published table are truncated, and usually skipped.
+    cells = partial(read_labelled_tsv, texts=texts, label=label, classes=classes, columns=columns, skip_broken=name == "qqp")
     return (
         Layout(
             "JSON lines",
             tuple((f"{name}/{part}.jsonl.xz", f"{name}/{part}.jsonl") for part in parts),
-            partial(_jsonl, name, parts, fields, classes),
+            partial(_read, name, parts, lines),
         ),
         Layout(
             "as published",
             tuple((f"glue/{folder}/{file}", f"glue_data/{folder}/{file}", f"{folder}/{file}") for file in files),
-            partial(_table, name, parts, table, classes),
+            partial(_read, name, parts, cells),
         ),
     )
 

@@ -7,28 +7,22 @@ from pathlib import Path
 
 from attn_zoo.contract import DataSet, Layout
 from attn_zoo.data.hub import fetch_rows
-from attn_zoo.data.labelled_text import LabelledText, Parts, read_labelled_jsonl, read_text_folder, require_count
+from attn_zoo.data.labelled_text import Parts, read_labelled_jsonl, read_text_folder, require_count
 
 COUNTS = {"train": 25_000, "test": 25_000}
 """Published numbers of reviews of each split."""
 
 
-def _whole(part: str, where: Path, rows: Sequence[LabelledText]) -> list[LabelledText]:
-    """Check that a split is complete. Raises DamagedDataError otherwise."""
-    require_count(str(where), rows, COUNTS[part])
-    return list(rows)
-
-
 def _imdb_jsonl(paths: Sequence[Path]) -> Parts:
     classes = {"0": 0, "1": 1}
     parts = zip(COUNTS, paths, strict=True)
-    return {part: _whole(part, path, [*read_labelled_jsonl(path, ["text"], classes)]) for part, path in parts}
+    return {part: require_count(path, read_labelled_jsonl(path, ["text"], classes), COUNTS[part]) for part, path in parts}
 
 
 def _imdb_folders(paths: Sequence[Path]) -> Parts:
     parts = zip(COUNTS, (paths[:2], paths[2:]), strict=True)
     return {
-        part: _whole(part, negative.parent, [*read_text_folder(negative, 0), *read_text_folder(positive, 1)])
+        part: require_count(negative.parent, [*read_text_folder(negative, 0), *read_text_folder(positive, 1)], COUNTS[part])
         for part, (negative, positive) in parts
     }
 

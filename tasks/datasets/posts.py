@@ -56,27 +56,24 @@ def _is_quotation(line: str) -> bool:
     return introduces or _QUOTED.match(line) is not None or _OPENING.match(line) is not None
 
 
-def _complete(part: str, where: Path, posts: Sequence[LabelledText]) -> list[LabelledText]:
-    require_count(str(where), posts, COUNTS[part])
-    return list(posts)
-
-
 def _jsonl(paths: Sequence[Path]) -> Parts:
     classes = {group: place for place, group in enumerate(GROUPS)}
     parts = zip(COUNTS, paths, strict=True)
-    return {part: _complete(part, path, [*read_labelled_jsonl(path, ["text"], classes, label="group")]) for part, path in parts}
+    return {
+        part: require_count(path, read_labelled_jsonl(path, ["text"], classes, label="group"), COUNTS[part]) for part, path in parts
+    }
 
 
 def _folders(paths: Sequence[Path]) -> Parts:
     """Read one folder for each group, with one file for each post, in Latin-1."""
     parts: Parts = {}
     for part, folder in zip(COUNTS, paths, strict=True):
-        posts = [
+        posts = (
             LabelledText(label, (read_bytes(path).decode("latin-1"),))
             for label, group in enumerate(GROUPS)
             for path in sorted((folder / group).glob("*"))
-        ]
-        parts[part] = _complete(part, folder, posts)
+        )
+        parts[part] = require_count(folder, posts, COUNTS[part])
     return parts
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attn_zoo.contract import Batch, Examples, Labels
+from attn_zoo.contract import SPLITS, Batch, Examples, Labels
 
 
 class ArrayExamples(Examples):
@@ -79,16 +80,37 @@ def _wide(labels: Tensor) -> Tensor:
     return labels.float() if labels.is_floating_point() else labels.long()
 
 
+def token_examples(arrays: Mapping[str, NDArray[Any]], *, train: int = 0, padded: bool = True) -> tuple[ArrayExamples, ...]:
+    """Examples of train, valid and test from the arrays ``SPLIT ids`` and ``SPLIT labels`` of each split.
+
+    Args:
+        arrays: token ids, with 0 for padding, and labels.
+        train: number of training examples, the first ones; 0 for all.
+        padded: False if all sequences have one length.
+    """
+    splits = []
+    for split in SPLITS:
+        rows = slice(train or None) if split == "train" else slice(None)
+        ids, labels = (torch.from_numpy(arrays[f"{split} {what}"][rows]) for what in ("ids", "labels"))
+        splits.append(ArrayExamples(ids, labels, ids != 0 if padded else None))
+    return tuple(splits)
+
+
 def standardise(train: NDArray[np.uint8], *others: NDArray[np.uint8]) -> tuple[Float[Tensor, "..."], ...]:
-    """Grey levels standardised by mean and standard deviation of ``train``; shapes are unchanged.
+    """Grey levels standardised by mean and standard deviation of ``train``; shapes are unchanged."""
+    scale = level_scale(train)
+    return tuple(torch.from_numpy(scale[levels]) for levels in (train, *others))
+
+
+def level_scale(levels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Standardised value of each of the 256 grey levels, by mean and standard deviation of all ``levels``.
 
     Both are computed from counts of the 256 levels, which are integers: sums of pixels would round differently on other machines
     and in other versions of numpy, so that digests would differ.
     """
-    counts = np.bincount(train.ravel(), minlength=256).tolist()
+    counts = np.bincount(levels.ravel(), minlength=256).tolist()
     pixels = sum(counts)
     total = sum(level * count for level, count in enumerate(counts))
     squares = sum(level**2 * count for level, count in enumerate(counts))
     mean, deviation = total / pixels, math.sqrt(pixels * squares - total**2) / pixels
-    scale = np.array([(level - mean) / deviation for level in range(256)], dtype=np.float64).astype(np.float32)
-    return tuple(torch.from_numpy(scale[levels]) for levels in (train, *others))
+    return np.array([(level - mean) / (deviation or 1.0) for level in range(256)], dtype=np.float64).astype(np.float32)

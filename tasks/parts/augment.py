@@ -36,16 +36,6 @@ class Augment(Enum):
     probability 1/4."""
 
 
-def augment_named(task: str, given: Augment | str) -> Augment:
-    """Member of ``Augment`` with this name. Raises ValueError if there is none."""
-    known = [choice.value for choice in Augment]
-    if isinstance(given, Augment):
-        return given
-    if given not in known:
-        raise ValueError(f"{task}.augment must be {', '.join(known[:-1])} or {known[-1]}; got {given!r}")
-    return Augment(given)
-
-
 def augmented(
     batch: Batch, generator: Generator, augment: Augment, scale: Float[Tensor, "channels 256"], *, mirrored: bool
 ) -> Batch:

@@ -16,7 +16,7 @@ from jaxtyping import UInt8
 from .stamps import COSINE, DEGREES, SAMPLES, SINE, WAYS, Mark, Stamps
 
 DOT = 255
-"""Grey level of the inside of dots only."""
+"""Grey level of the inside of dots, and of nothing else."""
 BRIGHTEST = 191
 """Grey level of the brightest dash, the published 0.75."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,8 +17,7 @@ BLOCK = 1024
 """Number of examples drawn at once, which bounds memory for splits of any size."""
 
 _BLOCKS_IN_VAIN = 20
-
-Choice = TypeVar("Choice", bound=Enum)
+"""Number of successive blocks without a new example after which drawing fails."""
 
 Drawn = tuple[NDArray[np.int64], ...]
 """Arrays of examples: tokens (examples, length), then others with one entry for each example."""
@@ -122,31 +119,8 @@ def balance(random: np.random.RandomState, counts: NDArray[np.int64], size: int)
     return np.take_along_axis(digits, subsets(random, rows, size, size), axis=1)
 
 
-def require_range(name: str, value: float, low: float, high: float, meaning: str) -> None:
-    """Check that an option is between two numbers, inclusive.
-
-    Raises:
-        ValueError: it is not; the message states the option, its meaning, and its value.
-    """
-    if not low <= value <= high:
-        raise ValueError(f"{name} {meaning} and lies in {low:,} to {high:,}; got {value}")
-
-
-def choice(name: str, value: object, kind: type[Choice]) -> Choice:
-    """Member of an enumeration by its value.
-
-    Raises:
-        ValueError: there is no such member; the message lists all.
-    """
-    if isinstance(value, kind):
-        return value
-    known = [member.value for member in kind]
-    if value not in known:
-        raise ValueError(f"{name} must be {' or '.join(known)}; got {value!r}")
-    return kind(value)
-
-
 def _unseen(block: Drawn, seen: set[bytes], at_most: int) -> Drawn:
+    """First ``at_most`` examples of a block that are not yet in ``seen``, to which they are added."""
     kept = []
     for row, ids in enumerate(block[0]):
         key = hashlib.blake2b(ids.tobytes(), digest_size=16).digest()

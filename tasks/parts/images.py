@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,13 +14,15 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Generator, Tensor
 
-from attn_zoo.contract import SPLITS, Batch, Examples, Level, Patches, Split, Task, TaskSpec
+from attn_zoo.contract import SPLITS, Batch, DataSet, Examples, Level, Patches, Split, Task, TaskSpec
 from attn_zoo.data import data_root
 from attn_zoo.data.images import Expected, Images, ImageSplits
 
-from .arrays import ArrayExamples
-from .augment import Augment, augment_named, augmented
+from ..datasets.images import EXPECTED
+from .arrays import ArrayExamples, level_scale
+from .augment import Augment, augmented
 from .division import Row, divide
+from .options import choice, either
 
 Parts = tuple[Images, Images, Images]
 """Images of train, valid and test."""
@@ -54,16 +57,8 @@ def _take(images: Images, at: Sequence[int]) -> Images:
 
 
 def channel_scale(levels: UInt8[np.ndarray, "images channels height width"]) -> Float[Tensor, "channels 256"]:
-    """Standardised value of each level, by mean and standard deviation of the channel, computed from integer counts."""
-    rows = []
-    for channel in range(levels.shape[1]):
-        counts = np.bincount(levels[:, channel].ravel(), minlength=256).tolist()
-        pixels = sum(counts)
-        total = sum(level * count for level, count in enumerate(counts))
-        squares = sum(level**2 * count for level, count in enumerate(counts))
-        mean, deviation = total / pixels, math.sqrt(pixels * squares - total**2) / pixels
-        rows.append([(level - mean) / (deviation or 1.0) for level in range(256)])
-    return torch.from_numpy(np.array(rows, dtype=np.float64).astype(np.float32))
+    """Standardised value of each level, by mean and standard deviation of the channel."""
+    return torch.from_numpy(np.stack([level_scale(levels[:, channel]) for channel in range(levels.shape[1])]))
 
 
 class Splits(NamedTuple):
@@ -122,6 +117,43 @@ class PatchTask(Task):
         return augmented(batch, generator, self.options.augment, scale, mirrored=self.mirrored)
 
 
+@dataclass
+class PublishedOptions:
+    """Options of a published data set of images."""
+
+    patch: int = 4
+    train: int = 0
+    """Number of training images, the first ones; 0 for all except those for validation."""
+    valid: int = 5_000
+    """Number of validation images, cut from the published training split in the proportions of the classes."""
+    augment: Augment = Augment.none
+    """Augmentation of training images: none, crop, crop_flip or timm."""
+    root: str = ""
+    """Data folder; empty for $ATTN_ZOO_DATA, else ``data``."""
+
+
+class PublishedTask(PatchTask):
+    """Base of tasks of a published data set of images, which are divided by ``split_images``."""
+
+    options: PublishedOptions
+    data: ClassVar[DataSet[ImageSplits]]
+
+    @property
+    def expected(self) -> Expected:
+        """Required sizes of the images."""
+        return EXPECTED[self.data.name]
+
+    def splits(self, root: Path) -> Splits:
+        """Train, valid and test splits from a data folder, computed once."""
+        return published_splits(type(self), root, self.options.valid, self.options.train)
+
+
+@lru_cache(maxsize=4)
+def published_splits(kind: type[PublishedTask], root: Path, valid: int, train: int) -> Splits:
+    """Standardised splits of a task's data set; cached."""
+    return standardised(split_images(kind.data.load(root), valid, train))
+
+
 def require_options(task: str, options: Any, expected: Expected, patches: tuple[int, ...]) -> None:
     """Check ``patch``, ``train``, ``valid`` and ``augment`` of a task's options; the last may be a string.
 
@@ -129,13 +161,12 @@ def require_options(task: str, options: Any, expected: Expected, patches: tuple[
         ValueError: an option is out of its range.
     """
     if options.patch not in patches:
-        listed = f"{', '.join(map(str, patches[:-1]))} or {patches[-1]}"
         raise ValueError(
-            f"{task}.patch must be {listed}, which divide {expected.height} pixels into at least two patches a side; "
+            f"{task}.patch must be {either(patches)}, which divide {expected.height} pixels into at least two patches a side; "
             f"got {options.patch}"
         )
     require_shares(task, options, expected)
-    options.augment = augment_named(task, options.augment)
+    options.augment = choice(f"{task}.augment", options.augment, Augment)
 
 
 def require_shares(task: str, options: Any, expected: Expected) -> None:

@@ -19,7 +19,7 @@ MOST_VALID = 5_000
 """Largest default number of validation rows; the default is a tenth of the training rows."""
 
 TEST_SHARE = 5
-"""One in this many rows is a test row, if only one split is available."""
+"""Number of rows of which one is a test row, if only one split is available."""
 
 
 def divided(parts: Parts, valid: int) -> dict[str, list[LabelledText]]:
@@ -44,12 +44,12 @@ def content(row: LabelledText) -> Row:
 
 def encode_rows(tokeniser: Tokeniser, rows: Sequence[LabelledText], length: int) -> NDArray[Any]:
     """Token ids of each row, with a separator between two texts, cut and padded to ``length``."""
-    dtype = np.int16 if tokeniser.vocabulary < 2**15 else np.int32
-    ids = np.zeros((len(rows), length), dtype=dtype)
+    ids = np.zeros((len(rows), length), dtype=tokeniser.dtype)
     for start in range(0, len(rows), 1_000):
         some = rows[start : start + 1_000]
         encoded = [tokeniser.encode([row.texts[side] for row in some]) for side in range(len(some[0].texts))]
-        ids[start : start + len(some)] = pad([joined(texts, length) for texts in zip(*encoded, strict=True)], length, dtype)
+        sequences = [joined(texts, length) for texts in zip(*encoded, strict=True)]
+        ids[start : start + len(some)] = pad(sequences, length, tokeniser.dtype)
     return ids
 
 

@@ -11,7 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from numpy.typing import NDArray
 
 from attn_zoo.contract import SPLITS, DataSet, Split, Task
@@ -19,11 +18,12 @@ from attn_zoo.data import cached, data_root, sha256
 from attn_zoo.data.digests import dataset_digests
 
 from ..datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID, Library, read_text_files, text_files
-from .arrays import ArrayExamples
+from .arrays import ArrayExamples, token_examples
+from .options import choice, require_range
 from .tokenisers import DEFAULT_VOCABULARY, Tokeniser, Tokens, check_tokens, make_tokeniser, tokeniser_recipe
 
 HELD_OUT = 8
-"""One in this many owners is held out for validation, and one for test, in data sets without these splits."""
+"""Number of owners of which one is held out for validation, and one for test, in data sets without these splits."""
 
 LOCATIONS = ("root", "path", "tokenizer")
 """Names of options with the locations of data."""
@@ -79,19 +79,13 @@ class TextOptions:
         Raises:
             ValueError: an option is out of its range; the message names it.
         """
-        known = [choice.value for choice in Files]
-        if not isinstance(self.files, Files):
-            if self.files not in known:
-                raise ValueError(f"{task}.files must be one of {', '.join(known)}; got {self.files!r}")
-            self.files = Files(self.files)
+        self.files = choice(f"{task}.files", self.files, Files)
         if (self.files is Files.folder) != bool(self.path):
             raise ValueError(f"{task}.path must name a folder if files=folder, and be empty otherwise; got {self.path!r}")
-        self.tokens, _ = check_tokens(task, self.tokens, self.vocabulary, self.tokenizer)
-        if not 16 <= self.length <= 16_384:
-            raise ValueError(f"{task}.length counts tokens and lies in 16 to 16,384; got {self.length}")
-        for name, least, most in (("train", 0, 2**31), ("data_seed", 0, 2**32 - 1)):
-            if not least <= getattr(self, name) <= most:
-                raise ValueError(f"{task}.{name} lies in {least} to {most:,}; got {getattr(self, name)}")
+        self.tokens = check_tokens(task, self.tokens, self.vocabulary, self.tokenizer)
+        require_range(f"{task}.length", self.length, 16, 16_384, "counts tokens")
+        require_range(f"{task}.train", self.train, 0, 2**31, "counts sequences")
+        require_range(f"{task}.data_seed", self.data_seed, 0, 2**32 - 1, "is a seed")
 
     @property
     def ids(self) -> int:
@@ -149,11 +143,7 @@ def _splits(kind: type[TextTask], options: tuple[Any, ...], root: Path) -> tuple
         return task.arrays(texts, make_tokeniser(o.tokens, o.ids, o.tokenizer, lambda: texts["train"]))
 
     arrays = cached(f"{kind.card.name}-{o.files.value}", recipe, make)
-    splits = {}
-    for split in SPLITS:
-        ids, labels = (torch.from_numpy(arrays[f"{split} {what}"]) for what in ("ids", "labels"))
-        splits[split] = ArrayExamples(ids, labels, ids != 0 if kind.padded else None)
-    return arrays, splits
+    return arrays, dict(zip(SPLITS, token_examples(arrays, padded=kind.padded), strict=True))
 
 
 def divided(library: Library) -> dict[str, list[str]]:

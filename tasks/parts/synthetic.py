@@ -12,7 +12,8 @@ import numpy as np
 from attn_zoo.contract import SPLITS, Split, Task
 
 from .arrays import ArrayExamples
-from .generated import Drawn, draw_splits, examples_of, require_range
+from .generated import Drawn, draw_splits, examples_of
+from .options import require_range
 
 
 @dataclass
@@ -45,19 +46,20 @@ class SyntheticTask(Task):
 
     def drawn(self, split: Split) -> Drawn:
         """Arrays drawn for a split; cached, so must not be modified."""
-        return self._splits()[split][0]
+        return _drawn(type(self), astuple(self.options))[split]
 
     def examples(self, split: Split) -> ArrayExamples:
         """Examples of a split; the three are disjoint, and drawn together, once per process."""
-        return self._splits()[split][1]
-
-    def _splits(self) -> dict[Split, tuple[Drawn, ArrayExamples]]:
-        return _splits(type(self), astuple(self.options))
+        return _examples(type(self), astuple(self.options), split)
 
 
 @lru_cache(maxsize=8)
-def _splits(kind: type[SyntheticTask], options: tuple[Any, ...]) -> dict[Split, tuple[Drawn, ArrayExamples]]:
+def _drawn(kind: type[SyntheticTask], options: tuple[Any, ...]) -> dict[Split, Drawn]:
     task = kind(kind.card.options(*options))
     sizes: dict[Split, int] = {split: getattr(task.options, split) for split in SPLITS}
-    drawn = draw_splits(kind.card.name, task.options.data_seed, sizes, task.draw)
-    return {split: (parts, examples_of(parts)) for split, parts in drawn.items()}
+    return draw_splits(kind.card.name, task.options.data_seed, sizes, task.draw)
+
+
+@lru_cache(maxsize=24)
+def _examples(kind: type[SyntheticTask], options: tuple[Any, ...], split: Split) -> ArrayExamples:
+    return examples_of(_drawn(kind, options)[split])

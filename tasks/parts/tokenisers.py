@@ -15,8 +15,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from attn_zoo.contract import MissingDataError
 from attn_zoo.data import reading, sha256
+
+from .options import choice
 
 SEPARATOR, MASK, FIRST = 1, 2, 3
 
@@ -52,6 +56,11 @@ class Tokeniser(ABC):
 
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary = vocabulary
+
+    @property
+    def dtype(self) -> type[np.generic]:
+        """Dtype in which ids are stored."""
+        return np.int16 if self.vocabulary < 2**15 else np.int32
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
@@ -169,16 +178,13 @@ def tokenizer_file(path: str) -> Path:
     return file
 
 
-def check_tokens(owner: str, tokens: Any, vocabulary: int, path: str) -> tuple[Tokens, int]:
-    """Kind of tokens and size of the vocabulary, from the options of a task.
+def check_tokens(owner: str, tokens: Any, vocabulary: int, path: str) -> Tokens:
+    """Kind of tokens, after a check of a task's options ``tokens``, ``vocabulary`` and ``tokenizer``.
 
     Raises:
         ValueError: an option is out of its range; the message begins with ``owner``.
     """
-    known = [choice.value for choice in Tokens]
-    if not isinstance(tokens, Tokens) and tokens not in known:
-        raise ValueError(f"{owner}.tokens must be one of {', '.join(known)}; got {tokens!r}")
-    kind = Tokens(tokens)
+    kind = choice(f"{owner}.tokens", tokens, Tokens)
     if kind is Tokens.bytes and vocabulary not in (0, DEFAULT_VOCABULARY[kind]):
         raise ValueError(f"{owner}.vocabulary is {DEFAULT_VOCABULARY[kind]} for bytes; leave it 0, got {vocabulary}")
     if vocabulary and not FIRST + 256 <= vocabulary <= 2**20:
@@ -187,7 +193,7 @@ def check_tokens(owner: str, tokens: Any, vocabulary: int, path: str) -> tuple[T
         raise ValueError(
             f"{owner}.tokenizer must name a tokenizer.json if tokens=file, and be empty otherwise; got {path!r} with {kind.value}"
         )
-    return kind, vocabulary or DEFAULT_VOCABULARY[kind]
+    return kind
 
 
 def _library() -> Any:

@@ -12,7 +12,7 @@ Masks = Bool[np.ndarray, "images side side"]
 
 
 def solve(images: Images) -> Labels:
-    """Labels from tracing: 1 if the other dot is among the pixels reached from one dot over close pixels.
+    """Labels by tracing: 1 if the other dot is reached from one dot by short steps over lit pixels.
 
     The distance between dashes of one path is the only property of the generator that is used.
 

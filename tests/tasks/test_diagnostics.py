@@ -352,7 +352,7 @@ def test_ten_thousand_examples_take_seconds(name):
         ("mqar", {"pairs": 16, "vocabulary": 30}, "holds 16 of each; got 30"),
         ("mqar", {"alpha": 9.0}, "alpha is the exponent"),
         ("mqar", {"fewest_pairs": 17}, "mqar.fewest_pairs is at most pairs=16"),
-        ("mqar", {"most_pairs": 32}, "most_pairs=32 the last, so it lies in 1 to most_pairs; got 0"),
+        ("mqar", {"most_pairs": 32}, "fewest_pairs .* lies in 1 to most_pairs=32; got 0"),
         ("mqar", {"fewest_pairs": 4, "most_pairs": 64}, "holds 64 of each; got 64"),
         ("mqar", {"fillers": 0}, "fillers counts tokens"),
         ("copying", {"length": 32, "tokens": 16}, "copying.tokens .* lies in 1 to 15; got 16"),

@@ -267,11 +267,11 @@ def test_folders_without_enough_texts_are_named(tmp_path, folder):
 
 def test_options_are_refused_by_name():
     refused = (
-        ({"files": "books"}, "files must be one of wikitext, wikitext_valid, novels, folder"),
+        ({"files": "books"}, "files must be wikitext, wikitext_valid, novels or folder"),
         ({"files": "folder"}, "path must name a folder if files=folder"),
         ({"path": "x"}, "path must name a folder"),
-        ({"share": 0.9}, "share lies in"),
-        ({"draws": 0}, "draws lies in"),
+        ({"share": 0.9}, "share is a share of the tokens and lies in 0.01 to 0.5; got 0.9"),
+        ({"draws": 0}, "draws counts masked copies of a sequence and lies in 1 to 100; got 0"),
         ({"length": 8}, "length counts tokens"),
     )
     for given, said in refused:

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attn_zoo.tasks import cifar10, cifar100, fashion_mnist, image_arrays, pixels
+from attn_zoo.tasks import image_arrays, pixels
 from attn_zoo.tasks.datasets import images as published
-from attn_zoo.tasks.parts.images import split_images
+from attn_zoo.tasks.parts.images import published_splits, split_images
 from PIL import Image
 
 from attn_zoo import build_task, task_card
 from attn_zoo.contract import SPLITS, DamagedDataError, MissingDataError
 from attn_zoo.data.images import Expected, Images, ImageSplits
 
-MODULES = (cifar10, cifar100, fashion_mnist, image_arrays, pixels)
+CACHES = (published_splits, image_arrays._splits, pixels._splits)
 
 
 def random_images(count: int, shape: tuple[int, ...], classes: int, seed: int) -> Images:
@@ -36,11 +36,11 @@ def small(monkeypatch, tmp_path):
     for name, shape in (("cifar10", (3, 32, 32)), ("cifar100", (3, 32, 32)), ("fashion_mnist", (1, 28, 28))):
         monkeypatch.setitem(published.EXPECTED, name, Expected(100, 40, *shape, 20 if name == "cifar100" else 10))
     monkeypatch.setenv("ATTN_ZOO_DATA", str(tmp_path))
-    for module in MODULES:
-        module._splits.cache_clear()
+    for cache in CACHES:
+        cache.cache_clear()
     yield tmp_path
-    for module in MODULES:
-        module._splits.cache_clear()
+    for cache in CACHES:
+        cache.cache_clear()
 
 
 def cifar(classes: int = 10) -> ImageSplits:
@@ -77,7 +77,7 @@ def test_every_form_of_cifar_gives_the_same_examples(small):
     digests = [task.examples(split).digest() for split in SPLITS]
     assert [len(task.examples(split)) for split in SPLITS] == [80, 20, 40]
     (small / "cifar10.npz").unlink()
-    cifar10._splits.cache_clear()
+    published_splits.cache_clear()
     write_binary(small / "cifar-10-batches-bin", found, BATCHES, groups=False)
     assert [build_task("cifar10", valid=20).examples(split).digest() for split in SPLITS] == digests
 
@@ -156,7 +156,7 @@ def test_fashion_mnist_reads_both_folders(small):
             (small / folder / (name + ending)).write_bytes(gzip.compress(data) if ending else data)
         task = build_task("fashion_mnist", valid=20)
         digests.append([task.examples(split).digest() for split in SPLITS])
-        fashion_mnist._splits.cache_clear()
+        published_splits.cache_clear()
         for path in (small / folder).iterdir():
             path.unlink()
     assert digests[0] == digests[1]

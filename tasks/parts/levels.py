@@ -1,0 +1,41 @@
+"""Networks, a budget and a level that several tasks share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attn_zoo.contract import Level
+
+SMALL = {"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0}
+"""Network of the level ``cpu`` of most synthetic tasks."""
+ENCODER = {**SMALL, "short_convolution": 4}
+"""Network of every level ``profile_encoder``."""
+DECODER = {**ENCODER, "positions": "none"}
+"""Network of the levels ``profile_decoder`` without position embeddings."""
+LARGE = {"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1}
+"""Network of the level ``lra`` of most synthetic tasks, near that of Long Range Arena's smaller tasks."""
+LARGE_BUDGET = {
+    "steps": 10_000,
+    "batch_size": 64,
+    "learning_rate": 1e-3,
+    "weight_decay": 0.1,
+    "warmup_steps": 500,
+    "evaluate_every": 500,
+}
+"""Budget of the level ``lra`` of most synthetic tasks."""
+
+
+def smoke(options: Mapping[str, Any], learning_rate: float = 3e-3, **model: Any) -> Level:
+    """Level ``smoke`` of a synthetic task: 20 steps of a network narrower than ``SMALL``.
+
+    Args:
+        options: options of the task.
+        model: fields of the network to add.
+    """
+    return Level(
+        model={**SMALL, "dim": 32, **model},
+        budget={"steps": 20, "batch_size": 32, "learning_rate": learning_rate, "evaluate_every": 10},
+        options=options,
+        differs="shows only that it runs",
+    )

@@ -1,0 +1,37 @@
+"""Checks of options, with errors that name the option, its rule and its value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import TypeVar
+
+Choice = TypeVar("Choice", bound=Enum)
+
+
+def require_range(name: str, value: float, low: float, high: float, meaning: str) -> None:
+    """Check that an option is between two numbers, inclusive.
+
+    Raises:
+        ValueError: it is not; the message states the option, its meaning, and its value.
+    """
+    if not low <= value <= high:
+        raise ValueError(f"{name} {meaning} and lies in {low:,} to {high:,}; got {value}")
+
+
+def choice(name: str, value: object, kind: type[Choice]) -> Choice:
+    """Member of an enumeration by its value.
+
+    Raises:
+        ValueError: there is no such member; the message lists all.
+    """
+    try:
+        return kind(value)
+    except ValueError:
+        raise ValueError(f"{name} must be {either(member.value for member in kind)}; got {value!r}") from None
+
+
+def either(values: Iterable[object]) -> str:
+    """Alternatives in words, such as ``a, b or c``; at least two."""
+    *most, last = map(str, values)
+    return f"{', '.join(most)} or {last}"
