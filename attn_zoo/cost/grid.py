@@ -121,6 +121,9 @@ class Grid:
         """Probes that a cell takes once, before the rounds."""
         return ()
 
+    def warm_up(self, cell: Cell) -> None:
+        """Do what only the first probe of a row takes time for, such as imports, as its time is extrapolated to longer lengths."""
+
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
         """Cells that the rounds of a group visit, given the figures from before the rounds."""
         return [cell for cell in cells if not found.of(cell).failures]

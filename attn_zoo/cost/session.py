@@ -97,6 +97,7 @@ class Session:
                 self._fail(cell, [*missing, *self.grid.each(cell)][0], why)
         for probe in missing:
             if probe.quantity not in figures.failures:
+                self.grid.warm_up(cell)
                 started = time.monotonic()
                 self._take(cell, probe)
                 if cell not in self._steps:  # estimate: one step to warm up, one to measure

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from attn_zoo.checks import check_text
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.cost.bench import Subject
-from attn_zoo.cost.counted.levels import LEVELS, QUANTITIES, count_level
+from attn_zoo.cost.counted.levels import LEVELS, QUANTITIES, Counted, count_level
 from attn_zoo.cost.counted.models import setting_warnings
 from attn_zoo.cost.grid import Grid, option
 from attn_zoo.cost.levels import Sizes
@@ -108,16 +109,23 @@ class CountedCost(Grid, AttentionRows):
     def once(self, cell: Cell) -> Sequence[Probe]:
         return (Probe("flops", self._count),)
 
+    def warm_up(self, cell: Cell) -> None:
+        if cell.length == min(self.lengths):
+            with suppress(WorkerError):  # the probe raises it again
+                self._counted(cell)
+
     def _count(self, ask: Ask, found: Figures) -> Answer:
         """Count each quantity to show, and add PyTorch's count where it differs from the formula."""
-        cell, sizes = found.cell, Sizes(self.dim, self.heads, mlp_ratio=self.mlp_ratio)
-        assert cell.subject is not None
-        try:
-            counted = count_level(self.level, cell.subject, sizes, cell.length)
-        except (UnsupportedError, ValueError) as error:
-            raise WorkerError("refused", str(error)) from error
+        counted = self._counted(found.cell)
         differing = {f"{name}_by_pytorch": pair[1] for name, pair in counted.disagreements().items()}
         return {**{name: counted.shown(name) for name in QUANTITIES}, **differing}
+
+    def _counted(self, cell: Cell) -> Counted:
+        assert cell.subject is not None
+        try:
+            return count_level(self.level, cell.subject, Sizes(self.dim, self.heads, mlp_ratio=self.mlp_ratio), cell.length)
+        except (UnsupportedError, ValueError) as error:
+            raise WorkerError("refused", str(error)) from error
 
     @staticmethod
     def report(found: Measurement) -> str:
