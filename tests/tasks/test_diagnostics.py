@@ -66,9 +66,7 @@ def mqar_answers(ids: list[int], first_key: int, first_value: int) -> dict[int, 
 )
 def test_mqar_is_solved_by_looking_up_pairs(options):
     task = build_task("mqar", **options)
-    o = task.options
-    first_key, first_value = 1 + o.fillers, 1 + o.fillers + o.vocabulary // 2
-
+    first_key, first_value = 1 + task.options.fillers, 1 + task.options.fillers + task.options.vocabulary // 2
     assert_solved(task, lambda ids: mqar_answers(ids, first_key, first_value))
 
 
@@ -192,17 +190,9 @@ def test_induction_takes_the_earlier_occurrence(causal):
     assert float((guess == answers).float().mean()) < 0.15
 
 
+@pytest.mark.parametrize("unmarked", ["balanced", "independent"])
 @pytest.mark.parametrize(
-    ("kind", "marked", "modulus", "unmarked"),
-    [
-        ("sum", 3, 10, "balanced"),
-        ("majority", 5, 4, "balanced"),
-        ("majority", 12, 4, "balanced"),
-        ("majority", 1, 2, "balanced"),
-        ("sum", 1, 3, "balanced"),
-        ("majority", 12, 4, "independent"),
-        ("sum", 3, 10, "independent"),
-    ],
+    ("kind", "marked", "modulus"), [("sum", 3, 10), ("majority", 5, 4), ("majority", 12, 4), ("majority", 1, 2), ("sum", 1, 3)]
 )
 def test_selective_is_solved_by_the_marked_digits(kind, marked, modulus, unmarked):
     task = build_task("selective", kind=kind, marked=marked, modulus=modulus, unmarked=unmarked, train=500, valid=50, test=50)
@@ -236,13 +226,11 @@ def test_selective_tells_nothing_by_counts_or_by_the_last_token(options):
 def test_selective_with_independent_digits_tells_half_by_counts():
     task = build_task("selective", length=80, marked=15, unmarked="independent", train=6000)
     ids, labels = everything(task.examples("train"))
-    counts = torch.stack([torch.bincount(row, minlength=task.spec.classes + 3)[3:] for row in ids]).double()
+    counts = torch.stack([torch.bincount(row, minlength=7)[3:] for row in ids])
     tied = counts == counts.max(1, keepdim=True).values
     right = (tied / tied.sum(1, keepdim=True)).gather(1, labels[:, -1:]).mean()  # ties are broken at random
-    assert 0.45 < right < 0.53
-    assert most_frequent(task.examples("train"), ids[:, -2]) < 1 / task.spec.classes + 0.06
-    shares = labels[:, -1].bincount(minlength=task.spec.classes) / len(labels)
-    assert shares.max() < 1 / task.spec.classes + 0.03
+    assert 0.45 < right < 0.53 and most_frequent(task.examples("train"), ids[:, -2]) < 0.31
+    assert labels[:, -1].bincount(minlength=4).max() / len(labels) < 0.28
 
 
 @pytest.mark.parametrize(
