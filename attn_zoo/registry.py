@@ -157,7 +157,7 @@ def card(name: str) -> AttentionCard:
     """
     check_text("the name of an attention", name)
     _register_built_in()
-    if name not in _ATTENTIONS:  # plugins, which cannot replace a built-in entry, take as long to import as all mechanisms
+    if name not in _ATTENTIONS:  # no plugin replaces a built-in attention, so that others alone are worth the time of imports
         _look_for_plugins()
     if name not in _ATTENTIONS:
         raise UnknownNameError("attention", name, _ATTENTIONS)
@@ -263,8 +263,8 @@ def stated_options(entry: AttentionCard, given: Mapping[str, Any]) -> dict[str, 
 def load_plugins() -> Mapping[str, str]:
     """Load every package that offers the entry-point group ``attn_zoo.plugins``, and the files of ``$ATTN_ZOO_PLUGIN``, once.
 
-    A plugin that fails registers nothing and breaks nothing. Look-ups of names and cards call this by themselves; an explicit call
-    is needed for packages installed while the process runs.
+    A plugin that fails registers nothing and breaks nothing. Lists of names, and look-ups of tasks and of attentions that are not
+    built in, call this by themselves; an explicit call is needed for packages installed while the process runs.
 
     Returns:
         Reasons why plugins failed, by entry-point name or file.

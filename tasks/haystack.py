@@ -61,7 +61,7 @@ class Options(SyntheticOptions):
         self.values = choice("haystack.values", self.values, Values)
         require_range("haystack.distractors", self.distractors, 0, len(KEYS) - 1, "counts needles about other keys")
         least = _bytes_not_filler(self.values, self.distractors) + 2 * _WIDEST
-        meaning = f"counts bytes, has room for {self.distractors + 1} needles, the single values and two words,"
+        meaning = f"counts bytes, {least} or more with {self.distractors} distractors and values={self.values.value},"
         require_range("haystack.length", self.length, least, 65_536, meaning)
         if not 0 <= self.shallowest <= self.deepest <= 1:
             raise ValueError(

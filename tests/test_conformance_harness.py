@@ -364,3 +364,15 @@ def test_the_allowance_from_inputs_nearby_admits_the_spread_of_eager_and_no_roug
     nearby = [perturbed(request, torch.float32, seed) for seed in range(NEARBY)]
     assert worst == max(error(near, near) for near in nearby) > min(error(near, near) for near in nearby)
     assert error(request, request.changed(lambda _, tensor: tensor.half().float())) > 10 * worst
+
+
+def test_rates_of_dropout_are_found_where_zero_is_a_whole_number():
+    @dataclass
+    class Options:
+        dropout: float = 0
+        feature_dropout: float = 0.1
+        dropout_by_head: bool = True
+
+    subject = Subject(registry.card("softmax"), "default", Options(), "eager", torch.device("cpu"))
+    assert subject.dropouts() == ["dropout", "feature_dropout"]
+    assert subject.without_dropout() == Options(0, 0.0)

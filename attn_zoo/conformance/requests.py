@@ -26,7 +26,7 @@ class Request:
     key_valid: Tensor | None = None
     streams: Mapping[str, Tensor] = field(default_factory=dict)
     sides: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Sides of each tensor, by name: it belongs to the ``queries``, to the ``keys`` or, where shared, to both."""
+    """Positions that each tensor belongs to, by name: ``queries``, ``keys`` or, where shared, both."""
 
     @property
     def shared(self) -> bool:

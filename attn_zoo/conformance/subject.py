@@ -131,9 +131,9 @@ class Subject:
         return self.draw(module, batch=6, **settings).padded(self.masks(module.geometry.keys)[-1])
 
     def dropouts(self) -> list[str]:
-        """Names of the options that are rates of dropout."""
-        names = [option.name for option in fields(self.options) if "dropout" in option.name]
-        return [name for name in names if isinstance(getattr(self.options, name), float)]
+        """Names of the options that are rates of dropout; a default of 0 need not be written 0.0."""
+        values = {option.name: getattr(self.options, option.name) for option in fields(self.options) if "dropout" in option.name}
+        return [name for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)]
 
     def without_dropout(self) -> Any:
         """Options whose rates of dropout are zero."""

@@ -38,7 +38,7 @@ METHOD = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Difference between A and B in one row, of one of the ``REGRESSIONS`` or their opposites."""
+    """Difference between A and B in one row, of a kind such as ``worse``, ``slower``, ``faster`` or ``missing``."""
 
     kind: str
     row: str

@@ -10,9 +10,9 @@ from attn_zoo.contract import Level
 SMALL = {"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0}
 """Network of the level ``cpu`` of most synthetic tasks."""
 ENCODER = {**SMALL, "short_convolution": 4}
-"""Network of every level ``profile_encoder``."""
+"""Network of the profile: ``SMALL`` with a short convolution."""
 DECODER = {**ENCODER, "positions": "none"}
-"""Network of the levels ``profile_decoder`` without position embeddings."""
+"""Network of causal tasks of the profile: ``ENCODER`` without position embeddings."""
 LARGE = {"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1}
 """Network of the level ``lra`` of most synthetic tasks, near that of Long Range Arena's smaller tasks."""
 LARGE_BUDGET = {

@@ -19,6 +19,7 @@ from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.counted import Counted, Counts, activation_bytes, count_level, tally
 from attn_zoo.cost.counted.counter import keeping
 from attn_zoo.cost.counted.formulas import layer_cost
+from attn_zoo.cost.experiments import counted as counted_experiment
 from attn_zoo.cost.experiments import report
 from attn_zoo.cost.levels import Sizes
 from attn_zoo.cost.measurement import Measurement
@@ -318,6 +319,21 @@ def test_what_there_is_no_time_for_is_said_and_counted_later(tmp_path, capsys):
     assert main([*words, "seconds=60"]) == 0
     told = capsys.readouterr()
     assert "going on from there" in told.err and "no time left" not in told.out
+
+
+def test_a_slow_first_count_leaves_no_length_out(tmp_path, capsys, monkeypatch):
+    seen = set()
+
+    def slow_at_first(level, subject, *sizes):
+        if subject.attention not in seen:
+            seen.add(subject.attention)
+            time.sleep(1.0)  # imports of a new process, which 128 times the length would take 64 s at this rate
+        return count_level(level, subject, *sizes)
+
+    monkeypatch.setattr(counted_experiment, "count_level", slow_at_first)
+    words = ["measure", "experiment=counted", "attentions=[linformer]", "lengths=[512,65536]", f"output={tmp_path / 'c.json'}"]
+    assert main(words) == 0
+    assert seen == {"softmax", "linformer"} and "no time left" not in capsys.readouterr().out
 
 
 def test_command_refuses_what_is_wrong_before_it_counts(capsys):
