@@ -96,12 +96,12 @@ def check_types(owner: str, kind: Any, given: Mapping[str, Any] | None = None) -
     Raises:
         ValueError: the message names the owner, the field, the type and the value.
     """
-    values = {field.name: getattr(kind, field.name) for field in fields(kind)} if given is None else given
     for field in fields(kind):
-        if field.name not in values:
+        if given is not None and field.name not in given:
             continue
+        value = getattr(kind, field.name) if given is None else given[field.name]
         annotation = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", "")
-        name, value = f"{owner}.{field.name}", values[field.name]
+        name = f"{owner}.{field.name}"
         if annotation == "int" and (type(value) is not int or abs(value) > MOST):
             raise ValueError(f"{name} is a whole number of at most {MOST}; got {value!r}")
         if annotation == "float":

@@ -143,6 +143,10 @@ class RunRecord:
             raise RecordError(f"not a complete record: {type(error).__name__}: {error}") from error
 
 
+_KNOWN = {option.name for option in fields(RunRecord)} - {"source"}
+"""Fields of the plain data of a record, without its digest."""
+
+
 def _present_fields(data: Any, digest_checked: bool) -> dict[str, Any]:
     """Convert plain data to the fields of the present schema; check the digest, unless that was done, and remove it.
 
@@ -157,7 +161,7 @@ def _present_fields(data: Any, digest_checked: bool) -> dict[str, Any]:
     schema = data["schema"]
     if type(schema) is not int or not 1 <= schema <= SCHEMA:
         raise RecordError(f"schema {schema!a:.80} is not one of 1 to {SCHEMA}; install the newest attn-zoo to read it")
-    known = {f.name for f in fields(RunRecord)} - {"source"} | ({"digest"} if schema >= 5 else set())
+    known = _KNOWN | {"digest"} if schema >= 5 else _KNOWN
     if unknown := sorted(map(ascii, set(data) - known)):
         raise RecordError(f"fields that no record of schema {schema} has: {', '.join(unknown):.80}")
     defaults: dict[str, Any] = {"tuning": None}

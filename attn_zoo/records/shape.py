@@ -71,8 +71,9 @@ class Fields:
         for name in self.required:
             if name not in value:
                 return "", f"lacks {name!r}"
+        named, others = self._named, self.others
         for name, item in value.items():
-            kind = self._named.get(name, self.others)
+            kind = named.get(name, others)
             if kind is None:
                 return "", f"has an unknown field {_shown(name)}"
             if found := kind.fault(item):

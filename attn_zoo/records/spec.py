@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import Field, dataclass, field, fields
+from functools import cache
+from typing import Any
 
 from attn_zoo.checks import check_number, check_types, check_whole
 from attn_zoo.records.plain import digest_of
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 PROTOCOL = "2.0"
 """Version of the training and timing rules. Results share a table only if their versions are equal.
@@ -31,6 +29,12 @@ def _added_later(default: Any) -> Any:
     return field(default=default, metadata={_ADDED: True})
 
 
+@cache
+def _options(kind: Any) -> tuple[Field[Any], ...]:
+    """Fields of a dataclass; kept, as each record of a table asks for them."""
+    return fields(kind)
+
+
 class _Part:
     """Part of a spec whose fields are numbers, strings and booleans."""
 
@@ -38,7 +42,8 @@ class _Part:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; fields added after the first records are omitted at their defaults."""
-        values = ((option, getattr(self, option.name)) for option in fields(cast("DataclassInstance", self)))
+        kind: Any = type(self)
+        values = ((option, getattr(self, option.name)) for option in _options(kind))
         return {option.name: value for option, value in values if _ADDED not in option.metadata or value != option.default}
 
 
@@ -155,7 +160,7 @@ class RunSpec:
 
     def _shared(self) -> dict[str, Any]:
         """Plain data that share ``options`` and ``task_options`` with the spec."""
-        data = {option.name: getattr(self, option.name) for option in fields(self)}  # asdict takes several times as long
+        data = {option.name: getattr(self, option.name) for option in _options(RunSpec)}  # asdict takes several times as long
         return data | {"model": self.model.to_dict(), "budget": self.budget.to_dict()}
 
     @classmethod

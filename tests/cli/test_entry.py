@@ -91,7 +91,6 @@ def fails(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["measure", "--plugin=./mine.py"], "write plugin=./mine.py"),
         (["list", "--plugin", "nosuch.py"], "there is no file nosuch.py"),
         (["run", "plugin=nosuch.py"], "there is no file nosuch.py"),
-        (["analyze", "spectrum", "--model", "timm/test_vit"], "--weights random analyzes random ones"),
     ],
 )
 def test_a_mistake_is_one_line_with_what_to_write(words, message, tmp_path, monkeypatch, capsys):

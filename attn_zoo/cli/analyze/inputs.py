@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from attn_zoo.analysis.captured import attention_inputs
 from attn_zoo.analysis.inputs import AttentionInputs, gather, random_inputs
 from attn_zoo.analysis.sources import WEIGHTS, Request, Subject, load_subject
-from attn_zoo.cli.progress import tracked
+from attn_zoo.cli.progress import Work, tracked
 from attn_zoo.contract import UnsupportedError
 
 MODELS = (
@@ -49,9 +48,9 @@ def request_of(parsed: argparse.Namespace, model: str) -> Request:
 
 
 def load(request: Request) -> Subject:
-    """Load a model and its input; print a line before, as importing the model's library takes seconds."""
-    print(f"loading {request.model}", file=sys.stderr, flush=True)
-    return load_subject(request)
+    """Load a model and its input, with progress, as importing the model's library may take seconds."""
+    with Work(f"loading {request.model}"):
+        return load_subject(request)
 
 
 def inputs_of(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[str, Any]]:

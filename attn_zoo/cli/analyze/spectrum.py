@@ -9,7 +9,7 @@ from typing import Any
 
 from attn_zoo.analysis import Spectrum, SpectrumAverage, attention_matrices, default_index
 from attn_zoo.analysis.plot import plot_spectrum
-from attn_zoo.analysis.sources import Request, Subject
+from attn_zoo.analysis.sources import Subject
 from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, load, request_of
 from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, deliver
 from attn_zoo.cli.progress import tracked
@@ -40,13 +40,15 @@ def _spectrum(parsed: argparse.Namespace) -> int:
     if parsed.index is not None and (parsed.index < 1 or (parsed.length is not None and parsed.index > parsed.length)):
         raise ValueError(f"--index counts singular values, so it lies in 1 to --length; got {parsed.index}")
     request = request_of(parsed, parsed.model)
-    if request.weights == "auto" and request.model.startswith(("timm/", "task/")):  # known before the model is loaded
-        raise _random_weights(request)
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)
     subject = load(request)
     if not subject.trained and request.weights != "random":
-        raise _random_weights(request)
+        fetched = "--weights pretrained downloads trained ones, and " if request.model.startswith("timm/") else ""
+        raise ValueError(
+            f"{request.model} has random weights, whose attention is almost uniform and so of rank one; {fetched}"
+            "--weights random analyzes random ones"
+        )
     spectrum = measure_spectrum(subject, parsed.index)
     index = default_index(spectrum.rank) if parsed.index is None else parsed.index
     found = summary(spectrum, index, subject)
@@ -54,14 +56,6 @@ def _spectrum(parsed: argparse.Namespace) -> int:
     draw = partial(plot_spectrum, spectrum, index, title=title, log_index=parsed.log_index)
     texts = {"spectrum.csv": _curves(spectrum), "spectrum.json": as_json(found)}
     return deliver(parsed, spectrum_table(found, parsed.format), texts, draw)
-
-
-def _random_weights(request: Request) -> ValueError:
-    fetched = "--weights pretrained downloads trained ones, and " if request.model.startswith("timm/") else ""
-    return ValueError(
-        f"{request.model} has random weights, whose attention is almost uniform and so of rank one; {fetched}"
-        "--weights random analyzes random ones"
-    )
 
 
 def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
