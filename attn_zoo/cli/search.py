@@ -133,7 +133,11 @@ def _space(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, gi
     for key in space:
         _refuse_unsearchable(key, base.attention)
     if not space:
-        raise ValueError("nothing is left to search; give a range, such as 'budget.learning_rate=tag(log,interval(0.0001,0.01))'")
+        fixed = " and ".join(str(named[key].input_line) for key in usual)
+        raise ValueError(
+            f"nothing is left to search with {fixed}; leave that out, or give a range, such as "
+            "'budget.learning_rate=tag(log,interval(0.0001,0.01))'"
+        )
     return {key: "".join(text.split()) for key, text in space.items()}  # equal sweeps have equal text, however spaced
 
 

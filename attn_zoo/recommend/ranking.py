@@ -77,7 +77,7 @@ class Recommendation:
 
     def at_deciding(self, attention: str) -> list[Judgement]:
         """Judgements of a candidate at the tasks that the answer rests on."""
-        deciding = {name for name, _ in self.answer.spoken}
+        deciding = {name for name, _ in self.answer.evidence}
         return [one for one in self.judged.get(attention, ()) if one.ability.name in deciding]
 
     def untried(self) -> tuple[Candidate, list[Ability]] | None:

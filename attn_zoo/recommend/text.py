@@ -90,7 +90,7 @@ def _softmax(found: Recommendation) -> Iterator[str]:
     elif found.required.trained:
         yield "No command measures that: attn-zoo transplant judges only bidirectional encoders."
     else:
-        lost = "All candidates have lost, but your" if found.answer.spoken else "Your"
+        lost = "All candidates have lost, but your" if found.answer.evidence else "Your"
         yield f"{lost} own task could change the answer; run this, then recommend with --records runs --task NAME:"
         yield f"  attn-zoo run -m task=NAME attention={BASELINE},{CONTROL},{near.attention if near else 'linear'} seed=1,2,3"
 
@@ -102,9 +102,9 @@ def _why_softmax(found: Recommendation) -> str:
         return f"{one.label} is as good but takes {_milliseconds(found, one)} here, softmax {_milliseconds(found, found.softmax)}"
     if not others:
         return "no other mechanism meets these requirements"
-    if not answer.spoken and found.required.trained:
+    if not answer.evidence and found.required.trained:
         return "no transplant into a trained model of this kind is recorded"
-    if not answer.spoken:
+    if not answer.evidence:
         return f"no records of {listed(answer.missing)}" if answer.missing else "no recorded task says anything about mechanisms"
     if not answer.compared:
         return f"none of {others} other mechanisms was run with {SEEDS_NEEDED} seeds at {_deciding(found)}"
@@ -113,25 +113,25 @@ def _why_softmax(found: Recommendation) -> str:
 
 def _deciding(found: Recommendation, clause: str = " that decide") -> str:
     """Phrase for the deciding tasks: ``all 4 tasks`` with a clause after it, or the name of the only one."""
-    spoken = found.answer.spoken
-    if len(spoken) == 1:
-        return spoken[0][0]
-    return f"all {len(spoken)} {'qualities' if found.required.trained else 'tasks'}{clause}"
+    evidence = found.answer.evidence
+    if len(evidence) == 1:
+        return evidence[0][0]
+    return f"all {len(evidence)} {'qualities' if found.required.trained else 'tasks'}{clause}"
 
 
 def _doubts(found: Recommendation) -> Iterator[str]:
     required, taken = found.required, found.taken
-    spoken = {name for name, _ in found.answer.spoken}
+    evidence = {name for name, _ in found.answer.evidence}
     tables = {one.ability.name: one.ability.table for every in found.judged.values() for one in every}
-    lengths = sorted({int(table.task["length"]) for name, table in tables.items() if name in spoken and table.task.get("length")})
+    lengths = sorted({int(table.task["length"]) for name, table in tables.items() if name in evidence and table.task.get("length")})
     if lengths and lengths != [required.length]:
         few = f"{lengths[0]:,}" if len(lengths) == 1 else f"{lengths[0]:,} to {lengths[-1]:,}"
         yield f"scored at {few} tokens, with sizes for that length"
-    if required.trained and found.answer.spoken:
+    if required.trained and found.answer.evidence:
         yield "measured in one sentence encoder only"
-    if required.cross and spoken:
+    if required.cross and evidence:
         yield "scored in self-attention"
-    if found.answer.missing and spoken:
+    if found.answer.missing and evidence:
         yield f"no records of {listed(found.answer.missing)}"
     if taken and taken.attention != BASELINE:
         if not found.seconds:
@@ -142,12 +142,12 @@ def _doubts(found: Recommendation) -> Iterator[str]:
         if settings:
             yield f"scored with {' and '.join(sorted(settings))}"
         yield from taken.warnings
-    yield from (f"{name} says nothing: {why}" for name, why in found.answer.silent)
+    yield from (f"{name} says nothing: {why}" for name, why in found.answer.no_evidence)
 
 
 def _evidence(found: Recommendation) -> Iterator[str]:
     yield from ("", *_wrapped(f"Required: {found.required.describe()}; at most {found.required.accept:g} points below softmax."))
-    yield from _block("Rests on", [f"{name}: {why}" for name, why in found.answer.spoken])
+    yield from _block("Rests on", [f"{name}: {why}" for name, why in found.answer.evidence])
     head = ["mechanism", "FLOPs", "state", "verdict"]
     rows = [[each.label, _share(each), _state(each), _verdict(found, each)] for each in found.candidates]
     yield from ("", f"Candidates, by FLOPs over softmax's at {found.required.length:,} tokens", "")

@@ -197,7 +197,7 @@ def test_without_another_mechanism_at_every_task_nothing_is_said_to_be_too_far()
 def test_one_that_is_no_better_than_a_control_is_not_taken_however_little_may_be_kept():
     close = [*yardsticks(softmax=(0.24, 0.25, 0.26)), *yardsticks("copying", softmax=(0.24, 0.25, 0.26))]
     found = chosen(close, both("linformer", (0.21, 0.21, 0.22), (0.21, 0.21, 0.22)))
-    assert len(found.spoken) == 2 and not found.chosen
+    assert len(found.evidence) == 2 and not found.chosen
 
 
 def test_the_nearest_is_the_one_of_least_loss_at_its_worst_task():
@@ -263,7 +263,7 @@ def test_the_tasks_of_every_need_exist_in_their_direction():
 
 def test_no_encoder_of_the_committed_transplant_is_close_enough_to_its_teacher():
     found = drop_in(TRANSPLANT, ACCEPT)
-    assert len(found.spoken) == 4 and not found.chosen and found.nearest
+    assert len(found.evidence) == 4 and not found.chosen and found.nearest
     assert found.nearest.label == "linformer projected_length=32 (init=stretches)"
     assert re.search(
         r"50 % of softmax's FLOPs at 128 tokens. Against softmax: -14\.7 ± 0\.6 points", next(answer_paragraphs(found))
@@ -284,13 +284,13 @@ def test_with_more_to_lose_the_cheapest_student_is_taken():
 def test_a_student_that_failed_at_a_seed_is_left_out():
     points = [{**p, "failed": "NaN"} if p["seed"] == 2 and p["attention"] != "uniform" else p for p in TRANSPLANT["points"]]
     found = drop_in({**TRANSPLANT, "points": points}, 25.0)
-    assert found.spoken and not found.chosen and found.nearest is None
+    assert found.evidence and not found.chosen and found.nearest is None
     assert next(answer_paragraphs(found)).startswith("Not measured yet: no mechanism besides softmax")
 
 
 def test_without_a_control_an_encoder_says_nothing():
     found = drop_in({**TRANSPLANT, "points": [p for p in TRANSPLANT["points"] if not p["control"]]}, 25.0)
-    assert not found.spoken and "no control was transplanted" in next(answer_paragraphs(found))
+    assert not found.evidence and "no control was transplanted" in next(answer_paragraphs(found))
 
 
 def test_many_mechanisms_on_many_tasks_are_told_alike_in_both_forms():

@@ -99,7 +99,6 @@ class Reformer(RedrawnAttention[Options]):
 
     rotations: Float[Tensor, "heads rounds head_dim rotations"]
     drawn = "rotations"
-    redraw_hashes = RedrawnAttention.redraw
 
     def draw(self) -> Tensor:
         """Draw Gaussian directions, enough for the largest number of buckets."""

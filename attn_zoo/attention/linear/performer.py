@@ -100,7 +100,6 @@ class Performer(RedrawnAttention[Options]):
     directions: Float[Tensor, "features head_dim"]
     saturates = (("features", "are no fewer than the {n} keys: a query's features are as many as the weights they stand for"),)
     drawn = "directions"
-    redraw_features = RedrawnAttention.redraw
 
     def draw(self) -> Tensor:
         """Draw ω, shared by all heads."""

@@ -29,7 +29,7 @@ class Ability:
     table: Table
     rows: Mapping[str, Row]
     """Row with the best validation score of each attention."""
-    silent: str | None
+    no_evidence: str | None
     """Reason why the task says nothing about mechanisms; None where it does."""
 
     @property

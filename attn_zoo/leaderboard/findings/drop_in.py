@@ -45,32 +45,32 @@ def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collecti
         )
     points = [p for p in found["points"] if candidates is None or p["control"] or p["attention"] in candidates]
     students, controls = _students(points, control=False), _students(points, control=True)
-    spoken, silent, judged = [], [], []
+    evidence, no_evidence, judged = [], [], []
     best = {name: _best(controls, name) for name in _QUALITIES if found["reference"].get(name) is not None}
     for name, control in best.items():
         if control is not None and _above(estimate([found["reference"][name] - score for score in control.values()])):
-            spoken.append(name)
+            evidence.append(name)
         else:
             said = "no control was transplanted" if control is None else "the teacher is no better than the best control"
-            silent.append((_QUALITIES[name][0], said))
+            no_evidence.append((_QUALITIES[name][0], said))
     for label, (point, row) in students.items():
-        gains = tuple(_gains(row, found["reference"], spoken))
-        if spoken and len(gains) == len(spoken) and _share(point) < 1:
+        gains = tuple(_gains(row, found["reference"], evidence))
+        if evidence and len(gains) == len(evidence) and _share(point) < 1:
             choice = Choice(
                 label,
                 gains,
                 f"{100 * _share(point):.3g} % of softmax's FLOPs at {found['setting']['length']:,} tokens",
                 point["attention"],
             )
-            beyond = all(_above(paired(_scores(row, name), best[name] or {})) for name in spoken)
+            beyond = all(_above(paired(_scores(row, name), best[name] or {})) for name in evidence)
             judged.append((_share(point), choice, beyond))
     judged.sort(key=lambda one: (one[0], -one[1].worst))
     good = [choice for _, choice, beyond in judged if beyond and choice.worst > -accept]
     return Answer(
         title=TITLE,
         direction="",
-        spoken=tuple(_QUALITIES[name] for name in spoken),
-        silent=tuple(silent),
+        evidence=tuple(_QUALITIES[name] for name in evidence),
+        no_evidence=tuple(no_evidence),
         compared=any(len(row) >= SEEDS_NEEDED for _, row in students.values()),
         missing=(),
         chosen=tuple(good),
@@ -108,9 +108,9 @@ def _above(margin: Estimate | None) -> bool:
     return margin is not None and margin.count >= SEEDS_NEEDED and margin.low > 0
 
 
-def _gains(row: _Row, reference: Mapping[str, float], spoken: Sequence[str]) -> Iterator[Gain]:
+def _gains(row: _Row, reference: Mapping[str, float], evidence: Sequence[str]) -> Iterator[Gain]:
     """Gain over the teacher in points; the scores of the teacher are the same for all seeds."""
-    for name in spoken:
+    for name in evidence:
         amount = estimate([100 * (score - reference[name]) for score in _scores(row, name).values()])
         if amount is not None and amount.count >= SEEDS_NEEDED:
             yield Gain(_QUALITIES[name][0], amount, "points")

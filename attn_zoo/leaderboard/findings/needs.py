@@ -120,9 +120,9 @@ class Answer:
     title: str
     direction: str
     """``read both ways`` or ``causal`` where a need is answered for both; else empty."""
-    spoken: tuple[tuple[str, str], ...]
+    evidence: tuple[tuple[str, str], ...]
     """Abilities that are evidence, each with the reason."""
-    silent: tuple[tuple[str, str], ...]
+    no_evidence: tuple[tuple[str, str], ...]
     """Recorded abilities that are no evidence, each with the reason."""
     compared: bool
     """True if a mechanism other than softmax has enough seeds at all abilities that are evidence."""
@@ -159,10 +159,10 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
         priced: cost of each candidate; by default as recorded, at 4,096 tokens.
     """
     ours = [(ability, _no_evidence(ability)) for ability in abilities if ability.causal == causal and _key(ability) in need.tasks]
-    speaking = [ability for ability, why in ours if why is None]
+    evidence = [ability for ability, why in ours if why is None]
     found, compared = [], False
-    for name in {name for ability in speaking for name, row in ability.rows.items() if not row.control} - {BASELINE}:
-        spent, judgements = priced(name, speaking), [judge(ability, name, accept) for ability in speaking]
+    for name in {name for ability in evidence for name, row in ability.rows.items() if not row.control} - {BASELINE}:
+        spent, judgements = priced(name, evidence), [judge(ability, name, accept) for ability in evidence]
         if spent is None:
             continue
         compared |= _are_judged(judgements)
@@ -175,8 +175,8 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
     return Answer(
         title=need.title,
         direction="",
-        spoken=tuple((ability.name, need.tasks[_key(ability)]) for ability in speaking),
-        silent=tuple((ability.name, why) for ability, why in ours if why is not None),
+        evidence=tuple((ability.name, need.tasks[_key(ability)]) for ability in evidence),
+        no_evidence=tuple((ability.name, why) for ability, why in ours if why is not None),
         compared=compared,
         missing=tuple(key[0] for key in need.tasks if key[1] == causal and key not in recorded),
         chosen=tuple(good),
@@ -190,8 +190,8 @@ def _key(ability: Ability) -> tuple[str, bool]:
 
 def _no_evidence(ability: Ability) -> str | None:
     """Reason why an ability cannot show a loss against softmax; None where it can."""
-    if ability.silent:
-        return ability.silent
+    if ability.no_evidence:
+        return ability.no_evidence
     reasons = {
         "above controls": None,
         "not run": "softmax was not run",

@@ -28,12 +28,12 @@ def ability_sentence(ability: Ability) -> str:
     told += [f"chance {100 * table.chance:.1f} %"] if table.chance is not None and unit(table) else []
     length = f"{table.task['length']} positions, " if table.task["length"] else ""
     said = f"{ability.name}: {', '.join(told)}; {length}{_seeds(list(ability.rows.values()))}."
-    return f"{said} This says nothing about mechanisms: {ability.silent}." if ability.silent else said
+    return f"{said} This says nothing about mechanisms: {ability.no_evidence}." if ability.no_evidence else said
 
 
 def mechanism_sentences(attention: str, abilities: Sequence[Ability], accept: float) -> list[str]:
     """Sentences on the strengths, weaknesses and cost of a mechanism, and on tasks that were not judged."""
-    judged = [judge(ability, attention, accept) for ability in abilities if not ability.silent]
+    judged = [judge(ability, attention, accept) for ability in abilities if not ability.no_evidence]
     if not judged:
         return ["No measured task says anything about it.", _cost(attention, abilities)]
     said = [_strengths(attention, judged), _weaknesses(attention, judged), _cost(attention, abilities)]
@@ -106,7 +106,7 @@ def _clauses(judged: Sequence[Judgement], kinds: Sequence[Kind]) -> Iterator[str
 def answer_paragraphs(answer: Answer) -> Iterator[str]:
     """Yield paragraphs on the choice for a need and its loss, then on the evidence."""
     head = f"{answer.direction.capitalize()}. " if answer.direction else ""
-    if not answer.spoken:
+    if not answer.evidence:
         yield f"{head}Not measured yet: {_unmeasured(answer)}."
         return
     if answer.chosen:
@@ -119,15 +119,15 @@ def answer_paragraphs(answer: Answer) -> Iterator[str]:
     else:
         near = f" The nearest is {_choice(answer.nearest)}." if answer.nearest else ""
         yield f"{head}{NOTHING}.{near}"
-    rests = "; ".join(f"{name} (because {why})" for name, why in answer.spoken)
-    left_out = [f"{name} ({why})" for name, why in answer.silent]
+    rests = "; ".join(f"{name} (because {why})" for name, why in answer.evidence)
+    left_out = [f"{name} ({why})" for name, why in answer.no_evidence]
     beside = f" Left out: {', '.join(left_out)}." if left_out else ""
     beside += f" These records lack {', '.join(answer.missing)}." if answer.missing else ""
     yield f"This rests on {rests}.{beside}"
 
 
 def _unmeasured(answer: Answer) -> str:
-    told = [f"{name} says nothing about it ({why})" for name, why in answer.silent]
+    told = [f"{name} says nothing about it ({why})" for name, why in answer.no_evidence]
     told += [f"no records of {', '.join(answer.missing)}"] if answer.missing else []
     return "; ".join(told) or "attn-zoo transplant measures it, and none of its files was given"
 
