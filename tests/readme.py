@@ -75,13 +75,11 @@ PAGES = {
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
     ROOT / "docs" / "linformer.md": ("projections", "figure3_pilot", "figure3", "table2", "table2_published", "late", "limits"),
-    ROOT / "docs" / "profile.md": ("separation", "left", "settings", "bare", "photographs", "equal_time"),
+    ROOT / "docs" / "profile.md": ("separation", "left", "settings", "bare", "photographs", "equal_time", "half_hour"),
     ROOT / "docs" / "findings.md": ("findings",),
     ROOT / "docs" / "recommend.md": ("recommend",),
 }
 """Files with generated tables, and the names of the tables of each."""
-MINUTES = (1, 2, 3)
-"""Times of the table ``equal_time``."""
 FIGURE3 = ROOT / "results" / "linformer_figure3.svg"
 """Picture above the table ``figure3``; exists if its runs are recorded."""
 CURVES = ROOT / "results" / "curves.svg"
@@ -132,7 +130,8 @@ def tables() -> dict[str, str]:
         "settings": each_seed(boards_of("curves"), by_label=True),
         "bare": two_arms(),
         "photographs": photographs(),
-        "equal_time": equal_times(),
+        "equal_time": equal_times("equal_time", (1, 2, 3)),
+        "half_hour": equal_times("equal_time_half_hour", (5, 15, 30)),
         "separation": separation("profile"),
         "left": separation("profile_left"),
     }
@@ -243,26 +242,22 @@ def photographs() -> str:
     return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=["left", "left", "right", "right", "right"])
 
 
-def equal_times() -> str:
-    """Best validation accuracy of each seed after each minute of ``experiment=equal_time``, with rate and steps of the row."""
-    runs = sorted((record for record in records_in("equal_time") if not record.is_trial), key=lambda record: record.spec.seed)
-    (table,) = leaderboard_tables(runs)
+def equal_times(folder: str, minutes: Sequence[int]) -> str:
+    """Best validation accuracy of each seed after some minutes, with rate and steps; a dash where a row was trained for less."""
+    runs = sorted((record for record in records_in(folder) if not record.is_trial), key=lambda record: record.spec.seed)
     rows = []
-    for row in table.rows:
-        own = [record for record in runs if record.spec.attention == row.attention]
-        after = [", ".join(f"{100 * best_until(record, 60 * minute):.0f}" for record in own) for minute in MINUTES]
-        rate, steps = row.provenance.tuned["budget.learning_rate"], mean(record.curve[-1]["step"] for record in own)
-        rows.append(
-            [
-                name_of(row),
-                f"{rate:g}",
-                f"{steps:,.0f}",
-                *after,
-                ", ".join(map(steps_to_90, own)),
-                score(row, table),
+    for table in leaderboard_tables(runs):
+        for row in table.rows:
+            own = [record for record in runs if record.spec.attention == row.attention]
+            budget = own[0].spec.budget
+            after = [
+                "-" if budget.seconds < 60 * minute else ", ".join(f"{100 * best_until(record, 60 * minute):.0f}" for record in own)
+                for minute in minutes
             ]
-        )
-    head = ["row", "rate", "steps", *(f"{minute} min (%)" for minute in MINUTES), "steps to 90 %", "test (%)"]
+            steps = mean(record.curve[-1]["step"] for record in own)
+            steps_90 = ", ".join(map(steps_to_90, own))
+            rows.append([name_of(row), f"{budget.learning_rate:g}", f"{steps:,.0f}", *after, steps_90, score(row, table)])
+    head = ["row", "rate", "steps", *(f"{minute} min (%)" for minute in minutes), "steps to 90 %", "test (%)"]
     return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=["left", *["right"] * (len(head) - 1)])
 
 

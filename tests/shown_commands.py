@@ -111,6 +111,8 @@ def _small(words: list[str]) -> list[str]:
             return _with(words, {**FIGURE3, **{key: RUN[key] for key in RUN if key != "level"}, "weights.after": "[0,3]"})
         if experiment == "equal_time":
             return _with(words, {**TIMED, **{key: RUN[key] for key in RUN if key not in ("level", "seed")}, **TUNE})
+        if experiment == "equal_time_half_hour":
+            return _with(words, {**TIMED, **{key: RUN[key] for key in RUN if key != "level"}})
         if experiment is not None and experiment.startswith("linformer_figure3"):
             return _with(words, {**FIGURE3, **{key: RUN[key] for key in RUN if key != "level"}})
         sizes = {key: value for key, value in RUN.items() if not (key.startswith("model.") and "model.backbone=" in "".join(words))}
