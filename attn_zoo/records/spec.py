@@ -30,7 +30,7 @@ def _added_later(default: Any) -> Any:
 
 
 @cache
-def _options(kind: Any) -> tuple[Field[Any], ...]:
+def _fields_of(kind: Any) -> tuple[Field[Any], ...]:
     """Fields of a dataclass; kept, as each record of a table asks for them."""
     return fields(kind)
 
@@ -42,8 +42,8 @@ class _Part:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; fields added after the first records are omitted at their defaults."""
-        kind: Any = type(self)
-        values = ((option, getattr(self, option.name)) for option in _options(kind))
+        kind: Any = type(self)  # mypy does not see that a class is hashable
+        values = ((option, getattr(self, option.name)) for option in _fields_of(kind))
         return {option.name: value for option, value in values if _ADDED not in option.metadata or value != option.default}
 
 
@@ -160,7 +160,7 @@ class RunSpec:
 
     def _shared(self) -> dict[str, Any]:
         """Plain data that share ``options`` and ``task_options`` with the spec."""
-        data = {option.name: getattr(self, option.name) for option in _options(RunSpec)}  # asdict takes several times as long
+        data = {option.name: getattr(self, option.name) for option in _fields_of(RunSpec)}  # asdict takes several times as long
         return data | {"model": self.model.to_dict(), "budget": self.budget.to_dict()}
 
     @classmethod

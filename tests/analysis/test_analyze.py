@@ -162,7 +162,8 @@ def test_bad_input_is_refused_in_words(words, message, tmp_path, capsys, monkeyp
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blocked").write_text("a file", encoding="utf-8")
     assert analyze(*words) == 2
-    assert message in capsys.readouterr().err.splitlines()[-1], "progress of loading may come before"
+    *progress, said = capsys.readouterr().err.splitlines()
+    assert message in said and all(line.startswith("loading ") for line in progress), "one line, after progress at most"
 
 
 def test_text_that_is_too_short_and_lengths_that_are_too_long(folder, text, capsys):
