@@ -18,11 +18,12 @@ from attn_zoo.cli.config import Settings, locations_from, settings_from, spec_fr
 from attn_zoo.cli.job import Job
 from attn_zoo.cli.launch import check_launch, kind_of
 from attn_zoo.cli.overrides import parse, parse_overrides, unfold_row
+from attn_zoo.cli.progress import tracked
 from attn_zoo.cli.search import Study, study_of
 from attn_zoo.records import RunSpec, Store
 from attn_zoo.records.tuning import trials_of
 from attn_zoo.registry import build_task, task_card
-from attn_zoo.runner.processes import started_together
+from attn_zoo.runner.processes import speaks, started_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,13 @@ class Plan:
             ValueError: the data cannot be split as the options ask.
         """
         wanted = [Job(self.study.base, self.study.locations)] if self.study else self.left()
-        seen: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = []
+        data: list[tuple[str, Mapping[str, Any]]] = []
         for job in wanted:
-            data = (job.spec.task, job.spec.task_options, job.locations)
-            if task_card(job.spec.task).locations and data not in seen:
-                seen.append(data)
-                build_task(job.spec.task, **job.spec.task_options, **job.locations).examples("test")
+            one = (job.spec.task, {**job.spec.task_options, **job.locations})
+            if task_card(job.spec.task).locations and one not in data:
+                data.append(one)
+        for task, options in tracked(data, "reading data") if data and speaks() else data:
+            build_task(task, **options).examples("test")
 
     def announcement(self) -> str:
         """Line that announces the runs or trials to do, and the folder of their records."""

@@ -38,3 +38,10 @@ def test_long_work_shows_a_bar_without_a_loss_that_is_no_number(tmp_path):
     found = shown(f"run attention=softmax {SMALL}", tmp_path)
     assert_fits(found)
     assert "/200" in found.text and "loss 2." in found.text and "nan" not in found.text
+
+
+@pytest.mark.process
+def test_reading_data_shows_a_bar(tmp_path):
+    found = shown("run attention=none task=listops level=smoke budget.steps=2 model.dim=16 model.heads=2 report=false", tmp_path)
+    assert_fits(found)
+    assert found.lines[0].startswith("reading data ") and "0/1" in found.lines[0]
