@@ -25,6 +25,7 @@ from pathlib import Path
 
 import psutil
 from forked import CONTEXT, run_command
+from patience import HANG, within
 from rich.cells import cell_len
 
 from attn_zoo.terminal import COLUMNS
@@ -34,8 +35,6 @@ SOON = 10.0
 """Largest silence before the first output, in seconds."""
 SILENCE = 30.0
 """Largest silence between outputs, in seconds."""
-LONGEST = 900.0
-"""Wall-clock seconds after which a command is killed."""
 _ESCAPE = re.compile(rb"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[()][A-B0-9])")
 
 
@@ -131,7 +130,7 @@ def _read(terminal: int, pid: int) -> tuple[list[float], bytes]:
     started = time.monotonic()
     gaps, shown = [], b""
     clock, work = started, 0.0
-    while time.monotonic() - started < LONGEST:
+    while time.monotonic() - started < HANG:
         ready, _, _ = select.select([terminal], [], [], 1.0)
         used = max(work, processor_seconds(pid))
         if not ready:
@@ -144,7 +143,7 @@ def _read(terminal: int, pid: int) -> tuple[list[float], bytes]:
         clock, work, shown = time.monotonic(), used, shown + part
         if not part:
             return gaps, shown
-    raise TimeoutError(f"not done after {LONGEST:g} s; it showed\n{shown.decode(errors='replace')[-2000:]}")
+    raise TimeoutError(f"not done after {HANG:g} s; it showed\n{shown.decode(errors='replace')[-2000:]}")
 
 
 def processor_seconds(pid: int) -> float:
@@ -164,5 +163,5 @@ def assert_fits(shown: Shown, *statuses: int) -> None:
     assert shown.status in (statuses or (0,)), f"status {shown.status}\n{shown.text}"
     wide = [line for line in shown.lines if cell_len(line) > COLUMNS]
     assert not wide, "\n".join(wide)
-    assert shown.first <= SOON, f"nothing for {shown.first:.1f} s\n{shown.text}"
-    assert shown.silence <= SILENCE, f"nothing for {shown.silence:.1f} s in between\n{shown.text}"
+    assert within(shown.first, SOON), f"nothing for {shown.first:.1f} s\n{shown.text}"
+    assert within(shown.silence, SILENCE), f"nothing for {shown.silence:.1f} s in between\n{shown.text}"

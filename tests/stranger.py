@@ -8,6 +8,8 @@ import sysconfig
 import venv
 from pathlib import Path
 
+from patience import HANG
+
 PROGRAMS = {
     "attn-zoo": "from attn_zoo.cli import main\nsys.exit(main())",
     "pip": "import runpy\nrunpy.run_module('pip', run_name='__main__', alter_sys=True)",
@@ -42,6 +44,6 @@ def run(*command: str | Path, cwd: Path, programs: Path | None = None) -> subpro
         capture_output=True,
         text=True,
         env={**settings, **OFFLINE, "PATH": path},
-        timeout=300,
+        timeout=HANG,
         check=False,
     )

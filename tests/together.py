@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from forked import CONTEXT
+from patience import HANG
 from torch import Tensor
 
 
@@ -69,7 +70,7 @@ def together(count: int, function: Callable[..., Any], *arguments: Any) -> list[
         processes.append(process)
     found = []
     for end in ends:
-        assert end.poll(180), "processes wait for each other"
+        assert end.poll(HANG), "processes wait for each other"
         found.append(end.recv())
     for process in processes:
         process.join(60)
@@ -80,11 +81,11 @@ def together(count: int, function: Callable[..., Any], *arguments: Any) -> list[
 
 
 def launched(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a launcher with its arguments as a module of this Python; after 180 s it is terminated together with its processes."""
+    """Run a launcher with its arguments as a module of this Python; one that hangs is terminated together with its processes."""
     command = [sys.executable, "-m", *words]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
         try:
-            out, errors = launcher.communicate(timeout=180)
+            out, errors = launcher.communicate(timeout=HANG)
         except subprocess.TimeoutExpired:
             launcher.terminate()  # the launcher passes SIGTERM on; a kill would leave its processes running
             raise

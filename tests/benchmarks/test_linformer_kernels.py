@@ -17,6 +17,7 @@ import triton.testing
 from kernel_checks import Problem, check
 from kernel_report import STATED, Cell, Report
 from linformer_kernels import SETTINGS, main, measure, step, time_cell
+from patience import HANG
 
 from attn_zoo.kernels.linformer import linformer_attention, project_sequence
 
@@ -170,7 +171,7 @@ def test_results_in_the_interpreter_from_end_to_end(tmp_path):
     file = tmp_path / "found.json"
     command = [sys.executable, str(ROOT / "benchmarks" / "linformer_kernels.py"), str(file), "--device", "interpreter"]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(file.read_text(encoding="utf-8"))
     setting = SETTINGS["interpreter"]

@@ -6,6 +6,7 @@ import re
 import time
 
 import pytest
+from patience import HANG
 
 from attn_zoo.cli import progress
 from attn_zoo.cli.progress import RunProgress, Work, tracked
@@ -17,12 +18,23 @@ def hasty(monkeypatch):
     monkeypatch.setattr(progress, "FIRST", 0.025)
 
 
+def until_printed(capsys, words: str, times: int = 1) -> str:
+    """Errors printed until they hold the words so many times."""
+    printed, until = "", time.monotonic() + HANG
+    while printed.count(words) < times:
+        assert time.monotonic() < until, printed
+        time.sleep(0.01)
+        printed += capsys.readouterr().err
+    return printed
+
+
 def test_without_a_terminal_a_line_comes_now_and_then_and_none_for_quick_work(hasty, capsys):
+    begun = time.monotonic()
     with Work("growth", 4, first=0.02) as work:
         work.update(note="softmax at 64")
-        time.sleep(0.3)
-    lines = capsys.readouterr().err.splitlines()
-    assert 2 <= len(lines) <= 10
+        printed = until_printed(capsys, "\n", times=2)
+    lines = printed.splitlines()
+    assert 2 <= len(lines) <= (time.monotonic() - begun) / progress.EVERY + 2
     assert all(re.fullmatch(r"growth: 1 of 4, softmax at 64, \d+ s, about \d+ s left", line) for line in lines)
     with Work("quick", 4) as work:
         work.update()
@@ -32,12 +44,10 @@ def test_without_a_terminal_a_line_comes_now_and_then_and_none_for_quick_work(ha
 def test_a_line_has_at_most_a_hundred_columns_and_no_loss_before_the_first_step(hasty, capsys):
     run = RunProgress()
     run.start("linformer on digits, seed 1", 600)
-    time.sleep(0.15)
-    assert "nan" not in (before := capsys.readouterr().err) and "loss" not in before and "of 600" in before
+    assert "nan" not in (before := until_printed(capsys, "of 600")) and "loss" not in before
     run.advance(50, 1.25, 0.5)
-    time.sleep(0.15)
+    assert until_printed(capsys, "50 of 600, loss 1.250, valid 50.0 %")
     run.stop()
-    assert "50 of 600, loss 1.250, valid 50.0 %" in capsys.readouterr().err
     assert len(Work("a" * 300).line()) == 100
 
 

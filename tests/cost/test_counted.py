@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from patience import within
 from torch import Tensor
 
 from attn_zoo import attentions, registry
@@ -201,11 +202,11 @@ def test_cuda_kernels_are_counted_by_formula_only():
 
 
 def test_lengths_that_no_machine_could_run_take_no_time():
-    started = time.perf_counter()
+    started = time.process_time()
     counted = count("block", "softmax", {}, At(2**20, 256, 4))
     assert counted.disagreements() == {}
     assert (counted.shown("activation_bytes") or 0) > 2**44, "the weights alone are 16 TiB"
-    assert time.perf_counter() - started < 10
+    assert within(time.process_time() - started, 10)
 
 
 def test_what_is_dropped_again_is_not_kept():
@@ -294,7 +295,7 @@ def test_card_that_states_little_and_needs_numbers(monkeypatch):
 def test_command_counts_to_the_longest_lengths_without_a_device(tmp_path, capsys):
     output = tmp_path / "counted.json"
     words = ["experiment=counted", "attentions=[softmax:sdpa,linformer,reformer]", "lengths=[512,65536]", "causal=true"]
-    assert main(["measure", *words, f"output={output}"]) == 0
+    assert main(["measure", *words, "seconds=6000", f"output={output}"]) == 0
     out = capsys.readouterr().out
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "| softmax:sdpa | 268 M (1×) | 4.40 T (1×) |" in lines
@@ -327,12 +328,12 @@ def test_a_slow_first_count_leaves_no_length_out(tmp_path, capsys, monkeypatch):
     def slow_at_first(level, subject, *sizes):
         if subject.attention not in seen:
             seen.add(subject.attention)
-            time.sleep(1.0)  # imports of a new process, which 128 times the length would take 64 s at this rate
+            time.sleep(1.0)  # imports of a new process, so that 128 times the length would take 128 s
         return count_level(level, subject, *sizes)
 
     monkeypatch.setattr(counted_experiment, "count_level", slow_at_first)
-    words = ["measure", "experiment=counted", "attentions=[linformer]", "lengths=[512,65536]", f"output={tmp_path / 'c.json'}"]
-    assert main(words) == 0
+    words = ["measure", "experiment=counted", "attentions=[linformer]", "lengths=[512,65536]", "seconds=100"]
+    assert main([*words, f"output={tmp_path / 'c.json'}"]) == 0
     assert seen == {"softmax", "linformer"} and "no time left" not in capsys.readouterr().out
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import page_blocks
 import pytest
 from page_blocks import OUTPUT, PARSED, RUN, blocks, front_matter
+from patience import HANG
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -44,7 +45,7 @@ def follow(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     command = [sys.executable, "-P", page_blocks.__file__, str(page)]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=HANG, check=False)
 
 
 @pytest.mark.parametrize("page", RUN_HERE, ids=names)

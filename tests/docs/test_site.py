@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
 from page_blocks import blocks
+from patience import HANG
 
 from attn_zoo import registry
 from attn_zoo.cli.config import store_groups
@@ -30,7 +31,7 @@ DOCS = ROOT / "docs"
 def build(docs: Path, into: Path) -> subprocess.CompletedProcess[str]:
     """Build the site with Sphinx; every warning is an error, and unresolved references are warnings."""
     command = [sys.executable, "-P", "-m", "sphinx", "-W", "--keep-going", "-n", "-q", str(docs), str(into)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
 
 
 def test_it_is_built_and_whole(tmp_path):

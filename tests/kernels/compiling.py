@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import triton
+from patience import HANG
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -83,7 +84,7 @@ def reports_of(program: str, *arguments: str) -> list[dict[str, Any]]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-W", "ignore", "-m", f"kernels.{program}", *arguments]
     folder = Path(__file__).parent.parent
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=600, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=HANG, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -191,9 +191,9 @@ def test_filters_and_empty_folders(tmp_path):
 
 def test_ten_thousand_records_are_a_table_soon():
     records = [make_record(f"a{n % 50}", f"t{n % 4}", n // 200, test=0.5 + n % 7 / 100) for n in range(10_000)]
-    started = time.perf_counter()
+    started = time.process_time()
     assert len(render(tables(records), "terminal")) > 1000
-    assert time.perf_counter() - started < 10, "half a second here; ten times the target even on a busy machine is a defect"
+    assert time.process_time() - started < 10, "half a second here; ten times the target even on a busy machine is a defect"
 
 
 def test_a_metric_of_which_less_is_better_is_ranked_and_shown_as_it_is():

@@ -289,7 +289,7 @@ def cases() -> dict[str, Callable[[dist.ProcessGroup], dict[str, Any]]]:
 
 def run() -> dict[int, dict[str, Any]]:
     """Run all cases in one of four processes; return their results by the number of processes that share the sequence."""
-    patience = timedelta(seconds=60)  # timeout for processes that failed and never arrive
+    patience = timedelta(seconds=300)  # timeout for processes that failed and never arrive
     dist.init_process_group("gloo", timeout=patience)
     pairs = [dist.new_group(ranks, timeout=patience) for ranks in ([0, 1], [2, 3])]
     groups = {4: dist.group.WORLD, 2: pairs[dist.get_rank() // 2]}

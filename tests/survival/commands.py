@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from forked import CONTEXT, run_command
+from patience import HANG
 
 _CAPABILITIES_V3 = 0x20080522
 _DAC_OVERRIDE = 1
@@ -56,7 +57,7 @@ class Command:
 
     def wait_to_hear(self) -> None:
         """Wait until it prints something or ends."""
-        assert self._out.poll(120), "waited in vain"
+        assert self._out.poll(HANG), "waited in vain"
 
     @property
     def alive(self) -> bool:
@@ -64,7 +65,7 @@ class Command:
 
     def wait_for(self, condition: Callable[[], Any]) -> None:
         """Wait until the condition holds or the process ends."""
-        until = time.monotonic() + 120
+        until = time.monotonic() + HANG
         while not condition() and self.alive:
             assert time.monotonic() < until, "waited in vain"
             time.sleep(0.005)
@@ -77,7 +78,7 @@ class Command:
 
     def end(self) -> tuple[int, str, str]:
         """Wait for its end, and return exit status, output and errors."""
-        self._process.join(120)
+        self._process.join(HANG)
         assert not self.alive, "it does not end"
         assert self._process.exitcode is not None
         return self._process.exitcode, _drained(self._out), _drained(self._errors)

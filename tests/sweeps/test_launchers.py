@@ -90,8 +90,7 @@ def a_worker_is_killed(folder: Path) -> Iterator[list[int]]:
     over, killed = threading.Event(), list[int]()
 
     def watch() -> None:
-        until = time.monotonic() + 120
-        while not over.is_set() and not killed and time.monotonic() < until:
+        while not over.is_set() and not killed:
             for claim in (folder / "runs").glob(".*.claim"):
                 pid = holder(claim)
                 if pid and not killed:

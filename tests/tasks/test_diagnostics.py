@@ -13,6 +13,7 @@ import torch
 from attn_zoo.tasks import copying, haystack, induction, mqar, selective
 from attn_zoo.tasks.parts import generated
 from oracles import assert_solved, everything, most_frequent
+from patience import within
 from torch import Tensor
 
 from attn_zoo import build_task, task_card
@@ -329,7 +330,7 @@ def test_the_same_bytes_on_every_machine(name):
 def test_ten_thousand_examples_take_seconds(name):
     started = time.process_time()
     build_task(name, train=8000, valid=1000, test=1000, data_seed=5).examples("train")
-    assert time.process_time() - started < 10
+    assert within(time.process_time() - started, 10)
 
 
 @pytest.mark.parametrize(
