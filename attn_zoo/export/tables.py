@@ -41,8 +41,8 @@ def _setting(found: Mapping[str, Any]) -> str:
     setting, versions = found["setting"], ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     layer = f"layers of length {setting['length']}, dim {setting['dim']}, {setting['heads']} heads, in float32 on a CPU"
     return (
-        f"In brackets, the largest difference to eager, of the largest number of its answer; up to {setting['tolerance']:g} is "
-        f"rounding. ONNX opset {setting['opset']}; {versions}; {layer}."
+        f"In brackets: the largest difference to eager's output, divided by that output's largest absolute value; up to "
+        f"{setting['tolerance']:g} is rounding. ONNX opset {setting['opset']}; {versions}; {layer}."
     )
 
 
