@@ -109,7 +109,8 @@ def _table(
     rows = [_row(found, setting, whole.chance, name in told) for (name, setting), found in members.items()]
     runs = {row.label: found for row, found in zip(rows, members.values(), strict=True)}
     rows.sort(key=lambda row: (row.control, sign * row.scores.test.mean if row.scores.test else math.inf, row.label))
-    control = next((row for row in rows if row.control and row.scores.test), None)
+    controls = sorted((row for row in rows if row.control and row.scores.test), key=lambda row: bool(row.scores.failures))
+    control = controls[0] if controls else None  # the best without failed seeds: with them the remaining seeds are the lucky ones
     softmax_flops = next((row.costs.flops_per_example for row in rows if row.attention == "softmax"), None)
     rows = [_with_margin(row, control, softmax_flops) for row in rows]
     rows, ranking = ranked(rows, higher, resolution(whole.task_card, whole.data))
@@ -142,7 +143,8 @@ def _row(members: Sequence[RunRecord], setting: str, chance: float | None, by_he
     training = counted.get("training_flops_per_example")
     training_flops = training or (None if flops is None else (1 + _BACKWARD) * float(flops))
     steady = [r for r in done if "train_seconds" in r.measured and not was_disturbed(r)]
-    seconds = _figures(r.measured["train_seconds"] + pretrain_seconds(r) for r in steady)
+    limit = first.spec.budget.seconds or math.inf  # the step in which a time limit ends is no cost
+    seconds = _figures(min(r.measured["train_seconds"], limit) + pretrain_seconds(r) for r in steady)
     return Row(
         attention=first.spec.attention,
         setting=setting,
@@ -202,7 +204,7 @@ def _with_margin(row: Row, control: Row | None, softmax_flops: int | None) -> Ro
 
 def measured_as(record: RunRecord) -> str:
     """Group of implementations whose measured costs are compared: ``auto``, or the name of the one that was asked for."""
-    return "auto" if record.spec.implementation == "auto" else str(record.implementation)
+    return "auto" if record.spec.implementation == "auto" else str(record.implementation or record.spec.implementation)
 
 
 def _parts(done: Sequence[RunRecord]) -> dict[str, Estimate]:

@@ -82,7 +82,8 @@ def flops_until(step: float, record: RunRecord, training_flops_per_example: floa
     budget, before = record.spec.budget, record.counted.get("pretraining_flops_per_example")
     if training_flops_per_example is None or (budget.pretrain_steps and before is None):
         return None
-    return budget.batch_size * (step * training_flops_per_example + budget.pretrain_steps * (before or 0))
+    examples = min(budget.batch_size, record.data.get("train", {}).get("examples", budget.batch_size))
+    return examples * (step * training_flops_per_example + budget.pretrain_steps * (before or 0))
 
 
 def _trained(
@@ -146,8 +147,7 @@ def _reached(row: Row, curves: Sequence[Sequence[Point]], budget: float | None, 
     if not all(within):
         first = max(min(curve)[0] for curve in curves)
         return entry([], f"over budget: the first validation of the slowest seed came at {spent(cost, first)}", over=True)
-    most = max(max(curve)[0] for curve in curves)
-    notes = [f"training ended at {spent(cost, most)}"] if most < budget else []
+    notes = ["spent less than the budget"] if max(max(curve)[0] for curve in curves) < budget else []
     notes += [f"{len(row.scores.failures)} of {row.scores.runs} seeds failed"] if row.scores.failures else []
     return entry([best(points, key=lambda point: point[1]) for points in within], "; ".join(notes))
 

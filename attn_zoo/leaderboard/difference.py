@@ -193,7 +193,7 @@ class _Names:
 
     def __init__(self, records: Sequence[RunRecord]) -> None:
         self._labels = {
-            key_of([row.attention, row.options, row.costs.block.measured_as]): row.label
+            key_of([row.attention, row.options, row.heads or table.model["heads"], row.costs.block.measured_as]): row.label
             for table in tables(records)
             for row in table.rows
         }
@@ -208,7 +208,7 @@ class _Names:
 
     def row(self, record: RunRecord) -> str:
         spec = record.spec
-        key = key_of([spec.attention, spec.options, measured_as(record)])
+        key = key_of([spec.attention, spec.options, spec.model.heads, measured_as(record)])
         # Where a study chose differently in A and B, the tables of both show the later choice only.
         return self._labels.get(key, f"{spec.attention} (tuned)")
 

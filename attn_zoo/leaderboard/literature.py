@@ -17,10 +17,6 @@ RULE = (
     f"confirmed or refuted where the 95 % interval of the difference, paired by seed, lies wholly on one side of 0 and "
     f"{SEEDS_NEEDED} or more seeds are shared; otherwise the verdict is 'cannot tell'"
 )
-_RULES_OF_TRAINING: Mapping[str, Mapping[str, str]] = {
-    "1.0": {"optimiser": "AdamW", "schedule": "cosine", "chosen_on": "a validation split"},
-}
-"""Rules of training that records do not state, by protocol (``attn_zoo.records.PROTOCOL``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +131,9 @@ def facts(table: Table, row: Row) -> Facts:
         weight_decay=tuned.get("budget.weight_decay", budget["weight_decay"]),
         dropout=model["dropout"],
         options=row.options,
-        **_RULES_OF_TRAINING.get(table.protocol, {}),
+        optimiser="AdamW",  # as every protocol so far
+        schedule=budget.get("schedule", "cosine"),
+        chosen_on="a validation split",
     )
 
 

@@ -46,7 +46,7 @@ def cost_of(row: Row, cost: str) -> float | None:
 
 def _on_front(row: Row, others: Sequence[Row], cost: str, sign: int) -> bool:
     mine = cost_of(row, cost)
-    if mine is None:
+    if mine is None or not comparable(row, row, cost):  # not measured, or on several machines
         return False
     score = _signed(row, sign)
     rivals = [(_signed(o, sign), cost_of(o, cost) or 0.0) for o in others if comparable(row, o, cost)]

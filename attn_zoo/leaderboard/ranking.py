@@ -54,7 +54,10 @@ def ranked(rows: Sequence[Row], higher_is_better: bool, resolution: Resolution) 
 def _no_ranks(contenders: Sequence[Row]) -> str:
     if len(contenders) < 2:
         return "no ranks, as there is only one contender"
-    shared = max(shared_seeds(a, b) for a, b in combinations(contenders, 2))
+    scored = [row for row in contenders if row.scores.seeds]
+    if len(scored) < 2:
+        return "no ranks, as fewer than two contenders have a score"
+    shared = max(shared_seeds(a, b) for a, b in combinations(scored, 2))
     if shared >= SEEDS_NEEDED:
         return "no ranks, as fewer than two contenders have a score at every seed"
     return f"no ranks with fewer than {SEEDS_NEEDED} common seeds; {SEEDS_NEEDED - shared} more needed"

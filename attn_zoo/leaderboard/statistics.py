@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -52,9 +53,15 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """Mean and Student's t interval of ``CONFIDENCE``; None where there is no value."""
+    """Mean and Student's t interval of ``CONFIDENCE``; None where there is no value.
+
+    Raises:
+        TypeError: a value is not a number.
+    """
     if not values:
         return None
+    if odd := [value for value in values if not isinstance(value, Real)]:
+        raise TypeError(f"estimate takes numbers, one for each seed; got {odd[0]!r}")
     count = len(values)
     mean = statistics.fmean(values)
     if count == 1:

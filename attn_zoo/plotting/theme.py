@@ -111,7 +111,7 @@ def hover(artist: Any, words: str) -> None:
 def short(count: float, _: Any = None) -> str:
     """Format a count with three digits, such as ``2.39 M``; also usable as a tick formatter."""
     for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= size:
+        if count >= 0.9995 * size:  # so that 999,600 is 1 M
             return f"{count / size:.3g} {letter}"
     return f"{count:g}"
 

@@ -10,6 +10,7 @@ from attn_zoo.leaderboard.findings.abilities import BASELINE
 from attn_zoo.recommend.candidates import Candidate
 from attn_zoo.recommend.ranking import Recommendation
 from attn_zoo.registry import task_card, task_names
+from attn_zoo.rows import RowName
 
 CONTROL = "uniform"
 """Control that the suggested commands run beside a mechanism."""
@@ -21,16 +22,17 @@ def evidence_command(found: Recommendation) -> str | None:
     if untried is None:
         return None
     each, lacking = untried
+    row = RowName(each.attention, each.options)
     if found.required.trained:
         encoder = not (found.required.reads_past or found.required.cross)
-        return f"attn-zoo transplant attention={each.attention},{CONTROL} seed=1,2,3 output=transplant.json" if encoder else None
+        return f"attn-zoo transplant attention={row},{CONTROL} seed=1,2,3 output=transplant.json" if encoder else None
     tasks = [str(ability.table.task["name"]) for ability in lacking] or list(found.answer.missing)
     known = [name for name in dict.fromkeys(tasks) if name in task_names()]
     groups = grouped((_reading(name, found.required.reads_past), name) for name in known)
     if not groups:
         return None
     how, names = max(groups.items(), key=lambda group: ("profile" in group[0], len(group[1])))
-    return f"attn-zoo run -m {how} attention={BASELINE},{CONTROL},{each.attention} task={','.join(names)} seed=1,2,3"
+    return f"attn-zoo run -m {how} attention={BASELINE},{CONTROL},{row} task={','.join(names)} seed=1,2,3"
 
 
 def _reading(task: str, causal: bool) -> str:

@@ -8,6 +8,7 @@ from attn_zoo.checks import check_whole
 from attn_zoo.contract import Geometry, UnknownNameError
 from attn_zoo.leaderboard.findings.abilities import ACCEPT
 from attn_zoo.leaderboard.findings.needs import NEEDS, Need
+from attn_zoo.leaderboard.heatmap.costs import byte_count
 
 _NEEDS = {need.name: need for need in NEEDS}
 DIRECTIONS = {"forward": "a forward pass", "training": "a forward and backward pass"}
@@ -110,6 +111,6 @@ class Requirements:
     def describe(self) -> str:
         """Description in one line."""
         wanted = [name for name in ("causal", "padding", "cross", "decode", "trained") if getattr(self, name)]
-        limit = [] if self.memory is None else [f"at most {self.memory / 2**20:,.0f} MiB"]
+        limit = [] if self.memory is None else [f"at most {byte_count(self.memory)}"]
         sizes = [f"{self.length:,} tokens", f"width {self.width}", f"{self.heads} heads", f"batch {self.batch}"]
         return ", ".join([*sizes, DIRECTIONS[self.direction], f"on {self.device}", *wanted, *limit])

@@ -62,7 +62,7 @@ def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
     worst = min(choice.gains, key=lambda gain: gain.amount.low)
     at = _deciding(found, "")
     least = f"the least certain is {_gain(worst)}" if len(choice.gains) > 1 else gain_words(worst.amount, worst.unit)
-    yield f"Why: surely within {found.required.accept:g} points of softmax at {at}: {least}."
+    yield f"Why: surely within {_tolerance(found)} of softmax at {at}: {least}."
     timed = f"; {_milliseconds(found, taken)}, softmax {_milliseconds(found, found.softmax)}" if found.seconds else ""
     yield f"Cost: {taken.cost.words}{timed}."
     others = [each.label for each in found.qualified if each is not taken]
@@ -88,7 +88,8 @@ def _softmax(found: Recommendation) -> Iterator[str]:
     elif len(found.candidates) == 1:
         yield f"{len(found.refused)} other mechanisms are refused: --all says why."
     elif found.required.trained:
-        yield "No command measures that: attn-zoo transplant judges only bidirectional encoders."
+        encoder = not (found.required.reads_past or found.required.cross)
+        yield "All candidates were transplanted and lost." if encoder else "attn-zoo transplant judges only bidirectional encoders."
     else:
         lost = "All candidates have lost, but your" if found.answer.evidence else "Your"
         yield f"{lost} own task could change the answer; run this, then recommend with --records runs --task NAME:"
@@ -96,7 +97,7 @@ def _softmax(found: Recommendation) -> Iterator[str]:
 
 
 def _why_softmax(found: Recommendation) -> str:
-    answer, others = found.answer, sum(each.attention != BASELINE for each in found.candidates)
+    answer, others = found.answer, [each for each in found.candidates if each.attention != BASELINE]
     if found.slower:
         one = found.slower[0]
         return f"{one.label} is as good but takes {_milliseconds(found, one)} here, softmax {_milliseconds(found, found.softmax)}"
@@ -106,9 +107,21 @@ def _why_softmax(found: Recommendation) -> str:
         return "no transplant into a trained model of this kind is recorded"
     if not answer.evidence:
         return f"no records of {listed(answer.missing)}" if answer.missing else "no recorded task says anything about mechanisms"
+    cheaper = [each for each in others if each.cost.cheaper and (each.cost.smaller or not found.required.decode)]
+    if not cheaper:
+        return "no other mechanism costs less"
     if not answer.compared:
-        return f"none of {others} other mechanisms was run with {SEEDS_NEEDED} seeds at {_deciding(found)}"
-    return f"none of {others} other mechanisms is surely within {found.required.accept:g} points of it at {_deciding(found)}"
+        return f"none of {len(cheaper)} mechanisms that cost less was run with {SEEDS_NEEDED} seeds at {_deciding(found)}"
+    tried = len({each.attention for each in cheaper} & found.transplanted) if found.required.trained else len(cheaper)
+    which = "transplanted mechanisms" if found.required.trained else "mechanisms that cost less"
+    return f"none of {tried} {which} is surely within {_tolerance(found)} of it at {_deciding(found)}"
+
+
+def _tolerance(found: Recommendation) -> str:
+    """Accepted loss with its unit: points of a share, per cent of softmax's score elsewhere."""
+    deciding = {name for name, _ in found.answer.evidence}
+    units = {one.ability.unit for each in found.judged.values() for one in each if one.ability.name in deciding} or {"points"}
+    return f"{found.required.accept:g} {' or '.join(sorted(units, reverse=True))}"
 
 
 def _deciding(found: Recommendation, clause: str = " that decide") -> str:
@@ -122,11 +135,8 @@ def _deciding(found: Recommendation, clause: str = " that decide") -> str:
 def _doubts(found: Recommendation) -> Iterator[str]:
     required, taken = found.required, found.taken
     evidence = {name for name, _ in found.answer.evidence}
-    tables = {one.ability.name: one.ability.table for every in found.judged.values() for one in every}
-    lengths = sorted({int(table.task["length"]) for name, table in tables.items() if name in evidence and table.task.get("length")})
-    if lengths and lengths != [required.length]:
-        few = f"{lengths[0]:,}" if len(lengths) == 1 else f"{lengths[0]:,} to {lengths[-1]:,}"
-        yield f"scored at {few} tokens, with sizes for that length"
+    if found.answer.lengths and found.answer.lengths != (required.length,):
+        yield f"scored at {found.answer.scored_at} tokens, with sizes for that length"
     if required.trained and found.answer.evidence:
         yield "measured in one sentence encoder only"
     if required.cross and evidence:
@@ -138,15 +148,20 @@ def _doubts(found: Recommendation) -> Iterator[str]:
             yield "FLOPs are not time (see --measure)"
         elif required.padding or required.cross:
             yield "timed as self-attention without padding"
-        settings = {one.row.setting for one in found.at_deciding(taken.attention) if one.row and one.row.setting}
+        rows = [one.row for one in found.at_deciding(taken.attention) if one.row]
+        settings = {row.setting for row in rows if row.setting}
         if settings:
             yield f"scored with {' and '.join(sorted(settings))}"
+        asked = {key: value for key, value in taken.options.items() if any(row.options.get(key, value) != value for row in rows)}
+        if asked:
+            scored = {f"{key}={row.options[key]}" for row in rows for key in asked if key in row.options}
+            yield f"scored with {', '.join(sorted(scored))}, not with {', '.join(f'{key}={value}' for key, value in asked.items())}"
         yield from taken.warnings
     yield from (f"{name} says nothing: {why}" for name, why in found.answer.no_evidence)
 
 
 def _evidence(found: Recommendation) -> Iterator[str]:
-    yield from ("", *_wrapped(f"Required: {found.required.describe()}; at most {found.required.accept:g} points below softmax."))
+    yield from ("", *_wrapped(f"Required: {found.required.describe()}; at most {_tolerance(found)} below softmax."))
     yield from _block("Rests on", [f"{name}: {why}" for name, why in found.answer.evidence])
     head = ["mechanism", "FLOPs", "state", "verdict"]
     rows = [[each.label, _share(each), _state(each), _verdict(found, each)] for each in found.candidates]
@@ -201,7 +216,7 @@ def _gain(gain: Gain) -> str:
 
 def _milliseconds(found: Recommendation, each: Candidate | None) -> str:
     seconds = found.seconds.get(each.label) if each else None
-    return "not timed" if seconds is None else f"{1e3 * seconds:,.3g} ms"
+    return "not timed" if seconds is None else f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
 
 
 def as_json(found: Recommendation) -> str:

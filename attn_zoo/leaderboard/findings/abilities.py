@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
+from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED, SMALLEST, resolution
 from attn_zoo.leaderboard.heatmap.model import distinct, numbered
 from attn_zoo.leaderboard.heatmap.shades import shown_rows, unshaded
 from attn_zoo.leaderboard.render.text import is_share
@@ -113,7 +113,7 @@ def _verdict(ability: Ability, row: Row | None, gain: Estimate | None, accept: f
     worse = gain.high < 0
     if not above:
         return "no better" if worse or not _above_control(ability, softmax) else "unclear"
-    if gain.low > 0:
+    if gain.low > 0 and gain.mean >= 100 * SMALLEST:
         return "better"
     if gain.low > -accept:
         return "as good"
@@ -122,10 +122,11 @@ def _verdict(ability: Ability, row: Row | None, gain: Estimate | None, accept: f
 
 def _above_control(ability: Ability, row: Row) -> bool | None:
     """Tell whether a row is better than the best control beyond noise; None where seeds are too few to tell."""
-    margin = row.scores.margin
-    if margin is None or margin.count < SEEDS_NEEDED:
+    margin, table = row.scores.margin, ability.table
+    if margin is None or margin.count < SEEDS_NEEDED or table.best_control is None:
         return None
-    return margin.low > 0 if ability.table.higher_is_better else margin.high < 0
+    sure = margin.low > 0 if table.higher_is_better else margin.high < 0
+    return sure and not resolution(table.task, table.data).ties(margin.mean, table.best_control)
 
 
 def _gain(ability: Ability, row: Row) -> Estimate | None:

@@ -125,13 +125,20 @@ class Answer:
     no_evidence: tuple[tuple[str, str], ...]
     """Recorded abilities that are no evidence, each with the reason."""
     compared: bool
-    """True if a mechanism other than softmax has enough seeds at all abilities that are evidence."""
+    """True if a mechanism that costs less than softmax has enough seeds at all abilities that are evidence."""
     missing: tuple[str, ...]
     """Names of the need's tasks without records."""
     chosen: tuple[Choice, ...]
     """Mechanisms that qualify, the best choice first."""
     nearest: Choice | None
     """Cheaper mechanism that loses least at its worst task; None where a mechanism qualifies or none can be judged."""
+    lengths: tuple[int, ...] = ()
+    """Lengths of the inputs of the abilities that are evidence, in ascending order."""
+
+    @property
+    def scored_at(self) -> str:
+        """Shortest and greatest length, such as ``36 to 80``; empty without lengths."""
+        return " to ".join(dict.fromkeys(f"{length:,}" for length in (self.lengths[:1] + self.lengths[-1:])))
 
 
 Pricing = Callable[[str, Sequence[Ability]], Cost | None]
@@ -165,9 +172,9 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
         spent, judgements = priced(name, evidence), [judge(ability, name, accept) for ability in evidence]
         if spent is None:
             continue
-        compared |= _are_judged(judgements)
         if spent.cheaper and (spent.smaller or not need.small_state):
             found.append((spent, name, judgements))
+            compared |= _are_judged(judgements)
     found.sort(key=lambda one: (_price(need, one[0]), one[1]))
     good = [_choice(*one) for one in found if all(judgement.verdict in QUALIFIES for judgement in one[2])]
     judged = [_choice(*one) for one in found if _are_judged(one[2])]
@@ -181,6 +188,7 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
         missing=tuple(key[0] for key in need.tasks if key[1] == causal and key not in recorded),
         chosen=tuple(good),
         nearest=None if good else max(judged, key=lambda choice: choice.worst, default=None),
+        lengths=tuple(sorted({int(length) for ability in evidence if (length := ability.table.task.get("length"))})),
     )
 
 

@@ -71,7 +71,9 @@ def _rules(accept: float) -> list[str]:
         f"{SEEDS_NEEDED} seeds. Differences are paired by seed, and each interval is of its pair alone: among many mechanisms "
         "a few verdicts are wrong by chance.",
         f"As good as softmax: the interval of the difference lies above -{accept:g} points, or above -{accept:g} % of softmax's "
-        "score where the metric is not a share. Better than softmax: the interval lies above 0. Worse: the interval lies below 0.",
+        "score where the metric is not a share. Better than softmax: the interval lies above 0, and the difference is at least a "
+        "point (1 % where the metric is not a share). Worse: the interval lies below 0, and the mechanism is not as good. Seeds "
+        "differ too much: the interval allows none of these verdicts.",
         "No better than the best control: the interval of the difference to that control is not wholly above 0, and either the "
         "mechanism is worse than softmax or softmax is no better than that control either. A control is a network without "
         "attention, or with attention that cannot select by content.",

@@ -15,7 +15,7 @@ from attn_zoo.leaderboard.statistics import Estimate
 
 Kind = tuple[Verdict, str, Callable[[Judgement], str]]
 """Verdict, the words for it, and a function that names the task of a judgement with the evidence."""
-NOTHING = "softmax (sdpa): no other recorded mechanism is close enough"
+NOTHING = "softmax (sdpa): no recorded mechanism that costs less is close enough"
 _OTHERS = 4
 """Greatest number of further qualifying mechanisms that are named."""
 
@@ -115,15 +115,16 @@ def answer_paragraphs(answer: Answer) -> Iterator[str]:
         also = f" Also close enough, in this order: {_listed(named)}." if named else ""
         yield f"{head}Take {_choice(first)}.{also}"
     elif not answer.compared:
-        yield f"{head}Not measured yet: no mechanism besides softmax has {SEEDS_NEEDED} seeds at every task that decides."
+        yield f"{head}Not measured yet: no mechanism that costs less has {SEEDS_NEEDED} seeds at every task that decides."
     else:
         near = f" The nearest is {_choice(answer.nearest)}." if answer.nearest else ""
         yield f"{head}{NOTHING}.{near}"
+    scored = f" Scored at {answer.scored_at} positions." if answer.lengths else ""
     rests = "; ".join(f"{name} (because {why})" for name, why in answer.evidence)
     left_out = [f"{name} ({why})" for name, why in answer.no_evidence]
     beside = f" Left out: {', '.join(left_out)}." if left_out else ""
     beside += f" These records lack {', '.join(answer.missing)}." if answer.missing else ""
-    yield f"This rests on {rests}.{beside}"
+    yield f"This rests on {rests}.{scored}{beside}"
 
 
 def _unmeasured(answer: Answer) -> str:

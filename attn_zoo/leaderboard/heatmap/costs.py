@@ -87,7 +87,10 @@ def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
     made = []
     for cost, words in (("time", "training time"), ("memory", "peak memory of a training step")):
         ratios: dict[str, list[float]] = defaultdict(list)
-        for rows in map(shown_rows, tables):
+        for table in tables:
+            if cost == "time" and table.budget.get("seconds"):  # which every row spends
+                continue
+            rows = shown_rows(table)
             softmax = rows.get("softmax")
             whole = cost_of(softmax, cost) if softmax else None
             for name, row in rows.items():
@@ -95,7 +98,9 @@ def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
                 if softmax and whole and mine and comparable(row, softmax, cost):
                     ratios[name].append(mine / whole)
         if ratios:
-            said = f"{cost.capitalize()}: {words} relative to softmax, geometric mean over the tasks here"
+            counts = sorted({len(found) for found in ratios.values()})
+            tasks = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+            said = f"{cost.capitalize()}: {words} relative to softmax, geometric mean over {tasks} of the tasks here"
             made.append(CostColumn(cost, None, said, {name: geometric_mean(found) for name, found in ratios.items()}))
     return made
 
@@ -133,5 +138,5 @@ def byte_count(count: int) -> str:
     """Format a number of bytes with three digits, such as ``64 KiB``."""
     for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= size:
-            return f"{count / size:.3g} {unit}"
+            return f"{count / size:.3g} {unit}" if count < 999.5 * size else f"{count / size:,.0f} {unit}"
     return f"{count} B"

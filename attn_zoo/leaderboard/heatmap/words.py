@@ -69,7 +69,7 @@ def about(row: Row, table: Table, where: str = "") -> str:
     if row.scores.margin:
         parts.append(f"{estimated(row.scores.margin, table, '+')} against the control {table.control}")
     if row.standing.rank is not None:
-        parts.append(f"rank {row.standing.rank} {row.standing.ties}".strip())
+        parts.append(f"rank {row.standing.place}")
     parts.append(seed_count([len(row.scores.seeds)]))
     return "; ".join([*parts, *map(str, row.scores.failures)])
 

@@ -11,6 +11,7 @@ from attn_zoo.leaderboard.display import Cell, Column, columns, parts_grid
 from attn_zoo.leaderboard.heatmap.model import titles
 from attn_zoo.leaderboard.literature import RULE, Literature, LiteratureRow, literature
 from attn_zoo.leaderboard.literature_text import difference_lines, printed, verdict_line
+from attn_zoo.leaderboard.metrics import bounds
 from attn_zoo.leaderboard.page.details import Run, Runs
 from attn_zoo.leaderboard.page.inline import NAMES
 from attn_zoo.leaderboard.plots.style import Style
@@ -76,6 +77,8 @@ class Section:
     boards: tuple[BoardView, ...]
     pairs: tuple[tuple[str, tuple[tuple[bool, str], ...]], ...]
     """Label of each ranked row, and for every row above it whether they differ, with the difference and its corrected p value."""
+    training: str
+    """Length of training."""
     facts: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
     board_notes: tuple[str, ...]
@@ -126,6 +129,7 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
         parts=parts_grid(table),
         boards=tuple(_board(board, table, machines) for board in (*table.boards.values(), *table.at)),
         pairs=_pairs(table),
+        training=training_length(table.budget),
         facts=_facts(table),
         notes=(*warning_notes(table), *tuned_notes(table, table.rows)),
         board_notes=tuple(budget_notes(table)[1:]),
@@ -150,11 +154,12 @@ def _whisker(row: Row, ends: tuple[float, float]) -> tuple[float, float, float] 
 
 
 def _axis(table: Table) -> tuple[float, float]:
-    """Ends of the axis that holds chance and the intervals of all scores; for shares within 0 and 1."""
+    """Ends of the axis that holds chance and the intervals of all scores, within the bounds of the metric."""
     ends = [] if table.chance is None else [table.chance]
     ends += [end for row in table.rows if row.scores.test for end in (row.scores.test.low, row.scores.test.high)]
     low, high = min(ends, default=0.0), max(ends, default=1.0)
-    return (max(low, 0.0), min(high, 1.0)) if unit(table) else (low, high)
+    least, most = bounds(table.task["metric"])
+    return max(low, least), min(high, most)
 
 
 def _share(value: float, ends: tuple[float, float]) -> float:

@@ -51,8 +51,7 @@ def budget_notes(table: Table) -> list[str]:
     named = [(f"at equal {board.cost}", board) for board in table.boards.values()]
     named += [(f"after {spent('time', board.budget)}", board) for board in table.at]
     for where, board in named:
-        entries = [entry for entry in board.entries if entry.score and entry.note and entry.label in shown]
-        told = ((entry.label, entry.note if board.cost == "memory" else "spent less than the budget") for entry in entries)
+        told = ((entry.label, entry.note) for entry in board.entries if entry.score and entry.note and entry.label in shown)
         notes += [f"{where}, {line}" for line in row_lines(told)]
     chosen = "; ".join(f"for {' and '.join(costs)}, {rule}" for rule, costs in rules.items())
     return [f"equal budgets: {chosen}", *notes] if chosen else []

@@ -14,7 +14,7 @@ from attn_zoo.leaderboard.rows import Row, Table
 def overview_grid(tables: Sequence[Table]) -> Grid:
     """Grid of scores by attention and task, with averages over tasks where rows have equal cells."""
     heads = [title + unit(table) for title, table in zip(titles(tables), tables, strict=True)]
-    cells = {(row.label, at): score(row, table) for at, table in enumerate(tables) for row in table.rows}
+    cells = {(row.label, at): _cell(row, table) for at, table in enumerate(tables) for row in table.rows}
     first = {row.label: row for table in tables for row in table.rows}
     order = _order(tables, first)
     body = [[name(first[label]), *(cells.get((label, at), "-") for at in range(len(tables)))] for label in order]
@@ -28,6 +28,12 @@ def overview_grid(tables: Sequence[Table]) -> Grid:
         column = [*(estimated(means.rows.get(label), share) for label in order), chance, ""]
         body = [[*line, cell] for line, cell in zip(body, column, strict=True)]
     return Grid("Test scores", ["attention", *heads], body)
+
+
+def _cell(row: Row, table: Table) -> str:
+    """Score, with the number of its seeds where others failed."""
+    partial = row.scores.test and row.scores.failures
+    return score(row, table) + (f" ({len(row.scores.seeds)} of {row.scores.runs})" if partial else "")
 
 
 def _order(tables: Sequence[Table], rows: dict[str, Row]) -> list[str]:
