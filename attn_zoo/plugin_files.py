@@ -27,9 +27,15 @@ def load(path: Path) -> list[ModuleType]:
 
 
 def hand_on(path: Path) -> None:
-    """Add a plugin to the environment variable that subprocesses inherit."""
-    paths = [str(path.resolve())]
-    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*map(str, handed_on()), *paths]))
+    """Add a plugin to the environment variable that subprocesses inherit.
+
+    Raises:
+        ValueError: the path holds the character that separates paths.
+    """
+    whole = str(path.resolve())
+    if os.pathsep in whole:
+        raise ValueError(f"a plugin's path cannot hold {os.pathsep!r}, which separates paths for other processes; rename {whole}")
+    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*map(str, handed_on()), whole]))
 
 
 def take_back(path: Path) -> None:

@@ -43,6 +43,10 @@ DECODERS: dict[str, Callable[..., Any]] = {
         transformers.LlamaConfig(**{**_TEXT, **_END, "num_key_value_heads": 2, **o})
     ),
 }
+SELDOM: dict[str, Callable[..., Any]] = {
+    "gpt_neox": lambda **o: transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**{**_TEXT, **_END, **o})),
+}
+"""Decoders for single tests: their layers name the cache otherwise."""
 
 
 def build(name: str, **options: Any) -> Any:
@@ -51,7 +55,7 @@ def build(name: str, **options: Any) -> Any:
     if name == "vit":
         sizes = {**_SIZES, **_STILL, "image_size": 12, "patch_size": 4, "num_channels": 1}
         return transformers.ViTModel(transformers.ViTConfig(**{**sizes, **options})).eval()
-    return {**ENCODERS, **DECODERS}[name](**options).eval()
+    return {**ENCODERS, **DECODERS, **SELDOM}[name](**options).eval()
 
 
 def inputs(name: str, padding: str = "none") -> dict[str, Tensor]:

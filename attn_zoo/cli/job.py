@@ -174,7 +174,9 @@ def _do(order: Order, job: Job) -> RunRecord:
             if checkpoint:
                 checkpoint.remove()
             if kept:
-                _say(job, f"weights of {len(kept.after)} step{'s' * (len(kept.after) != 1)} are in {settings.weights.folder!r}")
+                written, missing = len(kept.after) - len(kept.missing), ", ".join(map(str, kept.missing))
+                lacking = f"; there are none after step {missing}" if missing else ""
+                _say(job, f"weights of {written} step{'s' * (written != 1)} are in {settings.weights.folder!r}{lacking}")
     return record
 
 

@@ -18,6 +18,7 @@ from attn_zoo.records import describe_environment
 from attn_zoo.registry import build_task, card, stated_options, task_card
 from attn_zoo.result_files import write_json
 from attn_zoo.rows import RowName, hyperparameters, read_rows, rows_of, split, typed_options
+from attn_zoo.runner.denormals import denormals_are_flushed, flushed_denormals
 from attn_zoo.terminal import STYLES, show
 from attn_zoo.transplant import Bench, Candidate, Material, Setting, Start, Teacher, Trial, check, gather, load_teacher
 from attn_zoo.transplant.classification_table import classification_table
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(handler=lambda parsed: transplant_command(parsed.words))
 
 
+@flushed_denormals()  # before PyTorch starts its threads, which inherit it
 def transplant_command(words: Sequence[str]) -> int:
     """Transplant attentions, or read records, as the words ask; print the table.
 
@@ -134,7 +136,8 @@ def _work(keys: Keys, rows: Sequence[RowName], starts: Sequence[Start], seeds: S
         for name, task in named_tasks
     ]
     material = gather(setting, teacher.tokenizer, train, test, pairs, tasks)
-    found = begin(setting, teacher, material, describe_environment("cpu"))
+    environment = {**describe_environment("cpu"), "denormals_flushed": denormals_are_flushed()}
+    found = begin(setting, teacher, material, environment)
     found = found if output is None else earlier(output, found)
     done = {(point["label"], point["init"], point["seed"]) for point in found["points"]}
     if left := [trial for trial in trials if trial.key not in done]:

@@ -29,7 +29,7 @@ from attn_zoo.contract.options import (
     share_of_length,
 )
 from attn_zoo.contract.redraw import RedrawnAttention
-from attn_zoo.contract.stack import StackedAttention
+from attn_zoo.contract.stack import StackedAttention, join_stacks
 from attn_zoo.contract.task import (
     METRICS,
     PROBLEMS,
@@ -111,6 +111,7 @@ __all__ = [
     "check_state",
     "choose_implementation",
     "hide_rows_without_keys",
+    "join_stacks",
     "left_out",
     "length_rules",
     "plain_options",

@@ -26,7 +26,7 @@ class UnknownNameError(LookupError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1)
+        near = difflib.get_close_matches(str(name), names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
         super().__init__(f"no {kind} is called {name!r}{hint} Known: {', '.join(names) or 'none'}")
         self.kind, self.name, self.known = kind, name, tuple(names)

@@ -12,6 +12,7 @@ from torch import nn
 from attn_zoo.contract.attention import Attention, OptionsT
 from attn_zoo.contract.claims import Geometry
 from attn_zoo.contract.errors import UnsupportedError
+from attn_zoo.grouping import grouped
 
 
 class StackedAttention(Attention[OptionsT]):
@@ -104,6 +105,21 @@ class StackedAttention(Attention[OptionsT]):
         if alone:
             new.own_maps = copy.deepcopy(self.owner.own_maps, memo)
         return new
+
+
+def join_stacks(mechanisms: Sequence[Attention]) -> None:
+    """Join the mechanisms of a model into stacks of those with the same name, in the order of the layers.
+
+    Raises:
+        ValueError, UnsupportedError: see ``Attention.check_stack``.
+    """
+    stacks = grouped((mechanism.card.name, mechanism) for mechanism in mechanisms).values()
+    for stack in stacks:
+        for mechanism in stack:
+            mechanism.check_stack(stack)
+    for stack in stacks:
+        for layer, mechanism in enumerate(stack):
+            mechanism.join(layer, stack)
 
 
 def read_by_layer(name: str, given: object) -> list[list[int]]:

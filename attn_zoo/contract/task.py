@@ -223,8 +223,11 @@ class TaskCard:
 
         Raises:
             UnknownNameError: no such level.
+            ValueError: the card has no level.
         """
-        chosen = next(iter(self.levels), "") if name is None else name
+        if not self.levels:
+            raise ValueError(f"the card of task {self.name} has no level; a run needs one, which says how long to train")
+        chosen = next(iter(self.levels)) if name is None else name
         if chosen not in self.levels:
             raise UnknownNameError(f"level of task {self.name}", chosen, self.levels)
         return self.levels[chosen]

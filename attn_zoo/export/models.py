@@ -99,7 +99,7 @@ def refuse_output(output: Path, format: str) -> None:
     Raises:
         UnknownNameError: no such format.
         UnsupportedError: the extra is missing.
-        FileExistsError: ``output`` exists.
+        FileExistsError: ``output`` exists, or the file in which ONNX keeps its weights.
         FileNotFoundError: the folder of ``output`` does not exist.
     """
     if format not in FORMATS:
@@ -107,10 +107,16 @@ def refuse_output(output: Path, format: str) -> None:
     missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if importlib.util.find_spec(name) is None]
     if format == "onnx" and missing:
         raise UnsupportedError(f"ONNX needs {', '.join(missing)}; install attn-zoo[export], or take format=torch")
-    if output.exists():
-        raise FileExistsError(f"{str(output)!r} is there already; choose another file, or remove it first")
+    for file in (output, data_of(output)) if format == "onnx" else (output,):
+        if file.exists():
+            raise FileExistsError(f"{str(file)!r} is there already; choose another file, or remove it first")
     if not output.parent.is_dir():
         raise FileNotFoundError(f"{str(output)!r} lies in no folder that exists; make the folder first")
+
+
+def data_of(output: Path) -> Path:
+    """File in which ONNX keeps large weights of a program."""
+    return output.with_name(output.name + ".data")
 
 
 def trace(model: nn.Module, inputs: Inputs, sizes: Sizes | None = None) -> ExportedProgram:
@@ -163,20 +169,18 @@ def write(
     means: Callable[[Tensor, Inputs], Tensor] | None,
 ) -> Exported:
     """Write a traced program, load the file, run it on all examples and compare outputs; see ``export_model``."""
-    plain = plain_copy(model)
+    plain, files = plain_copy(model), (output, data_of(output)) if format == "onnx" else (output,)
     try:
         with _quiet():
             opset, run = (_write_onnx if format == "onnx" else _write_torch)(program, examples[0], output)
             difference = max(_difference(plain, run, inputs, means) for inputs in examples)
-    except Exception as error:  # an exporter or a runtime raises errors of any type
-        output.unlink(missing_ok=True)
-        output.with_name(output.name + ".data").unlink(missing_ok=True)
-        raise ExportRefused(type(model).__name__, reason_of(error)) from error
-    except BaseException:
-        output.unlink(missing_ok=True)
+    except BaseException as error:  # an exporter or a runtime raises errors of any type
+        for file in files:
+            file.unlink(missing_ok=True)
+        if isinstance(error, Exception):
+            raise ExportRefused(type(model).__name__, reason_of(error)) from error
         raise
-    data = output.with_name(output.name + ".data")  # file of ONNX weights
-    nbytes = output.stat().st_size + (data.stat().st_size if data.exists() else 0)
+    nbytes = sum(file.stat().st_size for file in files if file.exists())
     names = dict.fromkeys(sizes_bound(name)[0] for axes in (sizes or {}).values() for name in axes.values())
     return Exported(output, format, tuple(names), nbytes, opset, difference)
 

@@ -14,6 +14,7 @@ KINDS = {
     "numbers": "the program runs and answers something else",
 }
 """Kinds of reasons, with descriptions."""
+_AXES = {"0": "batch", "1": "length"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def _constraint(text: str) -> str:
     """First violated guard in an exporter's message, with sizes by their names."""
     for line in text.splitlines():
         if guard := re.search(r"satisfy the generated guard (.*?)\.?(?:Specializations.*)?$", line):
-            plain = re.sub(r"L\['\w+'\]\.size\(\)\[(\d)\]", lambda axis: ("batch", "length")[int(axis[1])], guard[1])
+            plain = re.sub(r"L\['\w+'\]\.size\(\)\[(\d)\]", lambda axis: _AXES.get(axis[1], f"axis {axis[1]}"), guard[1])
             return f"needs {plain.replace('torch.sym_', '')}"
         if constant := re.search(r"You marked (\w+) as dynamic but your code specialized it to be a constant", line):
             return f"{constant[1]} becomes a constant"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -101,7 +100,7 @@ class MultiHeadAttention(Projections):
         self.short_convolution = self._make_short_convolution(short_convolution)
         self.output_dropout = nn.Dropout(output_dropout)
         self._asked_order = Order(order)
-        self._set_order()
+        self.set_order()
 
     def _make_short_convolution(self, width: int) -> ShortConvolution | None:
         if width == 0:
@@ -254,18 +253,13 @@ class MultiHeadAttention(Projections):
             UnsupportedError: stored weights cannot be carried over to the new length.
         """
         self.mechanism.resize_length(length)
-        self._set_order()
-
-    def join(self, layer: int, stack: Sequence[MultiHeadAttention]) -> None:
-        """Become layer ``layer`` of ``stack``; ``join_layers`` calls it."""
-        self.mechanism.join(layer, [other.mechanism for other in stack])
-        self._set_order()
+        self.set_order()
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, order={self.order.value}"
 
-    def _set_order(self) -> None:
-        """Choose the order for the present length and maps of the mechanism."""
+    def set_order(self) -> None:
+        """Choose the order for the present length and maps of the mechanism; ``join_layers`` calls it after joining."""
         self.order = choose_order(self._asked_order, self.mechanism, self.context_dim, self.dim)
 
     def _recall(self, tokens: Tensor, remembered: Remembered) -> Tensor:

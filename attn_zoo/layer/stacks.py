@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from attn_zoo.contract import join_stacks
 from attn_zoo.layer.multi_head import MultiHeadAttention
 
 
@@ -21,13 +22,7 @@ def join_layers(model: nn.Module) -> None:
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"model is an nn.Module; got a {type(model).__name__}")
-    stacks: dict[str, list[MultiHeadAttention]] = {}
-    for module in model.modules():
-        if isinstance(module, MultiHeadAttention):
-            stacks.setdefault(module.mechanism.card.name, []).append(module)
-    for stack in stacks.values():
-        for layer in stack:
-            layer.mechanism.check_stack([other.mechanism for other in stack])
-    for stack in stacks.values():
-        for at, layer in enumerate(stack):
-            layer.join(at, stack)
+    layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
+    join_stacks([layer.mechanism for layer in layers])
+    for layer in layers:
+        layer.set_order()

@@ -4,7 +4,7 @@ from attn_zoo.records.environment import describe_environment
 from attn_zoo.records.errors import RecordError
 from attn_zoo.records.judge import read_record
 from attn_zoo.records.record import FINAL_STATUSES, SCHEMA, STATUSES, RunRecord, Status
-from attn_zoo.records.spec import PROTOCOL, Budget, ModelSpec, RunSpec
+from attn_zoo.records.spec import PROTOCOL, Budget, ModelSpec, RunSpec, file_stem
 from attn_zoo.records.store import Damaged, Store
 from attn_zoo.records.tuning import Tuning
 
@@ -23,5 +23,6 @@ __all__ = [
     "Store",
     "Tuning",
     "describe_environment",
+    "file_stem",
     "read_record",
 ]

@@ -88,5 +88,5 @@ def _commit() -> tuple[str | None, bool | None]:
 
 def _without_folders(word: str) -> str:
     """Shorten ``key=/some/where/file`` to ``key=.../file``, in lists as well."""
-    parts = re.split(r"([=\[\],])", word)
+    parts = re.split(r"""([=\[\],{}'"]|:(?=/))""", word)
     return "".join(f".../{Path(part).name}" if Path(part).is_absolute() else part for part in parts)

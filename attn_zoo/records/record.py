@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from attn_zoo.records.errors import EditedError, ForeignError, RecordError
 from attn_zoo.records.plain import digest_of
-from attn_zoo.records.shape import check_shape
+from attn_zoo.records.shape import LARGEST, check_shape
 from attn_zoo.records.spec import RunSpec
 from attn_zoo.records.tuning import Tuning
 
@@ -110,7 +109,7 @@ class RunRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON, with its digest. None stands for NaN and infinity, such as a diverged loss."""
-        data = _finite(asdict(self))
+        data = _plain(asdict(self))
         del data["source"]
         if self.tuning is None:
             del data["tuning"]
@@ -177,12 +176,14 @@ def _present_fields(data: Any, digest_checked: bool) -> dict[str, Any]:
     return {**defaults, **rest, "schema": SCHEMA}
 
 
-def _finite(value: Any) -> Any:
-    """Plain data with None for NaN and infinity, which JSON lacks."""
-    if isinstance(value, float) and not math.isfinite(value):
+def _plain(value: Any) -> Any:
+    """Plain data that reading accepts: None for NaN and numbers beyond ``LARGEST``, escapes for bytes that are no text."""
+    if isinstance(value, float) and not abs(value) <= LARGEST:
         return None
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
     if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_plain(item) for item in value]
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import Field, dataclass, field, fields
@@ -22,6 +23,8 @@ OLD_PROTOCOLS = ("1.0",)
 """Earlier versions, whose records still load and form tables of their own."""
 
 _ADDED = "younger"
+_LONGEST_WORDS = 120
+"""Characters of a file name before the id of its run."""
 
 
 def _added_later(default: Any) -> Any:
@@ -183,3 +186,9 @@ class RunSpec:
         if not data["model"]["backbone"]:  # added after the first records, whose ids must not change
             del data["model"]["backbone"]
         return digest_of([protocol, task_version, data])[:16]
+
+
+def file_stem(spec: RunSpec, run_id: str) -> str:
+    """Beginning of the names of a run's files: letters, digits, dots, dashes and underscores, short enough for any file system."""
+    words = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{spec.attention}-{spec.task}-s{spec.seed}")
+    return f"{words[:_LONGEST_WORDS]}-{run_id}"

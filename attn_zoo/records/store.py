@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import re
 import secrets
 import tempfile
 import time
@@ -21,6 +20,7 @@ from attn_zoo.records.errors import RecordError
 from attn_zoo.records.judge import read_record
 from attn_zoo.records.packed import is_packed, unpack
 from attn_zoo.records.record import FINAL_STATUSES, RunRecord
+from attn_zoo.records.spec import file_stem
 from attn_zoo.records.tuning import Tuning
 
 ROOM = 2**18
@@ -82,9 +82,8 @@ class Store:
             OSError: the record could not be written; earlier records are untouched.
         """
         self.root.mkdir(parents=True, exist_ok=True)
-        stem = f"{record.spec.attention}-{record.spec.task}-s{record.spec.seed}-{record.run_id}"
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        path = self.root / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', stem)}-{stamp}-{secrets.token_hex(3)}.json"
+        stem, stamp = file_stem(record.spec, record.run_id), datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        path = self.root / f"{stem}-{stamp}-{secrets.token_hex(3)}.json"
         text = json.dumps(record.to_dict(), indent=1, sort_keys=True, allow_nan=False) + "\n"
         temporary = path.with_name(f".{path.name}{HALF}")
         try:

@@ -55,6 +55,8 @@ def verify(root: str | Path) -> Verdict:
     root = Path(root)
     if not root.exists():
         raise FileNotFoundError(f"there is no folder {str(root)!r}; name the one that runs were recorded in")
+    if not root.is_dir():
+        raise NotADirectoryError(f"{str(root)!r} is a file; name the folder that runs were recorded in")
     valid, damaged = Store(root).load()
     findings = [
         *(_unreadable(item, root) for item in damaged),

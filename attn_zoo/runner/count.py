@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attn_zoo.contract import Batch, Cost, Frames, Geometry, Pairs, Patches, TaskSpec, UnsupportedError
+from attn_zoo.contract import Batch, Frames, Geometry, Pairs, Patches, TaskSpec, UnsupportedError, join_stacks
 from attn_zoo.cost import count_flops, count_model
 from attn_zoo.cost.counted import as_on_a_cpu, kept_bytes
 from attn_zoo.encoder import PositionClassifier, build_model, build_token_reader
@@ -98,17 +98,18 @@ def _sum_of_layers(spec: RunSpec, geometry: Geometry, suffix: str) -> dict[str, 
     Raises:
         UnsupportedError: a mechanism does not support the geometry.
     """
-    costs: dict[str, Cost] = {}
-    for part in row_of(spec).parts():
-        entry = card(part.attention)
-        options = make_options(f"attention {part.attention}", entry.options, part.options)
-        with torch.device("meta"):
-            entry.build(geometry, options)
-        costs[part.attention] = entry.cost(geometry, options)
-    layers = [costs[row.attention] for row in row_of(spec).layers(spec.model.depth)]
-    states = [cost.state_bytes for cost in layers if cost.state_bytes is not None]
-    found = {f"mechanism_flops{suffix}": sum(cost.flops for cost in layers)}
-    return found | ({f"state_bytes{suffix}": sum(states)} if len(states) == len(layers) else {})
+    blocks = 1 if spec.model.shared_weights else spec.model.depth
+    stack = []
+    with torch.device("meta"):
+        for row in row_of(spec).layers(blocks):
+            entry = card(row.attention)
+            stack.append(entry.build(geometry, make_options(f"attention {row.attention}", entry.options, row.options)))
+        join_stacks(stack)  # which divides options that are given by layer
+    costs = [mechanism.card.cost(geometry, mechanism.options) for mechanism in stack]
+    states = [cost.state_bytes for cost in costs if cost.state_bytes is not None]
+    times = spec.model.depth // blocks
+    found = {f"mechanism_flops{suffix}": times * sum(cost.flops for cost in costs)}
+    return found | ({f"state_bytes{suffix}": times * sum(states)} if len(states) == len(costs) else {})
 
 
 def count_pretraining(spec: RunSpec, task: TaskSpec) -> int:

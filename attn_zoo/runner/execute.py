@@ -74,6 +74,8 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
     device = ("cuda" if torch.cuda.is_available() else "cpu") if spec.device == "auto" else spec.device
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise ValueError(f"device must be auto, cpu or cuda, and cuda needs a GPU that PyTorch sees; got {spec.device!r}")
+    if spec.precision == "fp16" and device == "cpu":
+        raise ValueError("precision=fp16 needs a GPU, as on a CPU accelerate computes in fp32; take bf16 or fp32")
     model = replace(spec.model, **backbone_sizes(spec.model.backbone)) if spec.model.backbone else spec.model
     for part in row_of(spec).parts():
         known = ("auto", *card(part.attention).implementations)
@@ -175,7 +177,7 @@ class _Found:
             chance=self.chance,
             curve=tuple(self.trained.curve),
             counted=self.counted,
-            measured=_measured(self.trained, spec),
+            measured=_measured(self.trained, min(spec.budget.batch_size, self.data.get("train", {}).get("examples", math.inf))),
             environment=self._environment(spec),
             implementation=self.implementation,
             warnings=self.warnings,
@@ -220,7 +222,7 @@ def _run(
         "train": evaluate(model, splits["train"], task.spec, measure, accelerator, limit=len(splits["valid"])),
         **_test_scores(model, task, splits["test"], measure, accelerator),
     }
-    if lost := [name for name, score in scores.items() if not math.isfinite(score)]:
+    if lost := [name for name, score in scores.items() if not abs(score) <= LARGEST]:
         raise DivergedError(f"the score {lost[0]!r} is {scores[lost[0]]}")
     found.scores = scores
 
@@ -304,8 +306,12 @@ def _failure(error: Exception) -> tuple[Status, str]:
     return "failed", f"{type(error).__name__}: {text} (in {where.name}, {Path(where.filename).name}:{where.lineno})"
 
 
-def _measured(trained: Trained, spec: RunSpec) -> dict[str, float]:
-    """Measurements on this machine; median and interquartile range exclude the first step, which is a warm-up."""
+def _measured(trained: Trained, batch_size: float) -> dict[str, float]:
+    """Measurements on this machine; median and interquartile range exclude the first step, which is a warm-up.
+
+    Args:
+        batch_size: examples of a step, at most all of the training split.
+    """
     steps = trained.step_seconds[1:]
     measured = {"pretrain_seconds": trained.pretrain_seconds} if trained.pretrain_seconds else {}
     if len(steps) < 4:
@@ -316,7 +322,7 @@ def _measured(trained: Trained, spec: RunSpec) -> dict[str, float]:
         "train_seconds": trained.seconds,
         "step_seconds_median": median,
         "step_seconds_iqr": quartiles[2] - quartiles[0],
-        "examples_per_second": spec.budget.batch_size / median,
+        "examples_per_second": batch_size / median,
     }
     if trained.peak_bytes:
         measured["peak_bytes"] = trained.peak_bytes

@@ -152,8 +152,9 @@ def _r2(classes: int) -> Meter:
     """
 
     def figure(answers: float, *sums: float) -> float:
-        spreads = [(error, square - total**2 / answers) for error, total, square in zip(*_thirds(sums), strict=True)]
-        return sum(1 - error / spread if spread > 0 else 0.0 for error, spread in spreads) / classes
+        spreads = [(error, square - total**2 / answers, square) for error, total, square in zip(*_thirds(sums), strict=True)]
+        # Equal labels leave a spread of roundings.
+        return sum(1 - error / spread if spread > 1e-12 * square else 0.0 for error, spread, square in spreads) / classes
 
     return Meter(_squares, figure)
 

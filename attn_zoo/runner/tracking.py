@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from accelerate.tracking import GeneralTracker, MLflowTracker, TensorBoardTracke
 from accelerate.utils import is_mlflow_available, is_tensorboard_available, is_wandb_available
 
 from attn_zoo.contract import UnknownNameError
-from attn_zoo.records import RunRecord, RunSpec
+from attn_zoo.records import RunRecord, RunSpec, file_stem
 from attn_zoo.runner.train import Progress
 
 _INSTALLED: Mapping[str, Callable[[], bool]] = {
@@ -70,8 +69,7 @@ class Tracking:
         self._project, self._every = project, every
         self._folder = Path(folder).absolute()
         self._facts = {"run_id": run_id, **_flat(spec.to_dict())}
-        stem = f"{spec.attention}-{spec.task}-s{spec.seed}-{run_id}"
-        self.name = re.sub(r"[^A-Za-z0-9_.-]", "_", stem)
+        self.name = file_stem(spec, run_id)
         self._trackers = {name: self._make(name) for name in dict.fromkeys(names)}
 
     def __enter__(self) -> Tracking:

@@ -159,8 +159,8 @@ def _remaining_steps(
     for step in range(max(1, training.step), budget.steps + 1):
         if step > training.step:
             next_step(training, budget, checkpoint)
-            if kept is not None and training.processes.is_main:
-                kept.save(training.model, step)
+        if kept is not None and training.processes.is_main:  # also after a resume at this step
+            kept.save(training.model, step)
         last = step == budget.steps or (bool(budget.seconds) and state.spent >= 1)
         validates = last or step % budget.evaluate_every == 0
         if validates:

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from attn_zoo.encoder.weights import SUFFIX, save_weights
-from attn_zoo.records import RunSpec
+from attn_zoo.records import RunSpec, file_stem
 
 
 class KeptWeights:
@@ -30,8 +30,13 @@ class KeptWeights:
             )
         self.after = frozenset(after)
         self._folder = Path(folder)
-        self._stem = f"{spec.attention}-{spec.task}-s{spec.seed}-{spec.run_id(task_version)}"
+        self._stem = file_stem(spec, spec.run_id(task_version))
         self._facts = {"spec": spec.to_dict(), "task_version": task_version}
+
+    @property
+    def missing(self) -> list[int]:
+        """Chosen steps whose file does not exist."""
+        return sorted(step for step in self.after if not self.path(step).exists())
 
     def path(self, step: int) -> Path:
         """File of the weights after a step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,16 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
         raise ValueError(
             f"{subject.name} is not an encoder: its attention is causal or reads another sequence; give minilm, a BERT or a "
             "similar model"
+        )
+    if any("position_embeddings" in inspect.signature(site.module.forward).parameters for site in sites(loaded)):
+        raise ValueError(
+            f"{subject.name} rotates queries and keys by their positions outside of the attention modules, which are distilled "
+            "alone here; give minilm or a BERT"
+        )
+    if len(sites(loaded)) < getattr(loaded.config, "num_hidden_layers", 0):
+        raise ValueError(
+            f"{subject.name} uses one attention module for several layers, and each layer is distilled by itself here; give minilm "
+            "or a BERT"
         )
     tokenizer = AutoTokenizer.from_pretrained(loaded.name_or_path, local_files_only=weights != "pretrained")
     if not tokenizer.is_fast:

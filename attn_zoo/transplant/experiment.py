@@ -110,7 +110,10 @@ class Bench:
         for at, trial in enumerate(self.trials, 1):
             init = "" if trial.init is None else f", init {trial.init}"
             self.tell(f"{at} of {len(self.trials)}: {trial.candidate.label}{init}, seed {trial.seed}")
-            yield self._point(trial)
+            with torch.random.fork_rng(devices=[]):  # redraws and dropout of a mechanism depend on the trial alone
+                torch.manual_seed(trial.seed)
+                point = self._point(trial)
+            yield point
 
     def _point(self, trial: Trial) -> dict[str, Any]:
         candidate, setting = trial.candidate, self.setting

@@ -15,6 +15,7 @@ from attn_zoo.contract import DamagedDataError
 from attn_zoo.data import read_jsonl
 from attn_zoo.transplant.encoder import embed
 from attn_zoo.transplant.passages import Passages
+from attn_zoo.transplant.training import DivergedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,16 @@ class Exam:
         self.teacher = self._grade(self._right, self._right_pairs)
 
     def grade(self, student: Any, *, trim: bool) -> Quality:
-        """Quality of a student; ``trim`` as in ``embed``."""
+        """Quality of a student; ``trim`` as in ``embed``.
+
+        Raises:
+            DivergedError: an embedding is NaN or infinite, after a last step that diverged.
+        """
         pairs = None if self.pairs is None else embed(student, self.pairs, trim=trim)
-        return self._grade(embed(student, self.passages, trim=trim), pairs)
+        embeddings = embed(student, self.passages, trim=trim)
+        if not all(bool(each.isfinite().all()) for each in (embeddings, pairs) if each is not None):
+            raise DivergedError("the embeddings became NaN or infinite; lower the learning rates")
+        return self._grade(embeddings, pairs)
 
     def _grade(self, embeddings: Tensor, pair_embeddings: Tensor | None) -> Quality:
         from sklearn.metrics import roc_auc_score  # imported here, because the import takes a second

@@ -19,7 +19,7 @@ SCHEMA = 1
 _KEYS = {"schema", "experiment", "complete", "setting", "data", "teacher", "reference", "environment", "points"}
 _COMMON = ("setting", "data", "teacher")
 """Fields that are equal in all records of a table."""
-_MACHINE = ("cpu", "cores", "threads", "torch", "transformers", "commit")
+_MACHINE = ("cpu", "cores", "threads", "torch", "transformers", "commit", "denormals_flushed")
 
 
 def begin(setting: Setting, teacher: Teacher, material: Material, environment: Mapping[str, Any]) -> dict[str, Any]:

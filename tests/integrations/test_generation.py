@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -33,8 +34,7 @@ def generate(model: Any, ids: Tensor, cached: bool, new: int = 8, **options: Any
     return model.generate(ids, max_new_tokens=new, use_cache=cached, **given)
 
 
-@pytest.mark.parametrize("kind", list(tiny.DECODERS))
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize(("name", "kind"), [*product(RECURRENT, tiny.DECODERS), *product(["linear"], tiny.SELDOM)])
 def test_the_state_generates_what_recomputing_does(name, kind):
     model, ids = decoder(kind, name), tiny.inputs(kind)["input_ids"][:, :5]
     expected = generate(model, ids, cached=False)

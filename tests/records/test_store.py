@@ -7,6 +7,7 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,21 @@ def test_a_diverged_loss_becomes_null_not_nan(tmp_path):
     assert json.loads(path.read_text(encoding="utf-8"))["curve"] == [{"step": 1, "train_loss": None, "valid": None}]
     assert "NaN" not in path.read_text(encoding="utf-8")
     assert len(Store(tmp_path).load()[0]) == 1
+
+
+def test_what_no_reader_would_accept_is_written_in_a_form_that_it_does(tmp_path):
+    curve = ({"step": 1, "train_loss": 2.5, "valid": 1e30},)
+    store = Store(tmp_path)
+    store.add(make_record(curve=curve, environment={"command": "attn-zoo run plugin=caf\udce9.py"}))
+    (record,), damaged = store.load()
+    assert damaged == [] and record.curve[0]["valid"] is None
+    assert record.environment["command"] == "attn-zoo run plugin=caf\\udce9.py"
+
+
+def test_files_of_hybrids_have_plain_names_of_bounded_length(tmp_path):
+    pattern = "+".join(["softmax", "linear*2"] * 30)
+    path = Store(tmp_path).add(make_record(pattern))
+    assert re.fullmatch(r"[A-Za-z0-9_.-]{1,200}", path.name)
 
 
 def test_damaged_and_foreign_files_are_named_and_stop_nothing(tmp_path):

@@ -98,5 +98,9 @@ def test_mechanisms_are_counted_here_and_at_4096_tokens():
     assert counted["none"]["mechanism_flops"] == counted["none"]["mechanism_flops_4096"] == 0
     encoder = build_task("digits").spec
     assert "state_bytes" not in count_mechanisms(spec("linformer"), encoder)
+    mixed, *halves = [spec("linformer", options={"projected_lengths": lengths}) for lengths in ("8/4", "8/8", "4/4")]
+    assert 2 * count_mechanisms(mixed, encoder)["mechanism_flops"] == sum(
+        count_mechanisms(half, encoder)["mechanism_flops"] for half in halves
+    )
     fixed = spec("linformer", options={"projected_lengths": "4/4"})
     assert count_mechanisms(fixed, encoder)["mechanism_flops_4096"] > count_mechanisms(fixed, encoder)["mechanism_flops"]

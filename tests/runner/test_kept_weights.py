@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import asdict, replace
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,18 @@ def test_a_recorded_run_writes_none_and_says_so(folder, tmp_path, capsys):
     assert main([*RUN, *BUDGET, *HERE, f"records={folder}/runs", "weights.after=[3]", f"weights.folder={tmp_path}/again"]) == 0
     assert "no weights were written" in capsys.readouterr().out
     assert not (tmp_path / "again").exists()
+
+
+def test_a_run_that_was_stopped_after_a_chosen_step_writes_its_weights_when_it_goes_on(folder, tmp_path, monkeypatch, capsys):
+    words = (f"records={tmp_path}/runs", "weights.after=[3]", f"weights.folder={tmp_path}/weights", "checkpoint.every=100")
+    asked = chain([0, 0, signal.SIGINT], repeat(0))
+    monkeypatch.setattr("attn_zoo.runner.train.asked", lambda: next(asked))
+    assert main([*RUN, *BUDGET, *HERE, *words]) == 130
+    assert not files(tmp_path)
+    assert main([*RUN, *BUDGET, *HERE, *words]) == 0
+    assert "weights of 1 step are in" in capsys.readouterr().out
+    (file,) = files(tmp_path).values()
+    assert all(torch.equal(tensor, load_file(file)[name]) for name, tensor in load_file(files(folder)[3]).items())
 
 
 @pytest.mark.parametrize("step", [-1, 7])

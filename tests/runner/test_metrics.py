@@ -115,6 +115,10 @@ def test_r2_is_zero_for_the_mean_below_it_for_worse_and_one_for_the_labels():
     constant = metrics.measure_named("r2").make(1)
     constant.update(labels, torch.ones(3, 1))
     assert constant.compute() == 0.0, "of what is always the same nothing can be explained"
+    for tenths in range(1, 10):
+        rounded = metrics.measure_named("r2").make(1)
+        rounded.update(torch.zeros(100, 1), torch.full((100, 1), tenths / 10))
+        assert rounded.compute() == 0.0
 
 
 def test_chance_of_several_classes_at_once_is_the_best_set_and_of_numbers_the_mean():

@@ -330,6 +330,7 @@ def test_specs_are_resolved_whole_and_bad_ones_refused():
     for bad, error, message in (
         ({"precision": "fp8"}, ValueError, "fp32, bf16, fp16"),
         ({"device": "tpu"}, ValueError, "auto, cpu or cuda"),
+        ({"precision": "fp16", "device": "cpu"}, ValueError, "fp16 needs a GPU"),
         ({"options": {"widow": 3}}, UnknownNameError, "did you mean 'window'"),
         ({"task": "listop"}, UnknownNameError, "did you mean 'listops'"),
         ({"task_options": {"patch": 3}}, ValueError, "must be 1, 2 or 4"),

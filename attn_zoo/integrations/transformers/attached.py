@@ -148,8 +148,9 @@ def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     attached = attached_to(module)
     if attached is None or module.config._attn_implementation != NAME:  # type: ignore[union-attr]
         return None
-    # The argument is called past_key_values before transformers 5.24.
-    cache = None if attached.crosses else kwargs.get("cache", kwargs.get("past_key_values"))
+    # The argument is called past_key_values before transformers 5.24, and layer_past in GPT-NeoX.
+    caches = () if attached.crosses else (kwargs.get(name) for name in ("cache", "past_key_values", "layer_past"))
+    cache = next((given for given in caches if given is not None), None)
     mask, convolution = _mask_of(args, kwargs), attached.convolution
     layer = None if cache is None else _open_cache(attached, module, cache, mask)
     tokens = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]

@@ -100,7 +100,7 @@ def carry_out(model: Any, replacement: Replacement) -> list[Attention]:
     built = {site.name: _attach(site, one) for site, one in zip(chosen, own, strict=True)}
     left = Replacement("softmax", "sdpa", replacement.length)
     built |= {site.name: _attach(site, left) for site in found if site.name not in built and attached_to(site.module) is None}
-    _join([built[site.name] for site in chosen])
+    join_stacks([built[site.name].mechanism for site in chosen])
     _select_functions(model)
     for site in found:
         if site.name in built:
@@ -179,17 +179,6 @@ def _with_dropout(name: str, kind: type, model_rate: float, replacement: Replace
             "pass attention_dropout=0.0 to go without"
         )
     return replacement.options
-
-
-def _join(stack: Sequence[Attached]) -> None:
-    """Join the mechanisms with the same name over all layers, as ``join_layers`` does for the zoo's own layers."""
-    stacks = grouped((attached.mechanism.card.name, attached.mechanism) for attached in stack).values()
-    for mechanisms in stacks:
-        for mechanism in mechanisms:
-            mechanism.check_stack(mechanisms)
-    for mechanisms in stacks:
-        for at, mechanism in enumerate(mechanisms):
-            mechanism.join(at, mechanisms)
 
 
 def _select_functions(model: Any) -> None:

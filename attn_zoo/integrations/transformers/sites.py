@@ -140,6 +140,12 @@ def positions(model: Any) -> int:
 
 
 def home(module: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """Device and dtype of a module's weights."""
-    weight = next(parameter for parameter in module.parameters() if parameter.is_floating_point())
+    """Device and dtype of a module's weights.
+
+    Raises:
+        UnsupportedError: the weights are quantised.
+    """
+    weight = next((parameter for parameter in module.parameters() if parameter.is_floating_point()), None)
+    if weight is None:
+        raise UnsupportedError(f"{type(module).__name__} has no weights in floating point; load the model without quantisation")
     return weight.device, weight.dtype
