@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from attn_zoo.analysis.text import default_text
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.integrations.transformers import zoo_layers
-from attn_zoo.transplant import Bench, Candidate, Start, Trial, check, gather, swap
+from attn_zoo.transplant import Bench, Candidate, Start, Trial, check, gather, load_teacher, swap
 from attn_zoo.transplant.encoder import answers_of, embed
 from attn_zoo.transplant.passages import TELLING, line_digests, read_in, shorten
 from attn_zoo.transplant.training import Trains, distil, layer_errors, tune
@@ -236,3 +237,31 @@ def test_the_teacher_is_graded_too(setting, teacher, material):
     reference = asdict(bench.reference)
     assert reference["spearman"] == pytest.approx(1) and reference["cosine"] == pytest.approx(1)
     assert 0.5 < reference["neighbours"] <= 1 and reference["pairs_auc"] is None
+
+
+def test_a_student_whose_last_step_diverges_fails_alone(setting, teacher, material):
+    wild = replace(setting, distil_steps=1, distil_rate=1e30, tune_steps=0)
+    broken, sound = points_of(wild, teacher, material, Trial(LINFORMER, None, 1), Trial(SOFTMAX, None, 1))
+    assert "NaN or infinite" in broken["failed"] and sound["failed"] is None
+
+
+def test_a_point_does_not_depend_on_what_was_drawn_before(setting, teacher, material):
+    redrawn = Trial(Candidate("performer", {"features": 16, "redraw": 2}, None, "performer"), None, 1)
+    (alone,) = points_of(setting, teacher, material, redrawn)
+    _, later = points_of(setting, teacher, material, Trial(PERFORMER, None, 2), redrawn)
+    assert later["stages"] == alone["stages"]
+
+
+@pytest.mark.parametrize("kind", ["albert", "modernbert"])
+def test_an_encoder_whose_layers_cannot_be_distilled_alone_is_refused(kind, folder, tmp_path):
+    import transformers
+
+    sizes = {"vocab_size": 800, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    place = tmp_path / kind
+    shutil.copytree(folder, place)
+    config = transformers.AutoConfig.for_model(kind, **sizes, pad_token_id=0, bos_token_id=2, eos_token_id=3)
+    transformers.AutoModel.from_config(config).save_pretrained(place)
+    with pytest.raises(
+        ValueError, match="one attention module for several layers" if kind == "albert" else "rotates queries and keys"
+    ):
+        load_teacher(str(place), 24)
