@@ -32,7 +32,8 @@ class ShortConvolution(nn.Module):
         super().__init__()
         if not isinstance(width, int) or isinstance(width, bool) or width < 1:
             raise ValueError(
-                f"short_convolution counts the positions taken together, so it is a whole number, 0 for none; got {width!r}"
+                f"a short convolution takes a whole number of positions together, at least 1; a layer's short_convolution=0 means "
+                f"none; got {width!r}"
             )
         self.before, self.after = (width - 1, 0) if causal else (width // 2, width // 2)
         taps = torch.zeros(dim, self.before + 1 + self.after)

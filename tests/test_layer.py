@@ -290,6 +290,19 @@ def test_other_queries_meet_the_remembered_keys():
     assert got.isfinite().all()
 
 
+def test_padded_keys_are_remembered_for_queries_of_any_number():
+    layer, x = build("softmax"), tokens()
+    remembered = layer.remember(x, key_valid=padding())
+    whole = layer(x, remembered=remembered)
+    torch.testing.assert_close(layer(x[:, :3], remembered=remembered), whole[:, :3])
+
+
+def test_a_definition_is_never_compressed_first():
+    layer = MultiHeadAttention(512, 8, "linformer", length=4096, implementation="definition", projected_length=64)
+    assert layer.order is Order.project_first
+    assert MultiHeadAttention(512, 8, "linformer", length=4096, projected_length=64).order is Order.compress_first
+
+
 def test_a_context_is_remembered_for_queries_of_any_number():
     layer, x, context = build("softmax", context_length=7, context_dim=8), tokens(), tokens(length=7, dim=8)
     remembered = layer.remember(context)

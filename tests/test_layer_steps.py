@@ -30,6 +30,16 @@ def test_steps_answer_as_one_call_in_outputs_and_gradients(name, width, fused):
     checks.check_steps(name, width, fused=fused)
 
 
+@pytest.mark.parametrize("name", STEPWISE)
+def test_steps_are_possible_under_autocast(name):
+    layer, given = build(name, 4).float(), tokens(2).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        state = layer.initial_state(2)
+        for piece in given.split(PIECES, dim=1):
+            out, state = layer.step(piece, state)
+    assert bool(out.isfinite().all())
+
+
 @pytest.mark.parametrize("width", [0, 4])
 @pytest.mark.parametrize("name", STEPWISE)
 def test_a_state_is_as_small_as_stated_and_left_alone(name, width):

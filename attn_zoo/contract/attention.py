@@ -359,10 +359,10 @@ class Attention(nn.Module, Generic[OptionsT]):
             check_floating(card.name, f"stream {name}", streams[name])
             if streams[name].shape != shape:
                 raise ValueError(f"{card.name}: stream {name} must have shape {shape}, got {tuple(streams[name].shape)}")
-        self._check_device(value)
+        self.check_device(value)
         return queries
 
-    def _check_device(self, value: Tensor) -> None:
+    def check_device(self, value: Tensor) -> None:
         """Refuse tensors that the implementation cannot run on; where ``auto`` chose it, choose again for their device."""
         device, dtype = value.device, autocast_dtype(value)
         reason = unavailable(self.implementation, device, dtype)

@@ -25,8 +25,8 @@ class RedrawnAttention(Attention[OptionsT]):
 
     @torch.no_grad()
     def redraw(self) -> None:
-        """Replace the buffer by a new draw."""
-        self.get_buffer(self.drawn).copy_(self.draw())
+        """Replace the buffer by a new draw, in a tensor of its own: a backward pass may still need the old one."""
+        setattr(self, self.drawn, self.draw().to(self.get_buffer(self.drawn)))
 
     def redraw_in_training(self) -> None:
         """Count a training call; redraw at the first, and again every ``options.redraw`` calls."""

@@ -14,6 +14,7 @@ from attn_zoo.contract import CompressingAttention, Geometry, UnsupportedError, 
 from attn_zoo.layer.order import Order, choose_order
 from attn_zoo.layer.projections import Projections
 from attn_zoo.layer.states import LayerState, Remembered
+from attn_zoo.precision import autocast_dtype
 from attn_zoo.registry import build_attention
 from attn_zoo.short_convolution import ShortConvolution
 
@@ -150,6 +151,7 @@ class MultiHeadAttention(Projections):
         source = self._read(source, key_valid)
         tokens = tokens if self.crosses else source
         if self.order is Order.compress_first:
+            self.mechanism.check_device(source)
             return self._attend_compressed(tokens, *self._compressed_key_and_value(source, key_valid), key_valid)
         query, key, value = self._project_all(tokens, source)
         streams = {**self._project_streams("queries", tokens), **self._project_streams("keys", source)}
@@ -178,6 +180,7 @@ class MultiHeadAttention(Projections):
         self.mechanism.check_lengths(batch, length, length, key_valid)
         context = self._read(context, key_valid)
         if self.order is Order.compress_first:
+            self.mechanism.check_device(context)
             return Remembered(*self._compressed_key_and_value(context, key_valid), {}, key_valid, length)
         made = {name: self._project(name, context) for name in self.reads if name != "query"}
         return Remembered(made.get("key"), made["value"], self._project_streams("keys", context), key_valid, length)
@@ -215,7 +218,8 @@ class MultiHeadAttention(Projections):
             raise ValueError(f"dtype is a torch.dtype; got {dtype!r}")
         weight = self.out.weight
         dtype, device = dtype or weight.dtype, device or weight.device
-        carried = self.mechanism.initial_state(batch, dtype=dtype, device=device)
+        projected = autocast_dtype(torch.empty(0, dtype=dtype, device=device))
+        carried = self.mechanism.initial_state(batch, dtype=projected, device=device)
         return LayerState(carried, torch.zeros(batch, 0, self.dim, dtype=dtype, device=device))
 
     def step(self, tokens: Float[Tensor, "batch n dim"], state: LayerState) -> tuple[Float[Tensor, "batch n dim"], LayerState]:
@@ -269,9 +273,10 @@ class MultiHeadAttention(Projections):
             raise ValueError(f"remembered has a batch of {batch}, got tokens {tuple(tokens.shape)}")
         self.mechanism.check_lengths(batch, tokens.shape[1], remembered.length, valid)
         if self.makes_queries and not self.crosses:
-            tokens = self._read(tokens, valid)
+            tokens = self._read(tokens, valid if tokens.shape[1] == remembered.length else None)
         if self.order is Order.compress_first:
             assert remembered.key is not None
+            self.mechanism.check_device(tokens)
             return self._attend_compressed(tokens, remembered.key, remembered.value, valid)
         query = self._project("query", tokens) if "query" in self.reads else None
         streams = {**self._project_streams("queries", tokens), **remembered.streams}

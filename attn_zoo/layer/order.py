@@ -28,6 +28,8 @@ def choose_order(asked: Order, mechanism: Attention, context_dim: int, dim: int)
         return Order.project_first
     if asked is not Order.auto:
         return asked
+    if mechanism.implementation == "definition":  # which takes whole keys and values
+        return Order.project_first
     keys = mechanism.geometry.keys
     project_first = 4 * keys * context_dim * dim + mechanism.compression_flops(keys, dim, inputs=2)
     compress_first = mechanism.compression_flops(keys, context_dim, inputs=1) + 4 * r * context_dim * dim

@@ -30,7 +30,7 @@ class Projections(nn.Module):
         self.dim, self.context_dim, self.fused = dim, context_dim, fused
         self.mechanism = mechanism
         self.reads = tuple(name for name in _INPUTS if name in mechanism.card.reads)
-        # All three are drawn whatever the mechanism reads, so that the generator is in the same state for every mechanism.
+        # All three are drawn whatever the mechanism reads, so that one seed gives the same projections to every mechanism.
         widths = {"query": dim, "key": context_dim, "value": context_dim}
         drawn = {name: _xavier_linear(width, dim, bias) for name, width in widths.items()}
         kept = {name: drawn[name] for name in self.reads}

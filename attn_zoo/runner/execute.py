@@ -34,6 +34,7 @@ from attn_zoo.contract import (
 from attn_zoo.cost import attention_parameters, count_parameters, model_warnings
 from attn_zoo.encoder import PositionClassifier, backbone_sizes, build_paired_model, build_token_reader
 from attn_zoo.records import PROTOCOL, SCHEMA, RunRecord, RunSpec, Status, describe_environment
+from attn_zoo.records.shape import LARGEST
 from attn_zoo.registry import attention_options, build_attention, build_task, card, make_options, stated_options, task_card
 from attn_zoo.rows import RowName
 from attn_zoo.runner.chance import SharedDraws

@@ -145,3 +145,10 @@ def test_frozen_random_is_for_one_length():
 def test_frozen_random_needs_a_link():
     with pytest.raises(ValueError, match=r"frozen_random\.links counts positions, .* so it is at least 1; got 0"):
         frozen(links=0)
+
+
+@both
+def test_the_uniform_average_of_large_values_is_finite_in_float16(causal):
+    value = torch.full((1, 1, 4096, 2), 40.0, dtype=torch.float16)
+    out = build_attention("uniform", Geometry(1, 2, 4096, 4096, causal))(None, None, value)
+    torch.testing.assert_close(out, value)

@@ -157,3 +157,12 @@ def test_redraws_in_training_only_and_on_request():
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         build(**options)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_redraw_between_two_calls_leaves_the_gradients_of_both(causal):
+    built, (query, key, value) = build(causal=causal, redraw=1).train(), draw()
+    torch.manual_seed(3)
+    outs = [built(query, key, value) for _ in range(2)]
+    (outs[0].sum() + outs[1].square().sum()).backward()
+    assert not torch.equal(outs[0], outs[1]) and query.grad is not None and bool(query.grad.isfinite().all())

@@ -139,3 +139,10 @@ def test_doubtful_numbers_are_named():
     assert "sees itself" in Routing.warnings(geometry, card.options(cluster_scale=4))[0]
     assert "sees all" in Routing.warnings(geometry, card.options(cluster_scale=0.25))[0]
     assert not Routing.warnings(geometry, card.options())
+
+
+def test_padding_leaves_the_centroids_finite_in_float16():
+    built = build(12).half().train()
+    query, value = (tensor.detach().half() for tensor in draw(12))
+    built(query, query, value, key_valid=torch.arange(12).expand(3, 12) < 9)
+    assert bool(built.centroids.isfinite().all())

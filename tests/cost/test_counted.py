@@ -251,6 +251,12 @@ def miscounted(monkeypatch: pytest.MonkeyPatch) -> str:
     return "miscounted"
 
 
+@pytest.mark.parametrize("name", ["delta_rule", "gated_linear", "luna", "linear"])
+def test_a_rest_shorter_than_a_chunk_costs_what_the_card_says(name):
+    counted = count("mechanism", name, {}, At(1025, 512, 8, causal=True))
+    assert counted.disagreements() == {}
+
+
 def test_disagreement_is_flagged_and_not_raised(miscounted, capsys):
     counted = count("mechanism", miscounted, {}, At(64, 32, 2))
     right = count("mechanism", "softmax", {}, At(64, 32, 2))

@@ -86,11 +86,10 @@ class Clustered(Attention[Options]):
         cluster = self._cluster(query.detach(), valid, clusters)
         if key_valid is not None:
             cluster, clusters = cluster.masked_fill(~key_valid[:, None], clusters), clusters + 1
-        wide = cluster[..., None].expand(-1, -1, -1, d)
-        size = query.new_zeros(batch, heads, clusters).scatter_add(2, cluster, torch.ones_like(query[..., 0])).clamp(min=1)
-        # Queries are divided before they are summed, so that half precision does not overflow.
-        shares = query / size.gather(2, cluster)[..., None]
-        centroids = query.new_zeros(batch, heads, clusters, d).scatter_add(2, wide, shares)
+        wide, precise = cluster[..., None].expand(-1, -1, -1, d), query.to(torch.promote_types(query.dtype, torch.float32))
+        size = precise.new_zeros(batch, heads, clusters).scatter_add(2, cluster, torch.ones_like(precise[..., 0])).clamp(min=1)
+        shares = precise / size.gather(2, cluster)[..., None]
+        centroids = precise.new_zeros(batch, heads, clusters, d).scatter_add(2, wide, shares).to(query.dtype)
         scores = (centroids * d**-0.5) @ key.mT
         weights = softmax_over_valid(scores, None if key_valid is None else key_valid[:, None, None, :])
         weights = F.dropout(weights, self.options.dropout, self.training)

@@ -115,7 +115,8 @@ class Routing(Attention[Options]):
         """Choose the positions of each cluster, attend among them, and average the outputs by position."""
         batch, heads, n, d = query.shape
         clusters = self.centroids.shape[1]
-        unit = F.normalize(query, dim=-1)
+        wide = query.to(torch.promote_types(query.dtype, torch.float32))  # in 16 bits a zero query would be divided by zero
+        unit = F.normalize(wide, dim=-1).to(query.dtype)
         valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
         chosen, taken = self._route(unit.detach(), valid)
         place = chosen.flatten(2)

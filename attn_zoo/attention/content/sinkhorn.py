@@ -46,7 +46,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     """FLOPs of scores between blocks, of R K and R V, and of each block's attention to its own and its sorted keys."""
     b, h, d = block_size(geometry.keys, options), geometry.heads, geometry.head_dim
     blocks = math.ceil(geometry.keys / b)
-    count = 2 * blocks * blocks * b  # valid shares of the sorted places, which have no gradient
+    count = 2 * blocks * blocks * b  # shares of valid tokens in the sorted places: R has a gradient, the mask has none
     rest = 2 * blocks * blocks * (1 + 2 * b) * d + 8 * blocks * b * b * d
     return Cost(flops=h * (rest + count), parameters=0, backward_flops=h * (2 * rest + count))
 
@@ -73,7 +73,7 @@ class Sinkhorn(Attention[Options]):
     Differs: blocks are scored by the mean query of one and the mean key of the other, where the paper's network computes N_B
         scores from a block's sum and is tied to one length. No Gumbel noise. A place in the sorted block is a mean over the
         valid tokens that R puts there, and the logarithm of their share is added to its score, which masks padding if R is
-        hard; a block of padding alone is sorted nowhere, and its queries see all other blocks equally. Own and sorted keys
+        hard; a block of padding alone is sorted nowhere, and the outputs at its queries mean nothing. Own and sorted keys
         share one softmax. Blocks of one size for all lengths make the paper's R K cost n² d / b; here b grows with √n. Only the
         bidirectional form, with all sorted blocks: no truncation (SortCut). R is computed in float32 at least.
     """

@@ -43,8 +43,9 @@ class UniformAverage(Attention):
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """Divide the total (causal: running) sum of values by the count of valid positions."""
-        valid = torch.ones_like(value[:, :1, :, :1]) if key_valid is None else key_valid[:, None, :, None].to(value.dtype)
+        wide = value.to(torch.promote_types(value.dtype, torch.float32))  # sums of 16 bits overflow
+        valid = torch.ones_like(wide[:, :1, :, :1]) if key_valid is None else key_valid[:, None, :, None].to(wide.dtype)
         if self.geometry.causal:
-            return value.cumsum(dim=2) / valid.cumsum(dim=2).clamp(min=1)
-        mean = value.sum(dim=2, keepdim=True) / valid.sum(dim=2, keepdim=True).clamp(min=1)
-        return mean.expand_as(value).clone()
+            return (wide.cumsum(dim=2) / valid.cumsum(dim=2).clamp(min=1)).to(value.dtype)
+        mean = wide.sum(dim=2, keepdim=True) / valid.sum(dim=2, keepdim=True).clamp(min=1)
+        return mean.to(value.dtype).expand_as(value).clone()

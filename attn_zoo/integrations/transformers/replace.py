@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from attn_zoo.contract import Attention, Geometry, UnsupportedError, length_rules
+from attn_zoo.contract import Attention, Geometry, UnsupportedError, join_stacks, length_rules
 from attn_zoo.grouping import grouped
 from attn_zoo.integrations.transformers.attached import Attached, attached_to, hand_tokens, refuse_weights
 from attn_zoo.integrations.transformers.description import NAME, Replacement, add, set_directions

@@ -7,6 +7,7 @@ only the states between blocks are saved.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -32,12 +33,18 @@ def filled(length: int, most: int | None = None) -> tuple[int, int]:
 
 
 def spans(length: int, bytes_each: int) -> list[slice]:
-    """Slices of rows, one per block, where a row takes ``bytes_each``; all blocks but the last hold whole chunks."""
+    """Slices of rows, one per block, where a row takes ``bytes_each``; all blocks but the last hold whole chunks.
+
+    A rest shorter than a chunk joins the block before it, so that all chunks are of one size.
+    """
     if exported():
         return [slice(0, length)]
     chunk, _ = filled(length)
     block = max(1, BLOCK_BYTES // (bytes_each * chunk)) * chunk
-    return [slice(start, min(start + block, length)) for start in range(0, length, block)]
+    starts = list(range(0, length, block))
+    if len(starts) > 1 and length - starts[-1] < chunk:
+        starts.pop()
+    return [slice(*pair) for pair in pairwise([*starts, length])]
 
 
 def row_bytes(x: Float[Tensor, "b h n w"]) -> int:
