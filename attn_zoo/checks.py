@@ -30,6 +30,16 @@ def check_whole(name: str, value: object, least: int = 1, most: int = MOST) -> N
         raise ValueError(f"{name} is at most {most}; got {value}")
 
 
+def check_seed(value: object) -> None:
+    """Refuse a seed that is not a whole number from 0 to 2**63 - 1.
+
+    Raises:
+        ValueError: the message names the rule and the value.
+    """
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"seed is a whole number, at least 0 and below 2**63; got {value!r}")
+
+
 def check_number(name: str, value: object, least: float = -math.inf, *, above: float = -math.inf) -> None:
     """Refuse a value that is not a finite number, is below ``least``, or is not above ``above``.
 

@@ -38,8 +38,15 @@ def prove(card: Card, device: str | None = None, *, defaults: bool = False) -> R
     Args:
         device: device on which every implementation is checked; None for the CPU, and a GPU for implementations that need one.
         defaults: check the default options alone.
+
+    Raises:
+        ValueError: there is no such device type.
     """
-    cases = list(cases_of(card, None if device is None else torch.device(device)))
+    try:
+        where = None if device is None else torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device is a device type of PyTorch, such as cpu or cuda; got {device!r}") from error
+    cases = list(cases_of(card, where))
     cases = [case for case in cases if not defaults or case.variant in ("", DEFAULT)]
     with Work(f"check {card.name}", len(cases)) as work:
         return run_cases(card.name, cases, note=note_of(card), tell=lambda case: work.update(note=case.setting))

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from attn_zoo.checks import check_seed
 from attn_zoo.cli.parsing import check_output
 from attn_zoo.terminal import show
 
@@ -55,14 +56,13 @@ def _layer(parsed: argparse.Namespace) -> int:
     from attn_zoo.export import export_layer
     from attn_zoo.export.models import refuse_output
     from attn_zoo.layer import MultiHeadAttention
-    from attn_zoo.rows import rows_of
+    from attn_zoo.rows import only_row
 
     format = parsed.format or "onnx"
     refuse_output(parsed.output, format)
-    row, *others = rows_of(parsed.attention)
-    if others:
-        raise ValueError(f"export writes one layer; got {parsed.attention!r}, which names {1 + len(others)}")
-    torch.manual_seed(parsed.seed or 0)
+    row = only_row("attention", parsed.attention)
+    check_seed(seed := parsed.seed or 0)
+    torch.manual_seed(seed)
     layer = MultiHeadAttention(
         parsed.dim,
         parsed.heads,

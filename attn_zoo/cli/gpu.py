@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -61,7 +62,7 @@ def _gpu(parsed: argparse.Namespace) -> int:
     for name in names:
         card(name)
     parsed.out.mkdir(parents=True, exist_ok=True)
-    write_json(parsed.out / "environment.json", describe_environment(parsed.device))
+    _begin(parsed.out / "environment.json", {**describe_environment(parsed.device), "device": parsed.device})
     deadline, well = time.monotonic() + parsed.seconds, True
     left = [part for part in PARTS if part in parsed.parts]
     while left:
@@ -72,6 +73,20 @@ def _gpu(parsed: argparse.Namespace) -> int:
         well &= _RUN[part](parsed.out, parsed.device, names, seconds)
         left.remove(part)
     return 0 if well else 1
+
+
+def _begin(file: Path, environment: dict[str, Any]) -> None:
+    """Write the environment, after a check that earlier results in the folder are of the same device, code and PyTorch.
+
+    Raises:
+        ValueError: they are of others.
+    """
+    if file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        differing = [name for name in ("device", "gpu", "commit", "torch") if before.get(name) != environment.get(name)]
+        if differing:
+            raise ValueError(f"{file.parent} holds results of another {' and '.join(differing)}; name another folder")
+    write_json(file, environment)
 
 
 def _kit(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:

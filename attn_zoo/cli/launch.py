@@ -151,7 +151,7 @@ def _ray(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
     started = not ray.is_initialized()
     if started:
         ray.init(**ray_arguments(order.settings))
-    task = ray.remote(**_given(order.settings.launcher["remote"]))(attempt)
+    task = ray.remote(**_given(order.settings.launcher["remote"] or {}))(attempt)
     try:
         return list(ray.get([task.remote(order, job) for job in jobs]))
     finally:
@@ -161,7 +161,7 @@ def _ray(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
 
 def ray_arguments(settings: Settings) -> dict[str, Any]:
     """Arguments of ``ray.init``."""
-    given = _given(settings.launcher["init"])
+    given = _given(settings.launcher["init"] or {})
     room = {"num_cpus": settings.workers * settings.threads} if settings.workers else {}
     return {**given, **room, **({} if "address" in given else {"object_store_memory": _OBJECT_STORE_BYTES})}
 

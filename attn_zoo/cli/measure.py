@@ -65,6 +65,8 @@ def measure(words: Sequence[str]) -> int:
     name, given = compose(words)
     grid = EXPERIMENTS[name](**given)
     if grid.read is not None:
+        if grid.output is not None:
+            raise ValueError("read= measures nothing, so there is nothing for output= to write; leave one of them out")
         found = Measurement.read("read", name, Path(grid.read))
         show(grid.report(found))
         grid.draw(found)
@@ -130,7 +132,7 @@ def _go_on(grid: Grid, found: Measurement, output: Path) -> None:
     """Resume the measurement that ``output`` holds, if it is unfinished and of the same grid, code and kind of machine."""
     try:
         earlier = Measurement.from_dict(json.loads(output.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return
     if not earlier.finished and _identity(grid, earlier) == _identity(grid, found):
         found.take_over(earlier)
@@ -139,7 +141,8 @@ def _go_on(grid: Grid, found: Measurement, output: Path) -> None:
 
 
 def _identity(grid: Grid, found: Measurement) -> str:
-    machine = {name: found.environment.get(name) for name in ("cpu", "cores", "threads", "gpu", "torch", "commit")}
+    names = ("cpu", "cores", "threads", "gpu", "torch", "commit", "plugins")
+    machine = {name: found.environment.get(name) for name in names}
     keys = {name: found.grid.get(name) for name in grid.identity()}
     protocol = None if found.protocol is None else found.protocol.digest()
     return json.dumps([found.experiment, keys, protocol, found.facts, machine], sort_keys=True)

@@ -225,6 +225,8 @@ def _choices(key: str, text: str) -> list[Any]:
         raise ValueError(f"{key}={text} has infinitely many values; a grid needs choice(...) or range(...); or tuning.sampler=tpe")
     if isinstance(value, RangeSweep):
         assert value.start is not None and value.stop is not None
+        if value.step == 0:
+            raise ValueError(f"{key}={text} has no step; give a step other than 0")
         steps = int((value.stop - value.start) // value.step)
         return [value.start + at * value.step for at in range(steps + 1)]
     return [parse(f"{key}={one}").value() for one in override.sweep_string_iterator()]

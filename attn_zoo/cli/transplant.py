@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from attn_zoo.checks import check_seed
 from attn_zoo.cli.keys import describe_keys, read_keys
 from attn_zoo.cli.parsing import InLines, check_output
 from attn_zoo.cli.progress import Work
@@ -102,7 +103,8 @@ def _start(text: str) -> Start:
 def _seed(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise ValueError(f"seed takes whole numbers from 0, separated by commas; got {text!r}")
-    return int(text)
+    check_seed(seed := int(text))
+    return seed
 
 
 def _stated(part: RowName) -> RowName:

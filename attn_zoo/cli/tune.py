@@ -95,7 +95,9 @@ def read_request(words: Sequence[str]) -> Request:
             advice = "on the command line write attention=ROW,... task=NAME,..."
             raise ValueError(f"tuning.{key} is a key of experiment files; {advice}")
     own = {key: _values(by_key.pop(key)) for key in ("experiment", "attention", "task", *_OWN) if key in by_key}
-    (experiment,) = own.pop("experiment", ["tune"])
+    experiment, *others = own.pop("experiment", ["tune"])
+    if others:
+        raise ValueError(f"tune searches one experiment after another: give experiment={experiment} and the others by themselves")
     tuning = _written_down(experiment)
     tasks = own.get("task") or tuning.task
     rows = _rows(own.get("attention", []), tuning, fixed=any(key.startswith("attention.") for key in by_key))

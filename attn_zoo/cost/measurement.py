@@ -100,7 +100,7 @@ class Measurement:
         """Return the measurement from plain data that ``to_dict`` made of it.
 
         Raises:
-            KeyError, TypeError: the data is no whole measurement.
+            LookupError, TypeError, AttributeError: the data is no whole measurement.
         """
         protocol = data["protocol"]
         made = cls(data["experiment"], data["grid"], protocol and TimingProtocol.from_dict(protocol), data["environment"])
@@ -127,7 +127,7 @@ class Measurement:
         """
         try:
             return cls.from_dict(read_results(file, experiment, key))
-        except (KeyError, TypeError) as error:
+        except (LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"{file} is not a complete measurement: {type(error).__name__}: {error}; measure it again") from error
 
     def write(self, file: Path) -> None:

@@ -78,6 +78,9 @@ class Session:
         return left
 
     def _group(self, cells: Sequence[Cell], share: float) -> None:
+        if not self.grid.whole_groups:
+            for cell in cells:  # so that a file of an interrupted measurement has every cell of the lengths that it reached
+                self.found.of(cell)
         for cell in cells:
             if self._prepare(cell) and not self.grid.whole_groups:
                 self._save(self.found)
@@ -208,7 +211,8 @@ class Session:
 
 def expected_seconds(steps: dict[Cell, float], cell: Cell) -> float:
     """Expected seconds of a step, extrapolated in log-log from the next two shorter lengths, with exponent 1 to 2; else 0."""
-    alike = {c.length: seconds for c, seconds in steps.items() if (c.label, c.kind) == (cell.label, cell.kind)}
+    wanted = cell.label, cell.kind, cell.group
+    alike = {c.length: seconds / c.batch for c, seconds in steps.items() if (c.label, c.kind, c.group) == wanted}
     below = sorted((length, seconds) for length, seconds in alike.items() if length < cell.length)[-2:]
     if not below:
         return 0.0
@@ -216,4 +220,4 @@ def expected_seconds(steps: dict[Cell, float], cell: Cell) -> float:
     if len(below) == 2:
         (n, before), (m, last) = below
         exponent = min(2.0, max(1.0, math.log(last / before) / math.log(m / n)))
-    return below[-1][1] * (cell.length / below[-1][0]) ** exponent
+    return cell.batch * below[-1][1] * (cell.length / below[-1][0]) ** exponent

@@ -47,6 +47,18 @@ def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = Fals
     return rows
 
 
+def only_row(key: str, text: str, *, hybrids: bool = False) -> RowName:
+    """Parse a value that names one row; see ``rows_of``.
+
+    Raises:
+        UnknownNameError, ValueError: as of ``rows_of``, or there are several rows.
+    """
+    row, *others = rows_of(text, hybrids=hybrids)
+    if others:
+        raise ValueError(f"{key} names one row; got {text!r}, which names {1 + len(others)}")
+    return row
+
+
 def row_of_arguments(attention: str, implementation: str, options: Mapping[str, Any]) -> RowName:
     """Row for the arguments of a function; ``attention`` may be a hybrid with options of its mechanisms, written as in a command.
 

@@ -18,6 +18,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
 from torch import nn
 
+from attn_zoo.checks import check_seed
 from attn_zoo.contract import (
     SPLITS,
     Examples,
@@ -66,8 +67,7 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
         ValueError: an option, size, device or precision is out of its range, or the network has too few layers for its hybrid.
     """
     task_entry = task_card(spec.task)
-    if type(spec.seed) is not int or not 0 <= spec.seed < 2**63:
-        raise ValueError(f"seed is a whole number, at least 0 and below 2**63; got {spec.seed!r}")
+    check_seed(spec.seed)
     task_options = plain_options(make_options(f"task {spec.task}", task_entry.options, spec.task_options))
     task_options = {name: value for name, value in task_options.items() if name not in task_entry.locations}
     if spec.precision not in _PRECISIONS:

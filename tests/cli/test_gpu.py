@@ -16,6 +16,7 @@ from attn_zoo.cli.measure import compose
 from attn_zoo.cost.experiments.zoo_times import ZooTimes
 from attn_zoo.cost.measurement import Measurement
 from attn_zoo.cost.session import Session
+from attn_zoo.records import describe_environment
 
 
 def test_it_asks_for_a_gpu_where_there_is_none(tmp_path, capsys, monkeypatch):
@@ -130,3 +131,9 @@ def test_what_refuses_a_length_is_no_failure():
 
 def test_shares_of_time_add_up():
     assert sum(PARTS.values()) == pytest.approx(1)
+
+
+def test_results_of_another_device_are_not_mixed_with_these(tmp_path, capsys):
+    (tmp_path / "environment.json").write_text(json.dumps({**describe_environment("cpu"), "device": "cuda"}), encoding="utf-8")
+    assert main(["gpu", str(tmp_path), "--device", "cpu", "--parts", "kit", "--attentions", "none"]) == 2
+    assert "holds results of another device; name another folder" in capsys.readouterr().err

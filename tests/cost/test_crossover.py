@@ -170,6 +170,12 @@ def test_growth_goes_on_as_it_was_between_linear_and_quadratic(known, expected):
     steps = {Cell("ours", "forward", n): seconds for n, seconds in {**known, 400: 99.0}.items()}
     assert expected_seconds(steps, Cell("ours", "forward", 200)) == pytest.approx(expected)
     assert expected_seconds(steps, Cell("ours", "training", 200)) == 0.0
+    assert expected_seconds(steps, Cell("ours", "forward", 200, group="others")) == 0.0
+
+
+def test_growth_is_of_a_sequence_whatever_the_batches():
+    steps = {Cell("ours", "forward", 100, batch=4): 2.0}
+    assert expected_seconds(steps, Cell("ours", "forward", 200, batch=2)) == pytest.approx(2.0)
 
 
 def test_materialised_softmax_is_refused_by_arithmetic_where_it_cannot_fit(monkeypatch):

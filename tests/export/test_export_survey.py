@@ -114,7 +114,7 @@ def test_the_command_writes_a_layer_and_says_what_it_is(tmp_path, capsys):
         (["--all", "--output", "nowhere/x.json"], "lies in no folder that exists"),
         (["linformer[frozen]", *REST], "OPTION=VALUE"),
         (["linformer[frozen=1,frozen=0]", *REST], "given twice"),
-        (["linformer,softmax", *REST], "export writes one layer"),
+        (["linformer,softmax", *REST], "attention names one row"),
         (["linformr", *REST], "did you mean 'linformer'"),
         (["linformer:sdp", *REST], "did you mean 'sdpa'"),
         (["linformer", "--causal", *REST], "no causal form"),

@@ -10,6 +10,7 @@ from typing import Any
 from attn_zoo.analysis.captured import attention_inputs
 from attn_zoo.analysis.inputs import AttentionInputs, gather, random_inputs
 from attn_zoo.analysis.sources import WEIGHTS, Request, Subject, load_subject
+from attn_zoo.checks import check_seed
 from attn_zoo.cli.progress import Work, tracked
 from attn_zoo.contract import UnsupportedError
 
@@ -43,7 +44,12 @@ def add_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
 
 
 def request_of(parsed: argparse.Namespace, model: str) -> Request:
-    """Model and inputs that the options ask for."""
+    """Model and inputs that the options ask for.
+
+    Raises:
+        ValueError: the seed is out of its range.
+    """
+    check_seed(parsed.seed)
     return Request(model, parsed.sentences, parsed.length, parsed.text, parsed.images, parsed.weights, parsed.seed)
 
 

@@ -27,6 +27,7 @@ from attn_zoo.cost.protocol import ORDERS, TimingProtocol
 from attn_zoo.cost.tables import joined, machine, markdown
 from attn_zoo.cost.timed import subjects_of
 from attn_zoo.cost.timing import quartiles
+from attn_zoo.rows import only_row
 
 PASSES = 10
 WANTED = {"same": ("the same layer twice", "tie"), "slower": (f"one pass in {PASSES} more", "A faster")}
@@ -144,6 +145,7 @@ class AATest(Grid):
     @cached_property
     def subject(self) -> Subject:
         """Layer that is timed."""
+        only_row("layer", self.layer)
         return next(iter(subjects_of([self.layer]).values()))
 
     @cached_property

@@ -15,7 +15,7 @@ from attn_zoo.cost.grid import Grid, option
 from attn_zoo.cost.levels import Sizes, build_mechanism, random_heads
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import Answer, Ask, Probe
-from attn_zoo.cost.tables import joined, markdown
+from attn_zoo.cost.tables import failures, joined, markdown
 from attn_zoo.registry import attentions, card
 
 SHAPES = ((1_024, 32), (4_096, 8), (16_384, 2))
@@ -59,19 +59,22 @@ class Launches(Grid):
     @staticmethod
     def report(found: Measurement) -> str:
         shapes = sorted({(cell.length, cell.batch) for cell in found.cells})
-        counts = {
-            (cell.label, cell.kind, cell.length): f"{each.one('forward_launches')} / {each.one('backward_launches')}"
-            for cell, each in found.cells.items()
-        }
+        counts = {(cell.label, cell.kind, cell.length): _both(each) for cell, each in found.cells.items()}
         rows = [
-            [label, kind, *(counts[label, kind, length] for length, _ in shapes)]
+            [label, kind, *(counts.get((label, kind, length), "-") for length, _ in shapes)]
             for label, kind in dict.fromkeys((cell.label, cell.kind) for cell in found.cells)
         ]
         head = ["attention", "causal", *(f"n = {length:,}, batch {batch}" for length, batch in shapes)]
         told = (
             "Operators other than views, forward / backward, of `eager` in training at 8 heads of 64, default options, no padding."
         )
-        return joined(found, markdown(head, rows, words=range(len(head))), told)
+        kinds = {"": "bidirectional", "yes": "causal"}
+        return joined(found, markdown(head, rows, words=range(len(head))), failures(found.cells.values(), kinds), told)
+
+
+def _both(found: Figures) -> str:
+    forward, backward = (found.one(f"{name}_launches") for name in ("forward", "backward"))
+    return "-" if forward is None else f"{forward} / {backward}"
 
 
 def _count(ask: Ask, found: Figures) -> Answer:

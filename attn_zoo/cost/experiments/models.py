@@ -18,7 +18,7 @@ from attn_zoo.cost.probes import SECONDS, Probe
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.tables import failures, figure, figure_or_reason, joined, machine, markdown
 from attn_zoo.cost.timing import quotients
-from attn_zoo.rows import RowName, rows_of
+from attn_zoo.rows import RowName, only_row
 
 GPT2 = {"n_layer": 2, "n_embd": 256, "n_head": 4, "attn_pdrop": 0.0, "vocab_size": 1000, "bos_token_id": None, "eos_token_id": None}
 """Config of the decoder, except its number of positions."""
@@ -98,7 +98,7 @@ class WholeModels(Grid):
         if self.image < 16 or self.image % 16 or self.tokens <= PROMPT:
             wanted = f"image must be a multiple of 16, the side of a patch, and tokens more than {PROMPT}, the length of the prompt"
             raise ValueError(f"{wanted}; got image={self.image} and tokens={self.tokens}")
-        row, recurrent = rows_of(self.attention, hybrids=True)[0], rows_of(self.recurrent, hybrids=True)[0]
+        row, recurrent = only_row("attention", self.attention, hybrids=True), only_row("recurrent", self.recurrent, hybrids=True)
         self.rows = {"vit": row, "bert": row, "generation": recurrent}
 
     @property

@@ -1,0 +1,30 @@
+"""Values that a command refuses in one line, before it works."""
+
+from __future__ import annotations
+
+import pytest
+
+from attn_zoo.cli import main
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("check none --device gpu", "device is a device type of PyTorch, such as cpu or cuda; got 'gpu'"),
+        ("export none none.onnx --length 8 --seed 18446744073709551616", "seed is a whole number, at least 0 and below 2**63"),
+        ("analyze error --seed 18446744073709551616", "seed is a whole number, at least 0 and below 2**63"),
+        ("transplant attention=none seed=18446744073709551616", "seed is a whole number, at least 0 and below 2**63"),
+        ("tune experiment=tune,curves attention=none task=digits", "tune searches one experiment after another"),
+        ("run experiment=tune attention=none task=digits tuning.space.budget.steps=range(4,8,0)", "has no step"),
+        ("measure experiment=models attention=linformer[projected_length=4|8]", "attention names one row"),
+        ("measure experiment=aa_test layer=linformer[projected_length=4|8]", "layer names one row"),
+        ("measure experiment=growth read=a.json output=b.json", "leave one of them out"),
+        ("records verify --records pyproject.toml", "is a file; name the folder that runs were recorded in"),
+    ],
+)
+def test_it_is_refused(words, says, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    assert main(words.split()) == 2
+    errors = capsys.readouterr().err
+    assert says in " ".join(errors.split()) and "Traceback" not in errors

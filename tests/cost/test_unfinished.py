@@ -1,0 +1,35 @@
+"""Reports of files that an interrupted measurement leaves: every cell of the lengths it reached, many of them empty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from attn_zoo.cost.experiments import EXPERIMENTS
+from attn_zoo.cost.measurement import Measurement
+from attn_zoo.cost.session import Session
+
+SMALL: dict[str, dict[str, Any]] = {"peers": {"lengths": [1056]}, "launches": {"attentions": ["softmax", "linformer"]}}
+BY_LENGTH = [name for name, grid in EXPERIMENTS.items() if not grid.whole_groups]
+
+
+@pytest.mark.parametrize("name", BY_LENGTH)
+@pytest.mark.parametrize("reached", ["prepared", "asked once"])
+def test_it_can_be_read(name, reached, monkeypatch):
+    grid = EXPERIMENTS[name](**SMALL.get(name, {}))
+    found = Measurement(name, grid.identity(), grid.protocol, {"gpu": None, "cpu": "a test", "torch": "2"}, grid.facts())
+    session = Session(grid, found)
+
+    def stop(cell, probe):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "_take", stop)
+    if reached == "prepared":
+        for cell in grid.groups()[0]:
+            found.of(cell)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            session.run()
+    again = Measurement.from_dict(found.to_dict())
+    assert "|" in grid.report(again)
