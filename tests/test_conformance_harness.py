@@ -27,10 +27,11 @@ from attn_zoo.conformance import (
     run_cases,
 )
 from attn_zoo.conformance.agreement import NEARBY, _worst_errors, perturbed
+from attn_zoo.conformance.attention_suite import DEFAULT
 from attn_zoo.conformance.cost import exponent
 from attn_zoo.conformance.pytest_support import parametrize_with_checks
 from attn_zoo.conformance.requests import Request, answers, draw
-from attn_zoo.conformance.sizes import BORDERS, drawn_sizes
+from attn_zoo.conformance.sizes import BORDERS, Sizes, drawn_sizes
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.conformance.variation import texts, values
 from attn_zoo.contract import Geometry, TaskCard, UnknownNameError, UnsupportedError
@@ -236,12 +237,20 @@ def test_enlisting_refuses_what_cannot_be_read() -> None:
 
 def test_defaults_that_cannot_be_built_are_reported() -> None:
     card = replace(ORIGINALS["projected"], variants={"empty": {"projected_length": "x", "nonsense": 1}})
-    report = check_attention(card)
-    assert any("nonsense" in failure.detail for failure in report.failures)
+    cases = list(attention_checks(card))
+    assert {case.variant for case in cases} == {DEFAULT, "empty"}
+    (result,) = run_cases(card.name, [case for case in cases if case.variant == "empty"]).results
+    assert result.status == "failed" and "nonsense" in result.detail
 
 
 @pytest.mark.variants
-def test_longer_lengths_are_taken_where_options_demand_them() -> None:
+def test_longer_lengths_are_taken_where_options_demand_them(monkeypatch) -> None:
+    def narrow(entry: str) -> Sizes:  # lengths decide here, and widths cost time
+        drawn = drawn_sizes(entry)
+        return replace(drawn, all=tuple(replace(size, heads=1, head_dim=min(size.head_dim, 9)) for size in drawn.all))
+
+    monkeypatch.setattr("attn_zoo.conformance.subject.drawn_sizes", narrow)
+
     class Long(Linear):
         def __init__(self, geometry: Geometry, options: NoOptions, implementation: str = "eager") -> None:
             super().__init__(geometry, options, implementation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from operator import is_
 from typing import Any, Dict, List, Optional  # noqa: UP035 (OmegaConf's form)
 
 from hydra.core.config_store import ConfigStore
@@ -147,6 +148,12 @@ class _Groups(dict[str, Any]):
         return self
 
 
+_STORED: list[Any] = []
+"""Hydra's store and the cards that ``store_groups`` has registered in it."""
+_UNTYPED: dict[str, str] = {}
+"""Reasons of the entries whose options Hydra cannot type."""
+
+
 def store_groups() -> Mapping[str, str]:
     """Register the config groups ``attention`` and ``task`` and the schema of all keys.
 
@@ -159,18 +166,23 @@ def store_groups() -> Mapping[str, str]:
         store.repo = _Groups(store.repo)
     groups: list[tuple[str, str, Any]] = [("attention", name, registry.card(name)) for name in registry.attentions()]
     groups += [("task", name, registry.task_card(name)) for name in registry.task_names()]
+    entries = [store.repo, *(entry for _, _, entry in groups)]
+    if len(entries) == len(_STORED) and all(map(is_, entries, _STORED)):
+        return {**failures, **_UNTYPED}
+    _UNTYPED.clear()
     dials: dict[str, Any] = {}
     for group, name, entry in groups:
         try:
             OmegaConf.structured(entry.options)
         except Exception as error:  # options of a plugin may hold anything
-            failures[f"{group} {name}"] = terminal(f"Hydra does not accept the types of its options: {error}")
+            _UNTYPED[f"{group} {name}"] = terminal(f"Hydra does not accept the types of its options: {error}")
             continue
         store.store(group=group, name=name, node={"name": name, **_ungiven(entry.options)})
         if group == "attention":
             dials[name] = _ungiven(entry.options)
     store.store(name="schema", node=OmegaConf.structured(RunConfig(dials=dials)))
-    return failures
+    _STORED[:] = entries
+    return {**failures, **_UNTYPED}
 
 
 def store_hybrid(attention: str) -> None:

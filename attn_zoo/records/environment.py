@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,9 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+@cache
 def _commit() -> tuple[str | None, bool | None]:
-    """Commit of the package's Git checkout, and whether it has uncommitted changes; None without a checkout."""
+    """Commit of the package's Git checkout when this process first asks, and whether it has uncommitted changes; None without."""
     folder = Path(__file__).parent
 
     def git(*words: str) -> str | None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from commands import Command
 from make import make_record
 
 from attn_zoo.cli.main import main
@@ -24,9 +23,8 @@ TINY = ["task=digits", "budget.steps=2", "budget.evaluate_every=1", "seed=3", "r
 def recorded(tmp_path_factory) -> Path:
     """Folder with the records of two tiny runs of the command ``run``."""
     folder = tmp_path_factory.mktemp("rerun")
-    command = [sys.executable, "-P", "-m", "attn_zoo.cli", "run", "-m", "attention=softmax,linformer", *TINY]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    status, _, errors = Command("run", "-m", "attention=softmax,linformer", *TINY, folder=folder).end()
+    assert status == 0, errors
     return folder / "runs"
 
 

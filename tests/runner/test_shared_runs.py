@@ -98,12 +98,12 @@ def test_a_short_convolution_is_run_counted_and_told_apart():
 
 
 @pytest.mark.process
-def test_committed_records_keep_their_ids_and_one_of_each_attention_is_composed_again():
+def test_committed_records_keep_their_ids_and_one_of_each_hybrid_is_composed_again():
     records, _ = Store(RESULTS).load()
     assert len(records) > 90
     assert [r.source for r in records if r.spec.run_id(str(r.task_card["version"]), r.protocol) != r.run_id] == []
     store_groups()
-    for record in {r.spec.attention: r for r in records}.values():
+    for record in {r.spec.attention: r for r in records if "+" in r.spec.attention}.values():
         planned = plan(shlex.split(command(record.spec))[2:])
         assert [s.run_id(task_card(s.task).version, record.protocol) for s in planned.specs] == [record.run_id], record.source
 

@@ -62,18 +62,19 @@ def other_values(value: Any) -> Iterator[Any]:
         yield from (value / 2, (1 + value) / 2, value + 0.25, value - 0.25)
 
 
-def seen(task: Task) -> list[Any]:
-    """Return everything of a task that a model or a table can show."""
+def seen(task: Task) -> Iterator[Any]:
+    """Yield everything of a task that a model or a table can show, what takes least time first."""
+    yield from (task.spec, task.data_title)
+    yield from (task.examples(split).digest() for split in reversed(SPLITS))
     train = task.examples("train")
     batch = train.batch(range(min(16, len(train))))
-    augmented = task.augment(batch, torch.Generator().manual_seed(1)).inputs
-    return [task.spec, task.data_title, augmented.tolist(), *(task.examples(split).digest() for split in SPLITS)]
+    yield task.augment(batch, torch.Generator().manual_seed(1)).inputs.tolist()
 
 
 @cache
 def unchanged(name: str) -> list[Any]:
     """Return ``seen`` of a task at its level ``smoke``."""
-    return seen(smallest(name))
+    return list(seen(smallest(name)))
 
 
 @pytest.mark.parametrize(("name", "option"), cases())
@@ -89,12 +90,10 @@ def test_every_option_of_a_task_is_read(name, option):
         if other == value:
             continue
         try:
-            changed = smallest(name, **{option: other})
-            after = seen(changed)
+            if any(one != known for one, known in zip(seen(smallest(name, **{option: other})), before, strict=True)):
+                return
         except (ValueError, FileNotFoundError):
             continue
-        if after != before:
-            return
         tried.append(other)
     if isinstance(value, str) or not tried:
         pytest.skip(f"no other value of {name}.{option} than {value!r} is to be had here")
