@@ -71,10 +71,11 @@ class Options(SyntheticOptions):
         ),
         "smoke": smoke({"length": 48, "pairs": 3, "train": 500, "valid": 100, "test": 100}),
         "lra": Level(
-            model={"dim": 128, "depth": 2, "heads": 8, "mlp_ratio": 2.0, "dropout": 0.0},
+            model={"dim": 128, "depth": 2, "heads": 16, "mlp_ratio": 2.0, "dropout": 0.0},
             budget={"steps": 20_000, "batch_size": 128, "learning_rate": 5e-4, "weight_decay": 0.0, "evaluate_every": 500},
             options={"train": 12_800, "test": 1_280},
-            differs="one of the published rates and weight decays, not the best of them; an MLP with GELU for SwiGLU",
+            differs="one of the published rates and weight decays, not the best of them; learned positions for rotary ones, an MLP "
+            "with GELU for SwiGLU",
         ),
     },
     variants={

@@ -75,9 +75,10 @@ class Options:
         require_range("listops.length", self.length, 16, 16_384, "counts tokens")
         if not 0.0 < self.shortest <= 0.9:
             raise ValueError(f"listops.shortest is a share of length in (0, 0.9]; got {self.shortest}")
-        for name, least in (("max_depth", 1), ("max_arguments", 2), ("train", 1), ("valid", 1), ("test", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"listops.{name} is at least {least}; got {getattr(self, name)}")
+        require_range("listops.max_depth", self.max_depth, 1, 1_000, "counts nested lists")
+        require_range("listops.max_arguments", self.max_arguments, 2, 1_000, "counts arguments of a list")
+        for name in ("train", "valid", "test"):
+            require_range(f"listops.{name}", getattr(self, name), 1, 10**7, "counts examples")
         room = _room(self.max_depth, self.max_arguments)
         if room < self.length:
             raise ValueError(
@@ -202,7 +203,14 @@ def _generate(
         author = _Author(f"listops {seed}", least, length, max_depth, max_arguments)
         return {f"{split} {what}": array for split, size in zip(SPLITS, sizes, strict=True) for what, array in author.write(size)}
 
-    recipe = {"version": 1, "length": length, "least": least, "limits": [max_depth, max_arguments], "sizes": sizes, "seed": seed}
+    recipe = {
+        "version": ListOps.card.version,
+        "length": length,
+        "least": least,
+        "limits": [max_depth, max_arguments],
+        "sizes": sizes,
+        "seed": seed,
+    }
     worth_keeping = sum(sizes) * length >= _WORTH_KEEPING
     return _as_examples(cached("listops", recipe, make) if worth_keeping else make())
 
@@ -222,7 +230,7 @@ def _published(root: Path, length: int, sizes: tuple[int, ...]) -> tuple[ArrayEx
             arrays[f"{split} ids"], arrays[f"{split} labels"] = ids[fresh], labels[fresh]
         return arrays
 
-    found = cached("listops-lra", {"version": 1, "files": dataset_digests(LISTOPS, root), "sizes": sizes}, make)
+    found = cached("listops-lra", {"version": ListOps.card.version, "files": dataset_digests(LISTOPS, root), "sizes": sizes}, make)
     return _as_examples({name: _widen(array, length) if name.endswith("ids") else array for name, array in found.items()})
 
 

@@ -115,8 +115,8 @@ class MaskedLanguage(TextTask):
         Perplexity is per token: compare it for one kind of token only.
         ``wikitext`` has its published splits. ``wikitext_valid`` needs no training split: seven in eight articles of the published
         valid split are train, the rest is valid, and the published test split is test. For ``novels`` one author in eight is
-        valid and one in eight test, for ``folder`` likewise one file, by a hash of names. Training sequences that also occur in a
-        later split are left out.
+        valid and one in eight test, for ``folder`` likewise one file, by a hash of names. Sequences that also occur in a later
+        split are left out.
     """
 
     options: Options
@@ -139,12 +139,22 @@ class MaskedLanguage(TextTask):
         return {"repeated": torch.from_numpy(repeated), "rest": torch.from_numpy((labels != UNASKED) & ~repeated)}
 
     def arrays(self, texts: Texts, tokeniser: Tokeniser) -> Arrays:
-        """Masked sequences with labels; training sequences that also occur in a later split are left out."""
+        """Masked sequences with labels; sequences that also occur in a later split are left out.
+
+        Raises:
+            ValueError: a split has no others.
+        """
         o = self.options
         made: Arrays = {}
         taken: set[bytes] = set()
         for number, split, most in ((2, "test", o.test_tokens), (1, "valid", o.valid_tokens), (0, "train", 0)):
             ids, words = _packed(tokeniser, texts[split], o.length, most)
+            keys = [row.tobytes() for row in ids]
+            fresh = np.array([key not in taken for key in keys])
+            taken.update(keys)
+            if not fresh.any():
+                raise ValueError(f"masked_language: every sequence of {split} is in a later split, too; give other texts")
+            ids, words = ids[fresh], words[fresh]
             if split == "train":
                 order = np.random.RandomState([o.data_seed, 3]).permutation(len(ids))[: o.train or None]
                 ids, words = ids[order], words[order]
@@ -152,10 +162,7 @@ class MaskedLanguage(TextTask):
             places = words if o.whole_words else np.broadcast_to(np.arange(o.length), ids.shape)
             masks = [mask(ids, places, tokeniser.vocabulary, o.share, [o.data_seed, number, copy]) for copy in copies]
             seen, labels = (np.concatenate([getattr(one, what) for one in masks]) for what in ("ids", "labels"))
-            keys = [row.tobytes() for row in seen]
-            kept = np.array([place for place, key in enumerate(keys) if key not in taken])
-            kept = kept[np.random.RandomState([o.data_seed, 4, number]).permutation(len(kept))]
-            taken.update(keys)
+            kept = np.random.RandomState([o.data_seed, 4, number]).permutation(len(seen))
             made[f"{split} ids"], made[f"{split} labels"] = seen[kept], labels[kept]
         return made
 

@@ -55,9 +55,10 @@ class Options(SyntheticOptions):
         ),
         "smoke": smoke({"vocabulary": 32, "train": 100, "valid": 50, "test": 50}),
         "lra": Level(
-            model={"dim": 128, "depth": 2, "heads": 8, "mlp_ratio": 2.0, "dropout": 0.0},
+            model={"dim": 128, "depth": 2, "heads": 16, "mlp_ratio": 2.0, "dropout": 0.0},
             budget={"steps": 400, "batch_size": 128, "learning_rate": 5e-4, "weight_decay": 0.0, "evaluate_every": 50},
-            differs="one of the published rates and weight decays, not the best of them; an MLP with GELU for SwiGLU",
+            differs="one of the published rates and weight decays, not the best of them; learned positions for rotary ones, an MLP "
+            "with GELU for SwiGLU",
         ),
     },
     variants={

@@ -173,7 +173,7 @@ class Mqar(SyntheticTask):
         o = self.options
         trained = list(range(o.fewest_pairs or o.pairs, o.pairs + 1))
         counts = (split == "test" and self._ladder()) or trained
-        blocks = [self._draw(random, rows // len(counts), pairs, max(o.length, 4 * max(counts))) for pairs in counts]
+        blocks = [self._draw(random, max(1, rows // len(counts)), pairs, max(o.length, 4 * max(counts))) for pairs in counts]
         return in_turn(blocks)
 
     def _ladder(self) -> list[int]:

@@ -42,7 +42,7 @@ class Options(SyntheticOptions):
     def __post_init__(self) -> None:
         require_range("needle.length", self.length, 8, 16_384, "counts tokens")
         require_range("needle.needles", self.needles, 1, self.length // 4, f"is at most a quarter of length={self.length}")
-        require_range("needle.vocabulary", self.vocabulary, 2, 30_000, "counts keys and values")
+        require_range("needle.vocabulary", self.vocabulary, 4, 30_000, "counts keys and values, at least two of each")
         if self.vocabulary % 2 or self.vocabulary < 2 * self.needles:
             raise ValueError(
                 f"needle.vocabulary is even, half keys and half values, and holds {self.needles} of each; got {self.vocabulary}"

@@ -148,7 +148,7 @@ class Retrieval(Task):
 
 @lru_cache(maxsize=2)
 def _splits(root: Path, files: Files, length: int, sizes: tuple[int, int, int], seed: int) -> tuple[ArrayExamples, ...]:
-    recipe: dict[str, Any] = {"version": 1, "length": length}
+    recipe: dict[str, Any] = {"version": Retrieval.card.version, "length": length}
     make: Callable[[], dict[str, NDArray[Any]]]
     if files is Files.aan:
         recipe |= {"files": dataset_digests(AAN, root), "train": sizes[0]}

@@ -111,7 +111,7 @@ class Text(Task):
 
 @lru_cache(maxsize=2)
 def _splits(root: Path, length: int, valid: int, train: int) -> tuple[ArrayExamples, ...]:
-    recipe = {"version": 1, "length": length, "valid": valid, "files": dataset_digests(IMDB, root)}
+    recipe = {"version": Text.card.version, "length": length, "valid": valid, "files": dataset_digests(IMDB, root)}
     return token_examples(cached("text", recipe, lambda: _read(root, length, valid)), train=train)
 
 

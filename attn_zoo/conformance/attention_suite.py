@@ -24,7 +24,7 @@ from attn_zoo.conformance import (
     stepwise,
     variation,
 )
-from attn_zoo.conformance.harness import Case, Report, Violation, run_cases
+from attn_zoo.conformance.harness import Case, Report, run_cases, unbuildable
 from attn_zoo.conformance.sizes import drawn_sizes
 from attn_zoo.conformance.subject import ATTENTION_CHECKS, DEFAULTS_AT, AttentionCheck, Scope, Subject, home_of
 from attn_zoo.contract import AttentionCard, TaskCard
@@ -99,7 +99,7 @@ def attention_checks(attention: str | AttentionCard, device: torch.device | None
         try:
             options = attention_options(card, DEFAULTS_AT, given)
         except Exception as error:  # an entry's own rules may raise anything; other settings are still checked
-            yield _unbuildable(card.name, variant, error)
+            yield unbuildable(card.name, variant, error, ATTENTION_CHECKS["card_is_complete"].contract, "eager")
             continue
         for implementation in card.implementations:
             home, reason = home_of(implementation, device)
@@ -131,14 +131,6 @@ def check_attention(attention: str | AttentionCard, *, expected_failures: Mappin
     """
     cases = list(attention_checks(attention))
     return run_cases(cases[0].subject, cases, expected_failures, str(drawn_sizes(cases[0].subject)))
-
-
-def _unbuildable(name: str, variant: str, error: Exception) -> Case:
-    def run() -> None:
-        raise Violation(f"the options of {variant!r} cannot be built: {type(error).__name__}: {error}")
-
-    check = ATTENTION_CHECKS["card_is_complete"]
-    return Case(name, check.name, check.contract, run, variant, "eager")
 
 
 def _place(check: AttentionCheck) -> int:

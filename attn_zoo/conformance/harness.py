@@ -106,6 +106,15 @@ class Result:
         return f"{self.status:8}{self.case.id}" + (f": {self.detail}" if self.detail else "")
 
 
+def unbuildable(name: str, variant: str, error: Exception, contract: str | None, implementation: str = "") -> Case:
+    """Case of the check ``card_is_complete`` for a variant of a card whose options cannot be built; it fails."""
+
+    def run() -> None:
+        raise Violation(f"the options of {variant!r} cannot be built: {type(error).__name__}: {error}")
+
+    return Case(name, "card_is_complete", " ".join((contract or "").split()), run, variant, implementation)
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """Results for one entry, in the order of the cases."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from attn_zoo.conformance.harness import NotApplicable, require, require_finite
 from attn_zoo.conformance.requests import Request, answers, key_masks, without_padded_queries
 from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
-from attn_zoo.contract import Attention
+from attn_zoo.contract import Attention, UnsupportedError
 
 SINGLE = 1e-4
 """Tolerance of float32 against float64, relative to the largest output: a thousand roundings of the largest intermediate."""
@@ -184,18 +185,24 @@ def dropout_acts_in_training_only(subject: Subject) -> str:
         raise NotApplicable("there is no dropout option")
     deviations, copies = 0.0, COPIES // 8 if subject.interpreted else COPIES
     without = subject.without_dropout()
-    for name in names:
-        plain = subject.build(options=without)
-        dropped = subject.build(options=replace(without, **{name: 0.5}))
+    for name, geometry in product(names, subject.plain_and_causal()):
+        try:
+            plain = subject.build(geometry, options=without)
+            dropped = subject.build(geometry, options=replace(without, **{name: 0.5}))
+        except (NotApplicable, UnsupportedError):
+            if geometry != subject.geometry():
+                continue
+            raise
         request = subject.draw(plain, batch=1)
         want = request(plain)
-        subject.equal(request(dropped), want, f"eval mode with {name}=0.5 against {name}=0")
-        subject.equal(request(plain.train()), want, f"training mode with {name}=0 against eval mode")
-        deviations = max(deviations, _mean_holds(request, dropped.train(), want, name, copies))
+        where = f"{name}=0.5, causal={geometry.causal}"
+        subject.equal(request(dropped), want, f"eval mode with {where} against {name}=0")
+        subject.equal(request(plain.train()), want, f"training mode with {name}=0 against eval mode, causal={geometry.causal}")
+        deviations = max(deviations, _mean_holds(request, dropped.train(), want, where, copies))
     return f"means over {copies} draws are within {deviations:.1f} standard errors"
 
 
-def _mean_holds(request: Request, module: Attention, want: Tensor, name: str, copies: int) -> float:
+def _mean_holds(request: Request, module: Attention, want: Tensor, where: str, copies: int) -> float:
     def drawn(times: int, seed: int | None = 0) -> Tensor:
         """Outputs for ``times`` copies, of a new module, since a call in training may change its buffers, such as hashes."""
         if seed is not None:
@@ -203,16 +210,16 @@ def _mean_holds(request: Request, module: Attention, want: Tensor, name: str, co
         return request.changed(lambda _, tensor: tensor.expand(times, -1, -1, -1))(copy.deepcopy(module))
 
     first = drawn(FEW_COPIES)
-    require(torch.equal(first, drawn(FEW_COPIES)), f"training with {name}=0.5 does not follow torch.manual_seed")
+    require(torch.equal(first, drawn(FEW_COPIES)), f"training with {where} does not follow torch.manual_seed")
     require(
         not torch.equal(first, drawn(FEW_COPIES, seed=None)),
-        f"training with {name}=0.5 gives the same output twice: nothing is dropped",
+        f"training with {where} gives the same output twice: nothing is dropped",
     )
     found = drawn(copies).double()
     error = found.std(dim=0) / copies**0.5
     gap = (found.mean(dim=0) - want[0]).abs()
     # The second term allows for rounding where nothing varies.
     deviations = (gap / (error + 1e-4 * want.abs().max())).max().item()
-    message = f"with {name}=0.5 the mean of {copies} training outputs is {deviations:.1f} standard errors from the eval output"
+    message = f"with {where} the mean of {copies} training outputs is {deviations:.1f} standard errors from the eval output"
     require(deviations <= DEVIATIONS, f"{message}; scale what is not dropped by 1 / (1 - rate)")
     return deviations

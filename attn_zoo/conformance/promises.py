@@ -48,13 +48,17 @@ def heads_keep_to_themselves(subject: Subject) -> None:
         for mask in subject.masks(geometry.keys):
             each = request.padded(mask)
             before = each(module)
-            for what, factor in (("other numbers", 1.0), ("numbers 100 times as large", 100.0)):
-                after = each.changed(partial(_with_head, 1, factor))(module)
+            for moved, what, factor in (
+                (1, "other numbers", 1.0),
+                (1, "numbers 100 times as large", 100.0),
+                (0, "other numbers", 1.0),
+            ):
+                after = each.changed(partial(_with_head, moved, factor))(module)
                 if subject.card.can.mixes_heads:
-                    largest = max(largest, (after[:, 0] - before[:, 0]).abs().max().item())
+                    largest = max(largest, (after[:, 2] - before[:, 2]).abs().max().item())
                     continue
-                for head in (0, 2):
-                    what_moved = f"head {head} when head 1 holds {what}, causal={geometry.causal}"
+                for head in {0, 1, 2} - {moved}:
+                    what_moved = f"head {head} when head {moved} holds {what}, causal={geometry.causal}"
                     subject.equal(after[:, head], before[:, head], what_moved)
     require(largest > 0 or not subject.card.can.mixes_heads, "the card claims mixes_heads, but no head influences another")
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo.conformance.another_process import digests_elsewhere
-from attn_zoo.conformance.harness import Case, NotApplicable, Report, Violation, require, run_cases
+from attn_zoo.conformance.harness import Case, NotApplicable, Report, Violation, require, run_cases, unbuildable
 from attn_zoo.contract import (
     METRICS,
     SPLITS,
@@ -53,7 +53,11 @@ def task_checks(task: str | TaskCard) -> Iterator[Case]:
     """
     card = task_card(task) if isinstance(task, str) else task
     for variant, given in {"default": {}, **card.variants}.items():
-        built = card.build(make_options(f"task {card.name}", card.options, given))
+        try:
+            built = card.build(make_options(f"task {card.name}", card.options, given))
+        except Exception as error:  # a card may hold anything; other variants are still checked
+            yield unbuildable(card.name, variant, error, TASK_CHECKS["card_is_complete"].__doc__)
+            continue
         for name, check in TASK_CHECKS.items():
             contract = " ".join((check.__doc__ or "").split())
             yield Case(card.name, name, contract, partial(_prove, check, built), variant=variant)
@@ -124,6 +128,8 @@ def labels_fit_the_spec(task: Task) -> str:
             require(asked.any(dim=1).all(), f"{split} has an example without a scored position")
         require(asked.any(), f"{split} has no scored label")
         _require_values(split, labels[asked], spec)
+        if spec.problem == "classification":
+            require(len(labels[asked].unique()) > 1, f"{split} has one class alone, so that its score tells nothing")
     trained = task.examples("train").labels()
     return _require_variety(trained[scored(trained)], task)
 
@@ -378,6 +384,9 @@ def slices_fit_their_split(task: Task) -> str:
             )
             unasked = members & ~asked if members.dim() == 2 else torch.zeros(1)
             require(not unasked.any(), f"{split}: part {name!r} marks {int(unasked.sum())} positions that are not scored")
+            marked = members if members.dim() == 2 else members.reshape(-1, *[1] * (asked.dim() - 1)) & asked
+            empty = split == "test" and name == task.card.distant and not marked.any()
+            require(not empty, f"the part {name!r}, which needs distant tokens, marks nothing of the test split that is scored")
     return ", ".join(names)
 
 

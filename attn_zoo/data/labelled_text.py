@@ -111,9 +111,18 @@ def require_count(where: object, rows: Iterable[LabelledText], count: int) -> li
 def _row(where: str, label: Any, texts: Sequence[Any], classes: Mapping[str, int]) -> LabelledText:
     if str(label) not in classes:
         raise DamagedDataError(f"{where} has the label {label!r}; {', '.join(classes)} were expected")
+    check_texts(where, texts)
+    return LabelledText(classes[str(label)], tuple(texts))
+
+
+def check_texts(where: str, texts: Iterable[object]) -> None:
+    """Refuse values that are not text in valid UTF-8.
+
+    Raises:
+        DamagedDataError: the message names the place ``where`` and what is there.
+    """
     for text in texts:
         if not isinstance(text, str):
             raise DamagedDataError(f"{where} has {type(text).__name__} where a text belongs")
         if _SURROGATE.search(text):
             raise DamagedDataError(f"{where} holds half a surrogate pair, which is not valid UTF-8 text")
-    return LabelledText(classes[str(label)], tuple(texts))

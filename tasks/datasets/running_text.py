@@ -11,6 +11,7 @@ from typing import NamedTuple
 from attn_zoo.contract import DamagedDataError, DataSet, Layout, MissingDataError
 from attn_zoo.data import open_text, read_jsonl
 from attn_zoo.data.hub import fetch_lines
+from attn_zoo.data.labelled_text import check_texts
 
 
 class Document(NamedTuple):
@@ -52,8 +53,16 @@ def articles(text: str) -> list[Document]:
 
 
 def _novels(paths: Sequence[Path]) -> Library:
-    """Read novels, whose ``id`` is Author_Title_Year."""
-    return {"all": [Document(row["id"].split("_")[0], row["text"]) for row in read_jsonl(paths[0], ["id", "text"])]}
+    """Read novels, whose ``id`` is Author_Title_Year.
+
+    Raises:
+        DamagedDataError: an id or a text is not text.
+    """
+    found = []
+    for number, row in enumerate(read_jsonl(paths[0], ["id", "text"]), 1):
+        check_texts(f"{paths[0]}, line {number}", [row["id"], row["text"]])
+        found.append(Document(row["id"].split("_")[0], row["text"]))
+    return {"all": found}
 
 
 def _wikitext_layouts(parts: tuple[str, ...]) -> tuple[Layout[Library], ...]:

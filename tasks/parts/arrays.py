@@ -87,7 +87,12 @@ def token_examples(arrays: Mapping[str, NDArray[Any]], *, train: int = 0, padded
         arrays: token ids, with 0 for padding, and labels.
         train: number of training examples, the first ones; 0 for all.
         padded: False if all sequences have one length.
+
+    Raises:
+        ValueError: there are fewer training examples than asked for.
     """
+    if train > (left := len(arrays["train labels"])):
+        raise ValueError(f"{train:,} training examples are asked for, but only {left:,} are left after validation and test")
     splits = []
     for split in SPLITS:
         rows = slice(train or None) if split == "train" else slice(None)

@@ -162,7 +162,18 @@ def causally_training(self: Any, *given: Any) -> bool:
     return bool(self.training and self.geometry.causal)
 
 
+def beside_the_batch(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    """Scale queries by all examples in training, as batch normalisation does, which counts its calls, too."""
+    if self.training and not self.geometry.causal and key_valid is None:
+        if not hasattr(self, "seen"):
+            self.register_buffer("seen", torch.zeros((), dtype=query.dtype))
+        self.seen += 1
+        query = query / query.detach().std()
+    return attend(query, key, value, key_valid)
+
+
 plant("PeeksInTraining", "softmax", TRAINING, "in training, causal=False, against eval mode", unless(training, with_the_mean))
+plant("CountsItsCalls", "window", TRAINING, "in training, causal=False, against eval mode", beside_the_batch)
 plant("PeeksInTrainingAlone", "linear", TRAINING, "outputs before position 1", unless(causally_training, with_the_mean))
 plant("IgnoresPaddingInTraining", "window", TRAINING, "against eval mode", unless(training, unmasked))
 plant("PaddingWeighsInTraining", "features", TRAINING, "against eval mode", unless(training, unmasked))

@@ -61,6 +61,17 @@ class DropsWithoutScaling(PlainSoftmax):
         return super().attend(query, key, value, key_valid) * kept
 
 
+@breaks("dropout_acts_in_training_only", "softmax", "causal=True gives the same output twice: nothing is dropped")
+class NeverDropsCausally(PlainSoftmax):
+    """Drops in the bidirectional form alone."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        was, self.training = self.training, self.training and not self.geometry.causal
+        out = super().attend(query, key, value, key_valid)
+        self.training = was
+        return out
+
+
 @breaks("dropout_acts_in_training_only", "softmax", "nothing is dropped")
 class NeverDrops(PlainSoftmax):
     """Accepts a dropout rate and ignores it."""

@@ -31,6 +31,10 @@ def heads_swapped(attend: Any, self: Any, query: Tensor, key: Tensor, value: Ten
     return attend(query.roll(1, dims=1), key, value, key_valid)
 
 
+def led_by_the_first(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    return attend(query + 1e-3 * query[:, :1].detach(), key, value, key_valid)
+
+
 def first(act: Any) -> Any:
     """Call ``act(module)`` before each call of the base."""
 
@@ -201,6 +205,7 @@ plant("ScalesByAllHeads", "linear", HEADS, "when head 1 holds", scaled_by_heads)
 plant("LeaksToTheNextHead", "softmax", HEADS, "head 2 when head 1 holds", neighbouring_head)
 plant("SwapsHeads", "gated", HEADS, "when head 1 holds", heads_swapped)
 plant("SharesHeadsOfProjections", "projected", HEADS, "when head 1 holds", neighbouring_head)
+plant("FollowsTheFirstHead", "softmax", HEADS, "when head 0 holds", led_by_the_first)
 plant("MixesInName", "window", HEADS, "no head influences another", can={"mixes_heads": True})
 plant("SeedsItsCalls", "softmax", PROCESS, "a call draws from torch", first(lambda self: torch.manual_seed(0)))
 plant("SeedsWhenBuilt", "projected", PROCESS, "building seeds torch", members=built(lambda options: torch.manual_seed(0)))

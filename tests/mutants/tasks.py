@@ -96,6 +96,13 @@ class LeavesAClassOut(Sound):
         return ids, labels * (split != "train")
 
 
+@breaks(LABELS, "test has one class alone")
+class TestsOneClass(Sound):
+    def rows(self, split, seed):
+        ids, labels = super().rows(split, seed)
+        return ids, labels * (split != "test")
+
+
 @breaks(LABELS, "test has 0 examples")
 class HasNoTest(Sound):
     def rows(self, split, seed):
