@@ -143,11 +143,12 @@ def test_training_masks_are_drawn_as_often_as_asked_and_evaluation_is_fixed(fold
 
 
 def test_a_sequence_of_a_later_split_is_not_trained_on(folder):
-    for path in Path(folder).rglob("*.txt"):  # all begin with the same header of four sequences
-        path.write_text("a licence that every file begins with. "[:32].ljust(32, ".") * 4 + path.read_text())
+    header = prose("licence")[:128]  # four sequences, with which every file begins
+    for path in Path(folder).rglob("*.txt"):
+        path.write_text((header + path.read_text())[:384])
     task = build(folder)
-    texts = {split: {tuple(row) for row in restored(*everything(task.examples(split))[:2]).tolist()} for split in ("train", "test")}
-    assert not texts["train"] & texts["test"]
+    texts = {split: [tuple(row) for row in restored(*everything(task.examples(split))[:2]).tolist()] for split in ("train", "test")}
+    assert len(texts["test"]) % 12 == 0 and len(texts["train"]) % 8 == 0 and not {*texts["train"]} & {*texts["test"]}
 
 
 def test_evaluation_on_fewer_tokens_takes_the_same_text_at_every_length(folder):
