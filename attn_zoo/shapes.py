@@ -1,7 +1,8 @@
-"""Named tensor types of the inputs and outputs of every mechanism."""
+"""Named tensor types of the inputs and outputs of every mechanism, and the mask of their real positions."""
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -15,3 +16,8 @@ Compressed = Float[Tensor, "batch heads r head_dim"]
 """Keys or values compressed along the length."""
 CompressedValid = Bool[Tensor, "batch r"] | None
 """True for a compressed key that holds a real token; None where all do."""
+
+
+def real_positions(tokens: Float[Tensor, "batch heads n head_dim"], key_valid: KeyValid) -> Bool[Tensor, "batch n"]:
+    """Mask of the real tokens: ``key_valid``, or True everywhere where that is None."""
+    return tokens.new_ones(tokens.shape[0], tokens.shape[2], dtype=torch.bool) if key_valid is None else key_valid

@@ -18,7 +18,12 @@ ALLOWED = {
     "result_files": set(),
     "terminal": set(),
     "plugin_files": set(),
-    "contract": {"checks", "precision", "shapes"},  # the dtype of products under autocast, on which an implementation may depend
+    "contract": {
+        "checks",
+        "grouping",
+        "precision",
+        "shapes",
+    },  # the dtype of products under autocast, on which an implementation may depend
     # attention only to register the built-in entries, inside load_plugins
     "registry": {"checks", "escapes", "contract", "attention", "plugin_files"},
     "rows": {"contract", "registry"},
@@ -26,7 +31,7 @@ ALLOWED = {
     "precision": set(),
     "kernels": {"precision", "shapes"},
     "short_convolution": set(),
-    "layer": {"checks", "contract", "registry", "short_convolution"},
+    "layer": {"checks", "contract", "precision", "registry", "short_convolution"},
     "integrations": {"contract", "grouping", "registry", "layer", "rows", "short_convolution"},
     "encoder": {"contract", "layer", "integrations", "rows"},
     "cost": {"contract", "registry", "layer", "encoder", "integrations", "plotting", "published", "rows", "terminal"}

@@ -13,7 +13,7 @@ from attn_zoo.contract import Attention, Bound, Capabilities, Cost, DropoutOptio
 from attn_zoo.contract.options import bounded, share_of_length
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Clustered(Attention[Options]):
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute Eq. 3 to 6 with the n × C cluster matrix S: centroids are the means Sᵀ Q, and S broadcasts their outputs."""
         clusters = min(self.options.clusters, query.shape[2])
-        valid = query.new_ones(query.shape[0], query.shape[2], dtype=torch.bool) if key_valid is None else key_valid
+        valid = real_positions(query, key_valid)
         cluster = self._cluster(query.detach(), valid, clusters).masked_fill(~valid[:, None], clusters)
         s = F.one_hot(cluster, clusters + 1).to(query.dtype)
         centroids = s.mT @ query / s.sum(dim=2).clamp(min=1)[..., None]
@@ -81,7 +81,7 @@ class Clustered(Attention[Options]):
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Cluster the queries, attend from the centroids, and broadcast the outputs to the queries."""
         batch, heads, n, d = query.shape
-        valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
+        valid = real_positions(query, key_valid)
         clusters = min(self.options.clusters, n)
         cluster = self._cluster(query.detach(), valid, clusters)
         if key_valid is not None:

@@ -19,7 +19,7 @@ from attn_zoo.contract import Attention, Capabilities, Cost, DropoutOptions, Geo
 from attn_zoo.contract.options import Bound, above_zero, bounded
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 
 @dataclass
@@ -100,8 +100,8 @@ class Routing(Attention[Options]):
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute Algorithm 1 with clusters × n × n weights, without updating centroids; average over a position's clusters."""
-        n, d, clusters = query.shape[2], query.shape[3], self.centroids.shape[1]
-        valid = query.new_ones(query.shape[0], 1, n, dtype=torch.bool) if key_valid is None else key_valid[:, None]
+        d, clusters = query.shape[3], self.centroids.shape[1]
+        valid = real_positions(query, key_valid)[:, None]
         unit = F.normalize(query, dim=-1)
         nearness = (self.centroids @ unit.mT).masked_fill(~valid[:, None], float("-inf"))
         rank = nearness.argsort(dim=-1, descending=True).argsort(dim=-1)
@@ -117,7 +117,7 @@ class Routing(Attention[Options]):
         clusters = self.centroids.shape[1]
         wide = query.to(torch.promote_types(query.dtype, torch.float32))  # in 16 bits a zero query would be divided by zero
         unit = F.normalize(wide, dim=-1).to(query.dtype)
-        valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
+        valid = real_positions(query, key_valid)
         chosen, taken = self._route(unit.detach(), valid)
         place = chosen.flatten(2)
 

@@ -18,7 +18,7 @@ from attn_zoo.contract import Attention, Capabilities, Cost, DropoutOptions, Geo
 from attn_zoo.contract.options import above_zero, at_least, bounded
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 LEAST = 1e-6
 """Floor of the share of valid tokens, by which a place in a sorted block is divided; a place with a smaller share has hardly any
@@ -112,10 +112,10 @@ class Sinkhorn(Attention[Options]):
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Split the keys into blocks, sort the blocks softly, and attend to a block's own and sorted keys in one softmax."""
-        batch, _, n, d = query.shape
+        n, d = query.shape[2:]
         b = block_size(self.geometry.keys, self.options)
         fill = -n % b
-        valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
+        valid = real_positions(query, key_valid)
         inside = F.pad(valid, (0, fill)).unflatten(1, (-1, b))
         own_query, own_key, own_value = (F.pad(t, (0, 0, 0, fill)).unflatten(2, (-1, b)) for t in (query, key, value))
         permutation = self._permutation(own_query, own_key, inside)

@@ -18,7 +18,7 @@ from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptio
 from attn_zoo.contract.options import above_zero, at_least, bounded
 from attn_zoo.kernels.cpu.linformer_causal import attend_blocks, spans
 from attn_zoo.registry import register_attention
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 
 @dataclass
@@ -128,7 +128,7 @@ class LinformerCausal(Attention[Options]):
         """Attend in all blocks at once: (batch, heads, blocks, c, blocks · k + c) scores of projected and own keys."""
         n, c = key.shape[2], self.block
         key = key * key.shape[-1] ** -0.5
-        valid = query.new_ones(1, n, dtype=torch.bool) if key_valid is None else key_valid
+        valid = real_positions(query, key_valid)
         query, key, value = (F.pad(x, (0, 0, 0, -n % c)).unflatten(2, (-1, c)) for x in (query, key, value))
         valid = F.pad(valid, (0, -n % c)).unflatten(1, (-1, c))
         short_key = torch.einsum("kc,bhzcd->bhzkd", self.key_projection, key).flatten(2, 3)

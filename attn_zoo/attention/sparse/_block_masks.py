@@ -17,7 +17,7 @@ from attn_zoo.contract import FLOAT, Cost, Geometry, OptionsT, softmax_over_vali
 from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.kernels.cpu.block_sparse import attend_tables, table_flops
 from attn_zoo.kernels.flex import MaskMod
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 SPREAD, MIX = 0x1E3779B97F4A7C15, (0x3F58476D1CE4E5B9, 0x14D049BB133111EB)
 """Odd constants of the hash ``mixed``, as in splitmix64."""
@@ -165,7 +165,7 @@ class BlockPatternAttention(PairwiseAttention[OptionsT]):
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Attend from blocks of queries to gathered blocks of keys, in one softmax over all visible blocks."""
         pattern, n, device = self.pattern(), query.shape[2], query.device
-        valid = query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid
+        valid = real_positions(query, key_valid)
         real = F.pad(valid, (0, -n % pattern.block)).unflatten(1, (-1, pattern.block))
         queries, keys, values = (into_chunks(tokens, pattern.block) for tokens in (query, key, value))
         positions = torch.arange(queries.shape[2] * pattern.block, device=device).unflatten(0, (-1, pattern.block))

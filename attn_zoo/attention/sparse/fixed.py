@@ -15,7 +15,7 @@ from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.kernels.cpu.block_sparse import attend_summaries, summary_blocks, table_flops
 from attn_zoo.kernels.flex import MaskMod
 from attn_zoo.registry import register_attention
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Fixed(PairwiseAttention[Options]):
         """Attend from blocks of queries, in one softmax over the block's first l - c keys and the last c keys of all blocks."""
         n, (stride, summary) = query.shape[2], sizes(self.geometry, self.options)
         last = stride - summary
-        valid = query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid
+        valid = real_positions(query, key_valid)
         # (batch, heads, blocks, stride, head_dim)
         query, key, value = (into_chunks(tokens, stride) for tokens in (query, key, value))
         real = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None]

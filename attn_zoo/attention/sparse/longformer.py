@@ -18,7 +18,7 @@ from attn_zoo.contract.options import WIDE, at_least, bounded, window_by_length
 from attn_zoo.kernels.cpu import window as band
 from attn_zoo.kernels.flex import MaskMod
 from attn_zoo.registry import register_attention
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 
 @dataclass
@@ -143,7 +143,7 @@ class Longformer(PairwiseAttention[Options]):
     def _windows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Outputs of all but the first g positions. Each residue class of the dilation is a sequence; its windows have no gaps."""
         n, g, dilation, device = query.shape[2], self.options.global_tokens, self.options.dilation, query.device
-        valid = (query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid)[:, None, :, None]
+        valid = real_positions(query, key_valid)[:, None, :, None]
         global_key, global_value, global_valid = (x[:, :, None, None, :g] for x in (key, value, valid))
         query, key, value, valid = (_by_residue(x[:, :, g:], dilation) for x in (query, key, value, valid))
 

@@ -16,7 +16,7 @@ from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.kernels.cpu.strided import attend_grid
 from attn_zoo.kernels.flex import MaskMod
 from attn_zoo.registry import register_attention
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 STRIDE = Bound(lambda stride: stride >= 0, "counts positions, so it is at least 1, or 0 for the square root of the length")
 
@@ -82,7 +82,7 @@ class Strided(PairwiseAttention[Options]):
         """Attend on a grid with rows of l positions: the window lies in adjacent rows, every l-th position in a column."""
         n, stride, device = query.shape[2], stride_of(self.geometry, self.options), query.device
         after = 0 if self.geometry.causal else 1  # adjacent rows: one before, and one after
-        valid = query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid
+        valid = real_positions(query, key_valid)
         # (batch, heads, rows, stride, head_dim)
         query, key, value = (into_chunks(tokens, stride) for tokens in (query, key, value))
         real = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None]  # (batch, 1, rows, stride)

@@ -17,7 +17,7 @@ from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.kernels.cpu._softmax import TILE, drop_, masked_softmax_, softmax_backward_
 from attn_zoo.kernels.cpu._tiling import untraced
 from attn_zoo.precision import autocast_dtype, without_autocast
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 Table = tuple[Int[Tensor, "rows"], Int[Tensor, "#heads rows width"]]
 """Indices of some blocks of queries, and of the blocks of keys that each of them sees, without repetition; -1 for none."""
@@ -36,7 +36,7 @@ def attend_tables(
 ) -> Queries:
     """Softmax attention of each query to the valid keys of all blocks its block sees; each block of queries is in one table."""
     batch, heads, n, _ = query.shape
-    valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
+    valid = real_positions(query, key_valid)
     valid = F.pad(valid, (0, -n % block))
     query, key, value = (cut(tokens, block) for tokens in (query, key, value))
     positions = torch.arange(valid.shape[1], device=query.device) if causal else None
@@ -56,7 +56,7 @@ def attend_summaries(
     behind = summary_blocks(n, block, summary)
     fill = behind * block - blocks * summary
     positions = torch.arange(blocks * block, device=device)
-    valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
+    valid = real_positions(query, key_valid)
     valid = F.pad(valid, (0, blocks * block - n)).unflatten(1, (blocks, block))
     last = block - summary
     apart, short = F.pad(valid[..., :last], (0, summary)), F.pad(valid[..., last:].flatten(1), (0, fill))

@@ -15,7 +15,7 @@ from attn_zoo.kernels.cpu._softmax import TILE, drop_, masked_softmax_, softmax_
 from attn_zoo.kernels.cpu._tiling import untraced
 from attn_zoo.kernels.cpu.block_sparse import cut
 from attn_zoo.precision import autocast_dtype, without_autocast
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 
 @untraced
@@ -24,7 +24,7 @@ def attend_grid(
 ) -> Queries:
     """Softmax attention of each query to valid keys at most a row's length away or in its column; zeros if there are none."""
     (batch, heads, n, _), dtype = query.shape, autocast_dtype(query)
-    valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
+    valid = real_positions(query, key_valid)
     valid = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None].expand(-1, heads, -1, -1).flatten(0, 1)
     with without_autocast(query.device):
         out: Tensor = _Grid.apply(*(cut(tokens.to(dtype), stride) for tokens in (query, key, value)), valid, causal, dropout)
