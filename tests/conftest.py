@@ -13,8 +13,8 @@ import os
 import shutil
 import signal
 import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts backgrou
 import pytest
 import torch
 from extras import missing, of_absent
-from tiers import COLLECTED, KIT, NAMED, TIERS, tier_of, tier_of_path
+from tiers import COLLECTED, NAMED, TIERS, in_halves, tier_of, tier_of_path
 
 torch.set_num_threads(1)
 gc.set_threshold(20_000)  # with so many imports, garbage collection at every 700 objects takes a tenth of the tests' time
@@ -47,8 +47,6 @@ elif not torch.cuda.is_available():
 
 
 WORKERS = 2
-LONG = ("process", "docs")
-"""Tiers with tests of half a minute and more."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -110,21 +108,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
     if left_out:
         items[:] = [item for item, tier in zip(items, tiers, strict=True) if tier is None]
         config.hook.pytest_deselected(items=left_out)
-
-
-def in_halves(paths: Sequence[Path], tiers: Sequence[str | None]) -> list[int]:
-    """Order of tests for two processes that begin with a half each: files of ``LONG`` tiers whole at the beginning of either half.
-
-    At its end a process takes tests from the other's end, which are short ones there.
-    """
-    long, short = defaultdict[Path, list[int]](list), list[int]()
-    for at, (path, tier) in enumerate(zip(paths, tiers, strict=True)):
-        (long[path] if tier in LONG and path.name not in KIT else short).append(at)
-    first, second = list[int](), list[int]()
-    for own in sorted(long.values(), key=len, reverse=True):
-        min(first, second, key=len).extend(own)
-    middle = max(0, len(paths) // 2 - len(first))
-    return [*first, *short[:middle], *second, *short[middle:]]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import extras
 import pytest
-from tiers import COLLECTED, NAMED, TIERS, place_of, tier_of
+from tiers import COLLECTED, NAMED, TIERS, in_halves, place_of, tier_of
 
 ROOT = Path(__file__).parent.parent
 FEWEST = 2_000
@@ -66,6 +66,15 @@ class Item:
 )
 def test_the_tier_of_a_test(item: Any, tier):
     assert tier_of(item) == tier
+
+
+def test_long_files_lead_both_halves_and_stay_whole():
+    tests = [("a.py", None)] * 9 + [("b.py", "process")] * 4 + [("c.py", "docs")] * 3 + [("c.py", None)] + [("d.py", "process")] * 3
+    order = in_halves([Path(name) for name, _ in tests], [tier for _, tier in tests])
+    assert sorted(order) == list(range(20))
+    first, second = ([tests[at] for at in half] for half in (order[:10], order[10:]))
+    assert first[:4] == [("b.py", "process")] * 4 and {tier for _, tier in first[4:]} == {None}
+    assert second[:6] == [("c.py", "docs")] * 3 + [("d.py", "process")] * 3 and {tier for _, tier in second[6:]} == {None}
 
 
 def test_a_test_in_two_tiers_is_refused():

@@ -6,8 +6,8 @@ it tests the defaults of a card. Tests that are named on the command line run in
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -59,6 +59,9 @@ CHECKS: Mapping[str, str] = {
 }
 """Tiers of checks of the kit that start a process or a compiler, or run large sizes or many of them, by name."""
 
+LONG = ("process", "docs")
+"""Tiers with tests of half a minute and more."""
+
 IMPLEMENTATIONS: Mapping[str, str] = {"triton": "kernels", "fla": "kernels"}
 """Implementations whose cases of the kit run in Triton's interpreter."""
 
@@ -97,3 +100,18 @@ def tier_of(item: pytest.Item) -> str | None:
     if len(named) > 1:
         raise pytest.UsageError(f"{item.nodeid}: a test is in one tier; got {', '.join(sorted(named))}")
     return next(iter(named), None)
+
+
+def in_halves(paths: Sequence[Path], tiers: Sequence[str | None]) -> list[int]:
+    """Order of tests for two processes that begin with a half each: files of ``LONG`` tiers whole at the beginning of either half.
+
+    At its end a process takes tests from the other's end, which are short ones there.
+    """
+    long, short = defaultdict[Path, list[int]](list), list[int]()
+    for at, (path, tier) in enumerate(zip(paths, tiers, strict=True)):
+        (long[path] if tier in LONG and path.name not in KIT else short).append(at)
+    first, second = list[int](), list[int]()
+    for own in sorted(long.values(), key=len, reverse=True):
+        min(first, second, key=len).extend(own)
+    middle = max(0, len(paths) // 2 - len(first))
+    return [*first, *short[:middle], *second, *short[middle:]]
