@@ -112,9 +112,10 @@ def _why_softmax(found: Recommendation) -> str:
         return "no other mechanism costs less"
     if not answer.compared:
         return f"none of {len(cheaper)} mechanisms that cost less was run with {SEEDS_NEEDED} seeds at {_deciding(found)}"
-    tried = len({each.attention for each in cheaper} & found.transplanted) if found.required.trained else len(cheaper)
-    which = "transplanted mechanisms" if found.required.trained else "mechanisms that cost less"
-    return f"none of {tried} {which} is surely within {_tolerance(found)} of it at {_deciding(found)}"
+    if not found.required.trained:
+        return f"none of {len(cheaper)} mechanisms that cost less is surely within {_tolerance(found)} of it at {_deciding(found)}"
+    tried = [each.attention for each in cheaper if each.attention in found.transplanted]
+    return f"of those transplanted ({listed(tried)}) none is surely within {_tolerance(found)} of it at {_deciding(found)}"
 
 
 def _tolerance(found: Recommendation) -> str:

@@ -12,15 +12,17 @@ from attn_zoo.cli import main
     [
         ("check none --device gpu", "device is a device type of PyTorch, such as cpu or cuda; got 'gpu'"),
         (
-            "export none --length 8 --output none.onnx --seed 18446744073709551616",
+            "export none --length 8 --dim 8 --heads 2 --output none.onnx --seed 18446744073709551616",
             "seed is a whole number, at least 0 and below 2**63",
         ),
         ("analyze error --seed 18446744073709551616", "seed is a whole number, at least 0 and below 2**63"),
         ("transplant attention=none seed=18446744073709551616", "seed is a whole number, at least 0 and below 2**63"),
         ("tune experiment=tune,curves attention=none task=digits", "tune searches one experiment after another"),
-        ("run experiment=tune attention=none task=digits tuning.space.budget.steps=range(4,8,0)", "has no step"),
-        ("measure experiment=models attention=linformer[projected_length=4|8]", "attention names one row"),
-        ("measure experiment=aa_test layer=linformer[projected_length=4|8]", "layer names one row"),
+        (
+            "run experiment=tune attention=none task=digits tuning.sampler=grid "
+            "+tuning.space={budget.learning_rate:'choice(0.1)',budget.warmup_steps:'range(4,8,0)'}",
+            "has no step",
+        ),
         ("measure experiment=growth read=a.json output=b.json", "leave one of them out"),
         ("records verify --records pyproject.toml", "is a file; name the folder that runs were recorded in"),
     ],

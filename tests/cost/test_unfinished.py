@@ -9,6 +9,7 @@ import pytest
 from attn_zoo.cost.experiments import EXPERIMENTS
 from attn_zoo.cost.measurement import Measurement
 from attn_zoo.cost.session import Session
+from attn_zoo.records import describe_environment
 
 SMALL: dict[str, dict[str, Any]] = {"peers": {"lengths": [1056]}, "launches": {"attentions": ["softmax", "linformer"]}}
 BY_LENGTH = [name for name, grid in EXPERIMENTS.items() if not grid.whole_groups]
@@ -18,7 +19,7 @@ BY_LENGTH = [name for name, grid in EXPERIMENTS.items() if not grid.whole_groups
 @pytest.mark.parametrize("reached", ["prepared", "asked once"])
 def test_it_can_be_read(name, reached, monkeypatch):
     grid = EXPERIMENTS[name](**SMALL.get(name, {}))
-    found = Measurement(name, grid.identity(), grid.protocol, {"gpu": None, "cpu": "a test", "torch": "2"}, grid.facts())
+    found = Measurement(name, grid.identity(), grid.protocol, describe_environment("cpu"), grid.facts())
     session = Session(grid, found)
 
     def stop(cell, probe):

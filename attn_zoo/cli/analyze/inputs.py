@@ -81,6 +81,7 @@ def _random(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[str
     for option, default in (("text", None), ("images", None), ("weights", "auto")):
         if getattr(parsed, option) != default:
             raise ValueError(f"--{option} is an option for models; name one with --inputs, or leave it out")
+    check_seed(parsed.seed)
     length, heads, width, scale = (value if (value := getattr(parsed, name)) is not None else _RANDOM[name] for name in _RANDOM)
     layers = [random_inputs(parsed.sentences, heads, length, width, scale=scale, seed=parsed.seed, causal=parsed.causal)]
     return layers, {"name": "random", "weights": None, "data": "independent normal numbers", "scale": scale, **_shape(layers)}

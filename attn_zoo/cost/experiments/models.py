@@ -127,6 +127,8 @@ class WholeModels(Grid):
         grid, rows = found.grid, []
         for name in grid["models"]:
             pair = [each for cell, each in found.cells.items() if cell.group == name]
+            if not pair:  # an interrupted measurement did not reach it
+                continue
             faster = quotients(*(each.all("seconds") for each in pair))
             change = f"recomputed → state, {grid['recurrent']}" if name == "generation" else f"softmax → {grid['attention']}"
             times = [*(figure_or_reason(each, found.protocol) for each in pair), figure(faster, found.protocol) if faster else "-"]
