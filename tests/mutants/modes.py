@@ -164,7 +164,7 @@ def causally_training(self: Any, *given: Any) -> bool:
 
 def beside_the_batch(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
     """Scale queries by all examples in training, as batch normalisation does, which counts its calls, too."""
-    if self.training and not self.geometry.causal and key_valid is None:
+    if self.training and not self.geometry.causal:
         if not hasattr(self, "seen"):
             self.register_buffer("seen", torch.zeros((), dtype=query.dtype))
         self.seen += 1
