@@ -22,17 +22,18 @@ def evidence_command(found: Recommendation) -> str | None:
     if untried is None:
         return None
     each, lacking = untried
-    row = RowName(each.attention, each.options)
     if found.required.trained:
         encoder = not (found.required.reads_past or found.required.cross)
+        row = RowName(each.attention, each.options)
         return f"attn-zoo transplant attention={row},{CONTROL} seed=1,2,3 output=transplant.json" if encoder else None
+    # Without the options, whose sizes are those of the required length and may not fit a task's.
     tasks = [str(ability.table.task["name"]) for ability in lacking] or list(found.answer.missing)
     known = [name for name in dict.fromkeys(tasks) if name in task_names()]
     groups = grouped((_reading(name, found.required.reads_past), name) for name in known)
     if not groups:
         return None
     how, names = max(groups.items(), key=lambda group: ("profile" in group[0], len(group[1])))
-    return f"attn-zoo run -m {how} attention={BASELINE},{CONTROL},{row} task={','.join(names)} seed=1,2,3"
+    return f"attn-zoo run -m {how} attention={BASELINE},{CONTROL},{each.attention} task={','.join(names)} seed=1,2,3"
 
 
 def _reading(task: str, causal: bool) -> str:

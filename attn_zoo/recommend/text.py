@@ -111,9 +111,9 @@ def _why_softmax(found: Recommendation) -> str:
     if not cheaper:
         return "no other mechanism costs less"
     if not answer.compared:
-        return f"none of {len(cheaper)} mechanisms that cost less was run with {SEEDS_NEEDED} seeds at {_deciding(found)}"
+        return f"none of {len(cheaper)} cheaper mechanisms was run with {SEEDS_NEEDED} seeds at {_deciding(found)}"
     if not found.required.trained:
-        return f"none of {len(cheaper)} mechanisms that cost less is surely within {_tolerance(found)} of it at {_deciding(found)}"
+        return f"none of {len(cheaper)} cheaper mechanisms is surely within {_tolerance(found)} of it at {_deciding(found)}"
     tried = [each.attention for each in cheaper if each.attention in found.transplanted]
     return f"of those transplanted ({listed(tried)}) none is surely within {_tolerance(found)} of it at {_deciding(found)}"
 

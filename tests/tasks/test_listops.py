@@ -140,10 +140,10 @@ def test_values_are_spread_over_the_classes():
     [
         ({"length": 3}, "16 to 16,384"),
         ({"shortest": 1.5}, "share of length"),
-        ({"max_depth": 0}, "at least 1"),
-        ({"max_arguments": 1}, "at least 2"),
+        ({"max_depth": 0}, "lies in 1 to"),
+        ({"max_arguments": 1}, "lies in 2 to"),
         ({"length": 64, "max_depth": 1, "max_arguments": 5}, "make at most 7 tokens"),
-        ({"train": 0}, "at least 1"),
+        ({"train": 0}, "lies in 1 to"),
     ],
 )
 def test_bad_options_are_refused(options, message):

@@ -1,4 +1,4 @@
-"""Feature maps of linear attention: elu + 1, and positive random features (FAVOR+; Choromanski et al. 2021, Lemma 1)."""
+"""Positive random features of the softmax kernel (FAVOR+; Choromanski et al. 2021, Lemma 1 and Section 2.4)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,6 @@ def draw_directions(features: int, head_dim: int, *, orthogonal: bool) -> Float[
         return gaussian
     blocks = [_rotation(head_dim) for _ in range(math.ceil(features / head_dim))]
     return torch.cat(blocks)[:features] * gaussian.norm(dim=-1, keepdim=True)
-
-
-def elu_plus_one(x: Float[Tensor, "*front"]) -> Float[Tensor, "*front"]:
-    """Compute elu(x) + 1 as exp(min(x, 0)) + max(x, 0): adding 1 would round small features to zero."""
-    return x.clamp(max=0).exp() + x.relu()
 
 
 def log_positive_features(x: Keys, directions: Float[Tensor, "m head_dim"], *, is_key: bool) -> Float[Tensor, "batch heads keys m"]:

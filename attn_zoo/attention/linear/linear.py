@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.attention.linear._feature_maps import elu_plus_one
 from attn_zoo.attention.linear._recurrence import Answer, Read, RecurrentAttention
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState
 from attn_zoo.contract.masks import allowed_pairs, weighted_mean
@@ -42,7 +41,7 @@ class FeatureMap(Enum):
         if self is FeatureMap.softmax:
             return x.softmax(dim=-1)
         if self is FeatureMap.elu:
-            return elu_plus_one(x)
+            return x.clamp(max=0).exp() + x.relu()  # elu(x) + 1 would round small features to zero
         return (x.relu().square() if self is FeatureMap.squared_relu else x.relu()) + RELU_FLOOR
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.attention.linear._feature_maps import FEATURES, draw_directions, elu_plus_one, feature_count, log_positive_features
+from attn_zoo.attention.linear._feature_maps import FEATURES, draw_directions, feature_count, log_positive_features
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry, by_length
 from attn_zoo.contract.masks import weighted_mean
@@ -115,7 +115,7 @@ class KernelizedLinformer(LowRankAttention[Options]):
         """Features φ(K̄), zero where invalid; for favor divided by each feature's maximum, whose logarithm is returned for φ(Q)."""
         hidden = None if valid is None else ~valid[:, None, :, None]
         if self.options.feature_map is FeatureMap.elu:
-            features, top = elu_plus_one(key), None
+            features, top = F.elu(key) + 1, None
         else:
             logs = log_positive_features(key, self.directions, is_key=True)
             seen = logs if hidden is None else logs.masked_fill(hidden, torch.finfo(logs.dtype).min)
@@ -125,6 +125,6 @@ class KernelizedLinformer(LowRankAttention[Options]):
 
     def _query_features(self, query: Tensor, top: Tensor | None) -> Tensor:
         if top is None:
-            return elu_plus_one(query)
+            return F.elu(query) + 1
         logs = log_positive_features(query, self.directions, is_key=False) + top
         return (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attn_zoo.attention.linear._feature_maps import elu_plus_one
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry, Stream, softmax_over_valid
 from attn_zoo.contract.options import at_least, share_of_length
 from attn_zoo.kernels.cpu._chunks import filled, in_blocks, into_chunks
@@ -132,7 +131,7 @@ class Luna(Attention[Options]):
         """Compute A = elu(P Cᵀ / √d) + 1, then both products, in float32 at least and without autocast, since long sums need it."""
         (_, _, n, d), dtype = query.shape, torch.promote_types(value.dtype, torch.float32)
         with without_autocast(query.device):
-            shares = elu_plus_one(context.to(dtype) @ (self.packed_query.to(dtype) * d**-0.5).mT)
+            shares = F.elu(context.to(dtype) @ (self.packed_query.to(dtype) * d**-0.5).mT) + 1
             if key_valid is None:
                 count = torch.arange(1, n + 1, device=query.device)[None, None, :, None]
             else:
