@@ -8,6 +8,7 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy.fft  # noqa: F401 (pytester forgets what is imported within, and this cannot be loaded twice)
 import pytest
 from mutants.card import Untold
 from mutants.originals import ORIGINALS
