@@ -97,8 +97,8 @@ class Options(SyntheticOptions):
 class Copying(SyntheticTask):
     """Copy of the symbols before the delimiter, one at each blank after it.
 
-    A model that counts symbols without their positions predicts the most frequent one: with an accuracy of 19 % at the defaults,
-    three times 1 / ``vocabulary``.
+    A model that counts symbols without their positions predicts the most frequent one, whose share of the ``tokens`` symbols is on
+    average well above 1 / ``vocabulary``.
 
     Source: the copying memory of Arjovsky et al. 2016 (in one piece), and its selective form, in which the symbols are scattered
         among the blanks (Jing et al. 2019; Gu and Dao 2023, arXiv:2312.00752: 4,096 tokens, 16 of them symbols; Poli et al. 2024,

@@ -1,10 +1,11 @@
-"""Subprocess in which the kit makes the examples of tasks again, with another hash seed and so another order of sets.
+"""Examples of tasks made again: here without caches, and in a subprocess with another hash seed and so another order of sets.
 
-It is started once and forks for each task, which saves seconds of imports; on systems without fork, it ends after one task.
+The subprocess is started once and forks for each task, which saves seconds of imports; without fork, it ends after one task.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import subprocess
@@ -12,8 +13,9 @@ import sys
 import tempfile
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from attn_zoo.contract import SPLITS
+from attn_zoo.contract import SPLITS, Task
 
 _PROGRAM = """
 import os, pickle, sys
@@ -79,3 +81,12 @@ def _process(owner: int) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", _PROGRAM]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+
+def forget(task: Task) -> None:
+    """Clear the caches of the modules that make the examples, so that they are made again."""
+    for kind in type(task).__mro__:
+        for value in vars(importlib.import_module(kind.__module__)).values():
+            clear: Any = getattr(value, "cache_clear", None)
+            if callable(clear):
+                clear()
