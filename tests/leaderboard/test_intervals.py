@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 from make import make_record
 
-from attn_zoo.leaderboard import render, tables
+from attn_zoo.leaderboard import ordered, render, tables
 from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.statistics import paired
 from attn_zoo.records import RunRecord
@@ -101,6 +101,21 @@ def test_a_row_that_lacks_a_cell_or_a_seed_or_failed_has_no_average():
     assert set(found.rows) == {"softmax", "linformer", "uniform"}
     line = next(line for line in render(tables(lacking), "github", overview=True).splitlines() if line.startswith("| performer"))
     assert line.split("|")[-2].strip() == "-"
+
+
+def test_rows_of_an_overview_are_in_the_order_of_their_averages():
+    cells = {
+        "digits": {"longformer": (0.90, 0.90), "performer": (0.88, 0.88), "softmax": (0.89, 0.89), "uniform": (0.95, 0.95)},
+        "listops": {"longformer": (0.40, 0.40), "performer": (0.70, 0.70), "uniform": (0.95, 0.95)},
+    }
+
+    def order(by: str) -> list[str]:
+        made = [ordered(table, by) for table in tables(grid(**cells))]
+        rows = render(made, "github", overview=True, by=by).split("|---")[-1].splitlines()[1:5]
+        return [row.split("|")[1].split()[0] for row in rows]
+
+    assert order("score") == ["performer", "longformer", "softmax", "uniform"], "softmax has no average, uniform is a control"
+    assert order("parameters")[:2] == ["longformer", "performer"], "equal costs leave the rows in the order of their scores"
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def render(
     if format == "json":
         return as_json(tables)
     machines = machine_names(tables)
-    parts = [_overview(tables, format, costs, colours)] if overview or len(tables) > 1 else []
+    parts = [_overview(tables, format, costs, colours, by)] if overview or len(tables) > 1 else []
     for table in () if overview else tables:
         found = columns(table, machines)
         grids = [scores_grid(table, found, by), costs_grid(table, found, machines), budgets_grid(table, machines)]
@@ -64,9 +64,9 @@ def render(
     return "\n\n".join(part for part in parts if part)
 
 
-def _overview(tables: Sequence[Table], format: str, costs: Sequence[CostColumn], colours: str | None) -> str:
+def _overview(tables: Sequence[Table], format: str, costs: Sequence[CostColumn], colours: str | None, by: str) -> str:
     if format != "terminal":
-        return tabulated(overview_grid(tables), format)
+        return tabulated(overview_grid(tables, by), format)
     from attn_zoo.leaderboard.heatmap.terminal import heat_map_text  # imported here: other formats do not need rich
 
     return heat_map_text(heat_map(tables, costs or recorded_columns(tables)), colours)

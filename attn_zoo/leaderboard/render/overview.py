@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.heatmap.model import titles
 from attn_zoo.leaderboard.render.text import Grid, estimated, figure, is_share, name, score, unit
 from attn_zoo.leaderboard.rows import Row, Table
+from attn_zoo.leaderboard.statistics import Estimate
 
 
-def overview_grid(tables: Sequence[Table]) -> Grid:
-    """Grid of scores by attention and task, with averages over tasks where rows have equal cells."""
+def overview_grid(tables: Sequence[Table], by: str = "score") -> Grid:
+    """Grid of scores by attention and task, with averages over tasks where rows have equal cells.
+
+    Args:
+        by: order of the rows in the tables; for ``score``, rows are sorted by their average, best first.
+    """
     heads = [title + unit(table) for title, table in zip(titles(tables), tables, strict=True)]
     cells = {(row.label, at): _cell(row, table) for at, table in enumerate(tables) for row in table.rows}
     first = {row.label: row for table in tables for row in table.rows}
-    order = _order(tables, first)
+    means = averages(tables)
+    order = _order(tables, first, means.rows if by == "score" else {})
     body = [[name(first[label]), *(cells.get((label, at), "-") for at in range(len(tables)))] for label in order]
     body.append(["chance", *("-" if t.chance is None else figure(t.chance, t) for t in tables)])
     body.append(["data", *(t.data_title for t in tables)])
-    means = averages(tables)
     if means.reason is None:
         share = next(table for table in tables if is_share(table))
         heads.append("average" + unit(share))
@@ -36,7 +42,12 @@ def _cell(row: Row, table: Table) -> str:
     return score(row, table) + (f" ({len(row.scores.seeds)} of {row.scores.runs})" if partial else "")
 
 
-def _order(tables: Sequence[Table], rows: dict[str, Row]) -> list[str]:
-    """Labels sorted by the mean place of their rows in the tables, contenders before controls."""
+def _order(tables: Sequence[Table], rows: Mapping[str, Row], means: Mapping[str, Estimate]) -> list[str]:
+    """Labels sorted by their mean over tasks, best first, then by their mean place in the tables; contenders before controls."""
     places = grouped((row.label, place / len(table.rows)) for table in tables for place, row in enumerate(table.rows))
-    return sorted(rows, key=lambda label: (rows[label].control, sum(places[label]) / len(places[label]), label))
+
+    def key(label: str) -> tuple[bool, float, float, str]:
+        mean = means[label].mean if label in means else -math.inf
+        return rows[label].control, -mean, sum(places[label]) / len(places[label]), label
+
+    return sorted(rows, key=key)
