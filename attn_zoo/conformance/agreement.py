@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attn_zoo.conformance.harness import NotApplicable, require, require_finite
 from attn_zoo.conformance.requests import Request, answers, key_masks, without_padded_queries
-from attn_zoo.conformance.sizes import ACROSS, BORDERS
+from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, CompressingAttention, Geometry, hide_rows_without_keys, real_tokens
 
@@ -162,9 +162,7 @@ def _geometries(subject: Subject) -> list[Geometry]:
     lengths = (1, subject.length, 100) if subject.card.can.any_length else (subject.length,)
     found = [replace(plain, queries=n, keys=n) for plain in subject.plain_and_causal() for n in lengths]
     found.append(subject.geometry(heads=3, head_dim=64))
-    if subject.card.can.cross and not subject.always_causal:
-        found += [replace(subject.geometry(), queries=queries) for queries in ACROSS]
-    return found
+    return [*found, *subject.across()]
 
 
 def perturbed(request: Request, dtype: torch.dtype, seed: int = 3) -> Request:

@@ -26,11 +26,12 @@ def _requests(subject: Subject, module: Attention) -> list[Request]:
 @attention_check("implementation")
 def batch_mates_have_no_influence(subject: Subject) -> None:
     """An example gives the same output alone as in a batch, also beside examples that are 30 times as large or wholly padded."""
-    for geometry in subject.plain_and_causal():
+    for geometry in (*subject.plain_and_causal(), *subject.across()):
         module = subject.build(geometry)
         for request in _requests(subject, module):
             alone = torch.cat([request.rows(slice(row, row + 1))(module) for row in range(6)])
             where = f"an example in a batch against it alone, causal={geometry.causal}, padded={request.key_valid is not None}"
+            where += f", {geometry.queries} queries" if geometry.queries != geometry.keys else ""
             subject.equal(request(module), alone, where)
             loud = request.changed(lambda _, tensor: torch.cat([tensor[:3], 30 * tensor[3:]]))
             loud_alone = torch.cat([loud.rows(slice(row, row + 1))(module) for row in range(3, 6)])

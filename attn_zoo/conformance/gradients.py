@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.func import functional_call
 
 from attn_zoo.conformance.harness import NotApplicable, Violation, require, require_finite
 from attn_zoo.conformance.requests import Request, answers, key_masks, trained_parameters, weighed, without_padded_queries
-from attn_zoo.conformance.sizes import ACROSS, BORDERS
+from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry, UnsupportedError
 
@@ -31,14 +32,15 @@ SLOPE, ROUNDING = 1e-4, 1e-8
 
 @attention_check("implementation")
 def every_position_gets_a_gradient(subject: Subject) -> None:
-    """Each valid position of each input and stream gets a gradient, directly or through a stream that replaces the input."""
-    module = subject.build()
+    """Each valid position of each input and stream gets a gradient, directly or through a stream that replaces the input, also
+    where the numbers of queries and keys differ."""
     masks: list[Tensor | None] = [None]
     if subject.card.can.key_padding:
         holes = torch.ones(1, subject.length, dtype=torch.bool, device=subject.device)
         holes[:, 2::5] = False
         masks.append(holes.expand(4, -1))
-    for mask in masks:
+    for geometry, mask in product((subject.geometry(), *subject.across()), masks):
+        module = subject.build(geometry)
         # Four examples and all heads: a hash may leave one position alone in its bucket, but not in each of them.
         request = subject.draw(module, batch=4).padded(mask)
         reached = _reached(request, module)
@@ -48,7 +50,8 @@ def every_position_gets_a_gradient(subject: Subject) -> None:
             dead = torch.nonzero(expected & ~positions).flatten().tolist()
             require(
                 not dead,
-                f"{name}: no gradient at {len(dead)} of {len(positions)} positions (padded={mask is not None}): {dead[:8]}",
+                f"{name}: no gradient at {len(dead)} of {len(positions)} positions ({geometry.queries} queries, {geometry.keys} "
+                f"keys, padded={mask is not None}): {dead[:8]}",
             )
 
 
@@ -105,9 +108,7 @@ def gradients_follow_outputs_at_every_size(subject: Subject) -> None:
     outputs, a finite difference; gradients of other implementations agree with those of ``eager``."""
     if subject.dtype is not torch.float64:
         raise NotApplicable("slopes are checked in float64 only")
-    cross = subject.card.can.cross and not subject.always_causal
-    wide = [replace(subject.geometry(), queries=queries) for queries in ACROSS] if cross else []
-    for geometry in (*wide, *subject.sized()):
+    for geometry in (*subject.across(), *subject.sized()):
         module = subject.build(geometry)
         request = subject.draw(module, batch=2)
         _require_slopes(module, request, f"{geometry}")
@@ -238,7 +239,7 @@ def _seeded(module: Attention, *inputs: Any, **given: Any) -> Tensor:
 @attention_check("variant")
 def gradients_match_finite_differences(subject: Subject) -> None:
     """In float64, gradients of inputs, streams and parameters agree with differences of outputs."""
-    cross = [replace(subject.geometry(), queries=3)] if subject.card.can.cross and not subject.always_causal else []
+    cross = [replace(geometry, queries=3) for geometry in subject.across()[:1]]
     for geometry in (*subject.plain_and_causal(), *cross):
         small = _smallest(subject, geometry)
         request = subject.draw(small, batch=2)

@@ -21,18 +21,20 @@ AVERAGE = 1e-3
 
 @attention_check("implementation")
 def padding_has_no_influence(subject: Subject) -> None:
-    """Large numbers or NaN in padded keys change no output and no gradient; where padding is not claimed, a mask is refused."""
+    """Large numbers or NaN in padded keys change no output and no gradient, whatever the number of queries; where padding is not
+    claimed, a mask is refused."""
     if not subject.card.can.key_padding:
         module = subject.build()
         request = _masked(subject, module)
         must_refuse("key_padding", partial(request, module))
         return
-    for geometry in subject.short_and_long():
+    for geometry in (*subject.short_and_long(), *subject.across()):
         module = subject.build(geometry)
         clean = _masked(subject, module)
         expected = answers(clean, module)
         for what, fill in (("noise of size 1000", _noise), ("NaN", _nan)):
             where = f"{what} in padded keys, length={geometry.keys}, causal={geometry.causal}"
+            where += f", {geometry.queries} queries" if geometry.queries != geometry.keys else ""
             got = answers(clean.filled_at_padding(fill), module)
             for name, answer in got.items():
                 subject.equal(answer, expected[name], f"{where}: {name}", subject.exactness)
@@ -132,7 +134,7 @@ def _gap_to_shorter(subject: Subject, module: Attention, length: int, kept: int)
 def queries_without_keys_give_zeros(subject: Subject) -> None:
     """A query with no valid key in its reach gives exact zeros, and every gradient stays finite."""
     _require_padding(subject)
-    for geometry in subject.short_and_long():
+    for geometry in (*subject.short_and_long(), *subject.across()):
         module = subject.build(geometry)
         request = subject.draw(module, batch=3)
         mask = torch.ones(3, geometry.keys, dtype=torch.bool, device=subject.device)

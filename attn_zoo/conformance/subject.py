@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attn_zoo.conformance.harness import NotApplicable, Violation, require, require_finite
 from attn_zoo.conformance.requests import Request, draw, key_masks
-from attn_zoo.conformance.sizes import BORDERS, Size, Sizes, drawn_sizes
+from attn_zoo.conformance.sizes import ACROSS, BORDERS, Size, Sizes, drawn_sizes
 from attn_zoo.contract import FLA_DTYPE, Attention, AttentionCard, Geometry, UnsupportedError, unavailable
 from attn_zoo.registry import attention_options
 
@@ -154,6 +154,12 @@ class Subject:
         """Claimed geometries at the length of the check, without those that the implementation refuses."""
         forms = ([] if self.always_causal else [False]) + ([True] if self.causal else [])
         return tuple(self.geometry(causal=causal) for causal in forms)
+
+    def across(self) -> list[Geometry]:
+        """Geometries with other numbers of queries than keys; none where ``cross`` is not claimed."""
+        if not self.card.can.cross or self.always_causal:
+            return []
+        return [replace(self.geometry(), queries=queries) for queries in ACROSS]
 
     def _refused(self, geometry: Geometry, options: Any = None) -> str | None:
         """Reason why the implementation refuses a geometry, or None; ``eager`` refuses when it is built."""

@@ -28,6 +28,15 @@ class IgnoresAStream(Led):
         return super().attend(query, key, value, key_valid, **{**streams, "second_value": value})
 
 
+@breaks("every_position_gets_a_gradient", "projected", "key: no gradient at 24 of 33 positions (9 queries, 33 keys")
+class AsManyKeysAsQueries(Projected):
+    """Reads as many keys as there are queries, where there are fewer queries."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        seen = torch.arange(key.shape[2]) < query.shape[2]
+        return super().attend(query, key * seen[:, None], value * seen[:, None], key_valid)
+
+
 @breaks("every_parameter_gets_a_gradient", "projected", "no gradient reaches the parameter idle")
 class Idle(Projected):
     """Holds a parameter that changes nothing."""

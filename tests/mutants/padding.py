@@ -32,6 +32,15 @@ class TakesMasks(TakesAnything):
     """Accepts a mask that its card does not claim to honour."""
 
 
+@breaks("padding_has_no_influence", "projected", "causal=False, 9 queries: output")
+class ForgetsTheMaskAcross(Projected):
+    """Ignores the mask where there are other numbers of queries and keys."""
+
+    def forward(self, query: Any, key: Any, value: Any, *, key_valid: Tensor | None = None, streams: Any = None) -> Tensor:
+        mask = key_valid if query.shape[2] == key.shape[2] else None
+        return super().forward(query, key, value, key_valid=mask, streams=streams)
+
+
 @breaks("padding_gets_no_weight", "softmax", "padded keys seem to stay in the normaliser")
 class PaddingInTheNormaliser(PlainSoftmax):
     """Gives padded keys, which hold zeros, their share of the weight: the mask reaches only the values."""
