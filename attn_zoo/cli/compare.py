@@ -56,7 +56,7 @@ def _compare(parsed: argparse.Namespace) -> int:
     for (attention, task), reason in refusals.items():
         if reason:
             print(wrap(f"{attention} refuses {task}: {reason}"), flush=True)
-    status = carry_out(planned, ("attn-zoo", "compare", *parsed.targets))
+    status = carry_out(planned, _command(parsed))
     made = tables(with_reference(Store(folder).load()[0]))
     print(f"\n{render(made, 'terminal', overview=True, colours=colours_here())}\n")
     names = {row.attention for row in rows}
@@ -66,6 +66,13 @@ def _compare(parsed: argparse.Namespace) -> int:
     if not all(proved):
         print(wrap("A check failed (see above): the mechanism breaks a claim of its card, which may explain its scores."))
     return status or int(not all(proved))
+
+
+def _command(parsed: argparse.Namespace) -> list[str]:
+    """Words of the command line, which records store."""
+    given = [("--records", parsed.records)] if parsed.records else []
+    given += [("--plugin", path) for path in parsed.plugin or []]
+    return ["attn-zoo", "compare", *parsed.targets, *(word for pair in given for word in pair)]
 
 
 def named_rows(targets: Sequence[str]) -> list[RowName]:

@@ -14,6 +14,8 @@ from attn_zoo.conformance import Report
 from attn_zoo.leaderboard import tables
 from attn_zoo.records import Store
 
+UNIFORM = str(Path(compare.__file__).parents[1] / "attention" / "controls" / "uniform.py")
+
 
 @pytest.fixture(scope="module")
 def shipped():
@@ -44,7 +46,7 @@ def test_it_trains_as_the_quickstart_did_and_prints_ranks_beside_its_rows(shippe
     assert main(["compare", "linear"]) == 1, "no check ran"
     printed = capsys.readouterr().out
     ((planned, command),) = trained
-    assert command == ("attn-zoo", "compare", "linear")
+    assert command == ["attn-zoo", "compare", "linear"]
     known = {(r.spec.task, r.spec.seed): r.spec for r in shipped if r.spec.attention == "softmax"}
     assert len(planned.jobs) == len(known) == 6
     for spec in planned.specs:
@@ -54,6 +56,14 @@ def test_it_trains_as_the_quickstart_did_and_prints_ranks_beside_its_rows(shippe
     assert "linear on Digits (patches): 95.9 ± 0.8 %, rank 1 of 6, tied with" in printed
     assert "reformer" in printed and "none (c)" in printed
     assert "A check failed (see above)" in printed
+
+
+def test_the_recorded_command_names_records_and_plugins(trained, monkeypatch):
+    monkeypatch.setattr(compare, "_check", lambda entry: True)
+    assert main(["compare", "linear", "--plugin", UNIFORM, "--records", "kept"]) == 0
+    ((planned, command),) = trained
+    assert command == ["attn-zoo", "compare", "linear", "--records", "kept", "--plugin", UNIFORM]
+    assert planned.settings.records == "kept"
 
 
 def test_changed_code_has_a_folder_of_its_own(trained, monkeypatch):
@@ -100,8 +110,7 @@ def test_targets_are_rows_or_what_paths_register():
         "linformer[projected_length=4]",
         "linformer[projected_length=8]",
     ]
-    uniform = Path(compare.__file__).parents[1] / "attention" / "controls" / "uniform.py"
-    assert [str(row) for row in named_rows([str(uniform)])] == ["uniform"]
-    assert [str(row) for row in named_rows([str(uniform), "linear"])] == ["linear"]
+    assert [str(row) for row in named_rows([UNIFORM])] == ["uniform"]
+    assert [str(row) for row in named_rows([UNIFORM, "linear"])] == ["linear"]
     with pytest.raises(FileNotFoundError, match=r"no file nosuch.py"):
         named_rows(["nosuch.py"])
