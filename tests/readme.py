@@ -245,18 +245,19 @@ def photographs() -> str:
 def equal_times(folder: str, minutes: Sequence[int]) -> str:
     """Best validation accuracy of each seed after some minutes, with rate and steps; a dash where a row was trained for less."""
     runs = sorted((record for record in records_in(folder) if not record.is_trial), key=lambda record: record.spec.seed)
+    made = [(table, row) for table in leaderboard_tables(runs) for row in table.rows]
+    made.sort(key=lambda one: (one[1].control, -one[1].scores.test.mean if one[1].scores.test else 0.0))
     rows = []
-    for table in leaderboard_tables(runs):
-        for row in table.rows:
-            own = [record for record in runs if record.spec.attention == row.attention]
-            budget = own[0].spec.budget
-            after = [
-                "-" if budget.seconds < 60 * minute else ", ".join(f"{100 * best_until(record, 60 * minute):.0f}" for record in own)
-                for minute in minutes
-            ]
-            steps = mean(record.curve[-1]["step"] for record in own)
-            steps_90 = ", ".join(map(steps_to_90, own))
-            rows.append([name_of(row), f"{budget.learning_rate:g}", f"{steps:,.0f}", *after, steps_90, score(row, table)])
+    for table, row in made:
+        own = [record for record in runs if record.source in row.provenance.files]
+        budget = own[0].spec.budget
+        after = [
+            "-" if budget.seconds < 60 * minute else ", ".join(f"{100 * best_until(record, 60 * minute):.0f}" for record in own)
+            for minute in minutes
+        ]
+        steps = mean(record.curve[-1]["step"] for record in own)
+        steps_90 = ", ".join(map(steps_to_90, own))
+        rows.append([name_of(row), f"{budget.learning_rate:g}", f"{steps:,.0f}", *after, steps_90, score(row, table)])
     head = ["row", "rate", "steps", *(f"{minute} min (%)" for minute in minutes), "steps to 90 %", "test (%)"]
     return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=["left", *["right"] * (len(head) - 1)])
 

@@ -1,5 +1,7 @@
 """Examples of tasks made again: here without caches, and in a subprocess with another hash seed and so another order of sets.
 
+The subprocess does not read the cache of files, which holds what this process has computed.
+
 The subprocess is started once and forks for each task, which saves seconds of imports; without fork, it ends after one task.
 """
 
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_zoo.contract import SPLITS, Task
+from attn_zoo.data.cache import VARIABLE as CACHE
 
 _PROGRAM = """
 import os, pickle, sys
@@ -54,7 +57,7 @@ def digests_elsewhere(sent: bytes) -> tuple[int, list[str], str]:
     Returns:
         The exit status, the digests where the status is 0, and the last line of the error output.
     """
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"} | {CACHE: "off"}
     with tempfile.TemporaryDirectory() as folder:
         out, errors = files = Path(folder, "out"), Path(folder, "errors")
         for file in files:

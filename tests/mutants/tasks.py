@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo.contract import UNASKED, Batch, Level, Patches, Split, TaskCard, TaskSpec
+from attn_zoo.data import cached
 from mutants.sound_tasks import (
     Couples,
     PaddedFrames,
@@ -256,6 +257,19 @@ class SeedsWithAHash(Sound):
 
     def rows(self, split, seed):
         return super().rows(split, hash(f"{split}{seed}") % 2**32)
+
+
+@breaks("another_process_agrees", "other content in train, valid, test")
+class KeepsAHash(Sound):
+    """Seeds with ``hash`` and keeps what it has drawn in the cache of files."""
+
+    def rows(self, split, seed):
+        def make():
+            inputs, labels = super(KeepsAHash, self).rows(split, hash(f"{split}{seed}") % 2**32)
+            return {"inputs": inputs.numpy(), "labels": labels.numpy()}
+
+        kept = cached("keeps-a-hash", {"split": split, "seed": seed}, make)
+        return torch.from_numpy(kept["inputs"]), torch.from_numpy(kept["labels"])
 
 
 TESTING: set[int] = set()
