@@ -74,7 +74,9 @@ PAGES = {
     ),
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
-    ROOT / "docs" / "linformer.md": ("projections", "figure3_pilot", "figure3", "table2", "table2_sharing", "table2_published", "late", "limits"),
+    ROOT / "docs" / "linformer.md": (
+        *("projections", "figure3_pilot", "figure3", "table2", "table2_sharing", "table2_published", "late", "limits"),
+    ),
     ROOT / "docs" / "profile.md": ("separation", "left", "settings", "bare", "photographs", "equal_time", "half_hour"),
     ROOT / "docs" / "findings.md": ("findings",),
     ROOT / "docs" / "recommend.md": ("recommend",),
