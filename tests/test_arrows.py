@@ -63,7 +63,7 @@ ALLOWED = {
     "runner": {"checks", "contract", "registry", "layer", "encoder", "cost", "records", "rows"},
     "leaderboard": {"checks", "escapes", "grouping", "records", "plotting", "published", "result_files", "rows", "terminal"},
     "recommend": {"checks", "contract", "grouping", "registry", "rows", "layer", "cost", "records", "leaderboard", "terminal"},
-    "conformance": {"contract", "registry", "cost", "plugin_files", "rows"},
+    "conformance": {"contract", "registry", "cost", "data", "plugin_files", "rows"},
     "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend", "reference"}
     | {"conformance", "analysis", "export", "layer", "plotting", "rows", "scaffold", "terminal", "transplant", "plugin_files"}
     | {"checks", "escapes", "result_files"},
