@@ -54,6 +54,14 @@ class QuartersASlopeInBfloat(Linear):
         return super().attend(query, key, value, key_valid)
 
 
+@breaks("bfloat16_is_close", "linear", "gradient of key: there is none, float64 has one")
+class DropsASlopeInBfloat(Linear):
+    """Gives keys in bfloat16 no gradient."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key.detach() if key.dtype is torch.bfloat16 else key, value, key_valid)
+
+
 @breaks("compiled_agrees", "softmax", "compiled by eager")
 class CompilesOtherwise(PlainSoftmax):
     """Takes another path when it is compiled, with scores twice as large."""
