@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from operator import is_
 from typing import Any, Dict, List, Optional  # noqa: UP035 (OmegaConf's form)
@@ -195,6 +196,12 @@ def store_hybrid(attention: str) -> None:
     names = dict.fromkeys(RowName(attention).turn)
     node = {"name": attention, **{name: _ungiven(registry.card(name).options) for name in names}}
     ConfigStore.instance().store(group="attention", name=attention, node=node)
+
+
+def stored_row(attention: str) -> DictConfig | None:
+    """Copy of the stored config of an attention or hybrid; None where there is none."""
+    stored = ConfigStore.instance().repo["attention"].get(f"{attention}.yaml")
+    return deepcopy(stored.node) if stored else None
 
 
 def settings_from(config: DictConfig) -> Settings:

@@ -12,9 +12,9 @@ import hydra
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from attn_zoo.cli.config import Settings, locations_from, settings_from, spec_from
+from attn_zoo.cli.config import Settings, locations_from, settings_from, spec_from, stored_row
 from attn_zoo.cli.job import Job
 from attn_zoo.cli.launch import check_launch, kind_of
 from attn_zoo.cli.overrides import parse, parse_overrides, unfold_row
@@ -80,11 +80,12 @@ class Plan:
         return f"{total} run{'s' * (total != 1)}, {total - left} of them recorded already, {left} to do; {to}"
 
 
-def plan(words: Sequence[str]) -> Plan:
+def plan(words: Sequence[str], composer: Composer | None = None) -> Plan:
     """Compose and resolve every run that a command line asks for.
 
     Args:
         words: Hydra's overrides, with rows as values of ``attention``; ``-m`` where they sweep.
+        composer: composer of several plans that share configs; None for one of its own.
 
     Raises:
         ValueError, HydraException, OmegaConfBaseException: one of the runs is wrong, or an end of a search's range.
@@ -96,7 +97,8 @@ def plan(words: Sequence[str]) -> Plan:
     swept = [str(override.input_line) for override in given if override.is_sweep_override()]
     fixed = unfold_row([str(override.input_line) for override in given if not override.is_sweep_override()])
     with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
-        base = hydra.compose("run", overrides=fixed, return_hydra_config=True)
+        composer = composer or Composer()
+        base = composer.config(fixed)
         settings = settings_from(base)
         check_launch(settings)
         _refuse_shared_runs(settings)
@@ -105,32 +107,48 @@ def plan(words: Sequence[str]) -> Plan:
             return Plan((), settings, study_of(spec_from(base), locations_from(base), settings.tuning, everything))
         if several or base.hydra.mode == RunMode.MULTIRUN:
             params = [f"{key}={value}" for key, value in (base.hydra.sweeper.get("params") or {}).items()]
-            configs = [config for part in settings.sweeps or [""] for config in _sweep([*params, *part.split()], given)]
+            configs = [config for part in settings.sweeps or [""] for config in _sweep([*params, *part.split()], given, composer)]
         else:
-            configs = [hydra.compose("run", overrides=[*fixed, *swept])] if swept else [base]  # Hydra refuses a sweep here
+            configs = [_compose([*fixed, *swept])] if swept else [base]  # Hydra refuses a sweep here
     jobs = [Job(spec_from(config), locations_from(config)) for config in configs]
     return Plan(tuple({job.run_id: job for job in jobs}.values()), settings)
 
 
-def _sweep(words: Sequence[str], typed: Sequence[Override]) -> list[DictConfig]:
+class Composer:
+    """Configs of runs. Those that differ in row and seed alone are composed once, as Hydra takes a tenth of a second for each."""
+
+    def __init__(self) -> None:
+        self._shared: dict[tuple[str, ...], DictConfig | None] = {}
+        """Config of the first bare row, by the other words; None where these change options of a row."""
+
+    def config(self, words: Sequence[str]) -> DictConfig:
+        """Config of the run that these overrides ask for, together with Hydra's own settings."""
+        rest = tuple(word for word in words if not re.match(r"attention[=.]|seed=(0|[1-9][0-9]*)$", word))
+        changes = list(map(parse, sorted(set(words) - set(rest), key=lambda word: not word.startswith("attention="))))
+        if not changes or changes[0].key_or_group != "attention" or (row := stored_row(str(changes[0].value()))) is None:
+            return _compose(words)
+        if rest not in self._shared:
+            bare = _compose([*rest, str(changes[0].input_line)])
+            self._shared[rest] = bare if bare.attention == row else None
+        if (shared := self._shared[rest]) is None:
+            return _compose(words)
+        config = deepcopy(shared)
+        config.attention = row
+        for change in changes[1:]:
+            OmegaConf.update(config, change.key_or_group, change.value())
+        return config
+
+
+def _compose(words: Sequence[str]) -> DictConfig:
+    return hydra.compose("run", overrides=[*words], return_hydra_config=True)
+
+
+def _sweep(words: Sequence[str], typed: Sequence[Override], composer: Composer) -> list[DictConfig]:
     """Compose the configs of all runs of a grid: an experiment's overrides, replaced by typed overrides of the same key."""
     keys = {override.key_or_group for override in typed}
     written = [override for override in parse_overrides(words) if override.key_or_group not in keys]
     jobs = [job for batch in BasicSweeper.split_arguments([*written, *typed], max_batch_size=None) for job in batch]
-    made: dict[tuple[str, ...], DictConfig] = {}
-    return [_composed(unfold_row(job), made) for job in jobs]
-
-
-def _composed(words: Sequence[str], made: dict[tuple[str, ...], DictConfig]) -> DictConfig:
-    """Compose the config of one run of a grid. Seeds share the config in ``made`` for the other words, as Hydra is slow."""
-    seeds = [word for word in words if re.fullmatch("seed=(0|[1-9][0-9]*)", word)]
-    others = tuple(word for word in words if word not in seeds)
-    if others not in made:
-        made[others] = hydra.compose("run", overrides=[*others])
-    config = deepcopy(made[others])
-    for seed in seeds:
-        config.seed = int(seed.removeprefix("seed="))
-    return config
+    return [composer.config(unfold_row(job)) for job in jobs]
 
 
 def _refuse_shared_runs(settings: Settings) -> None:

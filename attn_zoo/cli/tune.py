@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import Override
 from attn_zoo.cli.config import TuningConfig, in_words, settings_from, store_groups
 from attn_zoo.cli.job import Job, searched_values
 from attn_zoo.cli.overrides import parse, parse_overrides
-from attn_zoo.cli.plan import Plan, plan
+from attn_zoo.cli.plan import Composer, Plan, plan
 from attn_zoo.cli.run import carry_out, hush, plugin_words
 from attn_zoo.cli.search import RefusedSearchError, Study
 from attn_zoo.leaderboard import leaderboard
@@ -117,10 +117,11 @@ def plan_searches(asked: Request) -> list[Plan]:
     Raises:
         ValueError: a word is wrong, or a mechanism that was asked for by name refuses the task.
     """
-    found, refused = [], []
+    found, refused, composer = [], [], Composer()
     for row, task in asked.searches:
         try:
-            planned = plan([f"experiment={asked.experiment}", f"attention={row}", f"task={task}", *asked.rest])
+            words = [f"experiment={asked.experiment}", f"attention={row}", f"task={task}", *asked.rest]
+            planned = plan(words, composer)
         except RefusedSearchError as error:
             if asked.named:
                 raise
@@ -132,8 +133,8 @@ def plan_searches(asked: Request) -> list[Plan]:
         found.append(planned)
     if not found:
         raise ValueError(refused[0])
-    for words in refused:
-        show(words)
+    for reason in refused:
+        show(reason)
     return found
 
 
