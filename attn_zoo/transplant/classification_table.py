@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from attn_zoo.cost.compare import METHOD, compare
-from attn_zoo.leaderboard.statistics import estimate
+from attn_zoo.leaderboard.statistics import estimate, paired
 from attn_zoo.transplant.setting import Setting
 from attn_zoo.transplant.table import Row, rows_of, seed_notes, shown, with_notes
 
@@ -19,17 +19,22 @@ def classification_table(found: Mapping[str, Any], style: str = "simple") -> str
     head = ["attention", "init", "FLOPs (%)", "encoder (%)", "speed", *(facts["title"] for facts in tasks.values()), "mean"]
     body = [_line(row, list(tasks)) for row in rows]
     body.append(["most frequent class", *[""] * 4, *(f"{100 * facts['majority']:.1f}" for facts in tasks.values()), ""])
+    if len(rows) > 1:
+        first = accuracies(rows[0], list(tasks))
+        differences = [paired(accuracies(row, list(tasks)), first) for row in rows[1:]]
+        told = ["", *("-" if found is None else found.written(".1f", 100, "+") for found in differences), ""]
+        head, body = [*head, "difference"], [[*line, cell] for line, cell in zip(body, told, strict=True)]
     return with_notes(head, body, _notes(found, rows), style)
 
 
-def accuracies(row: Row, tasks: Sequence[str]) -> list[float]:
-    """Mean accuracy over the given tasks, for each seed that has results on all of them."""
-    done = [point["accuracy"] for point in row.points if all(task in point.get("accuracy", {}) for task in tasks)]
-    return [sum(each[task] for task in tasks) / len(tasks) for each in done]
+def accuracies(row: Row, tasks: Sequence[str]) -> dict[int, float]:
+    """Mean accuracy over the given tasks, by seed, for the seeds that have results on all of them."""
+    done = {point["seed"]: point["accuracy"] for point in row.points if all(task in point.get("accuracy", {}) for task in tasks)}
+    return {seed: sum(each[task] for task in tasks) / len(tasks) for seed, each in done.items()}
 
 
 def _line(row: Row, tasks: Sequence[str]) -> list[str]:
-    columns = [shown(estimate(accuracies(row, each)), ".1f", 100) for each in [*([task] for task in tasks), tasks]]
+    columns = [shown(estimate(list(accuracies(row, each).values())), ".1f", 100) for each in [*([task] for task in tasks), tasks]]
     shares = [f"{100 * row.cost.share:.1f}", f"{100 * row.cost.encoder_share:.1f}"]
     return [row.title, row.init or "", *shares, _speed(row), *columns]
 
@@ -53,4 +58,6 @@ def _notes(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     ]
     if any(row.attention == "softmax" for row in rows):
         notes.append("softmax is the teacher itself, fine-tuned on each task with the same steps, rates and seeds.")
+    if len(rows) > 1:
+        notes.append("Difference: mean accuracy minus that of the first row at the same seed, in points.")
     return notes + seed_notes(rows)
