@@ -134,7 +134,7 @@ class Store:
         Args:
             tuning: study of the run and its role in it; None for a run outside any study.
         """
-        ours = (record for record in self._recorded(run_id) if _role(record.tuning) == _role(tuning))
+        ours = (record for _, record in self._recorded(run_id) if _role(record.tuning) == _role(tuning))
         return next((record for record in ours if record.is_trial or record.status in FINAL_STATUSES), None)
 
     def finished(self, run_id: str, tuning: Tuning | None = None) -> bool:
@@ -142,27 +142,28 @@ class Store:
         return self.find(run_id, tuning) is not None
 
     def clear_leftovers(self) -> None:
-        """Remove checkpoints of recorded runs, and files of writers that were killed more than an hour ago."""
+        """Remove checkpoints of runs that were recorded since, and files of writers that were killed more than an hour ago."""
         with suppress(OSError):
             for path in self.root.glob(".*"):
-                run_id = path.name.strip(".").removesuffix(CHECKPOINT)
                 written = path.name.startswith(TRY) or path.name.endswith(HALF)
-                if (path.name.endswith(CHECKPOINT) and self._is_over(run_id)) or (
-                    written and time.time() - path.stat().st_mtime > _WRITING_SECONDS
+                changed = path.stat().st_mtime
+                if (path.name.endswith(CHECKPOINT) and self.is_over(run_of(path), changed)) or (
+                    written and time.time() - changed > _WRITING_SECONDS
                 ):
                     path.unlink(missing_ok=True)
 
-    def _is_over(self, run_id: str) -> bool:
-        """Return whether a run has a record with a final status, of any study and role, and no process is running it."""
-        final = (record.status in FINAL_STATUSES for record in self._recorded(run_id))
-        return not is_claimed(self.root / f".{run_id}{CLAIM}") and any(final)
+    def is_over(self, run_id: str, since: float) -> bool:
+        """Return whether no process is running a run, and a record with a final status, of any study and role, was written after
+        the time ``since``. A newer checkpoint is that of another study, which does the run again."""
+        final = (path for path, record in self._recorded(run_id) if record.status in FINAL_STATUSES)
+        return not is_claimed(self.root / f".{run_id}{CLAIM}") and any(path.stat().st_mtime >= since for path in final)
 
-    def _recorded(self, run_id: str) -> Iterator[RunRecord]:
-        """Records of a run, without damaged ones, so that their run is repeated."""
+    def _recorded(self, run_id: str) -> Iterator[tuple[Path, RunRecord]]:
+        """Files and records of a run, without damaged ones, so that their run is repeated."""
         for path in self._files(f"*{run_id}*.json"):
             with suppress(OSError, RecordError):
                 if (record := read_record(path)).run_id == run_id:
-                    yield record
+                    yield path, record
 
     def claim(self, run_id: str) -> AbstractContextManager[bool]:
         """Context that yields True if this process has claimed the run, False if another process has (see ``claimed``)."""
@@ -174,6 +175,11 @@ class Store:
             yield from sorted(
                 (path for path in self.root.rglob(pattern) if not path.name.startswith(".")), key=lambda path: (path.name, path)
             )
+
+
+def run_of(checkpoint: Path) -> str:
+    """Id of the run of a checkpoint."""
+    return checkpoint.name.strip(".").removesuffix(CHECKPOINT)
 
 
 def sync_folder(folder: Path) -> None:

@@ -12,7 +12,7 @@ from attn_zoo.records.claim import SUFFIX, is_claimed
 from attn_zoo.records.plain import parse, read_text
 from attn_zoo.records.record import FINAL_STATUSES, SCHEMA, RunRecord
 from attn_zoo.records.spec import OLD_PROTOCOLS, PROTOCOL
-from attn_zoo.records.store import CHECKPOINT, HALF, TRY, UNUSED, Damaged, Store
+from attn_zoo.records.store import CHECKPOINT, HALF, TRY, UNUSED, Damaged, Store, run_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def verify(root: str | Path) -> Verdict:
         *_repeated(valid),
         *_different_data(valid),
         *_foreign(valid),
-        *_left_over(root, valid),
+        *_left_over(root),
         *_old(valid, root),
     ]
     return Verdict(len(valid), len({record.run_id for record in valid}), tuple(findings))
@@ -147,9 +147,8 @@ def _foreign(records: Iterable[RunRecord]) -> Iterator[Finding]:
         yield Finding("old protocol" if old else "foreign protocol", _files(members), words, harmless=old)
 
 
-def _left_over(root: Path, valid: Sequence[RunRecord]) -> Iterator[Finding]:
+def _left_over(root: Path) -> Iterator[Finding]:
     """Findings for files of interrupted writers and runs: none is read as a record, and ``attn-zoo run`` clears what it can."""
-    final = {record.run_id for record in valid if record.status in FINAL_STATUSES}
     for path in sorted(root.rglob(".*")):
         kind, words = "leftover", ""
         if path.name.startswith(TRY) or path.name.endswith(HALF):
@@ -158,7 +157,7 @@ def _left_over(root: Path, valid: Sequence[RunRecord]) -> Iterator[Finding]:
             kind, words = "running", "a process is doing this run now"
         elif path.name.endswith(SUFFIX):
             words = "left by a run that was killed; it has no effect, and the same command repeats the run"
-        elif path.name.endswith(CHECKPOINT) and path.name.strip(".").removesuffix(CHECKPOINT) in final:
+        elif path.name.endswith(CHECKPOINT) and Store(root).is_over(run_of(path), path.stat().st_mtime):
             words = "the checkpoint of a run that is recorded; the next attn-zoo run removes it"
         elif path.name.endswith(CHECKPOINT):
             kind, words = "checkpoint", "left by a run that was cut short; the same command goes on from there"

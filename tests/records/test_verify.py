@@ -187,7 +187,7 @@ def test_the_next_command_clears_what_interrupted_ones_left(tmp_path):
     names = [recorded, ".0123456789abcdef.checkpoint", f".{path.name}.half", ".try-abc", ".try-now", ".claimed.checkpoint.1.unused"]
     for name in names:
         (tmp_path / name).write_text("", encoding="utf-8")
-    for name in names[2:4]:
+    for name in (recorded, *names[2:4]):
         os.utime(tmp_path / name, (0, 0))
     found = {finding.files[0]: finding for finding in verify(tmp_path).findings}
     assert "the next attn-zoo run removes it" in found[recorded].words and found[names[1]].kind == "checkpoint"
@@ -197,6 +197,17 @@ def test_the_next_command_clears_what_interrupted_ones_left(tmp_path):
     Store(tmp_path).clear_leftovers()
     assert {item.name for item in tmp_path.glob(".*")} == {names[1], names[4], names[5]}
     assert verify(tmp_path).records == 3
+
+
+def test_a_checkpoint_is_kept_for_a_study_that_does_a_recorded_run_again(tmp_path):
+    filled(tmp_path)
+    checkpoint = tmp_path / f".{make_record(seed=1).run_id}.checkpoint"
+    checkpoint.touch()
+    later = max(path.stat().st_mtime for path in tmp_path.glob("*.json")) + 1
+    os.utime(checkpoint, (later, later))
+    assert kinds(tmp_path)["checkpoint"].files == (checkpoint.name,)
+    Store(tmp_path).clear_leftovers()
+    assert checkpoint.exists()
 
 
 def test_a_checkpoint_is_no_fault_and_one_of_no_use_is_named(tmp_path):
