@@ -1,5 +1,6 @@
 """Conformance kit for attentions and tasks: each claim on a card is tested, and so is the refusal of each non-claim."""
 
+from attn_zoo.conformance import task_leaks  # noqa: F401 (registers its checks)
 from attn_zoo.conformance.attention_suite import attention_checks, check_attention, resolve
 from attn_zoo.conformance.harness import Case, NotApplicable, Report, Result, Violation, require, run_cases
 from attn_zoo.conformance.subject import ATTENTION_CHECKS

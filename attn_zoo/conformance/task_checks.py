@@ -261,47 +261,6 @@ def batches_keep_the_order(task: Task) -> None:
 
 
 @task_check
-def order_tells_nothing(task: Task) -> str:
-    """Labels of neighbouring examples are no more alike than those of any two examples, so that the first examples of a split are a
-    fair sample of it."""
-    if task.spec.labels == "position":
-        raise NotApplicable("the labels are per position, not per example")
-    worst = 0.0
-    for split in SPLITS:
-        labels = task.examples(split).labels()
-        if len(labels) > 1:
-            require_chance = _require_uncorrelated if labels.is_floating_point() else _require_mixed
-            worst = max(worst, require_chance(split, labels))
-    if task.spec.problem != "classification":
-        return f"neighbours correlate by at most {worst:.2f}"
-    return f"neighbours share a class at most {100 * worst:.1f} points more often than any two"
-
-
-def _require_mixed(split: str, labels: Tensor) -> float:
-    """Return how much more often neighbours share a class than any two examples do, and require that chance explains it."""
-    shares = torch.bincount(labels) / len(labels)
-    expected = float(shares.square().sum())
-    found = float((labels[1:] == labels[:-1]).float().mean())
-    spread = (expected * (1 - expected) / len(labels)) ** 0.5
-    require(
-        found <= expected + 6 * spread + 2 / len(labels),
-        f"{split}: {found:.0%} of neighbours share their class, {expected:.0%} would in random order; shuffle the examples",
-    )
-    return found - expected
-
-
-def _require_uncorrelated(split: str, labels: Tensor) -> float:
-    """Return the largest correlation of labels with those of the next example, and require that chance explains it."""
-    centred = (labels - labels.mean(dim=0)).double()
-    found = float(((centred[1:] * centred[:-1]).sum(dim=0) / centred.square().sum(dim=0).clamp_min(1e-30)).max())
-    require(
-        found <= 6 / len(labels) ** 0.5,
-        f"{split}: labels of neighbours correlate by {found:.2f}, in random order they would not; shuffle the examples",
-    )
-    return found
-
-
-@task_check
 def examples_are_reproducible(task: Task) -> str:
     """A task built again without caches has the same content and digests, and splits with different content have different
     digests."""

@@ -60,8 +60,8 @@ def plant(
     breaks(check, says, **facts)(type(name, (base,), {"__module__": __name__, **held}))
 
 
-def put(tensor: Tensor, place: Any, value: float) -> Tensor:
-    """Copy of a tensor with another value at a place."""
+def put(tensor: Tensor, place: Any, value: float | Tensor) -> Tensor:
+    """Copy of a tensor with other values at a place."""
     tensor = tensor.clone()
     tensor[place] = value
     return tensor
@@ -217,6 +217,37 @@ class SortsByNumber(Readings):
         frames, labels = super().rows(split, seed)
         order = labels[:, 0].argsort()
         return frames[order], labels[order]
+
+
+# --- labels within the inputs ----------------------------------------------------------------------------------------
+
+TELLS = "no_single_token_tells_the_label"
+
+plant("WritesTheLabelFirst", Sound, TELLS, "token at position 0 tells 100.0%", lambda x, y: (put(x, (..., 0), 8 + y), y))
+plant(
+    "AsksForTheTokenItself",
+    RepeatsTokens,
+    TELLS,
+    "token at a labelled position tells 100.0%",
+    lambda x, y: (x, torch.where(y == UNASKED, y, x)),
+)
+plant(
+    "WritesTheLabelIntoTheSecond",
+    Couples,
+    TELLS,
+    "token at position 1 of sequence 2 tells 100.0%",
+    lambda x, y: (put(x, (..., 1, 1), 8 + y), y),
+)
+
+
+@breaks(TELLS, "token at position -1 tells 100.0%")
+class WritesTheLabelLast(Sound):
+    """Ends with the label, as data do whose column of labels was joined to the text."""
+
+    def rows(self, split, seed):
+        ids, labels = super().rows(split, seed)
+        ids[torch.arange(len(ids)), (ids != 0).sum(1) - 1] = 8 + labels
+        return ids, labels
 
 
 # --- reproducibility -------------------------------------------------------------------------------------------------

@@ -1,0 +1,112 @@
+"""Checks of tasks that nothing but the question tells the labels: neither the order of the examples nor a single token."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attn_zoo.conformance.harness import NotApplicable, require
+from attn_zoo.conformance.task_checks import task_check
+from attn_zoo.contract import SPLITS, Examples, Frames, Patches, Task, scored
+
+TRAIN, TEST = 2048, 1024
+"""Largest numbers of examples that a rule is made from and tried on."""
+TOLD = 0.99
+"""Share of test labels from which on a rule counts as the answer."""
+LAST = 4
+"""Number of positions that are also counted from the end."""
+
+
+@task_check
+def order_tells_nothing(task: Task) -> str:
+    """Labels of neighbouring examples are no more alike than those of any two examples, so that the first examples of a split are a
+    fair sample of it."""
+    if task.spec.labels == "position":
+        raise NotApplicable("the labels are per position, not per example")
+    worst = 0.0
+    for split in SPLITS:
+        labels = task.examples(split).labels()
+        if len(labels) > 1:
+            require_chance = _require_uncorrelated if labels.is_floating_point() else _require_mixed
+            worst = max(worst, require_chance(split, labels))
+    if task.spec.problem != "classification":
+        return f"neighbours correlate by at most {worst:.2f}"
+    return f"neighbours share a class at most {100 * worst:.1f} points more often than any two"
+
+
+def _require_mixed(split: str, labels: Tensor) -> float:
+    """Return how much more often neighbours share a class than any two examples do, and require that chance explains it."""
+    shares = torch.bincount(labels) / len(labels)
+    expected = float(shares.square().sum())
+    found = float((labels[1:] == labels[:-1]).float().mean())
+    spread = (expected * (1 - expected) / len(labels)) ** 0.5
+    require(
+        found <= expected + 6 * spread + 2 / len(labels),
+        f"{split}: {found:.0%} of neighbours share their class, {expected:.0%} would in random order; shuffle the examples",
+    )
+    return found - expected
+
+
+def _require_uncorrelated(split: str, labels: Tensor) -> float:
+    """Return the largest correlation of labels with those of the next example, and require that chance explains it."""
+    centred = (labels - labels.mean(dim=0)).double()
+    found = float(((centred[1:] * centred[:-1]).sum(dim=0) / centred.square().sum(dim=0).clamp_min(1e-30)).max())
+    require(
+        found <= 6 / len(labels) ** 0.5,
+        f"{split}: labels of neighbours correlate by {found:.2f}, in random order they would not; shuffle the examples",
+    )
+    return found
+
+
+@task_check
+def no_single_token_tells_the_label(task: Task) -> str:
+    """No position tells the label, nor does a labelled position its own: the class that is most frequent in train beside a token of
+    that position is the label of less than 99 % of test. Otherwise the inputs hold the labels, or need no attention."""
+    spec = task.spec
+    if isinstance(spec.inputs, Patches | Frames) or spec.problem != "classification":
+        raise NotApplicable("inputs are no tokens, or labels are no classes")
+    place = _by_position if spec.labels == "position" else _by_example
+    train, test = place(task.examples("train"), TRAIN), place(task.examples("test"), TEST)
+    best = 0.0
+    for where in train.keys() & test.keys():
+        told, constant = _told(train[where], test[where], spec.inputs.vocabulary, spec.classes)
+        require(
+            told < TOLD or constant >= TOLD,
+            f"the token at {where} tells {told:.1%} of test labels; a model without attention can do this task",
+        )
+        best = max(best, told)
+    return f"one token tells at most {best:.0%} of test labels"
+
+
+def _by_position(examples: Examples, most: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """Tokens at the scored positions, and their labels."""
+    batch = examples.batch(range(min(most, len(examples))))
+    asked = scored(batch.labels)
+    return {"a labelled position": (batch.inputs[asked], batch.labels[asked])}
+
+
+def _by_example(examples: Examples, most: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """Tokens at each position, -1 where an example has none, and the labels; in pairs, of either sequence."""
+    batch = examples.batch(range(min(most, len(examples))))
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+    tokens = batch.inputs if batch.valid is None else batch.inputs.masked_fill(~batch.valid, -1)
+    sides = {"": tokens} if tokens.dim() == 2 else {f" of sequence {side + 1}": tokens[:, side] for side in range(tokens.shape[1])}
+    for name, side in sides.items():
+        length = (side >= 0).sum(dim=1)
+        for place in range(-LAST, side.shape[1]):
+            at = torch.full_like(length, place) if place >= 0 else length + place
+            chosen = side.gather(1, at.clamp_min(0)[:, None])[:, 0].masked_fill(at < 0, -1)
+            found[f"position {place}{name}"] = (chosen, batch.labels)
+    return found
+
+
+def _told(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], vocabulary: int, classes: int) -> tuple[float, float]:
+    """Shares of test labels that are the most frequent class of train beside the same token, and the most frequent of all."""
+    tokens, labels = train
+    pairs = (tokens * classes + labels)[tokens >= 0]
+    counts = torch.bincount(pairs, minlength=vocabulary * classes).reshape(vocabulary, classes)
+    rule = torch.where(counts.any(dim=1), counts.argmax(dim=1), -1)
+    most_frequent = torch.bincount(labels).argmax()
+    tokens, labels = test
+    hits = (rule[tokens] == labels) & (tokens >= 0)
+    return float(hits.float().mean()), float((labels == most_frequent).float().mean())
