@@ -75,7 +75,8 @@ PAGES = {
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
     ROOT / "docs" / "linformer.md": (
-        *("projections", "figure3_pilot", "figure3", "table2", "table2_sharing", "table2_published", "late", "limits"),
+        *("projections", "figure3_pilot", "figure3", "table2", "table2_sharing", "table2_longer"),
+        *("table2_published", "late", "starts", "limits"),
     ),
     ROOT / "docs" / "profile.md": ("separation", "left", "settings", "bare", "photographs", "equal_time", "half_hour"),
     ROOT / "docs" / "findings.md": ("findings",),
@@ -127,9 +128,11 @@ def tables() -> dict[str, str]:
         "figure3_pilot": by_part(boards_of("linformer_figure3_pilot")),
         "table2": classification_table(_measured("linformer_table2"), "github"),
         "table2_sharing": classification_table(_measured("linformer_table2_sharing"), "github"),
+        "table2_longer": classification_table(_measured("linformer_table2_longer"), "github"),
         "table2_published": table2_published(),
         "limits": each_seed(boards_of("linformer_limits")),
         "late": each_seed(boards_of("linformer_text")),
+        "starts": starts("linformer_start"),
         "settings": each_seed(boards_of("curves"), by_label=True),
         "bare": two_arms(),
         "photographs": photographs(),
@@ -291,6 +294,19 @@ def each_seed(made: Sequence[Table], by_label: bool = False) -> str:
     rows = [[label, *(cells[label].get(at, "") for at in range(len(made)))] for label in labels]
     head = [f"{title} (%)" for title in titles(made)]
     return tabulate(rows, ["row", *head], tablefmt="github", disable_numparse=True) if made else "Not run yet."
+
+
+def starts(folder: str) -> str:
+    """Validation perplexity of each seed after each third of the steps, and of the test at the end."""
+    runs = sorted(records_in(folder), key=lambda record: record.spec.seed)
+    (table,) = leaderboard_tables(runs)
+    steps = [point["step"] for point in runs[0].curve][1::2]
+    rows = []
+    for row in table.rows:
+        own = [record.curve for record in runs if record.source in row.provenance.files]
+        after = [", ".join(f"{point['valid']:.0f}" for curve in own for point in curve if point["step"] == step) for step in steps]
+        rows.append([name_of(row), *after, ", ".join(f"{score:.0f}" for _, score in sorted(row.scores.by_seed.items()))])
+    return tabulate(rows, ["row", *(f"step {step:,}" for step in steps), "test"], tablefmt="github", disable_numparse=True)
 
 
 def parts_of(label: str) -> list[str | int]:

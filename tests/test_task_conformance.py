@@ -22,7 +22,7 @@ from mutants.tasks import MUTANTS, TESTING
 from attn_zoo import task_card, task_names
 from attn_zoo.conformance import TASK_CHECKS, NotApplicable, Violation, check_task, task_checks
 
-TELLS, ORDER = "no_single_token_tells_the_label", "order_tells_nothing"
+TELLS, ORDER = "no_shortcut_tells_the_label", "order_tells_nothing"
 
 
 @pytest.mark.parametrize("case", [case for name in task_names() for case in task_checks(name)], ids=lambda case: case.id)

@@ -1,4 +1,4 @@
-"""Checks of tasks that nothing but the question tells the labels: neither the order of the examples nor a single token."""
+"""Checks of tasks that neither the order of the examples nor a shortcut tells the labels, as a single token or the length."""
 
 from __future__ import annotations
 
@@ -59,44 +59,45 @@ def _require_uncorrelated(split: str, labels: Tensor) -> float:
 
 
 @task_check
-def no_single_token_tells_the_label(task: Task) -> str:
-    """No position tells the label, nor does a labelled position its own: the class that is most frequent in train beside a token of
-    that position is the label of less than 99 % of test. Otherwise the inputs hold the labels, or need no attention."""
+def no_shortcut_tells_the_label(task: Task) -> str:
+    """Neither the token at one position nor the length tells the label, nor does a labelled position's own token: the class that is
+    most frequent beside it in train is the label of less than 99 % of test. Otherwise no attention is needed."""
     spec = task.spec
     if isinstance(spec.inputs, Patches | Frames) or spec.problem != "classification":
         raise NotApplicable("inputs are no tokens, or labels are no classes")
     place = _by_position if spec.labels == "position" else _by_example
     train, test = place(task.examples("train"), TRAIN), place(task.examples("test"), TEST)
     best = 0.0
-    for where in train.keys() & test.keys():
-        told, constant = _told(train[where], test[where], spec.inputs.vocabulary, spec.classes)
+    for where in filter(test.__contains__, train):
+        told, constant = _told(train[where], test[where], max(spec.inputs.vocabulary, spec.length + 1), spec.classes)
         require(
             told < TOLD or constant >= TOLD,
-            f"the token at {where} tells {told:.1%} of test labels; a model without attention can do this task",
+            f"{where} tells {told:.1%} of test labels; a model without attention can do this task",
         )
         best = max(best, told)
-    return f"one token tells at most {best:.0%} of test labels"
+    return f"one token or the length tells at most {best:.0%} of test labels"
 
 
 def _by_position(examples: Examples, most: int) -> dict[str, tuple[Tensor, Tensor]]:
     """Tokens at the scored positions, and their labels."""
     batch = examples.batch(range(min(most, len(examples))))
     asked = scored(batch.labels)
-    return {"a labelled position": (batch.inputs[asked], batch.labels[asked])}
+    return {"the token at a labelled position": (batch.inputs[asked], batch.labels[asked])}
 
 
 def _by_example(examples: Examples, most: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Tokens at each position, -1 where an example has none, and the labels; in pairs, of either sequence."""
+    """Tokens at each position, -1 where an example has none, or lengths, and the labels; in pairs, of either sequence."""
     batch = examples.batch(range(min(most, len(examples))))
     found: dict[str, tuple[Tensor, Tensor]] = {}
     tokens = batch.inputs if batch.valid is None else batch.inputs.masked_fill(~batch.valid, -1)
     sides = {"": tokens} if tokens.dim() == 2 else {f" of sequence {side + 1}": tokens[:, side] for side in range(tokens.shape[1])}
     for name, side in sides.items():
         length = (side >= 0).sum(dim=1)
+        found[f"the length{name}"] = (length, batch.labels)
         for place in range(-LAST, side.shape[1]):
             at = torch.full_like(length, place) if place >= 0 else length + place
             chosen = side.gather(1, at.clamp_min(0)[:, None])[:, 0].masked_fill(at < 0, -1)
-            found[f"position {place}{name}"] = (chosen, batch.labels)
+            found[f"the token at position {place}{name}"] = (chosen, batch.labels)
     return found
 
 

@@ -221,7 +221,7 @@ class SortsByNumber(Readings):
 
 # --- labels within the inputs ----------------------------------------------------------------------------------------
 
-TELLS = "no_single_token_tells_the_label"
+TELLS = "no_shortcut_tells_the_label"
 
 plant("WritesTheLabelFirst", Sound, TELLS, "token at position 0 tells 100.0%", lambda x, y: (put(x, (..., 0), 8 + y), y))
 plant(
@@ -238,6 +238,7 @@ plant(
     "token at position 1 of sequence 2 tells 100.0%",
     lambda x, y: (put(x, (..., 1, 1), 8 + y), y),
 )
+plant("CutsByLabel", Sound, TELLS, "the length tells 100.0%", lambda x, y: (put(x, (..., slice(4, None)), (2 * y)[:, None]), y))
 
 
 @breaks(TELLS, "token at position -1 tells 100.0%")
