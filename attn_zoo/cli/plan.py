@@ -123,19 +123,22 @@ class Composer:
 
     def config(self, words: Sequence[str]) -> DictConfig:
         """Config of the run that these overrides ask for, together with Hydra's own settings."""
-        rest = tuple(word for word in words if not re.match(r"attention[=.]|seed=(0|[1-9][0-9]*)$", word))
-        changes = list(map(parse, sorted(set(words) - set(rest), key=lambda word: not word.startswith("attention="))))
-        if not changes or changes[0].key_or_group != "attention" or (row := stored_row(str(changes[0].value()))) is None:
-            return _compose(words)
+        own = re.compile(r"attention[=.]|seed=(0|[1-9][0-9]*)$")
+        rest = tuple(word for word in words if not own.match(word))
+        changes = [parse(word) for word in words if own.match(word)]
+        rows = [change for change in changes if change.key_or_group == "attention"]
+        if len(rows) != 1 or (row := stored_row(str(rows[0].value()))) is None:
+            return _compose(words)  # an experiment's row, or Hydra's words for a wrong one
         if rest not in self._shared:
-            bare = _compose([*rest, str(changes[0].input_line)])
+            bare = _compose([*rest, str(rows[0].input_line)])
             self._shared[rest] = bare if bare.attention == row else None
         if (shared := self._shared[rest]) is None:
             return _compose(words)
         config = deepcopy(shared)
         config.attention = row
-        for change in changes[1:]:
-            OmegaConf.update(config, change.key_or_group, change.value())
+        for change in changes:
+            if change is not rows[0]:
+                OmegaConf.update(config, change.key_or_group, change.value())
         return config
 
 

@@ -20,7 +20,7 @@ RUNS = [
     (*PROFILE, "attention='linformer:sdpa[projected_length=16,projected_lengths=8+8]'", "seed=3"),
     (*PROFILE, "attention=linformer", "attention.projected_length=null", "attention.sharing=headwise"),
     (*PROFILE, "attention='softmax+linformer[projected_length=16]'", "seed=1"),
-    (*PROFILE, "attention.window=9", "attention=longformer"),
+    (*PROFILE, "attention.window=9", "attention=longformer", "attention.window=5"),
     (*PROFILE, "attention=performer", "dials.performer.features=8"),
     ("task=digits", "attention=softmax"),
     ("task=digits", "attention=linformer", "seed=5", "budget.steps=3"),
