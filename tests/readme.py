@@ -5,7 +5,6 @@ Run as a program to write them again.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -14,8 +13,9 @@ from io import StringIO
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
-from typing import Any
 
+from committed import ROOT, boards_of, measured, records_in
+from linformer_tables import FIGURE3, figure3, figure3_of_the_paper, k_or_share, starts, table2_published
 from tabulate import tabulate
 
 from attn_zoo import reference
@@ -29,7 +29,6 @@ from attn_zoo.cost.experiments import report
 from attn_zoo.export import table as export_table
 from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
-from attn_zoo.leaderboard.figure3 import Figure, figure3_page, read_figure
 from attn_zoo.leaderboard.figure3.plot import plot_figure3
 from attn_zoo.leaderboard.findings.page import findings
 from attn_zoo.leaderboard.heatmap.costs import LENGTH, recorded_columns
@@ -40,16 +39,15 @@ from attn_zoo.leaderboard.plots import tradeoffs, write
 from attn_zoo.leaderboard.plots.style import style_of
 from attn_zoo.leaderboard.render.text import estimated, optional, score
 from attn_zoo.leaderboard.render.text import name as name_of
-from attn_zoo.published import SCORE, averages, figures, published_for
+from attn_zoo.published import published_for
 from attn_zoo.recommend import Recommendation, recommend
 from attn_zoo.recommend.text import as_text, sentences
-from attn_zoo.records import RunRecord, Store
+from attn_zoo.records import RunRecord
 from attn_zoo.records.packed import pack, unpack
 from attn_zoo.registry import attentions, card, task_card
 from attn_zoo.transplant.classification_table import classification_table
 from attn_zoo.transplant.table import transplant_table
 
-ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = {
     README: ("quickstart", "place", "advice", "models"),
@@ -75,7 +73,7 @@ PAGES = {
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
     ROOT / "docs" / "linformer.md": (
-        *("projections", "figure3_pilot", "figure3", "table2", "table2_sharing", "table2_longer"),
+        *("projections", "figure3_pilot", "figure3", "table2", "table2_sharing", "table2_longer", "k_or_share"),
         *("table2_published", "late", "starts", "limits"),
     ),
     ROOT / "docs" / "profile.md": ("separation", "left", "settings", "bare", "photographs", "equal_time", "half_hour"),
@@ -83,8 +81,6 @@ PAGES = {
     ROOT / "docs" / "recommend.md": ("recommend",),
 }
 """Files with generated tables, and the names of the tables of each."""
-FIGURE3 = ROOT / "results" / "linformer_figure3.svg"
-"""Picture above the table ``figure3``; exists if its runs are recorded."""
 CURVES = ROOT / "results" / "curves.svg"
 """Picture of scores of ``experiment=curves`` against costs of a layer; exists if its runs are recorded."""
 
@@ -102,33 +98,34 @@ def tables() -> dict[str, str]:
         "lra_two_hours": two_hours(),
         "tasks_cpu": leaderboard(ROOT / "results" / "tasks_cpu", format="github"),
         "published": render_published(leaderboard_tables(records_in("lra_cpu"), attention="linformer"), "github"),
-        "crossover": report(_measured("crossover")),
-        "aa_test": report(_measured("aa_test")),
-        "launches": report(_measured("launches")),
-        "growth": report(_measured("growth")),
-        "peers": report(_measured("peers")),
-        "error": error_table(_measured("error"), "github"),
-        "error_random": error_table(_measured("error_random"), "github"),
-        "projections": projections_table(_measured("projections"), "github"),
-        "spectrum": spectrum_table(_measured("spectrum"), "github"),
-        "transplant": transplant_table(_measured("transplant"), "github"),
+        "crossover": report(measured("crossover")),
+        "aa_test": report(measured("aa_test")),
+        "launches": report(measured("launches")),
+        "growth": report(measured("growth")),
+        "peers": report(measured("peers")),
+        "error": error_table(measured("error"), "github"),
+        "error_random": error_table(measured("error_random"), "github"),
+        "projections": projections_table(measured("projections"), "github"),
+        "spectrum": spectrum_table(measured("spectrum"), "github"),
+        "transplant": transplant_table(measured("transplant"), "github"),
         "findings": findings(
             boards_of("profile"),
-            _measured("transplant"),
+            measured("transplant"),
             format="github",
             recurrent=[name for name in attentions() if card(name).can.stepwise],
         ),
         "recommend": five_needs(),
         "place": _shown(places()),
         "advice": _shown(as_text(_answer("--length 8192 --padding"))),
-        "models": report(_measured("models")) if (ROOT / "results" / "models.json").is_file() else "",
-        "export": export_table(_measured("export")),
-        "linformer_table3": report(_measured("linformer_table3")),
+        "models": report(measured("models")) if (ROOT / "results" / "models.json").is_file() else "",
+        "export": export_table(measured("export")),
+        "linformer_table3": report(measured("linformer_table3")),
         "figure3": figure3_of_the_paper(),
         "figure3_pilot": by_part(boards_of("linformer_figure3_pilot")),
-        "table2": classification_table(_measured("linformer_table2"), "github"),
-        "table2_sharing": classification_table(_measured("linformer_table2_sharing"), "github"),
-        "table2_longer": classification_table(_measured("linformer_table2_longer"), "github"),
+        "table2": classification_table(measured("linformer_table2"), "github"),
+        "table2_sharing": classification_table(measured("linformer_table2_sharing"), "github"),
+        "table2_longer": classification_table(measured("linformer_table2_longer"), "github"),
+        "k_or_share": k_or_share(),
         "table2_published": table2_published(),
         "limits": each_seed(boards_of("linformer_limits")),
         "late": each_seed(boards_of("linformer_text")),
@@ -173,34 +170,9 @@ def pictures() -> dict[Path, str]:
     return drawn
 
 
-def figure3() -> Figure:
-    """Cells of the committed records of ``experiment=linformer_figure3_cpu``."""
-    return read_figure(records_in("linformer_figure3"))
-
-
-def figure3_of_the_paper() -> str:
-    """Figure 3 of the Linformer paper: picture, if there is one, verdicts and perplexities."""
-    shown = "![Validation perplexity over training steps, by projected length, sharing and length, in both arms]"
-    picture = f"{shown}(../results/{FIGURE3.name})\n\n" if figure3().cells else ""
-    return picture + figure3_page(figure3(), "github")
-
-
 def separation(folder: str) -> str:
     """Which tasks of a folder of ``results`` separate mechanisms."""
     return printed("leaderboard", "--records", str(ROOT / "results" / folder), "--separation", "--format", "github")
-
-
-def table2_published() -> str:
-    """Table 2 of the Linformer paper, with its means over tasks."""
-    printed = [one for one in figures(metric=SCORE) if (one.source.name, one.where) == ("linformer", "Table 2")]
-    columns = list(dict.fromkeys(one.column for one in printed))
-    means = {one.model: one.printed["Table 2"] for one in averages() if (one.source.name, one.where) == ("linformer", "Table 2")}
-    rows: dict[str, list[str]] = {}
-    for one in printed:
-        rows.setdefault(one.model, []).append(one.printed)
-    body = [[model, *values, means[model]] for model, values in rows.items()]
-    align = ["left", *["right"] * (len(columns) + 1)]
-    return tabulate(body, ["model", *columns, "mean"], tablefmt="github", disable_numparse=True, colalign=align)
 
 
 def two_arms() -> str:
@@ -296,19 +268,6 @@ def each_seed(made: Sequence[Table], by_label: bool = False) -> str:
     return tabulate(rows, ["row", *head], tablefmt="github", disable_numparse=True) if made else "Not run yet."
 
 
-def starts(folder: str) -> str:
-    """Validation perplexity of each seed after each third of the steps, and of the test at the end."""
-    runs = sorted(records_in(folder), key=lambda record: record.spec.seed)
-    (table,) = leaderboard_tables(runs)
-    steps = [point["step"] for point in runs[0].curve][1::2]
-    rows = []
-    for row in table.rows:
-        own = [record.curve for record in runs if record.source in row.provenance.files]
-        after = [", ".join(f"{point['valid']:.0f}" for curve in own for point in curve if point["step"] == step) for step in steps]
-        rows.append([name_of(row), *after, ", ".join(f"{score:.0f}" for _, score in sorted(row.scores.by_seed.items()))])
-    return tabulate(rows, ["row", *(f"step {step:,}" for step in steps), "test"], tablefmt="github", disable_numparse=True)
-
-
 def parts_of(label: str) -> list[str | int]:
     """Words and numbers of a label in turn, so that 8 comes before 16."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", label)]
@@ -334,17 +293,6 @@ def printed(*words: str) -> str:
     return output.getvalue()
 
 
-@cache
-def records_in(name: str) -> list[RunRecord]:
-    return Store(ROOT / "results" / name).load()[0]
-
-
-@cache
-def boards_of(name: str) -> list[Table]:
-    """Leaderboards of the records in a folder of ``results``."""
-    return leaderboard_tables(records_in(name))
-
-
 FIVE_NEEDS = {
     "Documents of 8,192 tokens, classified": "--length 8192 --padding --for documents",
     "Pictures of 4,096 patches": "--length 4096 --for vision",
@@ -368,7 +316,7 @@ def five_needs() -> str:
 def _answer(words: str) -> Recommendation:
     """Answer of ``attn-zoo recommend`` to these arguments on a CPU."""
     parsed = parser("recommend").parse_args(["recommend", "--device", "cpu", *words.split()])
-    return recommend(required_of(parsed), boards_of("profile"), _measured("transplant"))
+    return recommend(required_of(parsed), boards_of("profile"), measured("transplant"))
 
 
 def places() -> str:
@@ -379,10 +327,6 @@ def places() -> str:
 
 def _shown(text: str) -> str:
     return f"```text\n{text}\n```"
-
-
-def _measured(name: str) -> Any:
-    return json.loads((ROOT / "results" / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def is_current(path: Path, wanted: Sequence[RunRecord]) -> bool:

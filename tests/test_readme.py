@@ -6,7 +6,8 @@ import re
 import shlex
 
 import pytest
-from readme import PAGES, README, ROOT, pictures, renewed
+from committed import ROOT
+from readme import PAGES, README, pictures, renewed
 
 from attn_zoo import registry
 from attn_zoo.cli.config import store_groups

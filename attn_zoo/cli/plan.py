@@ -109,7 +109,7 @@ def plan(words: Sequence[str], composer: Composer | None = None) -> Plan:
             params = [f"{key}={value}" for key, value in (base.hydra.sweeper.get("params") or {}).items()]
             configs = [config for part in settings.sweeps or [""] for config in _sweep([*params, *part.split()], given, composer)]
         else:
-            configs = [_compose([*fixed, *swept])] if swept else [base]  # Hydra refuses a sweep here
+            configs = [hydra.compose("run", overrides=[*fixed, *swept])] if swept else [base]  # Hydra refuses a sweep here
     jobs = [Job(spec_from(config), locations_from(config)) for config in configs]
     return Plan(tuple({job.run_id: job for job in jobs}.values()), settings)
 
@@ -118,22 +118,31 @@ class Composer:
     """Configs of runs. Those that differ in row and seed alone are composed once, as Hydra takes a tenth of a second for each."""
 
     def __init__(self) -> None:
+        self._made: dict[tuple[str, ...], DictConfig] = {}
+        """Config by the words that it was composed of."""
         self._shared: dict[tuple[str, ...], DictConfig | None] = {}
-        """Config of the first bare row, by the other words; None where these change options of a row."""
+        """Config of the first row by the other words; None where it does not hold for other rows."""
 
     def config(self, words: Sequence[str]) -> DictConfig:
         """Config of the run that these overrides ask for, together with Hydra's own settings."""
-        own = re.compile(r"attention[=.]|seed=(0|[1-9][0-9]*)$")
-        rest = tuple(word for word in words if not own.match(word))
-        changes = [parse(word) for word in words if own.match(word)]
+        seeds = [word for word in words if re.fullmatch("seed=(0|[1-9][0-9]*)", word)]
+        config = self._of_row([word for word in words if word not in seeds])
+        for seed in seeds:
+            config.seed = int(seed.removeprefix("seed="))
+        return config
+
+    def _of_row(self, words: Sequence[str]) -> DictConfig:
+        own = [word for word in words if re.match(r"attention[=.]", word)]
+        others = tuple(word for word in words if word not in own)
+        changes = list(map(parse, own))
         rows = [change for change in changes if change.key_or_group == "attention"]
         if len(rows) != 1 or (row := stored_row(str(rows[0].value()))) is None:
-            return _compose(words)  # an experiment's row, or Hydra's words for a wrong one
-        if rest not in self._shared:
-            bare = _compose([*rest, str(rows[0].input_line)])
-            self._shared[rest] = bare if bare.attention == row else None
-        if (shared := self._shared[rest]) is None:
-            return _compose(words)
+            return deepcopy(self._composed(words))  # an experiment's row, or Hydra's words for a wrong one
+        if others not in self._shared:
+            bare = self._composed([*others, str(rows[0].input_line)])
+            self._shared[others] = bare if _holds_for_other_rows(bare, row, others) else None
+        if (shared := self._shared[others]) is None:
+            return deepcopy(self._composed(words))
         config = deepcopy(shared)
         config.attention = row
         for change in changes:
@@ -141,9 +150,18 @@ class Composer:
                 OmegaConf.update(config, change.key_or_group, change.value())
         return config
 
+    def _composed(self, words: Sequence[str]) -> DictConfig:
+        if (key := tuple(words)) not in self._made:
+            self._made[key] = hydra.compose("run", overrides=[*words], return_hydra_config=True)
+        return self._made[key]
 
-def _compose(words: Sequence[str]) -> DictConfig:
-    return hydra.compose("run", overrides=[*words], return_hydra_config=True)
+
+def _holds_for_other_rows(config: DictConfig, row: DictConfig, words: Sequence[str]) -> bool:
+    """Tell whether words, and the experiment that they name, change no option of the row that a config was composed with, and refer
+    to none of Hydra's own settings, which name the row."""
+    settings = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    changed = config.attention != row or any(re.match(r"\++attention\.|hydra\.searchpath", word) for word in words)
+    return not changed and "${hydra" not in OmegaConf.to_yaml(settings)
 
 
 def _sweep(words: Sequence[str], typed: Sequence[Override], composer: Composer) -> list[DictConfig]:

@@ -143,20 +143,25 @@ class Store:
 
     def clear_leftovers(self) -> None:
         """Remove checkpoints of runs that were recorded since, and files of writers that were killed more than an hour ago."""
-        with suppress(OSError):
-            for path in self.root.glob(".*"):
+        for path in self.root.glob(".*"):
+            with suppress(OSError):  # another process may remove the file first
                 written = path.name.startswith(TRY) or path.name.endswith(HALF)
-                changed = path.stat().st_mtime
-                if (path.name.endswith(CHECKPOINT) and self.is_over(run_of(path), changed)) or (
-                    written and time.time() - changed > _WRITING_SECONDS
+                if (path.name.endswith(CHECKPOINT) and self.is_over(path)) or (
+                    written and time.time() - path.stat().st_mtime > _WRITING_SECONDS
                 ):
                     path.unlink(missing_ok=True)
 
-    def is_over(self, run_id: str, since: float) -> bool:
-        """Return whether no process is running a run, and a record with a final status, of any study and role, was written after
-        the time ``since``. A newer checkpoint is that of another study, which does the run again."""
-        final = (path for path, record in self._recorded(run_id) if record.status in FINAL_STATUSES)
-        return not is_claimed(self.root / f".{run_id}{CLAIM}") and any(path.stat().st_mtime >= since for path in final)
+    def is_over(self, checkpoint: Path) -> bool:
+        """Return whether a checkpoint's run has a final record, of any study and role, whose file is newer, and no process is doing it.
+
+        A checkpoint that is newer than every record is of another study, which does the run again.
+        """
+        run_id = checkpoint.name.strip(".").removesuffix(CHECKPOINT)
+        with suppress(FileNotFoundError):  # of a run that ends now
+            final = [path for path, record in self._recorded(run_id) if record.status in FINAL_STATUSES]
+            since = checkpoint.stat().st_mtime
+            return not is_claimed(self.root / f".{run_id}{CLAIM}") and any(path.stat().st_mtime >= since for path in final)
+        return False
 
     def _recorded(self, run_id: str) -> Iterator[tuple[Path, RunRecord]]:
         """Files and records of a run, without damaged ones, so that their run is repeated."""
@@ -175,11 +180,6 @@ class Store:
             yield from sorted(
                 (path for path in self.root.rglob(pattern) if not path.name.startswith(".")), key=lambda path: (path.name, path)
             )
-
-
-def run_of(checkpoint: Path) -> str:
-    """Id of the run of a checkpoint."""
-    return checkpoint.name.strip(".").removesuffix(CHECKPOINT)
 
 
 def sync_folder(folder: Path) -> None:

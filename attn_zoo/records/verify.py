@@ -12,7 +12,7 @@ from attn_zoo.records.claim import SUFFIX, is_claimed
 from attn_zoo.records.plain import parse, read_text
 from attn_zoo.records.record import FINAL_STATUSES, SCHEMA, RunRecord
 from attn_zoo.records.spec import OLD_PROTOCOLS, PROTOCOL
-from attn_zoo.records.store import CHECKPOINT, HALF, TRY, UNUSED, Damaged, Store, run_of
+from attn_zoo.records.store import CHECKPOINT, HALF, TRY, UNUSED, Damaged, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def _left_over(root: Path) -> Iterator[Finding]:
             kind, words = "running", "a process is doing this run now"
         elif path.name.endswith(SUFFIX):
             words = "left by a run that was killed; it has no effect, and the same command repeats the run"
-        elif path.name.endswith(CHECKPOINT) and Store(root).is_over(run_of(path), path.stat().st_mtime):
+        elif path.name.endswith(CHECKPOINT) and Store(root).is_over(path):
             words = "the checkpoint of a run that is recorded; the next attn-zoo run removes it"
         elif path.name.endswith(CHECKPOINT):
             kind, words = "checkpoint", "left by a run that was cut short; the same command goes on from there"

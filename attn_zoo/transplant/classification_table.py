@@ -20,9 +20,9 @@ def classification_table(found: Mapping[str, Any], style: str = "simple") -> str
     body = [_line(row, list(tasks)) for row in rows]
     body.append(["most frequent class", *[""] * 4, *(f"{100 * facts['majority']:.1f}" for facts in tasks.values()), ""])
     if len(rows) > 1:
-        first = accuracies(rows[0], list(tasks))
-        differences = [paired(accuracies(row, list(tasks)), first) for row in rows[1:]]
-        told = ["", *("-" if found is None else found.written(".1f", 100, "+") for found in differences), ""]
+        base = _base(rows)
+        differences = [None if row is base else paired(accuracies(row, list(tasks)), accuracies(base, list(tasks))) for row in rows]
+        told = [*("" if found is None else found.written(".1f", 100, "+") for found in differences), ""]
         head, body = [*head, "difference"], [[*line, cell] for line, cell in zip(body, told, strict=True)]
     return with_notes(head, body, _notes(found, rows), style)
 
@@ -31,6 +31,11 @@ def accuracies(row: Row, tasks: Sequence[str]) -> dict[int, float]:
     """Mean accuracy over the given tasks, by seed, for the seeds that have results on all of them."""
     done = {point["seed"]: point["accuracy"] for point in row.points if all(task in point.get("accuracy", {}) for task in tasks)}
     return {seed: sum(each[task] for task in tasks) / len(tasks) for seed, each in done.items()}
+
+
+def _base(rows: Sequence[Row]) -> Row:
+    """Row that the others are compared with: softmax, else the first."""
+    return next((row for row in rows if row.attention == "softmax"), rows[0])
 
 
 def _line(row: Row, tasks: Sequence[str]) -> list[str]:
@@ -59,5 +64,5 @@ def _notes(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     if any(row.attention == "softmax" for row in rows):
         notes.append("softmax is the teacher itself, fine-tuned on each task with the same steps, rates and seeds.")
     if len(rows) > 1:
-        notes.append("Difference: mean accuracy minus that of the first row at the same seed, in points.")
+        notes.append(f"Difference: mean accuracy minus that of {_base(rows).title} at the same seed, in points.")
     return notes + seed_notes(rows)

@@ -22,9 +22,14 @@ RUNS = [
     (*PROFILE, "attention='softmax+linformer[projected_length=16]'", "seed=1"),
     (*PROFILE, "attention.window=9", "attention=longformer", "attention.window=5"),
     (*PROFILE, "attention=performer", "dials.performer.features=8"),
+    (*PROFILE, "attention=softmax", "attention=linformer"),
+    (*PROFILE, "attention=linformer", "attention.projected_length=8", "++attention.projected_length=4"),
+    (*PROFILE, "attention=softmax", "records='runs/${hydra.runtime.choices.attention}'"),
+    (*PROFILE, "attention=linformer", "records='runs/${hydra.runtime.choices.attention}'"),
     ("task=digits", "attention=softmax"),
     ("task=digits", "attention=linformer", "seed=5", "budget.steps=3"),
     ("task=digits", "seed=5"),
+    ("task=digits", "attention=linformer", "seed=2", "seed=1"),
     ("experiment=family", "seed=5"),
 ]
 
@@ -34,12 +39,13 @@ def composed() -> Iterator[Any]:
     """Function that composes with Hydra, within its context."""
     store_groups()
     with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
-        yield lambda words: hydra.compose("run", overrides=words)
+        yield lambda words: hydra.compose("run", overrides=words, return_hydra_config=True)
 
 
 def plain(config: DictConfig) -> Any:
-    """Values of a config without Hydra's own, which name the words."""
-    return OmegaConf.to_container(OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]))
+    """Values of a config without Hydra's own, which name the words, and with the folder of records resolved."""
+    values = OmegaConf.to_container(OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]))
+    return values, config.records
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["in order", "from the last"])

@@ -6,8 +6,9 @@ import json
 import lzma
 
 import pytest
+from committed import ROOT, records_in
 from make import make_record
-from readme import ROOT, is_current, records_in
+from readme import is_current
 
 from attn_zoo import reference
 from attn_zoo.cli.main import main

@@ -1,0 +1,74 @@
+"""Tables of ``docs/linformer.md`` that no command prints."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from committed import ROOT, measured, records_in
+from tabulate import tabulate
+
+from attn_zoo.leaderboard import tables as leaderboard_tables
+from attn_zoo.leaderboard.figure3 import Figure, figure3_page, read_figure
+from attn_zoo.leaderboard.render.text import name as name_of
+from attn_zoo.leaderboard.statistics import paired
+from attn_zoo.published import SCORE, averages, figures
+from attn_zoo.transplant.classification_table import accuracies
+from attn_zoo.transplant.table import rows_of
+
+FIGURE3 = ROOT / "results" / "linformer_figure3.svg"
+"""Picture above the table ``figure3``; exists if its runs are recorded."""
+
+
+def figure3() -> Figure:
+    """Cells of the committed records of ``experiment=linformer_figure3_cpu``."""
+    return read_figure(records_in("linformer_figure3"))
+
+
+def figure3_of_the_paper() -> str:
+    """Figure 3 of the Linformer paper: picture, if there is one, verdicts and perplexities."""
+    shown = "![Validation perplexity over training steps, by projected length, sharing and length, in both arms]"
+    picture = f"{shown}(../results/{FIGURE3.name})\n\n" if figure3().cells else ""
+    return picture + figure3_page(figure3(), "github")
+
+
+def k_or_share() -> str:
+    """Accuracy of Linformer minus that of softmax at the same seed, on the tasks and at the lengths of both measurements."""
+    made, tasks = [], ("imdb", "sst2")
+    for name in ("linformer_table2", "linformer_table2_longer"):
+        found = measured(name)
+        rows = rows_of(found["points"])
+        (softmax,) = (row for row in rows if row.attention == "softmax")
+        for row in (row for row in rows if row.attention == "linformer"):
+            n, k = found["setting"]["length"], row.points[0]["options"]["projected_length"]
+            differences = [
+                paired(accuracies(row, each), accuracies(softmax, each)) for each in [*([task] for task in tasks), tasks]
+            ]
+            made.append([n, k, str(Fraction(k, n)), *(one.written(".1f", 100, "+") if one else "-" for one in differences)])
+    titles = [found["data"]["tasks"][task]["title"] for task in tasks]
+    return tabulate(sorted(made), ["n", "k", "k / n", *titles, "mean"], tablefmt="github", disable_numparse=True)
+
+
+def table2_published() -> str:
+    """Table 2 of the Linformer paper, with its means over tasks."""
+    printed = [one for one in figures(metric=SCORE) if (one.source.name, one.where) == ("linformer", "Table 2")]
+    columns = list(dict.fromkeys(one.column for one in printed))
+    means = {one.model: one.printed["Table 2"] for one in averages() if (one.source.name, one.where) == ("linformer", "Table 2")}
+    rows: dict[str, list[str]] = {}
+    for one in printed:
+        rows.setdefault(one.model, []).append(one.printed)
+    body = [[model, *values, means[model]] for model, values in rows.items()]
+    align = ["left", *["right"] * (len(columns) + 1)]
+    return tabulate(body, ["model", *columns, "mean"], tablefmt="github", disable_numparse=True, colalign=align)
+
+
+def starts(folder: str) -> str:
+    """Validation perplexity of each seed at every second evaluation, and of the test at the end."""
+    runs = sorted(records_in(folder), key=lambda record: record.spec.seed)
+    (table,) = leaderboard_tables(runs)
+    steps = [point["step"] for point in runs[0].curve][1::2]
+    rows = []
+    for row in table.rows:
+        own = [record.curve for record in runs if record.source in row.provenance.files]
+        after = [", ".join(f"{point['valid']:.0f}" for curve in own for point in curve if point["step"] == step) for step in steps]
+        rows.append([name_of(row), *after, ", ".join(f"{score:.0f}" for _, score in sorted(row.scores.by_seed.items()))])
+    return tabulate(rows, ["row", *(f"step {step:,}" for step in steps), "test"], tablefmt="github", disable_numparse=True)
