@@ -152,7 +152,7 @@ class Store:
                     path.unlink(missing_ok=True)
 
     def is_over(self, checkpoint: Path) -> bool:
-        """Return whether a checkpoint's run has a final record, of any study and role, whose file is newer, and no process is doing it.
+        """Return whether a checkpoint's run has a newer final record, of any study and role, and no process is doing it.
 
         A checkpoint that is newer than every record is of another study, which does the run again.
         """
