@@ -129,7 +129,7 @@ def tables() -> dict[str, str]:
         "table2_published": table2_published(),
         "limits": each_seed(boards_of("linformer_limits")),
         "late": each_seed(boards_of("linformer_text")),
-        "starts": starts("linformer_start"),
+        "starts": starts("linformer_figure3_start"),
         "settings": each_seed(boards_of("curves"), by_label=True),
         "bare": two_arms(),
         "photographs": photographs(),
