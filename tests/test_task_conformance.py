@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 
 import pytest
+import torch
 from mutants.sound_tasks import (
     Couples,
     Options,
@@ -54,6 +55,34 @@ def test_a_sound_task_passes_every_check_that_applies_to_it(kind, skipped):
     report = check_task(card_of(kind))
     assert not report.failures, str(report)
     assert {result.case.check for result in report.results if result.status != "passed"} == skipped, str(report)
+
+
+class RareClass(Sound):
+    """A class of 2 %, of which a token marks every other example: it is right for 99 %, little more than a constant guess."""
+
+    def rows(self, split, seed):
+        ids = torch.randint(1, 4, (1000, 6), generator=torch.Generator().manual_seed(seed))
+        labels = (torch.arange(1000) % 50 == 0).long()
+        ids[::100, 1] = 9
+        return ids, labels
+
+
+class FewLabels(Sound):
+    """Labels that the first token tells, in so few examples that any of many positions may."""
+
+    def rows(self, split, seed):
+        ids, labels = super().rows(split, seed)
+        ids[:, 0] = 8 + labels
+        return ids[:20], labels[:20]
+
+
+def test_a_shortcut_to_a_rare_class_alone_is_none():
+    assert TASK_CHECKS[TELLS](card_of(RareClass).build(Options())) == "one token or the length tells at most 99% of test labels"
+
+
+def test_a_shortcut_is_not_told_from_chance_in_a_few_labels():
+    with pytest.raises(NotApplicable, match="fewer than 50"):
+        TASK_CHECKS[TELLS](card_of(FewLabels).build(Options()))
 
 
 @pytest.fixture

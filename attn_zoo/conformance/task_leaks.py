@@ -70,7 +70,7 @@ def no_shortcut_tells_the_label(task: Task) -> str:
     place = _by_position if spec.labels == "position" else _by_example
     train, test = place(task.examples("train"), TRAIN), place(task.examples("test"), TEST)
     best = 0.0
-    for where in filter(test.__contains__, train):
+    for where in [each for each in train if each in test]:
         if len(test[where][1]) < FEWEST:
             raise NotApplicable(f"there are fewer than {FEWEST} test labels")
         told, constant = _told(train[where], test[where], max(spec.inputs.vocabulary, spec.length + 1), spec.classes)
