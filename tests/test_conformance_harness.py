@@ -165,6 +165,17 @@ def test_sizes_are_drawn_once_for_an_entry() -> None:
     assert str(drawn).startswith("sizes drawn from 'linear' and version ")
 
 
+def test_variants_share_the_borders_out() -> None:
+    drawn = drawn_sizes("linear")
+    own = [drawn.of_variant(name) for name in ("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l")]
+    for sizes in own:
+        lengths = [size.length for size in sizes]
+        assert lengths[:5] == [size.length for size in drawn.all[:5]] and lengths[-1] == drawn.blocks
+        assert len(lengths) == 8 and lengths[5] in BORDERS[:3] and lengths[6] in BORDERS[3:]
+    assert {size.length for sizes in own for size in sizes} >= set(BORDERS)
+    assert drawn.of_variant("a") == own[0]
+
+
 def test_report_ends_with_its_note() -> None:
     assert str(run_cases("thing", [case("a")], note="sizes drawn")).splitlines()[-1] == "  sizes drawn"
 

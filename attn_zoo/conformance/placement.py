@@ -95,8 +95,9 @@ def _depends_on_positions(subject: Subject, geometry: Geometry) -> str | None:
     request = eager.draw(module, batch=2)
     with torch.no_grad():
         before = request(module)
-        gap = max(_gap_when_permuted(module, request, before, seed) for seed in range(4))
-    if gap <= subject.tolerance or _has_neutral_token(eager, geometry):
+        gaps = (_gap_when_permuted(module, request, before, seed) for seed in range(4))
+        gap = next((gap for gap in gaps if gap > subject.tolerance), 0.0)
+    if not gap or _has_neutral_token(eager, geometry):
         return None
     if geometry.causal and subject.card.can.stepwise:
         return _decays_by_distance(eager)

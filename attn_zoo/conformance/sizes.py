@@ -51,6 +51,16 @@ class Sizes:
         """Length from 1,025 to 1,090."""
         return self.all[-1].length
 
+    def of_variant(self, variant: str) -> tuple[Size, ...]:
+        """Sizes of a variant other than the defaults: all below ``BORDERS``, two of ``BORDERS``, and ``blocks``.
+
+        The two are drawn from the name of the variant, one around each block size, so that variants share ``BORDERS`` out.
+        """
+        digest = hashlib.sha256(f"{self.entry} {variant} {self.version}".encode()).digest()
+        half = len(BORDERS) // 2
+        drawn = {BORDERS[digest[0] % half], BORDERS[half + digest[1] % half], self.blocks}
+        return tuple(size for size in self.all if size.length < min(BORDERS) or size.length in drawn)
+
     def __str__(self) -> str:
         lengths = ", ".join(str(size.length) for size in self.all)
         widths = ", ".join(str(width) for width in sorted({size.head_dim for size in self.all}))

@@ -184,7 +184,7 @@ class Subject:
     def sized(self, longest: int | None = None, shortest: int = 1) -> Iterator[Geometry]:
         """Claimed geometries of every drawn size, without those that the options or the implementation refuse.
 
-        Variants get lengths up to ``sizes.blocks``; kernels in an interpreter get one head and lengths up to those of ``BORDERS``.
+        Variants get those of ``sizes.of_variant``; kernels in an interpreter get one head and lengths up to those of ``BORDERS``.
 
         Args:
             longest, shortest: limits of the length.
@@ -202,7 +202,7 @@ class Subject:
         drawn = () if self.brief else self.sizes.all
         if self.interpreted:
             return tuple(replace(size, heads=1) for size in drawn if size.length <= max(BORDERS))
-        return drawn if self.variant == "default" else tuple(size for size in drawn if size.length <= self.sizes.blocks)
+        return drawn if self.variant == "default" or self.brief else self.sizes.of_variant(self.variant)
 
     def as_eager(self) -> Subject:
         """Subject with ``eager``, the reference for other implementations."""
