@@ -44,7 +44,7 @@ class Options(TextOptions):
     version="1",
     summary="The next token of running text; perplexity, apart for tokens that repeat rare runs of the same sequence.",
     source="Arora et al. 2023 (Zoology), arXiv:2312.04927, Section 3; texts of Merity et al. 2016, or of your own",
-    licence="of the texts: CC BY-SA 3.0 for WikiText-2",
+    licence="of the texts: CC BY-SA 3.0 for WikiText-2, BSD-3-Clause for PyTorch",
     options=Options,
     locations=LOCATIONS,
     metric="perplexity",
@@ -91,8 +91,8 @@ class CausalLanguage(TextTask):
     Source: Arora et al. 2023 find that the tokens that end a bigram seen earlier in the context and rare in training, 6 % of all
         tokens, account for 82 % of the difference between a gated convolution and attention on the Pile, at 1,024 tokens.
     Differs: bytes by default, with runs of 8 bytes. A text is cut into sequences of exactly ``length``; the remainder is not read.
-        ``wikitext``, ``wikitext_valid``, ``novels`` and ``folder`` are divided as in masked language modelling. Training sequences
-        that also occur in a later split are left out. Perplexity is per token: compare it for one kind of token only.
+        Texts are divided as in masked language modelling. Training sequences that also occur in a later split are left out.
+        Perplexity is per token: compare it for one kind of token only.
     """
 
     options: Options

@@ -1,4 +1,4 @@
-"""Running text: WikiText-2, novels, and any text files of a folder."""
+"""Running text: WikiText-2, novels, the Python sources of PyTorch, and any text files of a folder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+import torch
 
 from attn_zoo.contract import DamagedDataError, DataSet, Layout, MissingDataError
 from attn_zoo.data import open_text, read_jsonl
@@ -105,8 +107,12 @@ NOVELS: DataSet[Library] = DataSet(
 )
 
 
-def text_files(folder: str) -> list[Path]:
-    """Text files below a folder, in the order of their names.
+SOURCES_LEFT_OUT = ("testing", "version.py")
+"""Folders and files of PyTorch that are no part of ``source_files``: tests, and what differs between builds of one version."""
+
+
+def text_files(folder: str) -> list[tuple[str, Path]]:
+    """Name and path of the text files below a folder, in the order of their paths.
 
     Raises:
         MissingDataError: there is no such folder, or it holds fewer than three files, one for each split.
@@ -117,18 +123,35 @@ def text_files(folder: str) -> list[Path]:
         raise MissingDataError(
             f"files=folder needs at least three text files ({', '.join(SUFFIXES)}), one for each split; {place} holds {len(found)}"
         )
+    return [(path.name, path) for path in found]
+
+
+def source_files(package: Path = Path(torch.__file__).parent) -> list[tuple[str, Path]]:
+    """Name and path of the Python sources of the installed PyTorch, in the order of their names, which are paths below the package.
+
+    Folders whose names begin with an underscore are private and left out, as is what ``SOURCES_LEFT_OUT`` names.
+
+    Raises:
+        MissingDataError: there are fewer than three.
+    """
+    named = sorted((path.relative_to(package).as_posix(), path) for path in package.rglob("*.py"))
+    private = re.compile(r"(^|/)_[^/]*/")
+    found = [(name, path) for name, path in named if not private.search(name) and name.split("/")[0] not in SOURCES_LEFT_OUT]
+    if len(found) < 3:
+        raise MissingDataError(
+            f"files=pytorch needs the Python sources of PyTorch; {package} holds {len(found)}: install its wheel"
+        )
     return found
 
 
-def read_text_files(folder: str) -> Library:
-    """One document for each text file.
+def read_files(files: Sequence[tuple[str, Path]]) -> Library:
+    """Read files into one document each, whose owner is the name of the file.
 
     Raises:
-        MissingDataError: there are fewer than three files.
         DamagedDataError: a file is not UTF-8, or cannot be decompressed.
     """
     documents = []
-    for path in text_files(folder):
+    for name, path in files:
         with open_text(path) as lines:
-            documents.append(Document(path.name, lines.read()))
+            documents.append(Document(name, lines.read()))
     return {"all": documents}

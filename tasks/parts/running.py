@@ -11,13 +11,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from numpy.typing import NDArray
 
 from attn_zoo.contract import SPLITS, DataSet, Split, Task
 from attn_zoo.data import cached, data_root, sha256
 from attn_zoo.data.digests import dataset_digests
 
-from ..datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID, Library, read_text_files, text_files
+from ..datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID, Library, read_files, source_files, text_files
 from .arrays import ArrayExamples, token_examples
 from .options import choice, require_range
 from .tokenisers import DEFAULT_VOCABULARY, Tokeniser, Tokens, check_tokens, make_tokeniser, tokeniser_recipe
@@ -43,11 +44,19 @@ class Files(Enum):
     """Published valid split of WikiText-2, divided into train and valid, and its published test split."""
     novels = "novels"
     """Novels, divided by author."""
+    pytorch = "pytorch"
+    """Python sources of the installed PyTorch, divided by file."""
     folder = "folder"
     """Text files below ``path``, divided by file."""
 
 
 SETS: Mapping[Files, DataSet[Library]] = {Files.wikitext: WIKITEXT2, Files.wikitext_valid: WIKITEXT2_VALID, Files.novels: NOVELS}
+
+TITLES: Mapping[Files, str] = {
+    Files.pytorch: f"Python sources of PyTorch {torch.__version__.split('+')[0]}",
+    Files.folder: "text files",
+}
+"""Titles of texts that are not in the data folder."""
 
 
 @dataclass
@@ -55,7 +64,7 @@ class TextOptions:
     """Options of all tasks on running text."""
 
     files: Files = Files.wikitext
-    """``wikitext``, ``wikitext_valid``, ``novels`` or ``folder``."""
+    """``wikitext``, ``wikitext_valid``, ``novels``, ``pytorch`` or ``folder``."""
     length: int = 256
     """Length of a sequence in tokens; no sequence contains parts of two texts."""
     tokens: Tokens = Tokens.bytes
@@ -107,7 +116,7 @@ class TextTask(Task):
     @property
     def data_title(self) -> str:
         """Title of the texts."""
-        return "text files" if self.options.files is Files.folder else SETS[self.options.files].title
+        return TITLES.get(self.options.files) or SETS[self.options.files].title
 
     def made(self) -> Arrays:
         """Cached result of ``arrays``, which must not be modified."""
@@ -133,13 +142,11 @@ def _splits(kind: type[TextTask], options: tuple[Any, ...], root: Path) -> tuple
     o = task.options
     named = {name: getattr(value, "value", value) for name, value in vars(o).items() if name not in LOCATIONS}
     recipe = {"version": kind.card.version, **named, "tokens": tokeniser_recipe(o.tokens, o.ids, o.tokenizer)}
-    if o.files is Files.folder:
-        recipe["files"] = [[file.name, sha256(file)] for file in text_files(o.path)]
-    else:
-        recipe["files"] = dataset_digests(SETS[o.files], root)
+    files = text_files(o.path) if o.files is Files.folder else source_files() if o.files is Files.pytorch else None
+    recipe["files"] = dataset_digests(SETS[o.files], root) if files is None else [[name, sha256(file)] for name, file in files]
 
     def make() -> Arrays:
-        texts = divided(read_text_files(o.path) if o.files is Files.folder else SETS[o.files].load(root))
+        texts = divided(SETS[o.files].load(root) if files is None else read_files(files))
         return task.arrays(texts, make_tokeniser(o.tokens, o.ids, o.tokenizer, lambda: texts["train"]))
 
     arrays = cached(f"{kind.card.name}-{o.files.value}", recipe, make)
