@@ -44,7 +44,7 @@ class Options(TextOptions):
     version="1",
     summary="The next token of running text; perplexity, apart for tokens that repeat rare runs of the same sequence.",
     source="Arora et al. 2023 (Zoology), arXiv:2312.04927, Section 3; texts of Merity et al. 2016, or of your own",
-    licence="of the texts: CC BY-SA 3.0 for WikiText-2, BSD-3-Clause for PyTorch",
+    licence="of the texts: CC BY-SA 3.0 for WikiText-2, PSF-2.0 for Python",
     options=Options,
     locations=LOCATIONS,
     metric="perplexity",

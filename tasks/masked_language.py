@@ -62,7 +62,7 @@ class Options(TextOptions):
     version="1",
     summary="Which tokens were hidden in running text; perplexity, apart for rare tokens that a distant place repeats.",
     source="Devlin et al. 2019, arXiv:1810.04805, Section 3.1; texts of Merity et al. 2016, or of your own",
-    licence="of the texts: CC BY-SA 3.0 for WikiText-2, BSD-3-Clause for PyTorch",
+    licence="of the texts: CC BY-SA 3.0 for WikiText-2, PSF-2.0 for Python",
     options=Options,
     locations=LOCATIONS,
     metric="perplexity",
@@ -115,9 +115,10 @@ class MaskedLanguage(TextTask):
         Perplexity is per token: compare it for one kind of token only.
         ``wikitext`` has its published splits. ``wikitext_valid`` needs no training split: seven in eight articles of the published
         valid split are train, the rest is valid, and the published test split is test. For ``novels`` one author in eight is
-        valid and one in eight test, for ``pytorch`` and ``folder`` likewise one file, by a hash of names. ``pytorch`` is the
-        Python code of the installed version, without tests and private packages: names recur far apart, so that attention pays
-        early, and no data folder is needed. Sequences that also occur in a later split are left out.
+        valid and one in eight test, for ``python`` and ``folder`` likewise one file, by a hash of names. ``python`` is the
+        code of Python's standard library as installed, without tests: names recur far apart, so that attention pays early, and
+        no data folder is needed. Another version of Python gives other data. Sequences that also occur in a later split are left
+        out.
     """
 
     options: Options

@@ -1,14 +1,13 @@
-"""Running text: WikiText-2, novels, the Python sources of PyTorch, and any text files of a folder."""
+"""Running text: WikiText-2, novels, Python's standard library, and any text files of a folder."""
 
 from __future__ import annotations
 
 import re
+import sysconfig
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-
-import torch
 
 from attn_zoo.contract import DamagedDataError, DataSet, Layout, MissingDataError
 from attn_zoo.data import open_text, read_jsonl
@@ -107,8 +106,11 @@ NOVELS: DataSet[Library] = DataSet(
 )
 
 
-SOURCES_LEFT_OUT = ("testing", "version.py")
-"""Folders and files of PyTorch that are no part of ``source_files``: tests, and what differs between builds of one version."""
+STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
+NOT_EVERYWHERE = ("site-packages", "dist-packages", "test", "tests", "ensurepip", "idlelib", "lib2to3", "tkinter", "turtledemo")
+"""Folders that are no part of Python's standard library, or that distributions of Python package apart."""
+OF_A_BUILD = "_sysconfigdata_"
+"""Beginning of the names of files that differ between builds of one version of Python."""
 
 
 def text_files(folder: str) -> list[tuple[str, Path]]:
@@ -126,22 +128,19 @@ def text_files(folder: str) -> list[tuple[str, Path]]:
     return [(path.name, path) for path in found]
 
 
-def source_files(package: Path = Path(torch.__file__).parent) -> list[tuple[str, Path]]:
-    """Name and path of the Python sources of the installed PyTorch, in the order of their names, which are paths below the package.
+def python_files(library: Path = STANDARD_LIBRARY) -> list[tuple[str, Path]]:
+    """Name and path of the Python code of the standard library, in the order of the names, which are paths below its folder.
 
-    Folders whose names begin with an underscore are private and left out, as is what ``SOURCES_LEFT_OUT`` names.
+    What ``NOT_EVERYWHERE`` and ``OF_A_BUILD`` name is left out.
 
     Raises:
-        MissingDataError: there are fewer than three.
+        MissingDataError: there are fewer than three files, one for each split.
     """
-    named = sorted((path.relative_to(package).as_posix(), path) for path in package.rglob("*.py"))
-    private = re.compile(r"(^|/)_[^/]*/")
-    found = [(name, path) for name, path in named if not private.search(name) and name.split("/")[0] not in SOURCES_LEFT_OUT]
-    if len(found) < 3:
-        raise MissingDataError(
-            f"files=pytorch needs the Python sources of PyTorch; {package} holds {len(found)}: install its wheel"
-        )
-    return found
+    paths = [path.relative_to(library) for path in library.rglob("*.py")]
+    kept = [path for path in paths if not set(NOT_EVERYWHERE) & set(path.parts) and not path.name.startswith(OF_A_BUILD)]
+    if len(kept) < 3:
+        raise MissingDataError(f"files=python reads Python's standard library; {library} holds {len(kept)} files of its code")
+    return sorted((path.as_posix(), library / path) for path in kept)
 
 
 def read_files(files: Sequence[tuple[str, Path]]) -> Library:

@@ -9,16 +9,16 @@ from dataclasses import astuple, dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
+from platform import python_version
 from typing import Any, ClassVar
 
-import torch
 from numpy.typing import NDArray
 
 from attn_zoo.contract import SPLITS, DataSet, Split, Task
 from attn_zoo.data import cached, data_root, sha256
 from attn_zoo.data.digests import dataset_digests
 
-from ..datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID, Library, read_files, source_files, text_files
+from ..datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID, Library, python_files, read_files, text_files
 from .arrays import ArrayExamples, token_examples
 from .options import choice, require_range
 from .tokenisers import DEFAULT_VOCABULARY, Tokeniser, Tokens, check_tokens, make_tokeniser, tokeniser_recipe
@@ -44,8 +44,8 @@ class Files(Enum):
     """Published valid split of WikiText-2, divided into train and valid, and its published test split."""
     novels = "novels"
     """Novels, divided by author."""
-    pytorch = "pytorch"
-    """Python sources of the installed PyTorch, divided by file."""
+    python = "python"
+    """Code of Python's standard library, as installed, divided by file."""
     folder = "folder"
     """Text files below ``path``, divided by file."""
 
@@ -53,7 +53,7 @@ class Files(Enum):
 SETS: Mapping[Files, DataSet[Library]] = {Files.wikitext: WIKITEXT2, Files.wikitext_valid: WIKITEXT2_VALID, Files.novels: NOVELS}
 
 TITLES: Mapping[Files, str] = {
-    Files.pytorch: f"Python sources of PyTorch {torch.__version__.split('+')[0]}",
+    Files.python: f"standard library of Python {python_version()}",
     Files.folder: "text files",
 }
 """Titles of texts that are not in the data folder."""
@@ -64,7 +64,7 @@ class TextOptions:
     """Options of all tasks on running text."""
 
     files: Files = Files.wikitext
-    """``wikitext``, ``wikitext_valid``, ``novels``, ``pytorch`` or ``folder``."""
+    """``wikitext``, ``wikitext_valid``, ``novels``, ``python`` or ``folder``."""
     length: int = 256
     """Length of a sequence in tokens; no sequence contains parts of two texts."""
     tokens: Tokens = Tokens.bytes
@@ -142,7 +142,7 @@ def _splits(kind: type[TextTask], options: tuple[Any, ...], root: Path) -> tuple
     o = task.options
     named = {name: getattr(value, "value", value) for name, value in vars(o).items() if name not in LOCATIONS}
     recipe = {"version": kind.card.version, **named, "tokens": tokeniser_recipe(o.tokens, o.ids, o.tokenizer)}
-    files = text_files(o.path) if o.files is Files.folder else source_files() if o.files is Files.pytorch else None
+    files = text_files(o.path) if o.files is Files.folder else python_files() if o.files is Files.python else None
     recipe["files"] = dataset_digests(SETS[o.files], root) if files is None else [[name, sha256(file)] for name, file in files]
 
     def make() -> Arrays:

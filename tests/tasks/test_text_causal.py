@@ -112,7 +112,7 @@ def test_missing_texts_say_what_to_do(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"files": "poems"}, "causal_language.files must be wikitext, wikitext_valid, novels, pytorch or folder"),
+        ({"files": "poems"}, "causal_language.files must be wikitext, wikitext_valid, novels, python or folder"),
         ({"run": 1}, "causal_language.run is 0 or lies in 2 to 16; got 1"),
         ({"rare": -1}, "causal_language.rare counts occurrences"),
         ({"length": 8}, "causal_language.length counts tokens"),

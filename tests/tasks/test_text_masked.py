@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from platform import python_version
 from random import Random
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import torch
 from attn_zoo.tasks import masked_language
 from attn_zoo.tasks.datasets import running_text
-from attn_zoo.tasks.datasets.running_text import Document, articles, read_files, source_files
+from attn_zoo.tasks.datasets.running_text import Document, articles, python_files, read_files
 from attn_zoo.tasks.masked_language import NEAR, shown_far_away
 from attn_zoo.tasks.parts.masking import first_of_word, mask
 from attn_zoo.tasks.parts.running import divided
@@ -266,29 +267,29 @@ def test_novels_are_divided_by_author(tmp_path):
         build_task("masked_language", root=str(tmp_path / "none"), files="novels").examples("train")
 
 
-def test_sources_of_pytorch_are_divided_by_file(tmp_path, monkeypatch):
-    for name in ("nn/a.py", "nn/b.py", "a.py", "optim/deep/c.py"):  # read; the rest is private, of tests, or of one build
+def test_the_standard_library_is_divided_by_file(tmp_path, monkeypatch):
+    read = ("a.py", "json/a.py", "json/b.py", "os.py")
+    left_out = ("site-packages/d.py", "json/tests/e.py", "tkinter/f.py", "_sysconfigdata__linux.py", "notes.txt")
+    for name in (*read, *left_out):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(prose(name))
-    for name in ("_private/d.py", "nn/_private/e.py", "testing/f.py", "version.py", "notes.txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("never read")
-    found = source_files(tmp_path)
-    assert [name for name, _ in found] == ["a.py", "nn/a.py", "nn/b.py", "optim/deep/c.py"]
+    found = python_files(tmp_path)
+    assert [name for name, _ in found] == list(read)
     texts = divided(read_files(found))
     assert sorted(len(texts[split]) for split in task.SPLITS) == [1, 1, 2]
-    monkeypatch.setattr("attn_zoo.tasks.parts.running.source_files", lambda: found)
-    built = build_task("masked_language", files="pytorch", length=32)
+    monkeypatch.setattr("attn_zoo.tasks.parts.running.python_files", lambda: found)
+    built = build_task("masked_language", files="python", length=32)
     assert min(len(built.examples(split)) for split in task.SPLITS) > 0
-    assert built.data_title == f"Python sources of PyTorch {torch.__version__.split('+')[0]}"
-    with pytest.raises(MissingDataError, match="holds 0: install its wheel"):
-        source_files(tmp_path / "nowhere")
+    assert built.data_title == f"standard library of Python {python_version()}"
+    with pytest.raises(MissingDataError, match="holds 0 files of its code"):
+        python_files(tmp_path / "nowhere")
 
 
-def test_the_installed_pytorch_has_as_much_text_as_the_novels():
-    named = source_files()
-    assert len(named) > 800 and sum(path.stat().st_size for _, path in named) > 1e7
-    assert {"nn/modules/linear.py", "optim/adam.py", "__init__.py"} <= {name for name, _ in named}
+def test_the_standard_library_is_text_of_some_size():
+    named = python_files()
+    assert len(named) > 300 and {"argparse.py", "json/decoder.py", "typing.py"} <= {name for name, _ in named}
+    documents = read_files(named)["all"]
+    assert sum(len(document.text) for document in documents) > 5e6
 
 
 def test_folders_without_enough_texts_are_named(tmp_path, folder):
@@ -301,7 +302,7 @@ def test_folders_without_enough_texts_are_named(tmp_path, folder):
 
 def test_options_are_refused_by_name():
     refused = (
-        ({"files": "books"}, "files must be wikitext, wikitext_valid, novels, pytorch or folder"),
+        ({"files": "books"}, "files must be wikitext, wikitext_valid, novels, python or folder"),
         ({"files": "folder"}, "path must name a folder if files=folder"),
         ({"path": "x"}, "path must name a folder"),
         ({"share": 0.9}, "share is a share of the tokens and lies in 0.01 to 0.5; got 0.9"),
