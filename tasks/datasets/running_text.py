@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sysconfig
 from collections.abc import Sequence
@@ -107,6 +108,7 @@ NOVELS: DataSet[Library] = DataSet(
 
 
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
+"""Folder of the standard library of this Python."""
 NOT_EVERYWHERE = ("site-packages", "dist-packages", "test", "tests", "ensurepip", "idlelib", "lib2to3", "tkinter", "turtledemo")
 """Folders that are no part of Python's standard library, or that distributions of Python package apart."""
 OF_A_BUILD = "_sysconfigdata_"
@@ -136,11 +138,13 @@ def python_files(library: Path = STANDARD_LIBRARY) -> list[tuple[str, Path]]:
     Raises:
         MissingDataError: there are fewer than three files, one for each split.
     """
-    paths = [path.relative_to(library) for path in library.rglob("*.py")]
-    kept = [path for path in paths if not set(NOT_EVERYWHERE) & set(path.parts) and not path.name.startswith(OF_A_BUILD)]
-    if len(kept) < 3:
-        raise MissingDataError(f"files=python reads Python's standard library; {library} holds {len(kept)} files of its code")
-    return sorted((path.as_posix(), library / path) for path in kept)
+    found = []
+    for folder, inside, names in os.walk(library):
+        inside[:] = [name for name in inside if name not in NOT_EVERYWHERE]  # not walked
+        found += [Path(folder, name) for name in names if name.endswith(".py") and not name.startswith(OF_A_BUILD)]
+    if len(found) < 3:
+        raise MissingDataError(f"files=python reads Python's standard library; {library} holds {len(found)} files of its code")
+    return sorted((path.relative_to(library).as_posix(), path) for path in found)
 
 
 def read_files(files: Sequence[tuple[str, Path]]) -> Library:
