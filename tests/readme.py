@@ -15,7 +15,7 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 
 from committed import ROOT, boards_of, measured, records_in
-from linformer_tables import FIGURE3, figure3, figure3_of_the_paper, k_or_share, starts, table2_published
+from linformer_tables import FIGURE3, figure3, figure3_of_the_paper, has_panels, k_or_share, starts, table2_published
 from tabulate import tabulate
 
 from attn_zoo import reference
@@ -160,7 +160,7 @@ def pictures() -> dict[Path, str]:
     }
     drawn = {file: heat_map_svg(heat_map(of, recorded_columns(of))).rstrip() + "\n" for file, of in made.items()}
     with TemporaryDirectory() as folder:
-        if figure3().cells:
+        if has_panels(figure3()):
             (picture,) = plot_figure3(figure3(), Path(folder) / "figure3.svg")
             drawn[FIGURE3] = picture.read_text(encoding="utf-8")
         if curves := boards_of("curves"):

@@ -67,7 +67,8 @@ def test_both_arms_and_three_seeds_are_done_unless_the_command_says_less():
 
 
 def test_what_is_typed_replaces_the_words_of_every_sweep():
-    specs = planned("experiment=linformer_figure3_cpu", "seed=5", "model.short_convolution=4", "attention=none", "task.length=64")
+    typed = ("seed=5", "model.short_convolution=4", "attention=none", "task.length=64", "budget.learning_rate=0.001")
+    specs = planned("experiment=linformer_figure3_cpu", *typed)
     assert {(spec.attention, spec.seed, spec.task_options["length"]) for spec in specs} == {("none", 5, 64)}
     assert sorted(spec.budget.batch_size for spec in specs) == [2, 4, 8, 16], "equal runs are planned once"
 
