@@ -10,6 +10,7 @@ from torch import Tensor
 from written_out import projected
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
+from attn_zoo.analysis.starts import equal_bounds, means
 from attn_zoo.attention.low_rank._projections import MatrixMap
 from attn_zoo.attention.low_rank.linformer import Linformer, Options
 from attn_zoo.contract import plain_options
@@ -132,6 +133,20 @@ def test_rows_start_with_the_sum_of_their_initialisation(init, mean):
     assert sums.mean().item() == pytest.approx(mean, abs=0.15) and sums.std().item() == pytest.approx(1.0, abs=0.15)
 
 
+@pytest.mark.parametrize(("n", "k"), [(33, 4), (33, 32), (64, 16), (7, 7)])
+def test_pooling_starts_with_the_means_that_transplants_start_with(n, k):
+    built = build(Geometry(2, 8, n, n), projected_length=k, init="pooling", sharing="none", allow_full_rank=k == n)
+    weight = built.get_parameter("own_maps.0.weight")
+    assert weight.shape == (2, 2, k, n) and weight.is_contiguous() and weight.requires_grad
+    assert torch.allclose(weight.double(), means(equal_bounds(n, k)).expand_as(weight))
+
+
+def test_pooling_starts_as_mean_projection_where_segments_are_equal():
+    x, starts = torch.randn(3, 2, 32, 8), ({"init": "pooling"}, {"projection": "mean"})
+    pooling, mean = (build(Geometry(2, 8, 32, 32), projected_length=8, **start).float() for start in starts)
+    assert torch.allclose(pooling(x, x, x), mean(x, x, x), atol=1e-6)
+
+
 def test_at_its_default_the_initialisation_is_in_no_spec():
     assert "init" not in plain_options(Options(projected_length=4))
     assert plain_options(Options(projected_length=4, init="average"))["init"] == "average"
@@ -214,7 +229,8 @@ def test_resized_convolution_keeps_the_sum_of_its_taps():
         ({"projected_length": 0}, ValueError, "at least 1; got 0"),
         ({"sharing": "per_head"}, ValueError, "per_head"),
         ({"projection": "pooling"}, ValueError, "pooling"),
-        ({"init": "average", "projection": "mean"}, ValueError, "init must be random, or average with projection=learned"),
+        ({"init": "average", "projection": "mean"}, ValueError, "init must be random, or average or pooling with"),
+        ({"init": "means"}, ValueError, "init must be random, or average or pooling with projection=learned; got 'means'"),
         ({"dropout": 1.0}, ValueError, r"lies in \[0, 1\)"),
     ],
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from typing_extensions import TypeVar
@@ -57,7 +58,8 @@ class LowRankOptions:
     sharing: Sharing = Sharing.headwise
     projection: Projection = Projection.learned
     init: str = added_later("random")
-    """Initialisation of learned E and F: ``random`` from N(0, 1/n), or ``average`` from N(1/n, 1/n)."""
+    """Initialisation of learned E and F: ``random`` from N(0, 1/n), ``average`` from N(1/n, 1/n), or ``pooling``, means over k
+    equal segments."""
     frozen: bool = False
     """Keep E and F as they are drawn, while the other weights are trained."""
     allow_full_rank: bool = False
@@ -65,9 +67,11 @@ class LowRankOptions:
 
     def __post_init__(self) -> None:
         self.sharing, self.projection = Sharing(self.sharing), Projection(self.projection)
-        if self.init != "random" and (self.init, self.projection) != ("average", Projection.learned):
+        learned = self.projection is Projection.learned
+        if self.init not in (("random", "average", "pooling") if learned else ("random",)):
             raise ValueError(
-                f"init must be random, or average with projection=learned; got {self.init!r}, projection={self.projection.value}"
+                "init must be random, or average or pooling with projection=learned; "
+                f"got {self.init!r}, projection={self.projection.value}"
             )
         given, layers = f"projected_lengths={self.projected_lengths!r}", self.layers()
         if max(map(len, layers)) > 1 and self.sharing is not Sharing.none:
@@ -85,6 +89,13 @@ class LowRankOptions:
         return 2 if self.sharing in (Sharing.none, Sharing.headwise) else 1, heads if self.sharing is Sharing.none else 1
 
 
+def segment_means(n: int, k: int) -> Float[Tensor, "k n"]:
+    """Matrix whose rows average over k segments of n / k positions; where k > n, some rows are zero."""
+    segment = torch.bucketize(torch.arange(n), torch.tensor([round(at * n / k) for at in range(1, k)]), right=True)
+    rows = F.one_hot(segment, k).mT.float()
+    return rows / rows.sum(dim=-1, keepdim=True).clamp(min=1)
+
+
 L = TypeVar("L", bound=LowRankOptions, default=LowRankOptions)
 
 
@@ -96,7 +107,8 @@ class MatrixMap(LengthMap):
     def __init__(self, geometry: Geometry, options: LowRankOptions, k: int, heads: Sequence[int], implementation: str) -> None:
         super().__init__(geometry.keys, k, heads)
         self.implementation, n = implementation, geometry.keys
-        weight = torch.randn(*options.matrices(len(heads)), k, n) * n**-0.5
+        own = options.matrices(len(heads))
+        weight = segment_means(n, k).repeat(*own, 1, 1) if options.init == "pooling" else torch.randn(*own, k, n) * n**-0.5
         if options.init == "average":
             weight += 1 / n
         if options.projection is Projection.learned:

@@ -49,6 +49,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         "layerwise": {"sharing": "layerwise"},
         "random": {"projection": "random"},
         "average": {"init": "average"},
+        "pooling": {"init": "pooling"},
         "mean": {"projection": "mean"},
         "max": {"projection": "max", "sharing": "none"},
         "convolution": {"projection": "convolution"},
@@ -61,9 +62,9 @@ class Linformer(LowRankAttention[Options]):
     Symbols: E, F → weight of MatrixMap, k → projected_length, n → keys.
     Differs: padded keys and values are zero before they are projected (the paper has no padding), a window of padding alone is
         left out, and inputs shorter than n count as padded to n. E and F start from N(0, 1/n), which keeps the scale of keys and
-        values, where the paper's theorems use N(0, 1/k), or with ``init=average`` from N(1/n, 1/n); the random projection is drawn
-        from N(0, 1/n). Windows hold ⌈n/k⌉ tokens, so that there may be fewer than k windows.
-        The convolution runs over all channels of a head and has no bias.
+        values, where the paper's theorems use N(0, 1/k), with ``init=average`` from N(1/n, 1/n), or with ``init=pooling`` as means
+        over k segments; the random projection is drawn from N(0, 1/n). Windows hold ⌈n/k⌉ tokens, so that there may be fewer
+        than k windows. The convolution runs over all channels of a head and has no bias.
     """
 
     attend_sdpa = attend_triton = LowRankAttention.attend
