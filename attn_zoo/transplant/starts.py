@@ -63,8 +63,8 @@ def start(stack: Sequence[Attention], moments: Sequence[Float[Tensor, "heads n n
                 own = [map_.heads[copy]] if map_.weight.shape[1] > 1 else list(map_.heads)
                 if owner and how is not Start.random:
                     rows = initial_rows(whole[own].sum(dim=0), map_.results, how)
-                    map_.weight[:, copy] = rows.to(map_.weight)
-                shares.append(_kept(map_.weight[0, copy].double(), moment[own].sum(dim=0)) * len(own))
+                    map_.weight[:, copy] = rows.to(map_.weight) / map_.scale
+                shares.append(_kept(map_.projections[0, copy].double(), moment[own].sum(dim=0)) * len(own))
         kept.append(float(sum(shares) / mechanism.geometry.heads))
     return kept
 

@@ -147,8 +147,30 @@ def test_pooling_starts_as_mean_projection_where_segments_are_equal():
     assert torch.allclose(pooling(x, x, x), mean(x, x, x), atol=1e-6)
 
 
-def test_at_its_default_the_initialisation_is_in_no_spec():
-    assert "init" not in plain_options(Options(projected_length=4))
+@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_equalised_projections_start_equal_and_move_by_less(sharing, implementation):
+    plain, equalised = (build(sharing=sharing, equalised=each, implementation=implementation) for each in (False, True))
+    query, key, value = draw()
+    assert torch.allclose(plain(query, key, value), equalised(query, key, value), rtol=0, atol=1e-6)
+    before = plain.maps[0].projections.detach().clone()
+    for built in (plain, equalised):
+        optimiser = torch.optim.Adam(built.parameters(), lr=0.01)
+        built(query, key, value).square().sum().backward()
+        optimiser.step()
+    steps = [(built.maps[0].projections - before).abs().max().item() for built in (plain, equalised)]
+    assert steps == pytest.approx([0.01, 0.01 / 33**0.5], rel=1e-3)
+
+
+def test_equalised_projections_keep_their_maps_when_resized():
+    plain, equalised = (build(equalised=each) for each in (False, True))
+    for built in (plain, equalised):
+        built.resize_length(40)
+    assert torch.allclose(plain.maps[0].projections, equalised.maps[0].projections, rtol=0, atol=1e-6)
+
+
+def test_at_their_defaults_initialisation_and_scale_are_in_no_spec():
+    assert not {"init", "equalised"} & plain_options(Options(projected_length=4)).keys()
     assert plain_options(Options(projected_length=4, init="average"))["init"] == "average"
 
 
@@ -231,6 +253,7 @@ def test_resized_convolution_keeps_the_sum_of_its_taps():
         ({"projection": "pooling"}, ValueError, "pooling"),
         ({"init": "average", "projection": "mean"}, ValueError, "init must be random, or average or pooling with"),
         ({"init": "means"}, ValueError, "init must be random, or average or pooling with projection=learned; got 'means'"),
+        ({"equalised": True, "projection": "mean"}, ValueError, "equalised=true is for projection=learned; got projection=mean"),
         ({"dropout": 1.0}, ValueError, r"lies in \[0, 1\)"),
     ],
 )

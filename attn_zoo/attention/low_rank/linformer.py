@@ -49,7 +49,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         "layerwise": {"sharing": "layerwise"},
         "random": {"projection": "random"},
         "average": {"init": "average"},
-        "pooling": {"init": "pooling"},
+        "pooling": {"init": "pooling", "equalised": True},
         "mean": {"projection": "mean"},
         "max": {"projection": "max", "sharing": "none"},
         "convolution": {"projection": "convolution"},
@@ -63,8 +63,8 @@ class Linformer(LowRankAttention[Options]):
     Differs: padded keys and values are zero before they are projected (the paper has no padding), a window of padding alone is
         left out, and inputs shorter than n count as padded to n. E and F start from N(0, 1/n), which keeps the scale of keys and
         values, where the paper's theorems use N(0, 1/k), with ``init=average`` from N(1/n, 1/n), or with ``init=pooling`` as means
-        over k segments; the random projection is drawn from N(0, 1/n). Windows hold ⌈n/k⌉ tokens, so that there may be fewer
-        than k windows. The convolution runs over all channels of a head and has no bias.
+        over k segments; the random projection is drawn from N(0, 1/n). With ``equalised`` √n E and √n F are stored. Windows hold
+        ⌈n/k⌉ tokens, so that there may be fewer than k windows. The convolution runs over all channels of a head and has no bias.
     """
 
     attend_sdpa = attend_triton = LowRankAttention.attend
