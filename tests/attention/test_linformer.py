@@ -34,6 +34,13 @@ def draw(*, keys: int = 33, queries: int = 33, batch: int = 4, heads: int = 2) -
     return query, key, value
 
 
+def projections(built: Linformer) -> Tensor:
+    """Return E and F."""
+    (map_,) = built.maps
+    assert isinstance(map_, MatrixMap)
+    return map_.projections.detach().clone()
+
+
 def project(built: Linformer, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Return the projected keys and values of the same tokens."""
     return built.maps[0].project(tokens, tokens, None)
@@ -142,8 +149,9 @@ def test_pooling_starts_with_the_means_that_transplants_start_with(n, k):
 
 
 def test_pooling_starts_as_mean_projection_where_segments_are_equal():
-    x, starts = torch.randn(3, 2, 32, 8), ({"init": "pooling"}, {"projection": "mean"})
-    pooling, mean = (build(Geometry(2, 8, 32, 32), projected_length=8, **start).float() for start in starts)
+    geometry, x = Geometry(2, 8, 32, 32), torch.randn(3, 2, 32, 8)
+    pooling = build(geometry, projected_length=8, init="pooling").float()
+    mean = build(geometry, projected_length=8, projection="mean").float()
     assert torch.allclose(pooling(x, x, x), mean(x, x, x), atol=1e-6)
 
 
@@ -153,12 +161,12 @@ def test_equalised_projections_start_equal_and_move_by_less(sharing, implementat
     plain, equalised = (build(sharing=sharing, equalised=each, implementation=implementation) for each in (False, True))
     query, key, value = draw()
     assert torch.allclose(plain(query, key, value), equalised(query, key, value), rtol=0, atol=1e-6)
-    before = plain.maps[0].projections.detach().clone()
+    before = projections(plain)
     for built in (plain, equalised):
         optimiser = torch.optim.Adam(built.parameters(), lr=0.01)
         built(query, key, value).square().sum().backward()
         optimiser.step()
-    steps = [(built.maps[0].projections - before).abs().max().item() for built in (plain, equalised)]
+    steps = [(projections(built) - before).abs().max().item() for built in (plain, equalised)]
     assert steps == pytest.approx([0.01, 0.01 / 33**0.5], rel=1e-3)
 
 
@@ -166,7 +174,7 @@ def test_equalised_projections_keep_their_maps_when_resized():
     plain, equalised = (build(equalised=each) for each in (False, True))
     for built in (plain, equalised):
         built.resize_length(40)
-    assert torch.allclose(plain.maps[0].projections, equalised.maps[0].projections, rtol=0, atol=1e-6)
+    assert torch.allclose(projections(plain), projections(equalised), rtol=0, atol=1e-6)
 
 
 def test_at_their_defaults_initialisation_and_scale_are_in_no_spec():

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from make import make_record
 
 from attn_zoo.leaderboard.figure3 import figure3_data, figure3_page, read_figure
-from attn_zoo.leaderboard.figure3.cells import Cell
+from attn_zoo.leaderboard.figure3.cells import Arm, Cell
 from attn_zoo.leaderboard.figure3.claims import CLAIMS, FAILS, HOLDS, NOT_RUN, UNSURE
 from attn_zoo.leaderboard.figure3.plot import panels, plot_figure3
 from attn_zoo.records import Budget, ModelSpec, RunRecord, Tuning
@@ -26,9 +27,18 @@ def scores(perplexity: float) -> dict[str, float]:
 
 
 def run(
-    attention: str, length: int, perplexity: float, *, k: int = 0, sharing: str = "headwise", arm: int = 0, seed: int = 1, **spec
+    attention: str,
+    length: int,
+    perplexity: float,
+    *,
+    k: int = 0,
+    sharing: str = "headwise",
+    arm: int = 0,
+    seed: int = 1,
+    start: Mapping[str, Any] | None = None,
+    **spec,
 ) -> RunRecord:
-    options = {"projected_length": k, "sharing": sharing} if k else {}
+    options = {"projected_length": k, "sharing": sharing, **(start or {})} if k else {}
     matrices = {"none": 8, "headwise": 2, "key_value": 1, "layerwise": 1}[sharing] if k else 0
     own = {"learning_rate": 0.003 if k else 0.002, **spec.pop("budget", {})}
     return make_record(
@@ -68,9 +78,9 @@ def published(arm: int = 0, seeds: int = 3) -> list[RunRecord]:
     return found
 
 
-def words(records: Sequence[RunRecord], arm: int = 0) -> list[str]:
+def words(records: Sequence[RunRecord], arm: int = 0, start: str = "") -> list[str]:
     figure = read_figure(records)
-    return [claim.judge(figure, arm).word for claim in CLAIMS]
+    return [claim.judge(figure, Arm(arm, start)).word for claim in CLAIMS]
 
 
 def changed(records: Sequence[RunRecord], perplexity: float, **cell) -> list[RunRecord]:
@@ -199,12 +209,29 @@ def test_the_page_shows_what_the_records_hold():
 
 def test_four_panels_as_in_the_paper():
     figure = read_figure(published())
-    a, b, c, d = panels(figure, 0)
+    a, b, c, d = panels(figure, Arm())
     assert [title for title, _ in (a, b, c, d)] == ["n = 256", "n = 512", "sharing, n = 512, k = 128", "k = 64"]
     assert [name for _, name in b[1]] == ["softmax", "k = 32", "k = 64", "k = 128", "k = 256", "none"]
     assert [name for _, name in c[1]] == ["none", "headwise", "key-value", "layerwise"]
     assert [name for _, name in d[1]] == ["n = 128", "n = 256", "n = 512", "n = 1,024"]
-    assert [step for step, _ in figure.cells[Cell(0, 512, "softmax")].curve()] == [200, 400, 600]
+    assert [step for step, _ in figure.cells[Cell(Arm(), 512, "softmax")].curve()] == [200, 400, 600]
+
+
+def test_another_start_of_the_projections_is_an_arm_beside_the_same_softmax():
+    how, name = {"init": "pooling", "equalised": True}, "init=pooling, equalised"
+    started = [*seeded("linformer", 256, 102, k=64, start=how), *seeded("linformer", 256, 110, k=128, start=how)]
+    records = [*published(), *started]
+    assert words(records) == [HOLDS] * len(CLAIMS), "the usual start is judged by itself"
+    assert words(records, start=name) == [FAILS, HOLDS, NOT_RUN, NOT_RUN, NOT_RUN, NOT_RUN]
+    figure = read_figure(records)
+    assert figure.arms == [Arm(), Arm(0, name)]
+    a, *_ = panels(figure, Arm(0, name))
+    assert [name for _, name in a[1]] == ["softmax", "k = 64", "k = 128", "none"]
+    page = re.sub(" +", " ", figure3_page(figure, "github"))
+    softmax = next(line for line in page.splitlines() if line.startswith("| 256 | softmax"))
+    assert (
+        softmax.count("100.0 ± ") == 2 and "| 256 | linformer, k = 16, headwise | 1" in page and f"bare, {name}, repeated" in page
+    )
 
 
 def test_the_picture_is_the_same_each_time_and_follows_a_dark_page(tmp_path):
@@ -214,7 +241,7 @@ def test_the_picture_is_the_same_each_time_and_follows_a_dark_page(tmp_path):
     plot_figure3(figure, other)
     svg = one.read_text(encoding="utf-8")
     assert svg == other.read_text(encoding="utf-8") and "prefers-color-scheme:dark" in svg
-    assert svg.count("<title>") == 2 * sum(len(lines) for _, lines in panels(figure, 0))
+    assert svg.count("<title>") == 2 * sum(len(lines) for _, lines in panels(figure, Arm()))
     assert len(svg) < 600_000
 
 

@@ -1,4 +1,4 @@
-"""Cells of Figure 3: the runs of a mechanism at one length, with one projected length, sharing and convolution."""
+"""Cells of Figure 3: the runs of a mechanism at one length, with one projected length and sharing, in one arm."""
 
 from __future__ import annotations
 
@@ -18,12 +18,32 @@ TEST, REPEATED = "test", "test: repeated"
 """Names of scores in a record: perplexity on the whole test split, and on rare tokens that occur only at distant positions."""
 
 
+_START = {"projection": "learned", "init": "random", "equalised": False, "frozen": False}
+"""Options of E and F that tell how they start and learn, with their defaults."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Arm:
+    """Setting of all cells that the figure compares."""
+
+    convolution: int = 0
+    """Width of the short convolution in tokens; 0 for the bare mechanism, as in the paper."""
+    start: str = ""
+    """Options that tell how E and F start and learn, such as ``init=pooling, equalised``; empty for the defaults, and for cells
+    without E and F, which belong to every start."""
+
+    @property
+    def name(self) -> str:
+        """Name in tables: ``bare``, or the width of the short convolution, and the start."""
+        width = f"short convolution of {self.convolution}" if self.convolution else "bare"
+        return f"{width}, {self.start}" if self.start else width
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
     """Setting that the runs of several seeds share."""
 
-    convolution: int
-    """Width of the short convolution in tokens; 0 for the bare mechanism, as in the paper."""
+    arm: Arm
     length: int
     attention: str
     k: int = 0
@@ -73,33 +93,34 @@ class Figure:
     cells: Mapping[Cell, Runs]
 
     @property
-    def arms(self) -> list[int]:
-        """Arms of the figure: widths of the short convolution, 0 for the bare mechanism first."""
-        return sorted({cell.convolution for cell in self.cells})
+    def arms(self) -> list[Arm]:
+        """Arms of Linformer's cells, the bare ones first, and of other cells where Linformer has none."""
+        arms = {cell.arm for cell in self.cells if cell.k}
+        return sorted(arms | {cell.arm for cell in self.cells if cell.arm.convolution not in {arm.convolution for arm in arms}})
 
-    def linformer(self, arm: int) -> list[Cell]:
+    def linformer(self, arm: Arm) -> list[Cell]:
         """Cells of Linformer with headwise sharing in an arm, sorted by length and projected length."""
-        return sorted(cell for cell in self.cells if (cell.convolution, cell.sharing) == (arm, "headwise"))
+        return sorted(cell for cell in self.cells if (cell.arm, cell.sharing) == (arm, "headwise"))
 
-    def by_length(self, arm: int) -> dict[int, list[Cell]]:
+    def by_length(self, arm: Arm) -> dict[int, list[Cell]]:
         """Cells by length for panels a and b: lengths with several projected lengths, the smallest k first."""
         found = grouped((cell.length, cell) for cell in self.linformer(arm))
         return {length: cells for length, cells in found.items() if len(cells) > 1}
 
-    def by_sharing(self, arm: int) -> list[Cell]:
+    def by_sharing(self, arm: Arm) -> list[Cell]:
         """Cells for panel c: those of the length and projected length with the most kinds of sharing."""
-        found = grouped(((cell.length, cell.k), cell) for cell in sorted(self.cells) if cell.k and cell.convolution == arm)
+        found = grouped(((cell.length, cell.k), cell) for cell in sorted(self.cells) if cell.k and cell.arm == arm)
         cells = max(found.values(), key=len, default=[])
         return sorted(cells, key=lambda cell: SHARINGS.index(cell.sharing)) if len(cells) > 1 else []
 
-    def by_fixed_k(self, arm: int) -> list[Cell]:
+    def by_fixed_k(self, arm: Arm) -> list[Cell]:
         """Cells for panel d: those of the projected length with the most lengths, the shortest first."""
         cells = max(grouped((cell.k, cell) for cell in self.linformer(arm)).values(), key=len, default=[])
         return cells if len(cells) > 1 else []
 
-    def find(self, arm: int, length: int, attention: str) -> Runs | None:
-        """Runs of a mechanism without projected length; None where there are none."""
-        return self.cells.get(Cell(arm, length, attention))
+    def find(self, arm: Arm, length: int, attention: str, k: int = 0, sharing: str = "") -> Runs | None:
+        """Runs of a cell that an arm shows; None where there are none."""
+        return self.cells.get(Cell(arm if k else Arm(arm.convolution), length, attention, k, sharing))
 
 
 def read_figure(records: Iterable[RunRecord]) -> Figure:
@@ -130,8 +151,10 @@ def _cell(record: RunRecord) -> Cell:
     spec = record.spec
     length, convolution = int(spec.task_options["length"]), spec.model.short_convolution
     if spec.attention != "linformer":
-        return Cell(convolution, length, spec.attention)
-    return Cell(convolution, length, spec.attention, int(spec.options["projected_length"]), str(spec.options["sharing"]))
+        return Cell(Arm(convolution), length, spec.attention)
+    chosen = {name: spec.options[name] for name, usual in _START.items() if spec.options.get(name, usual) != usual}
+    arm = Arm(convolution, ", ".join(name if value is True else f"{name}={value}" for name, value in chosen.items()))
+    return Cell(arm, length, spec.attention, int(spec.options["projected_length"]), str(spec.options["sharing"]))
 
 
 def _setting(record: RunRecord) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED, SMALLEST
-from attn_zoo.leaderboard.figure3.cells import REPEATED, TEST, Cell, Figure, Runs
+from attn_zoo.leaderboard.figure3.cells import REPEATED, TEST, Arm, Cell, Figure, Runs
 from attn_zoo.leaderboard.statistics import Estimate
 
 NEAR = 0.05
@@ -31,7 +31,7 @@ class Claim:
 
     panels: str
     text: str
-    judge: Callable[[Figure, int], Verdict]
+    judge: Callable[[Figure, Arm], Verdict]
 
 
 def per_cent(log_ratio: float) -> float:
@@ -39,7 +39,7 @@ def per_cent(log_ratio: float) -> float:
     return 100 * math.expm1(log_ratio)
 
 
-def _falls_with_k(figure: Figure, arm: int) -> Verdict:
+def _falls_with_k(figure: Figure, arm: Arm) -> Verdict:
     return _together(_falling(figure, cells) for cells in figure.by_length(arm).values())
 
 
@@ -55,18 +55,18 @@ def _falling(figure: Figure, cells: Sequence[Cell]) -> Verdict:
     return Verdict(HOLDS if _better(whole) else FAILS if _worse(whole) else UNSURE, why)
 
 
-def _quarter_is_on_par(figure: Figure, arm: int) -> Verdict:
+def _quarter_is_on_par(figure: Figure, arm: Arm) -> Verdict:
     """Judge k = n / 4 against softmax at the two largest lengths with several k, the paper's panels a and b."""
     found = []
     for length, cells in list(figure.by_length(arm).items())[-2:]:
         softmax, quarter = figure.find(arm, length, "softmax"), [cell for cell in cells if 4 * cell.k == length]
         if softmax and quarter:
             near = _near(figure.cells[quarter[0]], softmax, f"n = {length}, k = {quarter[0].k} against softmax")
-            found.append(_doubt(figure, Cell(arm, length, "softmax"), CONTROLS) or near)
+            found.append(_doubt(figure, Cell(Arm(arm.convolution), length, "softmax"), CONTROLS) or near)
     return _together(found)
 
 
-def _layerwise_is_near(figure: Figure, arm: int) -> Verdict:
+def _layerwise_is_near(figure: Figure, arm: Arm) -> Verdict:
     cells = {cell.sharing: cell for cell in figure.by_sharing(arm)}
     if not {"none", "layerwise"} <= cells.keys():
         return Verdict(NOT_RUN)
@@ -75,7 +75,7 @@ def _layerwise_is_near(figure: Figure, arm: int) -> Verdict:
     return _doubt(figure, each, CONTROLS[:1]) or near
 
 
-def _layerwise_is_small(figure: Figure, arm: int) -> Verdict:
+def _layerwise_is_small(figure: Figure, arm: Arm) -> Verdict:
     """Judge the number of attention parameters, and the loss of perplexity from having fewer."""
     near = _layerwise_is_near(figure, arm)
     if near.word == NOT_RUN:
@@ -85,7 +85,7 @@ def _layerwise_is_small(figure: Figure, arm: int) -> Verdict:
     return Verdict(near.word if cells["layerwise"] < cells["none"] else FAILS, why)
 
 
-def _length_does_not_matter(figure: Figure, arm: int) -> Verdict:
+def _length_does_not_matter(figure: Figure, arm: Arm) -> Verdict:
     cells = figure.by_fixed_k(arm)
     return _together(
         _doubt(figure, cell, CONTROLS[:1])
@@ -94,7 +94,7 @@ def _length_does_not_matter(figure: Figure, arm: int) -> Verdict:
     )
 
 
-def _cost_is_linear(figure: Figure, arm: int) -> Verdict:
+def _cost_is_linear(figure: Figure, arm: Arm) -> Verdict:
     """Judge FLOPs of the mechanism for each token, which are counted and have no noise."""
     cells = figure.by_fixed_k(arm)
     if not cells:
@@ -143,7 +143,7 @@ def _doubt(figure: Figure, cell: Cell, controls: Sequence[str]) -> Verdict | Non
     Repeated rare tokens are compared, because a convolution or token frequencies alone predict other tokens well at such a budget.
     """
     for name in controls:
-        control = figure.find(cell.convolution, cell.length, name)
+        control = figure.find(cell.arm, cell.length, name)
         if control is None:
             continue
         difference, why = _difference(figure.cells[cell], control, REPEATED)

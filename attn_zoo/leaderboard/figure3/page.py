@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from tabulate import tabulate
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
-from attn_zoo.leaderboard.figure3.cells import REPEATED, SHARINGS, TEST, Cell, Figure
+from attn_zoo.leaderboard.figure3.cells import REPEATED, SHARINGS, TEST, Arm, Cell, Figure
 from attn_zoo.leaderboard.figure3.claims import CLAIMS, NEAR, NOT_RUN, Claim, Verdict
 from attn_zoo.leaderboard.statistics import CONFIDENCE
 from attn_zoo.terminal import STYLES
-
-
-def arm_name(convolution: int) -> str:
-    """Name of an arm: ``bare``, or the width of its short convolution."""
-    return f"short convolution of {convolution}" if convolution else "bare"
 
 
 def figure3_page(figure: Figure, format: str = "terminal") -> str:
@@ -29,10 +24,10 @@ def figure3_page(figure: Figure, format: str = "terminal") -> str:
     """
     found = verdicts(figure)
     rows = [[claim.panels, claim.text, *(of_arm[claim].word for of_arm in found.values())] for claim in CLAIMS]
-    parts = [_table(rows, ["panel", "the paper says", *map(arm_name, found)], format), _list(_evidence(found))]
+    parts = [_table(rows, ["panel", "the paper says", *(arm.name for arm in found)], format), _list(_evidence(found))]
     if figure.cells:
         columns = [(arm, part) for arm in found for part in (TEST, REPEATED)]
-        head = [f"{arm_name(arm)}{', repeated' * (part == REPEATED)}" for arm, part in columns]
+        head = [f"{arm.name}{', repeated' * (part == REPEATED)}" for arm, part in columns]
         parts.append(_table(_cell_rows(figure, columns), ["n", "row", *head], format))
         parts.append(_list(_notes(figure)))
     return "\n\n".join(part for part in parts if part)
@@ -42,13 +37,17 @@ def figure3_data(figure: Figure) -> dict[str, Any]:
     """Verdicts, and the perplexity and record ids of every cell, as plain data."""
     return {
         "claims": [
-            {"panels": claim.panels, "claim": claim.text, "short_convolution": arm, "verdict": verdict.word, "why": verdict.why}
+            {"panels": claim.panels, "claim": claim.text, "arm": arm.name, "verdict": verdict.word, "why": verdict.why}
             for arm, found in verdicts(figure).items()
             for claim, verdict in found.items()
         ],
         "cells": [
             {
-                **asdict(cell),
+                "arm": cell.arm.name,
+                "length": cell.length,
+                "attention": cell.attention,
+                "k": cell.k,
+                "sharing": cell.sharing,
                 "perplexity": runs.scores(),
                 "perplexity_repeated": runs.scores(REPEATED),
                 "run_ids": {seed: record.run_id for seed, record in runs.by_seed.items()},
@@ -58,22 +57,22 @@ def figure3_data(figure: Figure) -> dict[str, Any]:
     }
 
 
-def verdicts(figure: Figure) -> dict[int, dict[Claim, Verdict]]:
+def verdicts(figure: Figure) -> dict[Arm, dict[Claim, Verdict]]:
     """Verdict on each claim of the paper in each arm; ``not run yet`` where nothing is recorded."""
-    return {arm: {claim: claim.judge(figure, arm) for claim in CLAIMS} for arm in figure.arms or [0]}
+    return {arm: {claim: claim.judge(figure, arm) for claim in CLAIMS} for arm in figure.arms or [Arm()]}
 
 
-def _evidence(found: Mapping[int, Mapping[Claim, Verdict]]) -> Iterable[str]:
+def _evidence(found: Mapping[Arm, Mapping[Claim, Verdict]]) -> Iterable[str]:
     for claim in CLAIMS:
         for arm, of_arm in found.items():
             verdict = of_arm[claim]
             if verdict.word != NOT_RUN:
-                yield f"{claim.panels}, {arm_name(arm)}: {claim.text} {verdict.word.capitalize()}. {verdict.why}."
+                yield f"{claim.panels}, {arm.name}: {claim.text} {verdict.word.capitalize()}. {verdict.why}."
 
 
-def _cell_rows(figure: Figure, columns: Sequence[tuple[int, str]]) -> list[list[str]]:
+def _cell_rows(figure: Figure, columns: Sequence[tuple[Arm, str]]) -> list[list[str]]:
     """Perplexities of every cell, for each arm and part of the test."""
-    rows = sorted({replace(cell, convolution=0) for cell in figure.cells}, key=_place)
+    rows = sorted({replace(cell, arm=Arm()) for cell in figure.cells}, key=_place)
     return [[f"{cell.length:,}", cell.label, *(_perplexity(figure, cell, *column) for column in columns)] for cell in rows]
 
 
@@ -82,8 +81,8 @@ def _place(cell: Cell) -> tuple[Any, ...]:
     return cell.length, cell.k, SHARINGS.index(cell.sharing) if cell.k else 0, cell.attention != "softmax", cell.attention
 
 
-def _perplexity(figure: Figure, cell: Cell, arm: int, part: str) -> str:
-    runs = figure.cells.get(replace(cell, convolution=arm))
+def _perplexity(figure: Figure, cell: Cell, arm: Arm, part: str) -> str:
+    runs = figure.find(arm, cell.length, cell.attention, cell.k, cell.sharing)
     found = runs.perplexity(part) if runs else None
     return f"{found.written('.1f')} ({found.count})" if found else NOT_RUN
 
@@ -107,10 +106,8 @@ def _notes(figure: Figure) -> Iterable[str]:
 def _rates(figure: Figure) -> list[str]:
     """Learning rates by mechanism and arm, as recorded."""
     runs = [(cell, record) for cell, found in figure.cells.items() for record in found.by_seed.values()]
-    found = grouped(((cell.attention, cell.convolution), record.spec.budget.learning_rate) for cell, record in runs)
-    return [
-        f"{name} ({arm_name(arm)}) {'/'.join(f'{rate:g}' for rate in sorted(set(of)))}" for (name, arm), of in sorted(found.items())
-    ]
+    found = grouped(((cell.attention, cell.arm), record.spec.budget.learning_rate) for cell, record in runs)
+    return [f"{name} ({arm.name}) {'/'.join(f'{rate:g}' for rate in sorted(set(of)))}" for (name, arm), of in sorted(found.items())]
 
 
 def _table(rows: list[list[Any]], head: list[str], format: str) -> str:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attn_zoo.leaderboard.figure3.cells import Cell, Figure
+from attn_zoo.leaderboard.figure3.cells import Arm, Cell, Figure
 from attn_zoo.leaderboard.figure3.claims import CONTROLS, NOT_RUN
-from attn_zoo.leaderboard.figure3.page import arm_name
 from attn_zoo.plotting.theme import INK, MUTED, SERIES, hover, save, settings, short
 
 _WIDTH, _ROW = 13.0, 3.5
@@ -41,17 +40,17 @@ def plot_figure3(figure: Figure, *paths: Path) -> list[Path]:
         for arm, axes_of_row in zip(arms, rows, strict=True):
             for letter, axes, (title, lines) in zip("abcd", axes_of_row, panels(figure, arm), strict=True):
                 _draw(axes, figure, lines)
-                axes.set_title(f"({letter}) {title}\n{arm_name(arm)}", fontsize=9, loc="left")
+                axes.set_title(f"({letter}) {title}\n{arm.name}", fontsize=9, loc="left")
             axes_of_row[0].set_ylabel("validation perplexity")
         return save(canvas, *paths)
 
 
-def panels(figure: Figure, arm: int) -> list[tuple[str, list[Line]]]:
+def panels(figure: Figure, arm: Arm) -> list[tuple[str, list[Line]]]:
     """Panels a to d of an arm: the title of each, and its cells with their names."""
     found: list[tuple[str, list[Line]]] = []
     lengths = list(figure.by_length(arm).items())[-2:]
     for length, cells in [*lengths, *[(0, [])] * (2 - len(lengths))]:
-        beside = [(Cell(arm, length, name), name) for name in ("softmax", *CONTROLS)]
+        beside = [(Cell(Arm(arm.convolution), length, name), name) for name in ("softmax", *CONTROLS)]
         lines = [*beside[:1], *((cell, f"k = {cell.k}") for cell in cells), *beside[1:]]
         title = f"n = {length:,}" if length else NOT_RUN
         found.append((title, [line for line in lines if line[0] in figure.cells]))
