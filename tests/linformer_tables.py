@@ -7,8 +7,10 @@ from fractions import Fraction
 from committed import ROOT, measured, records_in
 from tabulate import tabulate
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.figure3 import Figure, figure3_page, read_figure
+from attn_zoo.leaderboard.figure3.cells import cell_of
 from attn_zoo.leaderboard.render.text import name as name_of
 from attn_zoo.leaderboard.statistics import paired
 from attn_zoo.published import SCORE, averages, figures
@@ -34,6 +36,18 @@ def figure3_of_the_paper() -> str:
     shown = "![Validation perplexity over training steps, by projected length, sharing and length, in both arms]"
     picture = f"{shown}(../results/{FIGURE3.name})\n\n" if has_panels(figure3()) else ""
     return picture + figure3_page(figure3(), "github")
+
+
+def searched_rates() -> str:
+    """Validation perplexity of the trials on Python code, by learning rate."""
+    trials = [r for r in records_in("linformer_figure3_rates") if r.is_trial and r.spec.task_options["files"] == "python"]
+    found = grouped((cell_of(trial), (trial.spec.budget.learning_rate, trial.scores["valid"])) for trial in trials)
+    rates = sorted({rate for scores in found.values() for rate, _ in scores})
+    rows = []
+    for cell, scores in sorted(found.items(), key=lambda item: (item[0].length, item[0].k, item[0].attention, item[0].arm)):
+        label = ", ".join(filter(None, (cell.label, cell.arm.start)))
+        rows.append([cell.length, label, *(f"{dict(scores)[rate]:.0f}" if rate in dict(scores) else "" for rate in rates)])
+    return tabulate(rows, ["n", "row", *(f"{rate:g}" for rate in rates)], tablefmt="github", disable_numparse=True)
 
 
 def k_or_share() -> str:

@@ -135,7 +135,7 @@ def read_figure(records: Iterable[RunRecord]) -> Figure:
         if record.spec.task != TASK or record.is_trial or record.status != "done":
             continue
         settings.add(_setting(record))
-        kept = cells[_cell(record)].setdefault(record.spec.seed, record)
+        kept = cells[cell_of(record)].setdefault(record.spec.seed, record)
         if kept.run_id != record.run_id:
             settings.add(record.run_id)
     if len(settings) > 1:
@@ -147,7 +147,8 @@ def read_figure(records: Iterable[RunRecord]) -> Figure:
     return Figure({cell: Runs(dict(sorted(runs.items()))) for cell, runs in sorted(cells.items())})
 
 
-def _cell(record: RunRecord) -> Cell:
+def cell_of(record: RunRecord) -> Cell:
+    """Cell of a masked language model."""
     spec = record.spec
     length, convolution = int(spec.task_options["length"]), spec.model.short_convolution
     if spec.attention != "linformer":
