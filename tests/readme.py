@@ -15,7 +15,7 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 
 from committed import ROOT, boards_of, measured, records_in
-from linformer_tables import FIGURE3, figure3, figure3_of_the_paper, has_panels, k_or_share, starts, table2_published
+from linformer_tables import FIGURE3, figure3, figure3_of_the_paper, has_panels, k_or_share, searched_rates, starts, table2_published
 from tabulate import tabulate
 
 from attn_zoo import reference
@@ -74,7 +74,7 @@ PAGES = {
     ROOT / "docs" / "transplant.md": ("transplant",),
     ROOT / "docs" / "linformer.md": (
         *("projections", "figure3_pilot", "figure3", "table2", "table2_sharing", "table2_longer", "k_or_share"),
-        *("table2_published", "late", "starts", "limits"),
+        *("table2_published", "late", "rates", "starts", "limits"),
     ),
     ROOT / "docs" / "profile.md": ("separation", "left", "settings", "bare", "photographs", "equal_time", "half_hour"),
     ROOT / "docs" / "findings.md": ("findings",),
@@ -129,6 +129,7 @@ def tables() -> dict[str, str]:
         "table2_published": table2_published(),
         "limits": each_seed(boards_of("linformer_limits")),
         "late": each_seed(boards_of("linformer_text")),
+        "rates": searched_rates(),
         "starts": starts("linformer_figure3_start"),
         "settings": each_seed(boards_of("curves"), by_label=True),
         "bare": two_arms(),
