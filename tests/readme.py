@@ -15,7 +15,16 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 
 from committed import ROOT, boards_of, measured, records_in
-from linformer_tables import FIGURE3, figure3, figure3_of_the_paper, has_panels, k_or_share, searched_rates, starts, table2_published
+from linformer_tables import (
+    FIGURE3,
+    figure3,
+    figure3_of_the_paper,
+    has_panels,
+    k_or_share,
+    searched_rates,
+    starts,
+    table2_published,
+)
 from tabulate import tabulate
 
 from attn_zoo import reference
