@@ -20,7 +20,8 @@ from torch import Tensor
 from attn_zoo.analysis.error import exact_attention, relative_error
 from attn_zoo.analysis.inputs import AttentionInputs
 from attn_zoo.analysis.spectrum import cumulative_spectrum
-from attn_zoo.analysis.starts import Start, equal_bounds, initial_rows, means
+from attn_zoo.analysis.starts import Start, initial_rows
+from attn_zoo.contract.length_maps import equal_bounds, segment_means
 
 Matrices = Float[Tensor, "heads k n"]
 Outputs = Float[Tensor, "sequences heads n head_dim"]
@@ -162,7 +163,7 @@ def _fitted(fit: AttentionInputs, k: int, steps: int, generator: torch.Generator
     """Fit E and F to minimise the mean squared relative error, by Adam in float32, initialised as means over equal segments."""
     sequences, heads, n, _ = fit.query.shape
     parts = [part.float() for part in (fit.query, fit.key, fit.value, exact_attention(fit))]
-    start = torch.stack([means(equal_bounds(n, k))] * heads).float()
+    start = torch.stack([segment_means(equal_bounds(n, k))] * heads).float()
     e, f = start.clone().requires_grad_(), start.clone().requires_grad_()
     optimizer = torch.optim.Adam([e, f], lr=_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)

@@ -10,13 +10,13 @@ The start ``stretches`` chooses among means over unequal segments, which are ave
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
-from itertools import pairwise
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from attn_zoo.contract.length_maps import equal_bounds, segment_means
 
 
 class Start(Enum):
@@ -39,29 +39,16 @@ def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tens
         ValueError: ``how`` is ``random``, which is left to the mechanism.
     """
     n = len(moment)
-    equal = means(equal_bounds(n, k))
+    equal = segment_means(equal_bounds(n, k))
     if how is Start.pooling:
         return equal
     if how is Start.stretches:
-        return means(best_bounds(moment, k))
+        return segment_means(best_bounds(moment, k))
     if how is Start.spectrum:
         vectors = torch.linalg.eigh(moment.double()).eigenvectors[:, -k:]
         left, _, right = torch.linalg.svd(equal @ vectors)
         return (k / n) ** 0.5 * (left @ right) @ vectors.T
     raise ValueError("the start 'random' has no matrix to compute: the mechanism draws its own")
-
-
-def means(bounds: Sequence[int]) -> Float[Tensor, "k n"]:
-    """Matrix whose rows average over segments, each from one bound to the next."""
-    rows = torch.zeros(len(bounds) - 1, bounds[-1], dtype=torch.float64)
-    for at, (low, high) in enumerate(pairwise(bounds)):
-        rows[at, low:high] = 1 / (high - low)
-    return rows
-
-
-def equal_bounds(n: int, k: int) -> list[int]:
-    """Bounds of k segments of nearly equal length."""
-    return [round(at * n / k) for at in range(k + 1)]
 
 
 def best_bounds(moment: Float[Tensor, "n n"], k: int) -> list[int]:

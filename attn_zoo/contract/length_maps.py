@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -157,6 +158,19 @@ def mapped_cost(maps: nn.ModuleList, head_dim: int, compare: Callable[[int, int]
         flops, parameters = flops + projected + forward, parameters + sum(weight.numel() for weight in weights)
         backward += projected * (1 + any(weight.requires_grad for weight in weights)) + back
     return Cost(flops, parameters, backward_flops=backward)
+
+
+def equal_bounds(n: int, k: int) -> list[int]:
+    """Bounds of k segments of n positions of nearly equal length; for k > n some are empty."""
+    return [round(at * n / k) for at in range(k + 1)]
+
+
+def segment_means(bounds: Sequence[int]) -> Float[Tensor, "k n"]:
+    """Matrix whose rows average over segments, each from one bound to the next; rows of empty segments are zero."""
+    rows = torch.zeros(len(bounds) - 1, bounds[-1], dtype=torch.float64)
+    for at, (low, high) in enumerate(pairwise(bounds)):
+        rows[at, low:high] = 1 / max(1, high - low)
+    return rows
 
 
 def resample(rows: Float[Tensor, "*front n"], length: int) -> Float[Tensor, "*front length"]:

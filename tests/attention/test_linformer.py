@@ -10,7 +10,7 @@ from torch import Tensor
 from written_out import projected
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
-from attn_zoo.analysis.starts import equal_bounds, means
+from attn_zoo.analysis.starts import Start, initial_rows
 from attn_zoo.attention.low_rank._projections import MatrixMap
 from attn_zoo.attention.low_rank.linformer import Linformer, Options
 from attn_zoo.contract import plain_options
@@ -145,7 +145,7 @@ def test_pooling_starts_with_the_means_that_transplants_start_with(n, k):
     built = build(Geometry(2, 8, n, n), projected_length=k, init="pooling", sharing="none", allow_full_rank=k == n)
     weight = built.get_parameter("own_maps.0.weight")
     assert weight.shape == (2, 2, k, n) and weight.is_contiguous() and weight.requires_grad
-    assert torch.allclose(weight.double(), means(equal_bounds(n, k)).expand_as(weight))
+    assert torch.allclose(weight.double(), initial_rows(torch.eye(n), k, Start.pooling).expand_as(weight))
 
 
 def test_pooling_starts_as_mean_projection_where_segments_are_equal():
@@ -259,7 +259,7 @@ def test_resized_convolution_keeps_the_sum_of_its_taps():
         ({"projected_length": 0}, ValueError, "at least 1; got 0"),
         ({"sharing": "per_head"}, ValueError, "per_head"),
         ({"projection": "pooling"}, ValueError, "pooling"),
-        ({"init": "average", "projection": "mean"}, ValueError, "init must be random, or average or pooling with"),
+        ({"init": "average", "projection": "mean"}, ValueError, "init must be random.* got 'average', projection=mean"),
         ({"init": "means"}, ValueError, "init must be random, or average or pooling with projection=learned; got 'means'"),
         ({"equalised": True, "projection": "mean"}, ValueError, "equalised=true is for projection=learned; got projection=mean"),
         ({"dropout": 1.0}, ValueError, r"lies in \[0, 1\)"),

@@ -7,8 +7,9 @@ from itertools import combinations
 import pytest
 import torch
 
-from attn_zoo.analysis.starts import best_bounds, equal_bounds, initial_rows, means
+from attn_zoo.analysis.starts import best_bounds, initial_rows
 from attn_zoo.contract import Geometry, UnsupportedError
+from attn_zoo.contract.length_maps import equal_bounds, segment_means
 from attn_zoo.registry import build_attention
 from attn_zoo.transplant import Start
 from attn_zoo.transplant.passages import shorten
@@ -64,7 +65,7 @@ def test_the_best_stretches_are_the_best_of_all():
         moment = root @ root.T
 
         def worth(bounds, moment=moment):
-            rows = means(bounds)
+            rows = segment_means(bounds)
             rows = rows / rows.norm(dim=1, keepdim=True)
             return float((rows @ moment @ rows.T).trace())
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
 from attn_zoo.contract import Cost, Geometry, LengthMap, LengthMappedAttention, UnsupportedError, added_later, share_of_length
-from attn_zoo.contract.length_maps import Pair, mapped_cost
+from attn_zoo.contract.length_maps import Pair, equal_bounds, mapped_cost, segment_means
 from attn_zoo.contract.stack import read_by_layer
 from attn_zoo.kernels import along_length
 from attn_zoo.shapes import Compressed, Keys, KeyValid
@@ -93,13 +92,6 @@ class LowRankOptions:
         return 2 if self.sharing in (Sharing.none, Sharing.headwise) else 1, heads if self.sharing is Sharing.none else 1
 
 
-def segment_means(n: int, k: int) -> Float[Tensor, "k n"]:
-    """Matrix whose rows average over k segments of n / k positions; where k > n, some rows are zero."""
-    segment = torch.bucketize(torch.arange(n), torch.tensor([round(at * n / k) for at in range(1, k)]), right=True)
-    rows = F.one_hot(segment, k).mT.float()
-    return rows / rows.sum(dim=-1, keepdim=True).clamp(min=1)
-
-
 L = TypeVar("L", bound=LowRankOptions, default=LowRankOptions)
 
 
@@ -117,9 +109,10 @@ class MatrixMap(LengthMap):
         self.implementation, n = implementation, geometry.keys
         self.scale = n**-0.5 if options.equalised else 1.0
         own = options.matrices(len(heads))
-        weight = segment_means(n, k).repeat(*own, 1, 1) if options.init == "pooling" else torch.randn(*own, k, n) * n**-0.5
-        if options.init == "average":
-            weight += 1 / n
+        if options.init == "pooling":
+            weight = segment_means(equal_bounds(n, k)).to(torch.get_default_dtype()).repeat(*own, 1, 1)
+        else:
+            weight = torch.randn(*own, k, n) * n**-0.5 + (1 / n if options.init == "average" else 0)
         if options.projection is Projection.learned:
             self.weight = nn.Parameter(weight / self.scale)
         else:

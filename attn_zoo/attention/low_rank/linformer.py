@@ -59,7 +59,7 @@ class Linformer(LowRankAttention[Options]):
     """Softmax attention to keys and values projected along the length.
 
     Paper: Wang et al. 2020, Eq. 7; sharing, uneven projected lengths and other projections as in its Section 4.
-    Symbols: E, F → weight of MatrixMap, k → projected_length, n → keys.
+    Symbols: E, F → projections of MatrixMap, k → projected_length, n → keys.
     Differs: padded keys and values are zero before they are projected (the paper has no padding), a window of padding alone is
         left out, and inputs shorter than n count as padded to n. E and F start from N(0, 1/n), which keeps the scale of keys and
         values, where the paper's theorems use N(0, 1/k), with ``init=average`` from N(1/n, 1/n), or with ``init=pooling`` as means

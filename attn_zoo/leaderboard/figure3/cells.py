@@ -18,7 +18,7 @@ TEST, REPEATED = "test", "test: repeated"
 """Names of scores in a record: perplexity on the whole test split, and on rare tokens that occur only at distant positions."""
 
 
-_START = {"projection": "learned", "init": "random", "equalised": False, "frozen": False}
+USUAL_START = {"projection": "learned", "init": "random", "equalised": False, "frozen": False}
 """Options of E and F that tell how they start and learn, with their defaults."""
 
 
@@ -153,7 +153,7 @@ def cell_of(record: RunRecord) -> Cell:
     length, convolution = int(spec.task_options["length"]), spec.model.short_convolution
     if spec.attention != "linformer":
         return Cell(Arm(convolution), length, spec.attention)
-    chosen = {name: spec.options[name] for name, usual in _START.items() if spec.options.get(name, usual) != usual}
+    chosen = {name: spec.options[name] for name, usual in USUAL_START.items() if spec.options.get(name, usual) != usual}
     arm = Arm(convolution, ", ".join(name if value is True else f"{name}={value}" for name, value in chosen.items()))
     return Cell(arm, length, spec.attention, int(spec.options["projected_length"]), str(spec.options["sharing"]))
 

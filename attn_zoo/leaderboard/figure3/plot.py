@@ -40,7 +40,7 @@ def plot_figure3(figure: Figure, *paths: Path) -> list[Path]:
         for arm, axes_of_row in zip(arms, rows, strict=True):
             for letter, axes, (title, lines) in zip("abcd", axes_of_row, panels(figure, arm), strict=True):
                 _draw(axes, figure, lines)
-                axes.set_title(f"({letter}) {title}\n{arm.name}", fontsize=9, loc="left")
+                axes.set_title(f"({letter}) {title}\n{arm.name.replace(', ', chr(10), 1)}", fontsize=9, loc="left")
             axes_of_row[0].set_ylabel("validation perplexity")
         return save(canvas, *paths)
 
@@ -63,7 +63,10 @@ def panels(figure: Figure, arm: Arm) -> list[tuple[str, list[Line]]]:
 
 
 def _draw(axes: Any, figure: Figure, lines: Sequence[Line]) -> None:
-    """Draw curves, softmax in ink and controls in grey; colours and dashes tell the others apart."""
+    """Draw curves, softmax in ink and controls in grey; colours and dashes tell the others apart. No axes without curves."""
+    if not lines:
+        axes.set_axis_off()
+        return
     others = [cell for cell, _ in lines if cell.k]
     for cell, name in lines:
         colour, dash = (INK if cell.attention == "softmax" else MUTED, _BESIDE.get(cell.attention, "-"))
@@ -83,5 +86,4 @@ def _draw(axes: Any, figure: Figure, lines: Sequence[Line]) -> None:
     axes.tick_params(which="both", labelsize=8)
     axes.set_xlabel("steps")
     axes.grid(which="both")
-    if lines:
-        axes.legend(labelcolor=MUTED)
+    axes.legend(labelcolor=MUTED)
