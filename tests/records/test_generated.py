@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ FEW, MANY = 10, 1000
 HOSTILE = ["", "\x1b[31m", "a\n\\input{x}", "=1+1", "| a | b", "<script>", "../../x", "\u202e", "nan", "0", "x" * 300]
 VALUES: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from([None, True, False, 0, -1, 1, 2**63, 10**400, 0.0, -0.5, 1e-300, 1e18, 1e308, *HOSTILE]),
-    st.sampled_from([[], {}, [1], {"a": 1}, [[1]], {"step": 1}, ["x"], {"digest": "x", "examples": 3}]),
+    # Copied, as a later change of the same record may add to it.
+    st.sampled_from([[], {}, [1], {"a": 1}, [[1]], {"step": 1}, ["x"], {"digest": "x", "examples": 3}]).map(deepcopy),
     st.integers(),
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(max_size=8),
