@@ -28,9 +28,20 @@ class LengthMap(nn.Module):
     Padded tokens must hold zeros. An input shorter than n counts as padded at its end.
     """
 
+    weight: Tensor
+    """Weights with a column for each position, of a map that has some."""
+    scale = 1.0
+    """Factor from ``weight`` to the matrix of a map that has one; 1/√n for an equalised learning rate, so that a step of Adam
+    changes the matrix by at most the learning rate over √n (Karras et al. 2018, arXiv:1710.10196, Section 4.1)."""
+
     def __init__(self, length: int, results: int, heads: Sequence[int]) -> None:
         super().__init__()
         self.length, self.results, self.heads = length, results, tuple(heads)
+
+    @property
+    def matrix(self) -> Tensor:
+        """Matrix of a map that has one, ``weight`` times ``scale``."""
+        return self.weight if self.scale == 1 else self.weight * self.scale
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
         """Compress keys and values of these heads to r each. Overridden by every map."""
@@ -62,9 +73,11 @@ class LengthMap(nn.Module):
     @torch.no_grad()
     def resize(self, length: int) -> None:
         """Interpolate ``weight``, which has a column for each position, to another length. Overridden by other kinds of maps."""
-        weight: Tensor = self.get_buffer("weight") if "weight" in self._buffers else self.get_parameter("weight")
-        resampled, self.length = resample(weight, length), length
-        self.weight = nn.Parameter(resampled, weight.requires_grad) if isinstance(weight, nn.Parameter) else resampled
+        resampled, self.length = resample(self.matrix, length), length
+        self.scale = 1.0 if self.scale == 1 else length**-0.5
+        resampled = resampled / self.scale
+        learned = isinstance(self.weight, nn.Parameter)
+        self.weight = nn.Parameter(resampled, self.weight.requires_grad) if learned else resampled
 
 
 class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[OptionsT]):

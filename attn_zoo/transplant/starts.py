@@ -64,7 +64,7 @@ def start(stack: Sequence[Attention], moments: Sequence[Float[Tensor, "heads n n
                 if owner and how is not Start.random:
                     rows = initial_rows(whole[own].sum(dim=0), map_.results, how)
                     map_.weight[:, copy] = rows.to(map_.weight) / map_.scale
-                shares.append(_kept(map_.projections[0, copy].double(), moment[own].sum(dim=0)) * len(own))
+                shares.append(_kept(map_.matrix[0, copy].double(), moment[own].sum(dim=0)) * len(own))
         kept.append(float(sum(shares) / mechanism.geometry.heads))
     return kept
 

@@ -38,7 +38,7 @@ def projections(built: Linformer) -> Tensor:
     """Return E and F."""
     (map_,) = built.maps
     assert isinstance(map_, MatrixMap)
-    return map_.projections.detach().clone()
+    return map_.matrix.detach().clone()
 
 
 def project(built: Linformer, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -259,8 +259,8 @@ def test_resized_convolution_keeps_the_sum_of_its_taps():
         ({"projected_length": 0}, ValueError, "at least 1; got 0"),
         ({"sharing": "per_head"}, ValueError, "per_head"),
         ({"projection": "pooling"}, ValueError, "pooling"),
-        ({"init": "average", "projection": "mean"}, ValueError, "init must be random.* got 'average', projection=mean"),
-        ({"init": "means"}, ValueError, "init must be random, or average or pooling with projection=learned; got 'means'"),
+        ({"init": "average", "projection": "mean"}, ValueError, "init must be random.* got projection=mean, init='average'"),
+        ({"init": "means"}, ValueError, "init must be random, or average or pooling with projection=learned; .* init='means'"),
         ({"equalised": True, "projection": "mean"}, ValueError, "equalised=true is for projection=learned; got projection=mean"),
         ({"dropout": 1.0}, ValueError, r"lies in \[0, 1\)"),
     ],

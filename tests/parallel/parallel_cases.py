@@ -30,6 +30,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     "sdpa": {"implementation": "sdpa"},
     "no_sharing": {"sharing": "none"},
     "key_value": {"sharing": "key_value", "order": "compress_first"},
+    "equalised": {"equalised": True, "sharing": "key_value", "order": "compress_first"},
     "longer_than_a_slice": {"projected_length": 13},
     "uneven_heads": {"sharing": "none", "projected_lengths": "3+5+3"},
     "random": {"projection": "random"},
@@ -274,7 +275,7 @@ def cases() -> dict[str, Callable[[dist.ProcessGroup], dict[str, Any]]]:
     """Return the cases by name; each returns its differences from one process, by part, or its observations."""
     double = torch.float64
     found = {name: partial(one_layer, dtype=double, padded=True, options=options) for name, options in LAYERS.items()}
-    for name in ("headwise", "no_sharing", "mean"):
+    for name in ("headwise", "no_sharing", "equalised", "mean"):
         found[f"{name} without a mask"] = partial(one_layer, dtype=double, padded=False, options=LAYERS[name])
     found["float32"] = partial(one_layer, dtype=torch.float32, padded=True, options={})
     found |= {f"counted {name}": partial(counted, options=LAYERS[name]) for name in COUNTED}

@@ -57,8 +57,7 @@ class LowRankOptions:
     sharing: Sharing = Sharing.headwise
     projection: Projection = Projection.learned
     init: str = added_later("random")
-    """Initialisation of learned E and F: ``random`` from N(0, 1/n), ``average`` from N(1/n, 1/n), or ``pooling``, means over k
-    equal segments."""
+    """Initialisation of learned E and F: ``random`` N(0, 1/n), ``average`` N(1/n, 1/n), ``pooling`` means over k equal segments."""
     equalised: bool = added_later(False)
     """Store √n E and √n F, so that a step of Adam changes E and F by at most the learning rate over √n. For learned E and F."""
     frozen: bool = False
@@ -68,14 +67,11 @@ class LowRankOptions:
 
     def __post_init__(self) -> None:
         self.sharing, self.projection = Sharing(self.sharing), Projection(self.projection)
-        learned = self.projection is Projection.learned
+        learned, got = self.projection is Projection.learned, f"got projection={self.projection.value}"
         if self.init not in (("random", "average", "pooling") if learned else ("random",)):
-            raise ValueError(
-                "init must be random, or average or pooling with projection=learned; "
-                f"got {self.init!r}, projection={self.projection.value}"
-            )
+            raise ValueError(f"init must be random, or average or pooling with projection=learned; {got}, init={self.init!r}")
         if self.equalised and not learned:
-            raise ValueError(f"equalised=true is for projection=learned; got projection={self.projection.value}")
+            raise ValueError(f"equalised=true is for projection=learned; {got}")
         given, layers = f"projected_lengths={self.projected_lengths!r}", self.layers()
         if max(map(len, layers)) > 1 and self.sharing is not Sharing.none:
             raise ValueError(f"{given} gives heads different lengths, which needs sharing=none; got sharing={self.sharing.value}")
@@ -96,13 +92,9 @@ L = TypeVar("L", bound=LowRankOptions, default=LowRankOptions)
 
 
 class MatrixMap(LengthMap):
-    """Projections E and F: k × n matrices, one for each head or one for all.
-
-    ``equalised`` follows Karras et al. 2018, arXiv:1710.10196, Section 4.1 (equalised learning rate).
-    """
+    """Projections E, ``matrix[0]``, and F, ``matrix[-1]``: k × n matrices, one for each head or one for all."""
 
     weight: Float[Tensor, "roles copies k n"]
-    """E, ``weight[0]``, and F, ``weight[-1]``, over ``scale``."""
 
     def __init__(self, geometry: Geometry, options: LowRankOptions, k: int, heads: Sequence[int], implementation: str) -> None:
         super().__init__(geometry.keys, k, heads)
@@ -118,14 +110,9 @@ class MatrixMap(LengthMap):
         else:
             self.register_buffer("weight", weight)
 
-    @property
-    def projections(self) -> Float[Tensor, "roles copies k n"]:
-        """E, ``projections[0]``, and F, ``projections[-1]``."""
-        return self.weight if self.scale == 1 else self.weight * self.scale
-
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
         """Compute E K and F V."""
-        matrices = self.projections[..., : key.shape[2]].unbind(0)
+        matrices = self.matrix[..., : key.shape[2]].unbind(0)
         return self._product(matrices[0], key, key_valid), self._product(matrices[-1], value, key_valid)
 
     def _product(self, e: Float[Tensor, "copies k keys"], x: Keys, key_valid: KeyValid) -> Compressed:
@@ -139,11 +126,11 @@ class MatrixMap(LengthMap):
 
     def compress(self, tokens: Tensor, key_valid: KeyValid) -> Pair:
         """Compute E X and F X."""
-        return along_length.compress(self.implementation, self.projections, tokens, key_valid)
+        return along_length.compress(self.implementation, self.matrix, tokens, key_valid)
 
     def compress_and_weigh(self, tokens: Tensor, key_valid: KeyValid) -> tuple[Pair, Pair]:
         """Compute E X and F X, E 1 and F 1."""
-        return along_length.compress_and_weigh(self.implementation, self.projections, tokens, key_valid)
+        return along_length.compress_and_weigh(self.implementation, self.matrix, tokens, key_valid)
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
         """FLOPs of E X, 2 k n width, and as many of F X if F or its tokens differ; None if heads have their own matrices."""

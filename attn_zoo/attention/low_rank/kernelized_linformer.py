@@ -76,7 +76,7 @@ class KernelizedLinformer(LowRankAttention[Options]):
 
     Papers: Wang et al. 2020, Eq. 7 for the projection; Katharopoulos et al. 2020, Eq. 4 and 7, for elu + 1;
         Choromanski et al. 2021, Lemma 1, for the random features.
-    Symbols: E, F → projections of MatrixMap, k → projected_length, φ → feature_map, m → features.
+    Symbols: E, F → matrix of MatrixMap, k → projected_length, φ → feature_map, m → features.
     Differs: the combination is in none of the papers. The remarks of Linformer's entry on padding, shorter inputs and
         initialisation apply here; random features are one draw for all heads, and are computed in float32 at least.
     """

@@ -6,13 +6,7 @@ from dataclasses import dataclass
 
 import torch.nn.functional as F
 
-from attn_zoo.attention.low_rank._projections import (
-    LENGTH_MAPS,
-    LowRankAttention,
-    LowRankOptions,
-    MatrixMap,
-    low_rank_cost,
-)
+from attn_zoo.attention.low_rank._projections import LENGTH_MAPS, LowRankAttention, LowRankOptions, MatrixMap, low_rank_cost
 from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, softmax_over_valid
 from attn_zoo.contract.length_maps import with_identity
 from attn_zoo.kernels.sdpa import sdpa_over_valid
@@ -48,8 +42,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         "key_value": {"sharing": "key_value", "projected_length": 3},
         "layerwise": {"sharing": "layerwise"},
         "random": {"projection": "random"},
-        "average": {"init": "average"},
-        "pooling": {"init": "pooling", "equalised": True},
+        "equalised": {"equalised": True},
         "mean": {"projection": "mean"},
         "max": {"projection": "max", "sharing": "none"},
         "convolution": {"projection": "convolution"},
@@ -59,7 +52,7 @@ class Linformer(LowRankAttention[Options]):
     """Softmax attention to keys and values projected along the length.
 
     Paper: Wang et al. 2020, Eq. 7; sharing, uneven projected lengths and other projections as in its Section 4.
-    Symbols: E, F → projections of MatrixMap, k → projected_length, n → keys.
+    Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys.
     Differs: padded keys and values are zero before they are projected (the paper has no padding), a window of padding alone is
         left out, and inputs shorter than n count as padded to n. E and F start from N(0, 1/n), which keeps the scale of keys and
         values, where the paper's theorems use N(0, 1/k), with ``init=average`` from N(1/n, 1/n), or with ``init=pooling`` as means

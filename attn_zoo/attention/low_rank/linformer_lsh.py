@@ -79,7 +79,7 @@ class LinformerLSH(LowRankAttention[Options]):
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Kitaev et al. 2020, Section 2, for shared queries and keys, and for
         sorting by bucket and then by position (Eq. 6).
-    Symbols: E, F → projections of MatrixMap, k → projected_length, n → keys, n_buckets → buckets, R → rotations, w → window.
+    Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys, n_buckets → buckets, R → rotations, w → window.
     Differs: the combination is in neither paper. Positions are hashed once. In the order of buckets each position sees equally
         many neighbours on both sides, where Eq. 6 has its own chunk and the one before; neighbours are seen whether in the same
         bucket or not. A position sees itself, which is also part of the projected keys. Many buckets are products of hashes of

@@ -57,7 +57,7 @@ class LinformerWindow(LowRankAttention[Options]):
     """Softmax attention to a window of keys and to all keys projected along the length.
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Beltagy et al. 2020, Section 3.1, for the window.
-    Symbols: E, F → projections of MatrixMap, k → projected_length, n → keys, w → window.
+    Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys, w → window.
     Differs: the combination is in neither paper. A key within the window is also part of the projected keys. As single keys are
         needed, tokens cannot be compressed before they are projected. The remarks of Linformer's entry on padding, shorter
         inputs and initialisation apply here.

@@ -57,7 +57,7 @@ class SparseLinformer(LowRankAttention[Options]):
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Peters et al. 2019 for α-entmax, and Martins and Astudillo 2016
         (arXiv:1602.02068) for α = 2, sparsemax.
-    Symbols: E, F → projections of MatrixMap, k → projected_length, n → keys, α → alpha.
+    Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys, α → alpha.
     Differs: the combination is in none of the papers. A weight of zero leaves out a projected key, which mixes all tokens, and so
         leaves out no single token; with projections by windows it leaves out the tokens of a window. The remarks of Linformer's
         entry on padding, shorter inputs and initialisation apply here.
