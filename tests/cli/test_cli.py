@@ -94,7 +94,7 @@ def test_leaderboard_formats_and_filters(swept):
     [
         (
             ["attention=linformer", "attention.projected_lenght=3"],
-            "did you mean 'projected_length'? Known: allow_full_rank, dropout, frozen, init, name",
+            "did you mean 'projected_length'? Known: allow_full_rank, dropout, equalised, frozen, init, name",
         ),
         (["attention=linformer", "attention.projected_length=many"], "could not be converted to Integer"),
         (["attention=linfomer"], "no attention is called 'linfomer'; did you mean 'linformer'?"),
