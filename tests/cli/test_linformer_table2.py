@@ -1,0 +1,52 @@
+"""``experiment=linformer_table2_pretrained``: rows of Table 2 from scratch under equal budgets, and the search for their rates."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.plan import plan
+from attn_zoo.cli.tune import plan_searches, read_request
+from attn_zoo.records import RunSpec
+
+
+@cache
+def planned(*words: str) -> tuple[RunSpec, ...]:
+    store_groups()
+    return plan(["-m", "experiment=linformer_table2_pretrained", *words]).specs
+
+
+@pytest.mark.parametrize("task", ["sst2", "imdb"])
+def test_rows_of_a_task_are_pretrained_and_differ_in_attention_alone(task):
+    specs = [spec for spec in planned("seed=1") if spec.task == task]
+    assert len({(str(spec.budget), str(spec.model), str(spec.task_options)) for spec in specs}) == 1
+    assert specs[0].budget.pretrain_steps > 0
+    assert [spec.attention for spec in specs if spec.attention != "linformer"] == ["softmax", "uniform"]
+    n = specs[0].task_options["length"]
+    settings = {
+        (n // spec.options["projected_length"], spec.options.get("init"), spec.options.get("equalised"))
+        for spec in specs
+        if spec.attention == "linformer"
+    }
+    assert settings == {(4, "pooling", True), (2, "pooling", True), (4, None, None)}
+
+
+def test_three_seeds_and_as_many_tokens_a_step_on_both_tasks():
+    assert {spec.seed for spec in planned()} == {1, 2, 3}
+    assert len({spec.budget.batch_size * spec.task_options["length"] for spec in planned()}) == 1
+
+
+IMDB = ("task=imdb", "task.length=128", "budget.batch_size=16")
+
+
+@pytest.mark.parametrize(("task", "words"), [("sst2", ()), ("imdb", IMDB)])
+def test_rates_are_chosen_by_trials_of_the_same_setting_at_half_of_the_steps(task, words):
+    store_groups()
+    search = plan_searches(read_request(["experiment=linformer_table2_rates", "attention=softmax", *words]))[0]
+    base = search.specs[0]
+    assert search.study is not None and set(search.study.space) == {"budget.learning_rate"}
+    like = next(spec for spec in planned("seed=1") if (spec.task, spec.attention) == (task, "softmax"))
+    assert (base.task_options, base.model, base.budget.batch_size) == (like.task_options, like.model, like.budget.batch_size)
+    assert (2 * base.budget.steps, 2 * base.budget.pretrain_steps) == (like.budget.steps, like.budget.pretrain_steps)
