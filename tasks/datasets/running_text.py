@@ -116,7 +116,7 @@ OF_A_BUILD = "_sysconfigdata_"
 
 
 def text_files(folder: str) -> list[tuple[str, Path]]:
-    """Name and path of the text files below a folder, in the order of their paths.
+    """Path below the folder, which names the text, and path of each text file, in the order of their paths.
 
     Raises:
         MissingDataError: there is no such folder, or it holds fewer than three files, one for each split.
@@ -127,7 +127,7 @@ def text_files(folder: str) -> list[tuple[str, Path]]:
         raise MissingDataError(
             f"files=folder needs at least three text files ({', '.join(SUFFIXES)}), one for each split; {place} holds {len(found)}"
         )
-    return [(path.name, path) for path in found]
+    return [(path.relative_to(place).as_posix(), path) for path in found]
 
 
 def python_files(library: Path = STANDARD_LIBRARY) -> list[tuple[str, Path]]:

@@ -142,7 +142,7 @@ def _splits(kind: type[TextTask], options: tuple[Any, ...], root: Path) -> tuple
     o = task.options
     named = {name: getattr(value, "value", value) for name, value in vars(o).items() if name not in LOCATIONS}
     recipe = {"version": kind.card.version, **named, "tokens": tokeniser_recipe(o.tokens, o.ids, o.tokenizer)}
-    files = text_files(o.path) if o.files is Files.folder else python_files() if o.files is Files.python else None
+    files = _named_files(o)
     recipe["files"] = dataset_digests(SETS[o.files], root) if files is None else [[name, sha256(file)] for name, file in files]
 
     def make() -> Arrays:
@@ -151,6 +151,13 @@ def _splits(kind: type[TextTask], options: tuple[Any, ...], root: Path) -> tuple
 
     arrays = cached(f"{kind.card.name}-{o.files.value}", recipe, make)
     return arrays, dict(zip(SPLITS, token_examples(arrays, padded=kind.padded), strict=True))
+
+
+def _named_files(options: Any) -> list[tuple[str, Path]] | None:
+    """Name and path of the text files that the options name; None for a data set."""
+    if options.files is Files.folder:
+        return text_files(options.path)
+    return python_files() if options.files is Files.python else None
 
 
 def divided(library: Library) -> dict[str, list[str]]:

@@ -55,6 +55,13 @@ def test_every_position_asks_for_the_next_byte_of_one_text(folder):
     assert task.spec.causal and task.spec.classes == 259
 
 
+def test_files_of_one_name_in_several_folders_are_several_texts(tmp_path):
+    for book in "abc":
+        (tmp_path / "books" / book).mkdir(parents=True)
+        (tmp_path / "books" / book / "text.txt").write_text(prose(book))
+    assert all(len(build(str(tmp_path / "books")).examples(split)) > 0 for split in SPLITS), "each split has a text of its own"
+
+
 def test_repeated_is_what_ends_a_rare_run_that_stood_before(folder):
     task = build(folder, length=128, run=6, rare=3)
     trained = [bytes(row.tolist()) for row in whole_sequences(*everything(task.examples("train")))]
