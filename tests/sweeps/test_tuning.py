@@ -238,11 +238,11 @@ def test_the_bare_arm_differs_from_the_profile_in_the_convolution_alone(groups):
 
     def bases(*words: str) -> dict[tuple[str, str], RunSpec]:
         found = [search.study.base for search in plan_searches(read_request(list(words))) if search.study]
-        return {(base.attention, base.task): base for base in found}
+        return {(base.attention + base.options.get("init", ""), base.task): base for base in found}
 
     bare = bases("experiment=profile_bare")
     whole = bases("experiment=profile_encoder", f"attention={','.join(names)}", f"task={','.join(tasks)}")
-    assert bare.keys() == whole.keys() == set(product(names, tasks))
+    assert bare.keys() == whole.keys() == set(product((*names, "linformerpooling"), tasks))
     for key, spec in bare.items():
         assert (whole[key].model.short_convolution, spec.model.short_convolution) == (4, 0)
         assert replace(spec, model=replace(spec.model, short_convolution=4)) == whole[key]
