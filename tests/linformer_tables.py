@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from statistics import fmean
 
 from committed import ROOT, measured, records_in
 from tabulate import tabulate
@@ -12,8 +13,9 @@ from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.figure3 import Figure, figure3_page, read_figure
 from attn_zoo.leaderboard.figure3.cells import cell_of
 from attn_zoo.leaderboard.render.text import name as name_of
-from attn_zoo.leaderboard.statistics import paired
+from attn_zoo.leaderboard.statistics import estimate, paired
 from attn_zoo.published import SCORE, averages, figures
+from attn_zoo.registry import task_card
 from attn_zoo.transplant.classification_table import accuracies
 from attn_zoo.transplant.table import rows_of
 
@@ -65,6 +67,30 @@ def k_or_share() -> str:
             made.append([n, k, str(Fraction(k, n)), *(one.written(".1f", 100, "+") if one else "-" for one in differences)])
     titles = [found["data"]["tasks"][task]["title"] for task in tasks]
     return tabulate(sorted(made), ["n", "k", "k / n", *titles, "mean"], tablefmt="github", disable_numparse=True)
+
+
+def table2_pretrained() -> str:
+    """Accuracy after pretraining with the row's own attention, and the difference from softmax at the same seed."""
+    scores: dict[str, dict[str, dict[int, float]]] = {}
+    for record in (record for record in records_in("linformer_table2_pretrained") if not record.is_trial):
+        spec, k = record.spec, record.spec.options.get("projected_length")
+        share = str(Fraction(k, spec.task_options["length"])) if k else ""
+        name = spec.attention + " (c)" * record.attention_card["control"]
+        label = ", ".join(filter(None, (name, share and f"k = {share} n", cell_of(record).arm.start if k else "")))
+        scores.setdefault(label, {}).setdefault(spec.task, {})[spec.seed] = record.scores["test"]
+    if not scores:
+        return "Not run yet."
+    tasks = sorted({task for of in scores.values() for task in of}, reverse=True)
+    rows = []
+    for label, of in sorted(scores.items(), key=lambda item: -fmean(fmean(by_seed.values()) for by_seed in item[1].values())):
+        means = [estimate(list(of.get(task, {}).values())) for task in tasks]
+        differences = [paired(of.get(task, {}), scores["softmax"].get(task, {})) if label != "softmax" else None for task in tasks]
+        made = [one.written(".1f", 100) if one else "" for one in means]
+        made += [one.written(".1f", 100, "+") if one else "" for one in differences]
+        rows.append([label, *made])
+    titles = [task_card(task).title for task in tasks]
+    head = ["row", *(f"{title} (%)" for title in titles), *(f"{title}, minus softmax" for title in titles)]
+    return tabulate(rows, head, tablefmt="github", disable_numparse=True)
 
 
 def table2_published() -> str:

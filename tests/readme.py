@@ -23,6 +23,7 @@ from linformer_tables import (
     k_or_share,
     searched_rates,
     starts,
+    table2_pretrained,
     table2_published,
 )
 from tabulate import tabulate
@@ -83,7 +84,7 @@ PAGES = {
     ROOT / "docs" / "transplant.md": ("transplant",),
     ROOT / "docs" / "linformer.md": (
         *("projections", "figure3_pilot", "figure3", "table2", "table2_sharing", "table2_longer", "k_or_share"),
-        *("table2_published", "late", "rates", "starts", "limits"),
+        *("table2_pretrained", "table2_published", "late", "rates", "starts", "limits"),
     ),
     ROOT / "docs" / "profile.md": ("separation", "left", "settings", "bare", "photographs", "equal_time", "half_hour"),
     ROOT / "docs" / "findings.md": ("findings",),
@@ -135,6 +136,7 @@ def tables() -> dict[str, str]:
         "table2_sharing": classification_table(measured("linformer_table2_sharing"), "github"),
         "table2_longer": classification_table(measured("linformer_table2_longer"), "github"),
         "k_or_share": k_or_share(),
+        "table2_pretrained": table2_pretrained(),
         "table2_published": table2_published(),
         "limits": each_seed(boards_of("linformer_limits")),
         "late": each_seed(boards_of("linformer_text")),
