@@ -70,7 +70,7 @@ def test_controls_stand_beside_softmax_at_every_length_of_the_small_form():
 def test_three_seeds_are_done_of_each_cell_and_both_arms_at_256_tokens():
     specs = planned("experiment=linformer_figure3_cpu")
     assert {spec.seed for spec in specs} == {1, 2, 3} and len(specs) % 3 == 0
-    arms = defaultdict(Counter)
+    arms: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for spec in specs:
         arms[length_of(spec)][spec.model.short_convolution] += 1
     assert arms[256][0] == arms[256][4] >= 3 * 10 and all(set(arms[n]) == {4} for n in (128, 512, 1024))
