@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from committed import records_in
 
 from attn_zoo.cli.config import store_groups
 from attn_zoo.cli.plan import plan
@@ -51,3 +52,11 @@ def test_rates_are_chosen_by_trials_of_the_same_setting_at_half_of_the_steps(tas
     like = next(spec for spec in planned("seed=1") if (spec.task, spec.attention) == (task, "softmax"))
     assert (base.task_options, base.model, base.budget.batch_size) == (like.task_options, like.model, like.budget.batch_size)
     assert (2 * base.budget.steps, 2 * base.budget.pretrain_steps) == (like.budget.steps, like.budget.pretrain_steps)
+
+
+def test_rates_are_those_that_the_committed_trials_chose():
+    trials = [record for record in records_in("linformer_table2_rates") if record.is_trial]
+    best = {(r.spec.task, r.spec.attention): r for r in sorted(trials, key=lambda record: record.scores["valid"])}
+    assert {(spec.task, spec.attention) for spec in planned("seed=1")} == best.keys()
+    for spec in planned("seed=1"):
+        assert spec.budget.learning_rate == best[spec.task, spec.attention].spec.budget.learning_rate
