@@ -115,6 +115,9 @@ def _small(words: list[str]) -> list[str]:
             return _with(words, {**TIMED, **{key: RUN[key] for key in RUN if key != "level"}})
         if experiment is not None and experiment.startswith("linformer_figure3"):
             return _with(words, {**FIGURE3, **{key: RUN[key] for key in RUN if key != "level"}})
+        if experiment == "linformer_table2_pretrained":
+            pretrained = {"task": "masked_language", "budget.pretrain_steps": "3"}
+            return _with(words, {**FIGURE3, **pretrained, **{key: RUN[key] for key in RUN if key != "level"}})
         sizes = {key: value for key, value in RUN.items() if not (key.startswith("model.") and "model.backbone=" in "".join(words))}
         if "model.backbone=" in "".join(words):  # a ViT, which takes minutes for CIFAR-10's test images
             words = [word for word in words if not word.startswith("task.patch=")]
