@@ -46,10 +46,10 @@ def searched_rates() -> str:
     found = grouped((cell_of(trial), (trial.spec.budget.learning_rate, trial.scores["valid"])) for trial in trials)
     rates = sorted({rate for scores in found.values() for rate, _ in scores})
     rows = []
-    for cell, scores in sorted(found.items(), key=lambda item: (item[0].length, item[0].k, item[0].attention, item[0].arm)):
-        label = ", ".join(filter(None, (cell.label, cell.arm.start)))
-        rows.append([cell.length, label, *(f"{dict(scores)[rate]:.0f}" if rate in dict(scores) else "" for rate in rates)])
-    return tabulate(rows, ["n", "row", *(f"{rate:g}" for rate in rates)], tablefmt="github", disable_numparse=True)
+    for cell in sorted(found, key=lambda cell: (cell.arm.convolution, cell.length, cell.k, cell.attention, cell.arm)):
+        label, scores = ", ".join(filter(None, (cell.label, cell.arm.start))), dict(found[cell])
+        rows.append([cell.arm.layer, cell.length, label, *(f"{scores[rate]:.0f}" if rate in scores else "" for rate in rates)])
+    return tabulate(rows, ["layer", "n", "row", *(f"{rate:g}" for rate in rates)], tablefmt="github", disable_numparse=True)
 
 
 def k_or_share() -> str:

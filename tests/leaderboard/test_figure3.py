@@ -150,7 +150,7 @@ def test_a_control_is_judged_by_tokens_that_distant_places_alone_show():
     ]
     assert words(records) == [HOLDS] * len(CLAIMS), "the control is better on the whole, and worse where distance counts"
     page = re.sub(" +", " ", figure3_page(read_figure(records), "github"))
-    assert "| bare, repeated |" in page and re.search(r"\| 512 \| none \| 80\.0 ± \S+ \(3\) \| 900\.0 ± 0\.0 \(3\) \|", page)
+    assert "| usual start, repeated |" in page and re.search(r"\| 512 \| none \| 80\.0 ± \S+ \(3\) \| 900\.0 ± 0\.0 \(3\) \|", page)
 
 
 def test_records_that_score_no_repeated_tokens_have_a_page_and_leave_the_control_unjudged():
@@ -158,7 +158,10 @@ def test_records_that_score_no_repeated_tokens_have_a_page_and_leave_the_control
     assert words(whole) == [HOLDS, UNSURE, UNSURE, UNSURE, UNSURE, HOLDS]
     figure = read_figure(whole)
     page = re.sub(" +", " ", figure3_page(figure, "github"))
-    assert f"| {NOT_RUN} |" in page and "on repeated tokens (only 0 of 3 common seeds)" in page
+    assert (
+        re.search(r"\| 512 \| softmax \| 100\.\d ± \S+ \(3\) \| - \|", page)
+        and "on repeated tokens (only 0 of 3 common seeds)" in page
+    )
     assert all(len(cell["perplexity"]) == 3 and not cell["perplexity_repeated"] for cell in figure3_data(figure)["cells"])
 
 
@@ -201,10 +204,12 @@ def test_other_budgets_and_a_second_rate_of_a_cell_are_refused(odd):
 def test_the_page_shows_what_the_records_hold():
     page = re.sub(" +", " ", figure3_page(read_figure([*published(), *published(arm=4)]), "github"))
     assert page.count(f"| {HOLDS} ") == 2 * len(CLAIMS) and page.count(NOT_RUN) == 0
-    assert "| 512 | linformer, k = 128, layerwise | 102.5 ± " in page
+    assert page.count("| 512 | linformer, k = 128, layerwise | 102.5 ± ") == 2
+    assert page.index("Bare:") < page.index("Short convolution of 4:")
     assert "linformer (bare) 0.003" in page and "softmax (short convolution of 4) 0.002" in page
     assert "n = 512, k = 128 against softmax: +3.0 %" in page
-    order = [line.split("|")[2].strip() for line in page.splitlines() if line.startswith("| 256 |")]
+    bare = page[: page.index("Short convolution of 4:")]
+    order = [line.split("|")[2].strip() for line in bare.splitlines() if line.startswith("| 256 |")]
     assert order == ["softmax", "none", *(f"linformer, k = {k}, headwise" for k in (16, 32, 64, 128))]
 
 
@@ -223,7 +228,7 @@ def test_the_usual_start_is_the_default_of_linformer():
     assert {name: getattr(getattr(usual, name), "value", getattr(usual, name)) for name in USUAL_START} == USUAL_START
 
 
-def test_another_start_of_the_projections_is_an_arm_beside_the_same_softmax():
+def test_another_start_of_the_projections_is_an_arm_beside_the_same_softmax(tmp_path):
     how, name = {"init": "pooling", "equalised": True}, "init=pooling, equalised"
     started = [*seeded("linformer", 256, 102, k=64, start=how), *seeded("linformer", 256, 110, k=128, start=how)]
     records = [*published(), *started]
@@ -236,7 +241,10 @@ def test_another_start_of_the_projections_is_an_arm_beside_the_same_softmax():
     page = re.sub(" +", " ", figure3_page(figure, "github"))
     softmax = next(line for line in page.splitlines() if line.startswith("| 256 | softmax"))
     assert softmax.count("100.0 ± ") == 2 and "| 256 | linformer, k = 16, headwise | 1" in page
-    assert f"bare, {name}, repeated" in page
+    assert f"| usual start | usual start, repeated | {name} | {name}, repeated |" in page
+    svg = plot_figure3(figure, tmp_path / "figure.svg")[0].read_text(encoding="utf-8")
+    drawn = re.findall(r"<!-- \((.)\)", svg)
+    assert drawn == ["a", "b", "c", "d", "a"], "panels without runs are not drawn"
 
 
 def test_the_picture_is_the_same_each_time_and_follows_a_dark_page(tmp_path):

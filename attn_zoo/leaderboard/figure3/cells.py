@@ -33,10 +33,14 @@ class Arm:
     without E and F, which belong to every start."""
 
     @property
+    def layer(self) -> str:
+        """Setting of the layer in words: ``bare``, or the width of the short convolution."""
+        return f"short convolution of {self.convolution}" if self.convolution else "bare"
+
+    @property
     def name(self) -> str:
-        """Name in tables: ``bare``, or the width of the short convolution, and the start."""
-        width = f"short convolution of {self.convolution}" if self.convolution else "bare"
-        return f"{width}, {self.start}" if self.start else width
+        """Setting of the layer, and the start of E and F if it is not the usual one."""
+        return f"{self.layer}, {self.start}" if self.start else self.layer
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -14,7 +14,7 @@ from attn_zoo.leaderboard.statistics import Estimate
 NEAR = 0.05
 """Relative difference of perplexity within which the paper's "nearly on par" and "approximately the same" are taken to hold."""
 CONTROLS = ("none", "convolution")
-NOT_RUN, HOLDS, FAILS, UNSURE = "not run yet", "holds", "does not hold", "cannot tell"
+NOT_RUN, HOLDS, FAILS, UNSURE = "not run", "holds", "does not hold", "cannot tell"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,14 +23,12 @@ def figure3_page(figure: Figure, format: str = "terminal") -> str:
         format: ``terminal`` or ``github``.
     """
     found = verdicts(figure)
-    rows = [[claim.panels, claim.text, *(of_arm[claim].word for of_arm in found.values())] for claim in CLAIMS]
-    parts = [_table(rows, ["panel", "the paper says", *(arm.name for arm in found)], format), _list(_evidence(found))]
+    parts: list[str] = []
+    for layer, arms in grouped((arm.layer, arm) for arm in found).items():
+        parts += _section(figure, layer, {arm: found[arm] for arm in arms}, format)
     if figure.cells:
-        columns = [(arm, part) for arm in found for part in (TEST, REPEATED)]
-        head = [f"{arm.name}{', repeated' * (part == REPEATED)}" for arm, part in columns]
-        parts.append(_table(_cell_rows(figure, columns), ["n", "row", *head], format))
         parts.append(_list(_notes(figure)))
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(parts)
 
 
 def figure3_data(figure: Figure) -> dict[str, Any]:
@@ -58,21 +56,35 @@ def figure3_data(figure: Figure) -> dict[str, Any]:
 
 
 def verdicts(figure: Figure) -> dict[Arm, dict[Claim, Verdict]]:
-    """Verdict on each claim of the paper in each arm; ``not run yet`` where nothing is recorded."""
+    """Verdict on each claim of the paper in each arm; ``not run`` where nothing is recorded."""
     return {arm: {claim: claim.judge(figure, arm) for claim in CLAIMS} for arm in figure.arms or [Arm()]}
 
 
-def _evidence(found: Mapping[Arm, Mapping[Claim, Verdict]]) -> Iterable[str]:
+def _section(figure: Figure, layer: str, found: Mapping[Arm, Mapping[Claim, Verdict]], format: str) -> Iterable[str]:
+    """Verdicts and perplexities of the arms with one setting of the layer, in columns by the start of E and F."""
+    starts = {arm.start or "usual start": of_arm for arm, of_arm in found.items()}
+    yield f"{layer.capitalize()}:"
+    rows = [[claim.panels, claim.text, *(of_arm[claim].word for of_arm in starts.values())] for claim in CLAIMS]
+    yield _table(rows, ["panel", "the paper says", *starts], format)
+    if evidence := list(_evidence(starts)):
+        yield _list(evidence)
+    if cells := _cell_rows(figure, list(found)):
+        yield _table(cells, ["n", "row", *(f"{start}{part}" for start in starts for part in ("", ", repeated"))], format)
+
+
+def _evidence(starts: Mapping[str, Mapping[Claim, Verdict]]) -> Iterable[str]:
     for claim in CLAIMS:
-        for arm, of_arm in found.items():
+        for start, of_arm in starts.items():
             verdict = of_arm[claim]
             if verdict.word != NOT_RUN:
-                yield f"{claim.panels}, {arm.name}: {claim.text} {verdict.word.capitalize()}. {verdict.why}."
+                yield f"{claim.panels}, {start}: {claim.text} {verdict.word.capitalize()}. {verdict.why}."
 
 
-def _cell_rows(figure: Figure, columns: Sequence[tuple[Arm, str]]) -> list[list[str]]:
-    """Perplexities of every cell, for each arm and part of the test."""
-    rows = sorted({replace(cell, arm=Arm()) for cell in figure.cells}, key=_place)
+def _cell_rows(figure: Figure, arms: Sequence[Arm]) -> list[list[str]]:
+    """Perplexities of every cell of the arms, for each arm and part of the test."""
+    layers = {arm.convolution for arm in arms}
+    rows = sorted({replace(cell, arm=Arm()) for cell in figure.cells if cell.arm.convolution in layers}, key=_place)
+    columns = [(arm, part) for arm in arms for part in (TEST, REPEATED)]
     return [[f"{cell.length:,}", cell.label, *(_perplexity(figure, cell, *column) for column in columns)] for cell in rows]
 
 
@@ -84,7 +96,7 @@ def _place(cell: Cell) -> tuple[Any, ...]:
 def _perplexity(figure: Figure, cell: Cell, arm: Arm, part: str) -> str:
     runs = figure.find(arm, cell.length, cell.attention, cell.k, cell.sharing)
     found = runs.perplexity(part) if runs else None
-    return f"{found.written('.1f')} ({found.count})" if found else NOT_RUN
+    return f"{found.written('.1f')} ({found.count})" if found else "-"
 
 
 def _notes(figure: Figure) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""Plot of Figure 3: validation perplexity over training steps in four panels, with a row of panels for each arm."""
+"""Plot of Figure 3: validation perplexity over training steps, in up to four panels for each arm."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from attn_zoo.leaderboard.figure3.cells import Arm, Cell, Figure
-from attn_zoo.leaderboard.figure3.claims import CONTROLS, NOT_RUN
+from attn_zoo.leaderboard.figure3.claims import CONTROLS
 from attn_zoo.plotting.theme import INK, MUTED, SERIES, hover, save, settings, short
 
-_WIDTH, _ROW = 13.0, 3.5
-"""Width of the figure, and height of each row of panels, in inches."""
+_WIDTH, _ROW, _PANELS = 13.0, 3.5, 4
+"""Width of the figure and height of a row of panels in inches, and panels of a row."""
 _DASHES: Sequence[Any] = ("-", (0, (6, 1.6)), (0, (3, 1.2)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
 _BESIDE: Mapping[str, Any] = {"none": (0, (1, 1.2)), "convolution": (0, (5, 2))}
 Line = tuple[Cell, str]
@@ -32,41 +32,43 @@ def plot_figure3(figure: Figure, *paths: Path) -> list[Path]:
             "there is nothing to draw: no masked language model is recorded; make records with attn-zoo run -m "
             "experiment=linformer_figure3_cpu"
         )
-    arms = figure.arms
+    drawn = [
+        (f"({letter}) {title}\n{arm.name.replace(', ', chr(10), 1)}", lines)
+        for arm in figure.arms
+        for letter, (title, lines) in zip("abcd", panels(figure, arm), strict=True)
+        if lines
+    ]
+    rows = -(-len(drawn) // _PANELS)
     with matplotlib.rc_context(settings("figure3")):
-        canvas = Canvas(figsize=(_WIDTH, 0.5 + _ROW * len(arms)), layout="constrained")
+        canvas = Canvas(figsize=(_WIDTH, 0.5 + _ROW * rows), layout="constrained")
         canvas.suptitle("Validation perplexity over training steps (Linformer, Figure 3)", x=0.01, ha="left", fontweight="bold")
-        rows = canvas.subplots(len(arms), 4, squeeze=False)
-        for arm, axes_of_row in zip(arms, rows, strict=True):
-            for letter, axes, (title, lines) in zip("abcd", axes_of_row, panels(figure, arm), strict=True):
-                _draw(axes, figure, lines)
-                axes.set_title(f"({letter}) {title}\n{arm.name.replace(', ', chr(10), 1)}", fontsize=9, loc="left")
-            axes_of_row[0].set_ylabel("validation perplexity")
+        for at, (title, lines) in enumerate(drawn):
+            axes = canvas.add_subplot(rows, _PANELS, at + 1)
+            _draw(axes, figure, lines)
+            axes.set_title(title, fontsize=9, loc="left")
+            if at % _PANELS == 0:
+                axes.set_ylabel("validation perplexity")
         return save(canvas, *paths)
 
 
 def panels(figure: Figure, arm: Arm) -> list[tuple[str, list[Line]]]:
-    """Panels a to d of an arm: the title of each, and its cells with their names."""
+    """Panels a to d of an arm: the title of each, and its cells with their names; no cells where a panel has none to compare."""
     found: list[tuple[str, list[Line]]] = []
     lengths = list(figure.by_length(arm).items())[-2:]
     for length, cells in [*lengths, *[(0, [])] * (2 - len(lengths))]:
         beside = [(Cell(Arm(arm.convolution), length, name), name) for name in ("softmax", *CONTROLS)]
         lines = [*beside[:1], *((cell, f"k = {cell.k}") for cell in cells), *beside[1:]]
-        title = f"n = {length:,}" if length else NOT_RUN
-        found.append((title, [line for line in lines if line[0] in figure.cells]))
+        found.append((f"n = {length:,}", [line for line in lines if line[0] in figure.cells]))
     shared, fixed = figure.by_sharing(arm), figure.by_fixed_k(arm)
-    title = f"sharing, n = {shared[0].length:,}, k = {shared[0].k}" if shared else NOT_RUN
+    title = f"sharing, n = {shared[0].length:,}, k = {shared[0].k}" if shared else ""
     found.append((title, [(cell, cell.sharing.replace("_", "-")) for cell in shared]))
-    title = f"k = {fixed[0].k}" if fixed else NOT_RUN
+    title = f"k = {fixed[0].k}" if fixed else ""
     found.append((title, [(cell, f"n = {cell.length:,}") for cell in fixed]))
     return found
 
 
 def _draw(axes: Any, figure: Figure, lines: Sequence[Line]) -> None:
-    """Draw curves, softmax in ink and controls in grey; colours and dashes tell the others apart. No axes without curves."""
-    if not lines:
-        axes.set_axis_off()
-        return
+    """Draw curves, softmax in ink and controls in grey; colours and dashes tell the others apart."""
     others = [cell for cell, _ in lines if cell.k]
     for cell, name in lines:
         colour, dash = (INK if cell.attention == "softmax" else MUTED, _BESIDE.get(cell.attention, "-"))
