@@ -21,7 +21,7 @@ from attn_zoo.records.spec import ModelSpec, RunSpec
 from attn_zoo.registry import build_task, task_card
 
 WEIGHTS = ("auto", "pretrained", "random")
-"""Choices of weights; ``auto`` uses trained weights if they are installed, and never downloads any."""
+"""Choices of weights; ``auto`` never downloads: local files are trained, timm and task models random."""
 
 PAPER_LENGTH = 512
 """Length of the Linformer paper's sequences, in tokens; taken where none is asked for."""
@@ -49,7 +49,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.sequences < 1 or (self.length is not None and self.length < 2):
-            raise ValueError(f"at least one sequence of at least two positions is needed; got {self.sequences} and {self.length}")
+            raise ValueError(f"sequences is at least 1 and length at least 2; got {self.sequences} and {self.length}")
         if self.weights not in WEIGHTS:
             raise ValueError(f"weights must be one of {', '.join(WEIGHTS)}; got {self.weights!r}")
 
@@ -180,7 +180,7 @@ def _images(folder: Path, count: int) -> tuple[list[Any], str]:
 
     files = sorted(file for file in folder.glob("*") if file.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp"))
     if len(files) < count:
-        raise ValueError(f"{folder} holds {len(files)} images (.png, .jpg, .webp), --sentences asks for {count}")
+        raise ValueError(f"{folder} holds {len(files)} images (png, jpg, jpeg, webp); lower --sentences={count}")
     chosen = [files[at * len(files) // count] for at in range(count)]
     return [Image.open(file).convert("RGB") for file in chosen], f"images of {_short(folder)}"
 

@@ -36,11 +36,15 @@ def read_text(path: Path) -> str:
 
 
 def default_text() -> tuple[str, str]:
-    """Text that ships with Python (its language reference), and a description of it."""
+    """Text that ships with Python (its language reference), and a description of it.
+
+    Raises:
+        FileNotFoundError: this Python comes without that text.
+    """
     try:
         from pydoc_data.topics import topics
     except ImportError:
-        raise FileNotFoundError("this Python comes without its reference text (pydoc_data); give a text with --text") from None
+        raise FileNotFoundError("this Python comes without its reference text (pydoc_data); give a text of your own") from None
     return "\n\n".join(topics[name] for name in sorted(topics)), f"language reference of Python {python_version()} (pydoc_data)"
 
 

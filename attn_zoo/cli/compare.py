@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _compare(parsed: argparse.Namespace) -> int:
     if "quickstart" not in reference.shipped():
-        raise ValueError("this installation has no records of the quickstart; attn-zoo run -m experiment=quickstart makes them")
+        raise ValueError("this installation lacks the records of the quickstart, which compare needs; install attn-zoo again")
     rows = named_rows(parsed.targets)
     store_groups()
     folder = Path(parsed.records or _folder(rows))

@@ -95,6 +95,8 @@ def one_run(order: Order, job: Job) -> RunRecord | None:
 
     Raises:
         OSError: the folder cannot take the record; the message names the place where it was written instead, if any.
+        ValueError: the batch is smaller than the number of processes, they got different runs, or a tracker is missing.
+        UnknownNameError: no such tracker.
     """
     processes = Processes.join(job.spec.device)
     processes.check_batch(job.spec.budget.batch_size)

@@ -128,7 +128,7 @@ def is_of_a_launcher(error: BaseException) -> bool:
 
 def is_death_of_a_worker(error: BaseException) -> bool:
     """Tell whether an error means that a worker process died before its run ended."""
-    return is_of_a_launcher(error) and type(error).__name__ in _DEATHS  # by name, as submitit derives failures from its deaths
+    return is_of_a_launcher(error) and type(error).__name__ in _DEATHS  # exact names: subclasses mean other failures
 
 
 def in_short(error: BaseException) -> str:

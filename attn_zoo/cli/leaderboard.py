@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--costs", action="append", default=[], type=Path, metavar="FILE", help=costs)
     published = "scores beside published ones, differences between the settings, and which published orderings hold"
     parser.add_argument("--published", action="store_true", help=published)
-    separation = "which tasks separate: ROW (softmax, or as the card says) leads the best control, and groups of rows differ"
+    separation = "for each task: does ROW lead the best control, and do groups of rows differ (default: as on its card)"
     parser.add_argument("--separation", nargs="?", const="", metavar="ROW", help=separation)
     parser.add_argument("--wide", action="store_true", help=WIDE)
     parser.add_argument("--legend", action="store_true", help="explain every column")

@@ -54,8 +54,8 @@ def measure(words: Sequence[str]) -> int:
     A measurement of the same grid in ``output`` that was cut short, or lacked time for some cells, is resumed.
 
     Returns:
-        Exit status: 0; 1 when a process failed without which nothing can be compared, or the figures are implausible
-        (``Grid.believed``). Figures that were written until then stay.
+        Exit status: 0; 1 if a cell failed in an experiment that needs all (``Grid.whole_groups``), or it did not
+        succeed (``Grid.believed``). Figures already written stay.
 
     Raises:
         UnknownNameError: no such experiment, key, attention or option.
@@ -97,7 +97,7 @@ def _run(grid: Grid, found: Measurement, output: Path | None, ends: float) -> in
         _kill_fork_server()
         raise KeyboardInterrupt(f"results so far are in {output}" if output and found.cells else "") from None
     except WorkerError as error:
-        print(f"attn-zoo: {error}; without it nothing can be compared", file=sys.stderr)
+        print(f"attn-zoo: {error}; nothing to compare; run it again", file=sys.stderr)
         return 1
     found.complete = True
     save(found)

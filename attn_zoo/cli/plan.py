@@ -88,7 +88,7 @@ def plan(words: Sequence[str], composer: Composer | None = None) -> Plan:
         composer: composer of several plans that share configs; None for one of its own.
 
     Raises:
-        ValueError, HydraException, OmegaConfBaseException: one of the runs is wrong, or an end of a search's range.
+        ValueError, HydraException, OmegaConfBaseException: a run, or an end of a search range, is invalid.
     """
     several = any(word in ("-m", "--multirun") for word in words)
     if flags := [word for word in words if word.startswith("-") and word not in ("-m", "--multirun")]:

@@ -57,6 +57,7 @@ def loaded(root: str | Path) -> list[RunRecord]:
 
     Raises:
         NotADirectoryError: ``root`` is a file, and not a packed one.
+        RecordError: ``root`` is a damaged packed file.
     """
     records, damaged = Store(root).load()
     name_left_out(damaged)

@@ -83,7 +83,7 @@ def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, 
     ends = [study.spec(values) for values in _ends_of(space)]
     for spec in ends:
         if reason := refusal(spec, locations):
-            raise RefusedSearchError(f"the search reaches settings that are refused: {reason}")
+            raise RefusedSearchError(f"narrow the space; it has refused settings: {reason}")
     return replace(study, base=ends[0], id=study_id(ends[0], space, task_card(base.task).version))
 
 

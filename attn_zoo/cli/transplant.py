@@ -69,17 +69,17 @@ def transplant_command(words: Sequence[str]) -> int:
         Exit status: 0; 1 where a student failed. Trials that finished before an interrupt are in ``output``.
 
     Raises:
-        UnknownNameError: no such key, attention, option or start.
+        UnknownNameError: no such key, attention, option or init.
         ValueError, OSError: bad input, refused before the work starts.
     """
     names = [word.partition("=")[0] for word in words]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"{twice[0]} is given twice")
+        raise ValueError(f"{twice[0]} is given twice; give it once")
     given = read_keys("transplant", words, [key.name for key in fields(Keys)], texts=_TEXTS)
     keys = Keys(**typed_options("transplant", Keys, given))
     starts, seeds = list(map(_start, keys.init.split(","))), list(map(_seed, keys.seed.split(",")))
     if len(set(starts)) < len(starts) or len(set(seeds)) < len(seeds):
-        raise ValueError("init and seed take different values, separated by commas")
+        raise ValueError(f"init and seed take different values, separated by commas; got init={keys.init} seed={keys.seed}")
     rows = rows_of(keys.attention, plain="students run the implementation auto", hybrids=True) if keys.attention else []
     if keys.format not in STYLES:
         raise UnknownNameError("format", keys.format, STYLES)
@@ -160,7 +160,7 @@ def _tasks(text: str) -> list[tuple[str, Any]]:
         if not hasattr(tasks[-1][1], "rows"):
             raise ValueError(f"classify takes tasks of labelled texts, such as sst2, mrpc, imdb and qnli; got {row.attention}")
     if len({name for name, _ in tasks}) < len(tasks):
-        raise ValueError("classify takes each task once")
+        raise ValueError(f"classify takes each task once; got {text}")
     return tasks
 
 

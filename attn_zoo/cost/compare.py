@@ -63,7 +63,7 @@ class Comparison:
 
 
 def fewest_rounds(confidence: float = CONFIDENCE) -> int:
-    """Minimum number of rounds n for an interval, from the smallest to the largest quotient: 2 · (1/2)ⁿ < 1 - confidence.
+    """Minimum n of rounds whose smallest and largest quotient bound the interval: 2 · (1/2)ⁿ < 1 - confidence.
 
     Raises:
         ValueError: ``confidence`` is no probability between 0 and 1.

@@ -38,7 +38,7 @@ def plot_crossover(found: Measurement, path: Path) -> None:
     points = list(found.cells.values())
     quantities = [q for q in UNITS if any(analysis.value(p, q) is not None for p in points)]
     if not quantities:
-        raise ValueError("nothing was measured, so there is nothing to plot")
+        raise ValueError("nothing was measured (see the table); omit plot=")
     import matplotlib
     from matplotlib.figure import Figure
 

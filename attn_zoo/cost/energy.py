@@ -17,7 +17,7 @@ POWERCAP = Path("/sys/class/powercap")
 """Folder of RAPL's counters on Linux (kernel documentation, power/powercap/powercap)."""
 
 MOST_WATTS = 1000.0
-"""Upper bound of a RAPL zone's power; a counter's range over it is the longest window in which the counter wraps at most once."""
+"""Upper bound of a RAPL zone's power, in watts; range / power is the longest window with at most one wrap of the counter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class EnergyMeter:
             if seconds > longest:
                 raise ValueError(
                     f"an energy window must be shorter than {longest:.0f} s, or RAPL's counters may wrap around more than once; "
-                    f"this one took {seconds:.0f} s"
+                    f"this one took {seconds:.0f} s; lower energy_seconds"
                 )
             changes = [change % most for change, most in zip(changes, self.ranges, strict=True)]
         return self.unit * sum(changes)

@@ -122,7 +122,7 @@ class Grid:
         return ()
 
     def warm_up(self, cell: Cell) -> None:
-        """Do what only the first probe of a row takes time for, such as imports, as its time is extrapolated to longer lengths."""
+        """Do one-time work, such as imports, so that the time of the first probe of a row can be extrapolated to longer lengths."""
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
         """Cells that the rounds of a group visit, given the figures from before the rounds."""
@@ -161,5 +161,5 @@ class Grid:
 
     @staticmethod
     def believed(found: Measurement) -> bool:
-        """Tell whether the figures are plausible; else the command ends with status 1."""
+        """Tell whether the experiment succeeded; else the command ends with status 1."""
         return True

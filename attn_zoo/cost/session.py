@@ -190,7 +190,7 @@ class Session:
             self._fail(slowest, self.grid.each(slowest)[0], self._no_time(self._steps.get(slowest, 0.0), needed))
 
     def _no_time(self, step: float, needed: float) -> str:
-        return f"{NO_TIME}: a step takes about {step:.3g} s, what is needed {needed:.0f} s, of {max(0.0, self.left()):.0f} s"
+        return f"{NO_TIME}: a step takes about {step:.3g} s; {needed:.0f} s needed, {max(0.0, self.left()):.0f} s left"
 
     # Processes
 
@@ -198,7 +198,7 @@ class Session:
         name = self.grid.process(cell)
         if name not in self._workers:
             while self._workers and (memory := psutil.virtual_memory()).available < LEAST_AVAILABLE * memory.total:
-                self._workers.popitem()[1].stop()  # the last, which a round that visits all in turn needs again last
+                self._workers.popitem()[1].stop()  # the newest, which a round in turn needs last
             environment = {} if self.grid.protocol is None else self.grid.protocol.environment()
             bounded = getattr(self.grid, "device", "cpu") == "cpu"
             self._workers[name] = Worker(*self.grid.maker(cell), environment=environment, bounded=bounded)

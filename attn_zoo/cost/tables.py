@@ -100,7 +100,7 @@ def decimal(count: float) -> str:
 
 
 def binary(count: float) -> str:
-    """Bytes to three digits with B, KiB, MiB, GiB or TiB."""
+    """Bytes to three digits with B, KiB, ... or PiB."""
     return _scaled(count, 1024, (" B", " KiB", " MiB", " GiB", " TiB", " PiB"))
 
 

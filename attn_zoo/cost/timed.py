@@ -84,7 +84,7 @@ class Timed(Grid):
     seed: int = option(1, "seed of the shuffled order")
     repeat_seconds: float = option(0.2, "seconds that a timing covers by repeating its step")
     energy_seconds: float = option(2.0, "seconds that an energy window covers, where there is a meter")
-    allocator: str = option("default", "glibc's on the CPU: default, keep (no page faults on large tensors)")
+    allocator: str = option("default", "glibc malloc: default, or keep (no page faults on large tensors)")
     seconds: float | None = option(None, "seconds of the whole measurement; cells that do not fit are left out, the slowest first")
     time_limit: float = option(120.0, "seconds that one request to a cell's process may take")
 
@@ -160,7 +160,7 @@ class Timed(Grid):
     def excess(self, cell: Cell) -> str | None:
         """Reason why a step cannot fit into memory, by arithmetic; None where it may fit."""
         least, memory = self.least_bytes(cell), device_memory(self.device)
-        return f"by arithmetic at least {least} bytes, of {memory}" if least > memory else None
+        return f"at least {least} bytes needed by arithmetic, {memory} there" if least > memory else None
 
     def least_bytes(self, cell: Cell) -> int:
         """Lower bound of a step's bytes: ``HELD_MATRICES`` · batch · heads · length² numbers for materialised softmax, else 0."""

@@ -31,7 +31,7 @@ class WorkerError(Exception):
     """Failed request to a worker.
 
     Args:
-        kind: ``OOM``, ``time limit`` or ``failed``.
+        kind: ``OOM``, ``time limit``, ``failed``, ``refused`` or ``no time left``.
         message: the event in one line.
     """
 
@@ -81,7 +81,7 @@ class Worker:
             code = self._process.exitcode
             reason = f"the process ended with status {code}"
             if code == -9:
-                raise WorkerError("OOM", f"{reason}, as it does when the system takes its memory") from None
+                raise WorkerError("OOM", f"{reason}: killed, probably for lack of memory") from None
             raise WorkerError("failed", reason) from None
         if kind == "failed":  # after a device error the process cannot be used again
             self.stop()

@@ -50,6 +50,7 @@ def leaderboard(
 
     Raises:
         ValueError: no such format or order, a time or budget is not a number above 0, or a file of costs is of another kind.
+        OSError: a file of costs cannot be read, or ``root`` is neither a folder nor a packed file.
     """
     check_text("format", format, FORMATS)
     check_text("by", by, ORDERS)

@@ -15,9 +15,9 @@ from attn_zoo.records import RunRecord
 UNITS: Mapping[str, str] = {"time": "s", "FLOPs": "FLOPs", "memory": "bytes"}
 _GIVEN = "as requested"
 DISTURBED = 2.0
-"""Ratio of training time to steps at their median time, above which a run was paused or shared its processor."""
+"""Training time over (steps · median step time) above which a run was paused or shared its processor."""
 DISTURBANCE = 10.0
-"""Seconds that must be lost as well, because the first step of a short run takes long."""
+"""Least excess in seconds; a slow first step of a short run is no disturbance."""
 
 Point = tuple[float, float]
 """Cost until a validation, and the validation score."""
@@ -59,7 +59,7 @@ def _seconds(row: Row, record: RunRecord) -> list[float | None]:
 
 
 def was_disturbed(record: RunRecord) -> bool:
-    """Tell whether training took more than ``DISTURBED`` times its steps at their median time, and over ``DISTURBANCE`` seconds
+    """Tell whether training took over ``DISTURBED`` times (steps · median step time), and over ``DISTURBANCE`` seconds
     more: it was paused or shared its processor, so that its time does not measure the mechanism."""
     seconds, step = record.measured.get("train_seconds"), record.measured.get("step_seconds_median")
     if seconds is None or step is None or not record.curve:

@@ -12,11 +12,10 @@ A pair's p value is the larger one of two tests:
 
 - the tail probability of its difference, averaged over what is known of both rows' spreads (a partially Bayes p value; Ignatiadis
   and Sen 2025, "Empirical partially Bayes multiple testing and compound chi-square decisions", Annals of Statistics 53);
-- a t test with the variance pooled over the two rows and all rows that score like one of them at some seed, because the two may do
-  at other seeds what such rows do. Rows that begin to learn at some seeds only, or fall far at some, do not have normal noise: by
-  chance one of two such rows is high at all its seeds and the other low, and only rows like them reveal it. A row that scores like
-  the better one and elsewhere only better, or like the worse one and elsewhere only worse, is left out: if the two did what it
-  does, their difference would be larger.
+- a t test with the variance pooled over the two rows and all rows that score like one of them at some seed. Rows that begin to
+  learn at some seeds only, or fall far at some, do not have normal noise: by chance one of two such rows is high at all its seeds
+  and the other low, and only the spread of similar rows reveals it. Left out are rows that score like the better one at some seeds
+  and higher at the others, or like the worse one and lower at the others: their spread speaks for a larger difference.
 
 Differs from the sources: both spreads of a pair are unknown, and the second test is added.
 """

@@ -12,7 +12,8 @@ def with_fronts(rows: Sequence[Row], ranking: Ranking, higher_is_better: bool) -
     """Add to each row, controls included, the Pareto fronts it is on and the rows that dominate it.
 
     Fronts compare means. Dominance is stricter, so that noise does not cause it: no worse in the mean score and in every
-    comparable cost, and either lower in a cost or better in score beyond noise. A row with a failed seed does neither.
+    comparable cost, and either lower in a cost or better in score beyond noise. A row with a failed seed is on no front
+    and dominates none.
     """
     apart = {(c.better, c.worse) for c in ranking.comparisons if c.apart}
     whole = [row for row in rows if row.scores.test and not row.scores.failures]

@@ -81,7 +81,7 @@ class Recommendation:
         return [one for one in self.judged.get(attention, ()) if one.ability.name in deciding]
 
     def untried(self) -> tuple[Candidate, list[Ability]] | None:
-        """Cheaper candidate that lost at no deciding task and lacks the fewest judgements, with the tasks that lack one.
+        """Cheaper candidate that lost at no deciding task, and the tasks where it is undecided, the fewest of any.
 
         Ties go to the candidate that qualifies at most recorded tasks, then to the cheapest. None without a candidate.
         """

@@ -103,7 +103,8 @@ class Requirements:
             return _NEEDS[self.use]
         if self.task is not None and self.task not in recorded:
             read = "causally" if self.reads_past else "both ways"
-            raise ValueError(f"no records of task {self.task!r} read {read}, only of {', '.join(sorted(recorded)) or 'none'}")
+            only = ", ".join(sorted(recorded)) or "none"
+            raise ValueError(f"no records of task {self.task!r} read {read}, only of {only}; name one of these, or run the task")
         names = [self.task] if self.task else sorted(recorded)
         why = "it was asked for" if self.task else "every recorded task of the direction decides"
         return Need(title="Tasks", tasks={(name, self.reads_past): why for name in names}, small_state=self.decode, name="tasks")

@@ -21,7 +21,7 @@ from attn_zoo.rows import RowName
 
 @dataclass
 class LayerTimes(Timed, AttentionRows):
-    """Wall-clock time of the required layers with their projections, in interleaved rounds of one process each."""
+    """Wall-clock time of the required layers with their projections, interleaved, one process for each layer."""
 
     required: Requirements = field(default_factory=lambda: Requirements(1))
     repeat_seconds: float = option(0.05, "a timing repeats its step until this many seconds have passed")

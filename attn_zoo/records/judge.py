@@ -59,7 +59,7 @@ def _contradictions(record: RunRecord) -> Iterator[str]:
             yield f"its card names {what} {actual!r}, its spec {expected!r}"
     best = _best_on_curve(record)
     if best is not None and best != record.scores.get("valid"):
-        yield f"its best validation score is {record.scores.get('valid')}, but its curve's is {best}"
+        yield f"its best validation score is {record.scores.get('valid')}, but {best} on its curve"
 
 
 def _best_on_curve(record: RunRecord) -> float | None:

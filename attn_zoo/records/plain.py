@@ -75,8 +75,8 @@ def is_respelled(text: str, data: Any) -> bool:
 def matches_digest(text: str, digest: Any) -> bool:
     """Return whether a text in the layout of ``Store.add`` has this digest: then neither its content nor its spelling was edited.
 
-    False says nothing: the text may have another layout, or a string with a quotation mark, in which a space after ``":`` would
-    count as layout. Reading is faster, as the data need not be written again to compute their digest.
+    False means unknown: the text may have another layout, or a string with a quotation mark, in which a space after ``":`` would
+    count as layout. This check is faster than ``digest_of``, which writes the data again.
     """
     if '\\"' in text:
         return False

@@ -15,7 +15,7 @@ LARGEST = 2.0**64
 
 
 Fault = tuple[str, str]
-"""Path of a value below the one that was checked, and what is wrong with it."""
+"""Path from the checked value to the faulty one, and what is wrong there."""
 
 
 @dataclass(frozen=True, slots=True)

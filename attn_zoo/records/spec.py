@@ -172,6 +172,7 @@ class RunSpec:
 
         Raises:
             ValueError: a field is missing, or a value breaks its rule.
+            TypeError: a field is unknown.
         """
         required = ("attention", "task", "model", "budget")
         if not isinstance(data, Mapping) or any(name not in data for name in required):

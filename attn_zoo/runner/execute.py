@@ -114,7 +114,7 @@ def run(
     """Train, select weights on validation, test once, and return the record.
 
     ``spec`` must be resolved. A failed run gives a record as well, with its ``status`` and ``reason``. Only three cases give no
-    record: an interrupt from outside, a checkpoint of another network, and the loss of another process of the run.
+    record: an interrupt from outside, a checkpoint of another network, and the end of another process.
     All processes of a launcher call this function and get the same record, except for their own measurements.
 
     Args:
@@ -123,7 +123,7 @@ def run(
         kept: writer of weight files after chosen steps.
 
     Raises:
-        ValueError: the batch is smaller than the number of processes.
+        ValueError: the batch is smaller than the number of processes, or the launcher does not suit the run.
         CheckpointError: the checkpoint belongs to another network.
         LostProcessError: another process ended or cannot be reached.
     """

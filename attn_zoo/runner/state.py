@@ -72,7 +72,7 @@ class BatchSource(Iterator[Batch]):
         self._order, self._at = torch.randperm(len(self._examples), generator=self._generator), 0
 
     def state(self) -> tuple[dict[str, Tensor], int]:
-        """States of the generators (the shuffle's as it was before this epoch's shuffle), and position in the epoch."""
+        """States of the generators (that of the order before this epoch was shuffled), and position in the epoch."""
         return {"epoch": self._epoch, "chance": self._chance.get_state()}, self._at
 
     def restore(self, generators: Mapping[str, Tensor], at: int) -> None:

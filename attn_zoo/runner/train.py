@@ -88,7 +88,7 @@ def train(
     Raises:
         DivergedError: a loss is NaN or infinite.
         TimedOutError: the steps took longer than ``budget.max_seconds``.
-        ApartError: several processes train, and their buffers differ because they follow each process's own examples.
+        ApartError: several processes train, and their initial weights or later their buffers differ.
         ElsewhereError: the run failed in another process.
         LostProcessError: another process ended or cannot be reached.
     """
@@ -208,7 +208,7 @@ def require_time(training: Training, budget: Budget, steps: int) -> None:
     """Raise TimedOutError if ``budget.max_seconds`` have elapsed; the message names ``steps``, the planned number of steps."""
     if budget.max_seconds and training.state.spent >= 1:
         done = f"{training.step} of {steps} steps{_phase(training)}"
-        raise TimedOutError(f"training took more than {budget.max_seconds:g} s after {done}")
+        raise TimedOutError(f"training reached max_seconds={budget.max_seconds:g} at {done}")
 
 
 def _phase(training: Training) -> str:

@@ -74,7 +74,8 @@ def test_three_seeds_are_done_of_each_cell_and_both_arms_at_256_tokens():
     arms: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for spec in specs:
         arms[length_of(spec)][spec.model.short_convolution] += 1
-    assert arms[256][0] == arms[256][4] >= 3 * 10 and all(set(arms[n]) == {4} for n in (128, 512, 1024))
+    assert arms[256][4] >= 3 * 10 and arms[256][0] >= 3 * 9, "panel c is with the convolution alone"
+    assert all(set(arms[n]) == {4} for n in (128, 512, 1024))
 
 
 def test_what_is_typed_replaces_the_words_of_every_sweep():
@@ -114,19 +115,19 @@ def test_the_whole_figure_in_a_small_form_goes_on_and_is_reported(tmp_path, monk
     small += ["budget.evaluate_every=1", "model.dim=16", "model.heads=2", "task.train=64", "seed=1"]
     command = ["run", "-m", "experiment=linformer_figure3_cpu", *small, "report=false"]
     assert main(command) == 0
-    assert "36 runs, 0 of them recorded already" in capsys.readouterr().out
+    assert "33 runs, 0 of them recorded already" in capsys.readouterr().out
     assert main(command) == 0
-    assert "36 runs, 36 of them recorded already" in capsys.readouterr().out
+    assert "33 runs, 33 of them recorded already" in capsys.readouterr().out
     assert main(["analyze", "figure3", "--output", "out"]) == 0
     assert {path.name for path in Path("out").iterdir()} == {"figure3.md", "figure3.json", "figure3.png", "figure3.svg"}
     found = json.loads(Path("out/figure3.json").read_text(encoding="utf-8"))
     words = {arm: [claim["verdict"] for claim in claims] for arm, claims in grouped((c["arm"], c) for c in found["claims"]).items()}
     assert words == {
         "bare": ["cannot tell"] * 2 + ["not run"] * 4,
-        "bare, init=pooling, equalised": ["cannot tell"] * 4 + ["not run"] * 2,
+        "bare, init=pooling, equalised": ["cannot tell"] * 2 + ["not run"] * 4,
         "short convolution of 4": ["cannot tell"] * 2 + ["not run"] * 4,
         "short convolution of 4, init=pooling, equalised": ["cannot tell"] * 5 + ["holds"],
     }, "one seed judges counted FLOPs alone, and the usual start has two cells"
     cells = found["cells"]
     recorded = {json.loads(path.read_text(encoding="utf-8"))["run_id"] for path in Path("linformer_figure3").glob("*.json")}
-    assert {cell["run_ids"]["1"] for cell in cells} == recorded and len(cells) == 36
+    assert {cell["run_ids"]["1"] for cell in cells} == recorded and len(cells) == 33

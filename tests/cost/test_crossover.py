@@ -157,7 +157,7 @@ def stopped(left: float, *steps: float) -> list[str]:
 
 def test_the_slowest_are_stopped_first():
     whys = stopped(12 * 3.5, 1.0, 4.0, 2.0)
-    assert whys == ["", "no time left: a step takes about 4 s, what is needed 84 s, of 42 s", ""]
+    assert whys == ["", "no time left: a step takes about 4 s; 84 s needed, 42 s left", ""]
     assert stopped(12 * 3.0, 1.0, 2.0) == ["", ""]
     assert all(stopped(-1.0, 1.0, 2.0))
 
@@ -181,7 +181,7 @@ def test_growth_is_of_a_sequence_whatever_the_batches():
 def test_materialised_softmax_is_refused_by_arithmetic_where_it_cannot_fit(monkeypatch):
     monkeypatch.setattr(timed, "device_memory", lambda device: 2 * 2 * 16**2 * 4 - 1)
     cell = next(cell for cell in grid_of().groups()[1] if cell.role == "materialised")
-    assert grid_of().refusal(cell) == "OOM: by arithmetic at least 4096 bytes, of 4095"
+    assert grid_of().refusal(cell) == "OOM: at least 4096 bytes needed by arithmetic, 4095 there"
 
 
 @pytest.mark.process

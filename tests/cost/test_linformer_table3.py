@@ -137,7 +137,7 @@ def test_what_cannot_fit_by_arithmetic_is_not_tried(monkeypatch):
     monkeypatch.setattr("attn_zoo.cost.timed.device_memory", lambda device: 3 * 4 * 64 * 64 * 4 - 1)
     found, _ = scripted(monkeypatch, tokens=64)
     failures = {(cell.role, cell.kind): figures.failures.get("seconds") for cell, figures in found.cells.items()}
-    assert failures["materialised", "training"] == "OOM: by arithmetic at least 196608 bytes, of 196607"
+    assert failures["materialised", "training"] == "OOM: at least 196608 bytes needed by arithmetic, 196607 there"
     assert [at for at, why in failures.items() if why] == [("materialised", "training")]
 
 

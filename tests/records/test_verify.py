@@ -79,7 +79,7 @@ def test_a_truncated_record_is_named(tmp_path, cut):
         (lambda d: d["task_card"].update(version="2"), "edited", "does not follow from its spec"),
         (lambda d: d["task_card"].update(name="listops"), "edited", "card names task 'listops', its spec 'digits'"),
         (lambda d: d["attention_card"].update(name="performer"), "edited", "card names attention 'performer'"),
-        (lambda d: d["scores"].update(valid=0.99), "edited", "validation score is 0.99, but its curve's is 0.81"),
+        (lambda d: d["scores"].update(valid=0.99), "edited", "validation score is 0.99, but 0.81 on its curve"),
         (lambda d: d["data"]["test"].update(digest="other"), "data differ", "the test split of digits"),
     ],
 )

@@ -202,8 +202,8 @@ def test_time_is_told_apart_and_a_limit_counts_both(monkeypatch):
     assert (timed.measured["pretrain_seconds"], timed.measured["train_seconds"]) == (7.0, 6.0)
     early, late = (run(spec(budget={"max_seconds": limit}), Quiet()) for limit in (5.5, 9.5))
     assert early.status == late.status == "timed_out"
-    assert early.reason == "training took more than 5.5 s after 6 of 7 steps of pretraining"
-    assert late.reason == "training took more than 9.5 s after 4 of 8 steps"
+    assert early.reason == "training reached max_seconds=5.5 at 6 of 7 steps of pretraining"
+    assert late.reason == "training reached max_seconds=9.5 at 4 of 8 steps"
     assert early.measured == {"pretrain_seconds": 6.0}
 
 

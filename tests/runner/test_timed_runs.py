@@ -46,7 +46,7 @@ def test_training_ends_as_done_after_the_step_in_which_its_time_is_over():
 def test_steps_are_the_most_that_are_done_and_max_seconds_stays_a_failure():
     assert steps(run(spec(steps=5), Quiet())) == [4, 5]
     late = run(spec(seconds=0.0, max_seconds=5.5), Quiet())
-    assert (late.status, late.reason) == ("timed_out", "training took more than 5.5 s after 7 of 1000 steps")
+    assert (late.status, late.reason) == ("timed_out", "training reached max_seconds=5.5 at 7 of 1000 steps")
 
 
 def rates(monkeypatch, asked: RunSpec) -> list[float]:

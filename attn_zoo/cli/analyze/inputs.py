@@ -28,7 +28,7 @@ def add_model_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
     parser.add_argument("--text", type=Path, help="file or folder of text: .txt, .md, .rst or .jsonl, also packed as .xz or .gz")
     parser.add_argument("--images", type=Path, help="folder of images for timm/NAME (default: scikit-learn's photographs)")
     parser.add_argument("--sentences", type=int, default=sentences, help=f"sequences to average over (default: {sentences})")
-    parser.add_argument("--weights", default="auto", choices=WEIGHTS, help="auto downloads none, pretrained may (default: auto)")
+    parser.add_argument("--weights", default="auto", choices=WEIGHTS, help="only pretrained downloads weights (default: auto)")
 
 
 def add_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:

@@ -29,7 +29,7 @@ QUANTITIES = ("flops", "backward_flops", "parameters", "activation_bytes", "stat
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Five costs of one example in float32, as ``Cost`` defines them. None is unknown; ``state_bytes`` also without a state."""
+    """Five costs of one example in float32, as in ``Cost``. None if unknown; ``state_bytes`` is None also without a state."""
 
     flops: int | None = None
     backward_flops: int | None = None

@@ -115,7 +115,7 @@ class Passes:
 
 @dataclass
 class AATest(Grid):
-    """A/A test of timings: the same layer twice must tie, and a tenth more be found, in 95 of 100 repeats.
+    """A/A test of timings: the same layer must tie, and a tenth more work must lose, in 95 of 100 repeats.
 
     Ends with status 1 otherwise.
     """
@@ -128,7 +128,7 @@ class AATest(Grid):
     rounds: int = option(ROUNDS, "interleaved rounds of a comparison")
     steps: int = option(3, "timed steps of a visit, of which the fastest counts")
     fresh_every: int = option(10, "repeats after which the processes are started anew")
-    smallest_difference: float = option(0.02, "a difference that is not surely larger is a tie")
+    smallest_difference: float = option(0.02, "share beyond which a difference is no tie")
     time_limit: float = option(60.0, "seconds that one visit may take")
     seed: int = option(1, "seed of the order within the rounds")
 

@@ -133,10 +133,10 @@ class StepCost(Timed, AttentionRows):
     # Null until the level is known.
     dim: int | None = option(None, "width (256; model: of the task's level)")  # type: ignore[assignment]  # None: by level or device
     heads: int | None = option(None, "heads (4; model: of the task's level)")  # type: ignore[assignment]  # None: by level or device
-    mlp_ratio: float | None = option(None, "of block and model (2; model: of the task's level)")
+    mlp_ratio: float | None = option(None, "MLP width over dim (2; model: of the task's level)")
     depth: int | None = option(None, "blocks of a model (of the task's level)")
-    task: str | None = option(None, "whose model, of sequences (listops)")
-    task_level: str | None = option(None, "of the sizes that the task proposes (the first)")
+    task: str | None = option(None, "task on sequences (listops)")
+    task_level: str | None = option(None, "level of the task that sets the sizes (first)")
     memory_gib: float = option(16.0, "budget within which the largest batch is sought")
     batch_seconds: float = option(5.0, "no larger batch is tried where a step would take longer")
 

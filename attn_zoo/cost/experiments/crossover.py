@@ -34,7 +34,7 @@ class Crossover(Timed, AttentionRows):
     energy_seconds: float = option(0.5, "seconds that an energy window covers, where there is a meter")
     seconds: float | None = option(540.0, "seconds of the whole measurement")
     time_limit: float = option(60.0, "seconds that one request to a layer's process may take")
-    plot: str | None = option(None, "also draw them into this file, .svg or .png (extra: plots)")
+    plot: str | None = option(None, "also draw the crossovers, to an .svg or .png (extra: plots)")
 
     device_defaults: ClassVar = {
         "cpu": {"lengths": [2**power for power in range(8, 15)], "precision": "fp32"},

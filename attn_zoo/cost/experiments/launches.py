@@ -42,7 +42,7 @@ class OperatorCount(TorchDispatchMode):
 class Launches(Grid):
     """Kernels that plain PyTorch forms (eager) launch on a GPU at three lengths, counted on shapes."""
 
-    attentions: list[str] = option([], "NAME of each; all where there is none")
+    attentions: list[str] = option([], "names of attentions; all if empty")
 
     def __post_init__(self) -> None:
         super().__post_init__()

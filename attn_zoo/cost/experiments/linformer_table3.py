@@ -199,7 +199,10 @@ class LinformerTable3(Timed):
         super().__post_init__()
         assert self.lengths and self.projected_lengths
         if not pairs(self.lengths, self.projected_lengths):
-            raise ValueError("no projected length is below any of the lengths, so there is nothing to compare")
+            raise ValueError(
+                f"nothing to compare: no projected length is below any of the lengths; got "
+                f"projected_lengths={self.projected_lengths} and lengths={self.lengths}"
+            )
         with torch.device("meta"):
             for cell in (cell for cells in self.groups() for cell in cells):
                 self.rig(cell).build(cell.length)

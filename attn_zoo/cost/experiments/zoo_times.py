@@ -45,7 +45,7 @@ class Benches:
 class ZooTimes(Timed):
     """Times of every mechanism alone, as ``auto`` runs it here, beside PyTorch's fused softmax in the same rounds."""
 
-    attentions: list[str] = option([], "NAME of each; all where there is none")
+    attentions: list[str] = option([], "names of attentions; all if empty")
     lengths: list[int] = option([1024, 4096, 16384, 65536], "lengths")
     tokens: int = option(65536, "tokens of a step, a batch of max(1, tokens // n) sequences")
     dim: int = option(512, "width of all heads together")

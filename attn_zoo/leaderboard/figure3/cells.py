@@ -75,7 +75,7 @@ class Runs:
         return estimate(list(self.scores(part).values()))
 
     def against(self, other: Runs, part: str = TEST) -> Estimate | None:
-        """Natural logarithm of the ratio of perplexities to ``other``'s, paired by seed; None without a common seed."""
+        """Natural logarithm of perplexity over that of ``other``, paired by seed; None without a common seed."""
         ours, theirs = ({seed: math.log(score) for seed, score in runs.scores(part).items()} for runs in (self, other))
         return paired(ours, theirs)
 

@@ -85,9 +85,9 @@ def names(tables: Sequence[Table]) -> list[str]:
 def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement:
     """Judge ``attention`` at ``ability`` from the records, by 95 % intervals paired by seed, each for its pair of rows alone.
 
-    ``better``: the interval of the gain over softmax lies above 0. ``as good``: above ``-accept``. ``worse``: below 0.
-    ``no better``: not beyond the best control, and either worse than softmax or softmax is not beyond that control itself.
-    ``above controls``: softmax itself, better than the best control. ``unclear``: none of these.
+    Above the best control: ``better`` if the interval of the gain over softmax is above 0 and its mean at least a point or 1 %;
+    ``as good`` if above ``-accept``; ``worse`` if below 0; ``above controls`` for softmax. Not above it: ``no better`` if worse
+    than softmax, or if softmax is not above it either. Else ``unclear``.
 
     Args:
         accept: loss, in the ability's unit, that does not count.

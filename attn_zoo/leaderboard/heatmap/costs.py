@@ -54,8 +54,8 @@ def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
 
 
 def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
-    """FLOPs as multiples of softmax's: of the mechanisms alone at 4,096 tokens, where records count them; else of the network, on
-    the task where most rows have them, the longest of several; none where no record of softmax has them."""
+    """FLOPs relative to softmax: of mechanisms alone at 4,096 tokens if records count them, else of the network on the task with
+    most counts (the longest of several). Empty if no record of softmax has a count."""
     alone: dict[str, float] = {}
     for table in tables:
         rows = shown_rows(table)

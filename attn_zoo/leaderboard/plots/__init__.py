@@ -59,7 +59,7 @@ def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ())
     wanted = [*overalls(heat_map(tables, columns)), *tradeoffs(tables, layers)]
     wanted += [picture for number in range(len(tables)) for picture in pictures(tables, number)]
     if not wanted:
-        raise ValueError("no plots: none of the records holds a score with its cost, or a learning curve")
+        raise ValueError("no plots: no record holds a score with a cost, or a learning curve; record a run first")
     folder.mkdir(parents=True, exist_ok=True)
     style = style_of(tables)
     return [path for picture in wanted for path in write(picture, style, folder)]
