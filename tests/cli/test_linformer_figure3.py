@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from committed import records_in
 
 from attn_zoo.analysis.text import default_text
 from attn_zoo.attention.low_rank._projections import Sharing
@@ -17,6 +18,7 @@ from attn_zoo.cli.plan import plan
 from attn_zoo.cli.tune import plan_searches, read_request
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.grouping import grouped
+from attn_zoo.leaderboard.figure3.cells import USUAL_START
 from attn_zoo.records import RunSpec
 
 
@@ -95,6 +97,23 @@ def test_rates_are_chosen_by_trials_of_the_same_setting_at_half_of_the_steps():
         spec for spec in cells("linformer_figure3_cpu") if spec.attention == "softmax" and spec.task_options["length"] == 128
     )
     assert (base.task_options, base.model, 2 * base.budget.steps) == (like.task_options, like.model, like.budget.steps)
+
+
+def searched(spec: RunSpec) -> tuple[object, ...]:
+    """Setting for which a learning rate is chosen."""
+    start = {name: spec.options.get(name, usual) for name, usual in USUAL_START.items()} if spec.attention == "linformer" else {}
+    values = tuple(getattr(value, "value", value) for value in start.values())
+    return spec.attention, spec.model.short_convolution, length_of(spec), *values
+
+
+def test_rates_of_attention_are_those_that_the_committed_trials_chose():
+    best: dict[object, float] = {}
+    for record in sorted(records_in("linformer_figure3_rates"), key=lambda record: record.scores["valid"]):
+        if record.is_trial and record.spec.task_options["files"] == "python":
+            best.setdefault(searched(record.spec), record.spec.budget.learning_rate)
+    rates = {searched(spec): spec.budget.learning_rate for spec in planned("experiment=linformer_figure3_cpu")}
+    found = {setting: rate for setting, rate in rates.items() if setting in best and setting[0] in ("softmax", "linformer")}
+    assert found == {setting: best[setting] for setting in found} and len(found) == 10
 
 
 def test_a_sweep_of_an_experiment_names_settings_of_a_run():
