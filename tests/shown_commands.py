@@ -157,9 +157,9 @@ def _small(words: list[str]) -> list[str]:
         length = "32" if "model=small-bert" in words else TRANSPLANT["length"]
         return _with(kept, {**TRANSPLANT, "length": length, "seed": "1"})
     if name == "compare":  # whose runs are recorded there, as they train for a minute
-        return ["compare", "performer", "--records", "runs"]
-    if name == "check":
-        return [*words, "--defaults"]
+        return ["compare", "uniform", "--records", "runs"]
+    if name == "check":  # uniform is proved in a third of the time
+        return ["uniform" if word == "performer" else word for word in words] + ["--defaults"]
     if words[:2] == ["records", "rerun"]:
         return [*words, "--cells", "1", "--records", "small"]
     return words
