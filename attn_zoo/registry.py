@@ -226,7 +226,12 @@ def build_task(name: str, **options: Any) -> Task:
 
 
 def make_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
-    """Create an instance of the options dataclass ``kind``; an unknown field is refused by name."""
+    """Create an instance of the options dataclass ``kind``.
+
+    Raises:
+        UnknownNameError: no such option of ``owner``.
+        ValueError: an option has the wrong type or breaks its rule.
+    """
     known = [f.name for f in fields(kind)]
     for name in given:
         if name not in known:

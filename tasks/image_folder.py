@@ -46,7 +46,7 @@ class Options:
     patch: int = 16
     """Side of a patch in pixels."""
     valid: float = 0.02
-    """Share of the training images for validation, in the proportions of the classes; unused if the folder has a valid split."""
+    """Share of the training images for validation, in the proportions of the classes; unused if valid and test have folders."""
     augment: Augment = Augment.none
     """Augmentation of training images: none, crop, crop_flip or timm."""
     root: str = ""

@@ -145,11 +145,11 @@ class Mqar(SyntheticTask):
     useless. A model that only finds the set of values has an accuracy of 1 / ``pairs``.
 
     Source: Arora et al. 2023, Section 3 and appendix; lengths 64 to 512 with 4 to 64 pairs, 8,192 tokens.
-    Differs: theirs is causal; here that is an option, on at the levels ``cpu`` and ``lra``, so that mechanisms without a causal
-        form can be tested as well. (A bidirectional model takes many times longer to learn which neighbour of a key is its
-        value.) Theirs draws the gaps pair by pair, so that the first pairs tend to be queried first and the position of a query
-        is informative; here the same gaps are assigned to the pairs in random order, and it is not. Filler tokens are never keys
-        or values here; theirs are one blank, or any token, keys included. Classes are the values; theirs are all tokens. The
+    Differs: theirs is causal; here that is an option, on at ``cpu``, ``lra`` and ``profile_decoder``, so that mechanisms without a
+        causal form can be tested as well. (A bidirectional model takes many times longer to learn which neighbour of a key is its
+        value.) Theirs draws the gaps pair by pair, so that the first pairs tend to be queried first and the position of a query is
+        informative; here the same gaps are assigned to the pairs in random order, and it is not. Filler tokens are never keys or
+        values here; theirs are one blank, or any token, keys included. Classes are the values; theirs are all tokens. The
         vocabulary is smaller by default, because large ones take more steps. A validation split is drawn; theirs reports the best
         of four learning rates.
     """

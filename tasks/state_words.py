@@ -53,8 +53,8 @@ class Options(SyntheticOptions):
         self.group = choice("state_words.group", self.group, Group)
         if self.swaps and self.group is Group.parity:
             raise ValueError(
-                "state_words.swaps leaves out the elements of s3 and s5 that are no transpositions, and parity has none; got "
-                "swaps=True with parity"
+                "state_words.swaps leaves out the elements of s3 and s5 that move more than two things, and parity has none; got "
+                "swaps=True with parity; set swaps=false"
             )
         require_range("state_words.length", self.length, 2, 16_384, "counts elements")
         meaning = f"counts elements, at least as many as length={self.length},"

@@ -76,8 +76,8 @@ def every_position_counts_at_every_size(subject: Subject) -> None:
     """At every drawn length from 63 on, each position of each input and stream gets a gradient in at least one of several random
     draws.
 
-    In a causal geometry only values need one, up to three quarters of the length: a query may see a single key, and late keys are
-    seen by few queries.
+    In a causal geometry only values need one, from the second position to three quarters of the length: a query may see a single
+    key, and late keys are seen by few queries.
     """
     for geometry in subject.sized(shortest=min(BORDERS)):
         module = subject.build(geometry)

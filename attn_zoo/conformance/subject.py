@@ -18,7 +18,7 @@ from attn_zoo.contract import FLA_DTYPE, Attention, AttentionCard, Geometry, Uns
 from attn_zoo.registry import attention_options
 
 Scope = Literal["card", "variant", "implementation", "twin"]
-"""Scope of a check: once per card, per option set, per implementation in each option set, or per implementation but eager."""
+"""Scope of a check: it runs once for a card, for each option set, for each implementation of these, or for those but eager."""
 
 LENGTHS = (33, 65, 129, 257, 513, 1025)
 """Odd lengths, which blocks do not divide; a check runs at the first one that the options allow."""

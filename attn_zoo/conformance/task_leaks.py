@@ -63,7 +63,8 @@ def _require_uncorrelated(split: str, labels: Tensor) -> float:
 @task_check
 def no_shortcut_tells_the_label(task: Task) -> str:
     """Neither the token at one position nor the length tells an example's label, nor a token the label of its own position: guesses
-    by the most frequent class beside it in train are right for less than 99 % of test. Else no attention is needed."""
+    by the most frequent class beside it in train are right for less than 99 % of test, or wrong more than a tenth as often as the
+    most frequent class alone. Else no attention is needed."""
     spec = task.spec
     if isinstance(spec.inputs, Patches | Frames) or spec.problem != "classification":
         raise NotApplicable("inputs are no tokens, or labels are no classes")

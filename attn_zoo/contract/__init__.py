@@ -1,4 +1,4 @@
-"""Interfaces of attentions, tasks and their cards. Imports only ``checks``, ``precision`` and ``shapes`` of the rest of the zoo."""
+"""Interfaces of attentions, tasks and their cards. Of the rest it imports ``checks``, ``grouping``, ``precision``, ``shapes``."""
 
 from attn_zoo.contract.attention import Attention, OptionsT, check_floating
 from attn_zoo.contract.attention_card import AttentionCard, choose_implementation

@@ -65,6 +65,8 @@ class Attention(nn.Module, Generic[OptionsT]):
         implementation: a name on the card, or ``definition`` where the class defines it.
 
     Raises:
+        ValueError: an option is outside its bound.
+        UnknownNameError: the card does not offer the implementation.
         UnsupportedError: the geometry or implementation needs what the card does not claim.
     """
 
@@ -83,7 +85,10 @@ class Attention(nn.Module, Generic[OptionsT]):
         if geometry.causal and not card.can.causal:
             raise UnsupportedError(f"{card.name} has no causal form; build it with causal=False or choose a causal attention")
         if geometry.queries != geometry.keys and not card.can.cross:
-            raise UnsupportedError(f"{card.name} needs as many queries as keys, got {geometry.queries} and {geometry.keys}")
+            raise UnsupportedError(
+                f"{card.name} needs as many queries as keys, got {geometry.queries} and {geometry.keys}; build it with equal "
+                "lengths, or choose an attention that claims cross"
+            )
         check_bounds(card.name, options)
         self.geometry = geometry
         self.options = options
@@ -337,7 +342,9 @@ class Attention(nn.Module, Generic[OptionsT]):
                     f"got {name} {tensor.dtype} on {tensor.device}, value {value.dtype} on {value.device}"
                 )
             if tensor.shape[0] != value.shape[0]:
-                raise ValueError(f"{card.name}: {name} has batch {tensor.shape[0]}, value has batch {value.shape[0]}")
+                raise ValueError(
+                    f"{card.name}: query, key and value must have one batch; got {name} {tensor.shape[0]}, value {value.shape[0]}"
+                )
         keys = value.shape[2]
         if key is not None and key.shape[2] != keys:
             raise ValueError(f"{card.name}: key and value must have the same length, got {key.shape[2]} and {keys}")
@@ -363,7 +370,11 @@ class Attention(nn.Module, Generic[OptionsT]):
         return queries
 
     def check_device(self, value: Tensor) -> None:
-        """Refuse tensors that the implementation cannot run on; where ``auto`` chose it, choose again for their device."""
+        """Refuse tensors that the implementation cannot run on; where ``auto`` chose it, choose again for their device.
+
+        Raises:
+            UnsupportedError: the caller named the implementation, and it does not run there.
+        """
         device, dtype = value.device, autocast_dtype(value)
         reason = unavailable(self.implementation, device, dtype)
         if self.chosen_for is not None and (reason or device.type not in (self.chosen_for, "meta")):

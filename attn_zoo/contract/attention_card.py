@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attn_zoo.contract.claims import Capabilities, Cost, Geometry, Stream
-from attn_zoo.contract.errors import UnknownNameError
+from attn_zoo.contract.errors import UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
 from attn_zoo.contract.implementations import auto_may_take, auto_order
 
@@ -71,9 +71,12 @@ def choose_implementation(
         dtype: dtype of the matrix products; None is torch's default.
 
     Raises:
+        UnsupportedError: ``eager`` refuses the geometry or options.
         UnknownNameError: the card offers none that runs there.
     """
     for name in auto_order(device):
         if name in card.implementations and auto_may_take(name, device, dtype) and not card.build.refuses(name, geometry, options):
             return name
+    if reason := card.build.refuses("eager", geometry, options):
+        raise UnsupportedError(reason)
     raise UnknownNameError(f"implementation of {card.name} that runs on {device.type}", "auto", card.implementations)

@@ -25,7 +25,7 @@ _PACKAGES = {"fla": "'fla-core' (extra gpu)"}
 
 
 def auto_order(device: torch.device) -> tuple[str, ...]:
-    """Order of ``auto``, which takes the first that card and options allow and the device runs, never in Triton's interpreter."""
+    """Implementations that ``auto`` tries on a type of device, in this order; never those that need Triton's interpreter there."""
     return _AUTO_ORDERS.get(device.type, ("sdpa", "eager"))
 
 

@@ -44,7 +44,7 @@ def odd(counted: str, least: int = 1, advice: str = "") -> Bound:
 
 COUNT = at_least(1)
 RATE = Bound(lambda rate: 0 <= rate < 1, "is the share of weights set to zero, so it lies in [0, 1)")
-REDRAW = Bound(lambda calls: calls >= 0, "counts training calls, 0 for never")
+REDRAW = Bound(lambda calls: calls >= 0, "counts training calls, so it is at least 1, or 0 for never")
 WINDOW = replace(
     odd("the keys seen, the position itself included"),
     advice=lambda window: f"write {max(1, window + 1)} for {max(0, window // 2)} on either side",

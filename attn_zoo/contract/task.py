@@ -171,8 +171,8 @@ class Examples(ABC):
 class Level:
     """Experiment size that a task proposes: options of the task, and fields of the model and of the training budget.
 
-    The zoo's own tasks offer ``smoke`` (seconds: does it run), ``quick`` (minutes for a whole table), ``cpu`` (an hour for a
-    table of five on two cores) and ``lra`` (model sizes and steps as published, for a GPU).
+    The zoo's own tasks offer ``smoke`` (seconds: does it run), ``cpu`` (an hour for a table of five on two cores) and ``lra``
+    (sizes and steps as published, for a GPU), some also ``quick``, ``profile_encoder``, ``profile_decoder`` or ``curves``.
     """
 
     model: Mapping[str, Any]
@@ -272,8 +272,8 @@ class Task(ABC):
 
         Raises:
             ValueError: no such split.
-            FileNotFoundError: data that cannot be generated is missing; the message says what to put where.
-            ValueError: a file of the data is damaged, or not what its name says; the message says which.
+            MissingDataError: data that cannot be generated are missing; the message says what to put where.
+            DamagedDataError: a file is damaged, or not what its name says; the message names it.
         """
 
     @property

@@ -38,7 +38,10 @@ def fetch_rows(
         items = [{field: row[column] for column, field in fields.items()} for row in table]
         expected = (rows or {}).get(split)
         if expected is not None and len(items) != expected:
-            raise ValueError(f"{name}, split {split} came with {len(items)} rows where {expected} were published; nothing was kept")
+            raise ValueError(
+                f"{name}, split {split} came with {len(items)} rows where {expected} were published; {path} was not written; fetch "
+                "the data again, or put the published files into the data folder"
+            )
         write_jsonl(path, items)
 
 

@@ -65,7 +65,9 @@ def read_image_folder(folder: Path, classes: int) -> dict[str, ImageFiles]:
     parts = {part: _list(path) for part, path in find_image_folder(folder).items()}
     names = sorted(parts["train"])
     if len(names) != classes:
-        raise DamagedDataError(f"{folder / 'train'} holds {len(names)} folders of classes, {classes} are expected")
+        raise DamagedDataError(
+            f"{folder / 'train'} holds {len(names)} folders of classes, {classes} are expected; set task.classes={len(names)}"
+        )
     for part, found in parts.items():
         differing = sorted(set(names) ^ set(found))
         if differing:

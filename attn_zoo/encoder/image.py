@@ -27,7 +27,7 @@ class ImageClassifier(nn.Module):
             ``implementation`` are as in ``RowName``.
 
     Raises:
-        ValueError: a hybrid has more layers in its turn than there are blocks with separate weights.
+        ValueError: the pattern of a hybrid is longer than there are blocks with separate weights.
         UnsupportedError: ``backbone`` is no VisionTransformer of timm, or its attention cannot be replaced.
     """
 

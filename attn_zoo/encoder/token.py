@@ -67,7 +67,7 @@ class TokenEncoder(nn.Module):
             turn; ``options`` and ``implementation`` are as in ``RowName``.
 
     Raises:
-        ValueError: ``reuse_keys`` without ``shared_weights``, ``positions`` is neither, or a hybrid has more layers in its turn
+        ValueError: ``reuse_keys`` without ``shared_weights``, ``positions`` is neither, or the pattern of a hybrid is longer
             than there are layers with separate weights.
         UnsupportedError: ``reuse_keys`` with an attention that computes queries and keys by one projection.
     """

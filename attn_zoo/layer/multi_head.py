@@ -51,7 +51,8 @@ class MultiHeadAttention(Projections):
         **options: hyperparameters of the mechanism, fields of ``card(attention).options``.
 
     Raises:
-        ValueError: ``dim`` is not divisible by ``heads``, or a rate or order is unknown.
+        ValueError: a size, rate, order or option breaks its rule, ``dim`` is not divisible by ``heads``, or ``fused`` is set with a
+            context.
         UnknownNameError: no such attention, implementation or option.
         UnsupportedError: the mechanism does not claim what is requested, or a short convolution is requested with a context.
     """

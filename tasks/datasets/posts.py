@@ -89,7 +89,7 @@ def _download(root: Path) -> None:
                 for text, label, name in zip(bunch.data, bunch.target, bunch.filenames, strict=True)
             ]
             if len(posts) != count:
-                raise ValueError(f"20 Newsgroups, {part} came with {len(posts)} posts, not {count}; nothing was kept")
+                raise ValueError(f"20 Newsgroups, {part} came with {len(posts)} posts, not {count}; fetch it again")
             write_jsonl(root / f"20news/{part}.jsonl", posts)
 
 

@@ -26,8 +26,8 @@ class Options:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """FLOPs of matrix products: none, since outputs are sums of scaled values. No parameters.
 
-    State: the current value and past values that later positions link to: at most all past values, and at most ``links - 1`` for
-    each later position. Both bounds are equal when 1 / ``links`` of the positions are left.
+    State: the current value, and the past values that later positions link to. After t of n positions these are at most t, and at
+    most (``links`` - 1) (n - t); both bounds are equal at n - t = n / ``links``, where the state is largest.
     """
     held = geometry.keys - math.ceil(geometry.keys / options.links) + 1
     state = FLOAT * held * geometry.inner_dim if geometry.causal else None

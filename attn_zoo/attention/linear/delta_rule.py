@@ -67,8 +67,8 @@ class DeltaRule(NormalisedMemory[Options]):
     """A memory of fixed size, in which a token replaces the value stored at its key instead of adding to it.
 
     Paper: Yang et al. 2024, Section 3 (the WY form by chunks, queries and keys); the rule is Schlag et al.'s, 2021.
+        Grazzi et al. 2024, arXiv:2411.12537, Section 4, for β in (0, 2).
     Symbols: S → MemoryState.summed (transposed), β → the stream strength, W and U → w and u.
-        β in (0, 2): Grazzi et al. 2024, arXiv:2411.12537, Section 4.
     Differs: β is σ(s / √d), where s is the sum of the stream over the channels of a head; s / √d equals one row of a
         projection like the paper's. Queries are not divided by √d, which the norm would undo. SiLU and unit length are
         applied here, to queries and keys, and the paper's short convolutions are left out. The norm has no

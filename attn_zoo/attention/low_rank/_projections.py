@@ -76,12 +76,14 @@ class LowRankOptions:
         if max(map(len, layers)) > 1 and self.sharing is not Sharing.none:
             raise ValueError(f"{given} gives heads different lengths, which needs sharing=none; got sharing={self.sharing.value}")
         if len(layers) > 1 and self.sharing is Sharing.layerwise:
-            raise ValueError(f"{given} gives layers different lengths, but sharing=layerwise has one projection for all layers")
+            raise ValueError(
+                f"{given} gives layers different lengths, but sharing=layerwise has one projection for all layers; "
+                "choose another sharing, or one length"
+            )
 
     def layers(self) -> list[list[int]]:
         """Projected lengths: a list for each layer, or one for all, with an entry for each head, or one for all."""
-        name = "projected_lengths" if self.projected_lengths else "projected_length"
-        return read_by_layer(name, getattr(self, name))
+        return read_by_layer("projected_lengths", self.projected_lengths) if self.projected_lengths else [[self.projected_length]]
 
     def matrices(self, heads: int) -> tuple[int, int]:
         """Number of roles (2 where F differs from E, else 1), and number of matrices for ``heads`` heads."""
@@ -193,7 +195,7 @@ class LowRankAttention(LengthMappedAttention[L]):
         if k >= keys and not self.options.allow_full_rank:
             raise UnsupportedError(
                 f"{self.card.name}.projected_length={k} is not below the {keys} keys, so it would cost more than softmax "
-                f"attention; choose at most {keys - 1} or use attention=softmax"
+                f"attention; choose at most {keys - 1}, use attention=softmax, or set allow_full_rank=true"
             )
 
     @classmethod

@@ -32,7 +32,7 @@ class Options(DropoutOptions):
 
 
 def block_size(keys: int, options: Options) -> int:
-    """Size of a block c, at most the length of the sequence and above k, so that projections compress."""
+    """Size of a block c: at most the length of the sequence, but always above k, so that projections compress."""
     wished = min(options.block_scale * math.sqrt(keys * options.projected_length), keys)
     return max(options.projected_length + 1, round(wished))
 

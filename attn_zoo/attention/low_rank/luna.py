@@ -84,9 +84,9 @@ class Luna(Attention[Options]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Refuse dropout in the causal form, whose weights are recomputed in the backward pass with other random numbers."""
+        """Refuse dropout in the causal form, whose tiles recompute weights in the backward pass, with other random numbers."""
         if geometry.causal and options.dropout > 0:
-            return "luna.dropout needs causal=False: the causal form keeps no weights to drop; use the layer's output_dropout"
+            return "luna.dropout needs causal=False: tiles of the causal form recompute weights; use the layer's output_dropout"
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:

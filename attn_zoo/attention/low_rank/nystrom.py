@@ -36,7 +36,10 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of Q K̃ᵀ, Q̃ Kᵀ and both weighted sums (n m d each), Q̃ K̃ᵀ, A⁺ times m values, four m × m products per iteration."""
+    """FLOPs of Q K̃ᵀ, Q̃ Kᵀ and both weighted sums (n m d each), Q̃ K̃ᵀ, A⁺ times m values, four m × m products per iteration.
+
+    A convolution adds a multiply-add per tap, position and channel.
+    """
     n, h, d, m = geometry.keys, geometry.heads, geometry.head_dim, min(options.landmarks, geometry.keys)
     products = h * (8 * n * m * d + 4 * m * m * d + 8 * options.iterations * m**3)
     convolved = 2 * h * options.convolution * n * d

@@ -43,7 +43,8 @@ def mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
 class Pattern:
     """Visible blocks of a block: all up to ``window`` away, ``first`` and ``last`` global ones at both ends, and ``random`` ones.
 
-    Global blocks see all blocks. Causal: positions see the past part of these; ``last`` is 0, draws do not depend on the length.
+    Global blocks see all blocks. Causal: of these blocks a position sees only what is no later than itself, ``last`` is 0, and
+    draws do not depend on the length.
     """
 
     block: int

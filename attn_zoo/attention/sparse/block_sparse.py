@@ -47,7 +47,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     "block_sparse",
     title="Block-sparse",
     paper="Child et al. 2019, arXiv:1904.10509",
-    equation="Eq. 2 and 3, S being whole blocks (Section 5.4)",
+    equation="Eq. 2 and 3, S being whole blocks (Section 5.5)",
     options=Options,
     can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
     time="n b d",

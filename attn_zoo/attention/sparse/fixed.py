@@ -76,7 +76,7 @@ class Fixed(PairwiseAttention[Options]):
 
     Paper: Child et al. 2019, Section 4.3, fixed pattern: A⁽¹⁾ is the query's own block, A⁽²⁾ the summaries.
     Symbols: l → stride, c → summary, t → stride - summary.
-    Differs: every head sees the union of both parts in one softmax (the paper's merged head, Section 4.2), each key once;
+    Differs: every head sees the union of both parts in one softmax (the paper's merged head, Section 5.1), each key once;
         without causality the summaries of later blocks are seen as well; all heads have the same summaries.
     """
 

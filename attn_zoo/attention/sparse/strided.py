@@ -64,7 +64,7 @@ class Strided(PairwiseAttention[Options]):
 
     Paper: Child et al. 2019, Section 4.3, strided pattern: A⁽¹⁾ is the window, A⁽²⁾ every l-th position.
     Symbols: l → stride.
-    Differs: every head sees the union of both parts in one softmax (the paper's merged head, Section 4.2), each key once;
+    Differs: every head sees the union of both parts in one softmax (the paper's merged head, Section 5.1), each key once;
         without causality both parts reach to both sides.
     """
 

@@ -271,7 +271,7 @@ def attention_layer(
         causal: True if position i attends to positions up to i only; the model must then be called with ``is_causal=True``.
         fused: True for one weight for the query, key and value projections.
         order: see ``attn_zoo.layer.Order``.
-        short_convolution: width of the convolution of ``MultiHeadAttention``, over patches in order after the prefix tokens.
+        short_convolution: width of the convolution of ``MultiHeadAttention``, over the prefix tokens and then the patches in order.
         **options: options of the mechanism.
 
     Raises:

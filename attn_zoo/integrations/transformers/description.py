@@ -55,7 +55,9 @@ def replacements_of(config: Any) -> list[Replacement]:
     try:
         return [Replacement(**one) for one in description.get("replacements", [])]
     except TypeError as error:
-        raise UnsupportedError(f"config.{NAME} describes a replacement that cannot be read: {error}") from error
+        raise UnsupportedError(
+            f"config.{NAME} describes a replacement that cannot be read: {error}; load the model with the attn-zoo that saved it"
+        ) from error
 
 
 def set_directions(config: Any, causal: Iterable[bool]) -> None:
