@@ -88,4 +88,4 @@ def _draw(axes: Any, figure: Figure, lines: Sequence[Line]) -> None:
     axes.tick_params(which="both", labelsize=8)
     axes.set_xlabel("steps")
     axes.grid(which="both")
-    axes.legend(labelcolor=MUTED)
+    axes.legend(labelcolor=MUTED, fontsize=8, labelspacing=0.25, ncols=1 + len(lines) // 6, columnspacing=1.0)
