@@ -150,7 +150,7 @@ def test_every_side_runs_and_learns(name):
         ({"mechanisms": ["entmax[alpha=2]"]}, "no hyperparameter of the comparison entmax is called 'alpha'"),
         ({"mechanisms": ["linformer[sharing=none]"]}, "no hyperparameter of the comparison linformer is called 'sharing'"),
         ({"mechanisms": ["linformer[projected_length=8+4]"]}, "projected_length of the comparison linformer is a whole number"),
-        ({"mechanisms": ["linformer[projected_length=0]"]}, "holds whole numbers of at least 1; got 0"),
+        ({"mechanisms": ["linformer[projected_length=0]"]}, "projected_length counts something, so it is at least 1; got 0"),
     ],
 )
 def test_wrong_settings_are_refused(wrong, message):

@@ -100,7 +100,7 @@ def test_captions_tell_seeds_dispersion_and_machine(table):
 
 def test_nothing_to_draw_is_refused_before_a_folder_is_made(tmp_path):
     failed = tables([make_record(status="diverged", counted={}, curve=())])
-    with pytest.raises(ValueError, match="none of the records holds a score with its cost"):
+    with pytest.raises(ValueError, match="no record holds a score with a cost"):
         draw(failed, tmp_path / "plots")
     assert not (tmp_path / "plots").exists()
 
