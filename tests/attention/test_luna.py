@@ -135,6 +135,8 @@ def test_bad_options_are_refused(options, message):
 def test_causal_dropout_is_refused():
     with pytest.raises(UnsupportedError, match=r"luna\.dropout needs causal=False"):
         build(causal=True, dropout=0.1)
+    with pytest.raises(UnsupportedError, match=r"luna\.dropout needs causal=False"):
+        MultiHeadAttention(16, 2, length=8, attention="luna", causal=True, dropout=0.1)
 
 
 def test_long_packs_are_warned_of():
