@@ -25,7 +25,7 @@ def check_whole(name: str, value: object, least: int = 1, most: int = MOST) -> N
     """
     if type(value) is not int or value < least:
         rule = "is a whole number and cannot be negative" if least == 0 else f"is a whole number of at least {least}"
-        raise ValueError(f"{name} counts something, so it {rule}; got {value!r}")
+        raise ValueError(f"{name} is a count, so it {rule}; got {value!r}")
     if value > most:
         raise ValueError(f"{name} is at most {most}; got {value}")
 

@@ -28,7 +28,7 @@ SQUARE = Geometry(heads=2, head_dim=4, queries=6, keys=6)
 @pytest.mark.parametrize("name", ["heads", "head_dim", "queries", "keys"])
 def test_geometry_refuses_what_counts_nothing(name: str) -> None:
     sizes: dict[str, Any] = {"heads": 2, "head_dim": 4, "queries": 6, "keys": 6, name: 0}
-    with pytest.raises(ValueError, match=rf"geometry\.{name} counts something, so it is a whole number of at least 1; got 0"):
+    with pytest.raises(ValueError, match=rf"geometry\.{name} is a count, so it is a whole number of at least 1; got 0"):
         Geometry(**sizes)
 
 

@@ -147,7 +147,7 @@ def test_dropout_acts_in_training_only():
     ("kwargs", "error", "message"),
     [
         ({"dim": 10, "heads": 4}, ValueError, "divisible by heads"),
-        ({"heads": 0}, ValueError, "heads counts something"),
+        ({"heads": 0}, ValueError, "heads is a count"),
         ({"output_dropout": 1.0}, ValueError, r"lies in \[0, 1\)"),
         ({"order": "sideways"}, ValueError, "sideways"),
         ({"attention": "linfomer"}, UnknownNameError, "did you mean 'linformer'"),

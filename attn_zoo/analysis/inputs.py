@@ -57,7 +57,7 @@ def random_inputs(
     """
     for name, size in {"sequences": sequences, "heads": heads, "length": length, "head_dim": head_dim}.items():
         if size < 1:
-            raise ValueError(f"{name} counts something, so it is at least 1; got {size}")
+            raise ValueError(f"{name} is a count, so it is at least 1; got {size}")
     if not 0.0 < scale < float("inf"):
         raise ValueError(f"scale is the standard deviation of the scores, so it is positive; got {scale}")
     generator = torch.Generator().manual_seed(seed)

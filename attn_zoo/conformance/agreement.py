@@ -106,7 +106,8 @@ def _require_equal(subject: Subject, got: dict[str, Tensor], want: dict[str, Ten
     for name, found in got.items():
         require_finite(found, f"{where}: {name}")
         gap = (found - want[name]).abs().max().item() / largest
-        require(gap <= subject.tolerance, f"{where}: {name} differs from the definition by {gap:.3g} of the largest number")
+        message = f"{where}: {name} differs from the definition by {gap:.3g} of the largest number"
+        require(gap <= subject.tolerance, f"{message}; at most {subject.tolerance:g} is allowed")
         worst = max(worst, gap)
     return worst
 

@@ -180,7 +180,7 @@ def _require_half_near(got: Tensor, want: Tensor, where: str) -> None:
     require_finite(got, where)
     there = want != 0
     off = ((got - want).abs()[there].median() / want.abs()[there].median()).item() if there.any() else got.abs().max().item()
-    require(off <= GRADIENT_MEDIAN, f"{where}: half of the numbers are off by more than {off:.2g} of their median")
+    require(off <= GRADIENT_MEDIAN, f"{where}: the median error is {off:.2g} of the median; at most {GRADIENT_MEDIAN:g} is allowed")
 
 
 def _near(got: Tensor, want: Tensor, where: str, most: float = HALF_MEDIAN, in_mean: float = HALF_MEAN) -> float:
@@ -191,8 +191,11 @@ def _near(got: Tensor, want: Tensor, where: str, most: float = HALF_MEDIAN, in_m
         return 0.0
     gap = (got - want).abs()
     median, mean = (gap[want != 0].median() / scale).item(), (gap.square().mean().sqrt() / scale).item()
-    require(median <= most, f"{where}: half of the outputs are off by more than {median:.2g} of their root mean square")
-    require(mean <= in_mean, f"{where}: the root mean square error of the outputs is {mean:.2g} of their root mean square")
+    require(median <= most, f"{where}: the median error is {median:.2g} of the root mean square; at most {most:g} is allowed")
+    require(
+        mean <= in_mean,
+        f"{where}: the root mean square error is {mean:.2g} of the root mean square; at most {in_mean:g} is allowed",
+    )
     return median
 
 

@@ -102,21 +102,24 @@ def padding_amounts_to_shorter_inputs(subject: Subject) -> str:
     can = subject.card.can
     if not (can.any_length or can.shorter):
         raise NotApplicable("neither any_length nor shorter is claimed")
-    remarks = []
+    remarks, allowed = [], f"at most {subject.tolerance:g} is allowed"
     for geometry in subject.plain_and_causal():
         # Without any_length, the module is built for longer inputs, and shorter ones must fit into it.
         module = subject.build(geometry if can.any_length else replace(geometry, queries=95, keys=95))
         for length, kept in ((31, 30), (31, 29), (95, 93)):  # with no power of two between both, since sizes may change at one
             gap = _gap_to_shorter(subject, module, length, kept)
             message = f"{kept} positions padded to {length} and the {kept} positions alone"
-            require(gap <= subject.tolerance, f"{message} differ by {gap:.2g} of the largest output, causal={geometry.causal}")
+            require(
+                gap <= subject.tolerance,
+                f"{message} differ by {gap:.2g} of the largest output, causal={geometry.causal}; {allowed}",
+            )
         # Where most of the input is padding, sizes that follow the length in steps, such as the number of buckets, may differ,
         # unless the card claims that shorter inputs equal padded ones.
         much = _gap_to_shorter(subject, module, 95, 31)
         if can.shorter:
             require(
                 much <= subject.tolerance,
-                f"31 positions padded to 95 and the 31 alone differ by {much:.2g}, causal={geometry.causal}",
+                f"31 positions padded to 95 and the 31 alone differ by {much:.2g}, causal={geometry.causal}; {allowed}",
             )
         remarks.append(f"31 positions padded to 95 and the 31 alone differ by {much:.1g}, causal={geometry.causal}")
     return "; ".join(remarks)

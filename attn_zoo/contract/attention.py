@@ -304,7 +304,10 @@ class Attention(nn.Module, Generic[OptionsT]):
         if key_valid is None:
             return
         if not can.key_padding:
-            raise UnsupportedError(f"{card.name} cannot leave keys out; pass key_valid=None")
+            raise UnsupportedError(
+                f"{card.name} cannot leave keys out, so it takes no padding mask; "
+                "give it sequences of full length, with key_valid=None"
+            )
         if not isinstance(key_valid, Tensor) or key_valid.dtype != torch.bool or key_valid.shape != (batch, keys):
             raise ValueError(
                 f"{card.name}: key_valid must be boolean of shape (batch, keys) = ({batch}, {keys}), True for a real token; "

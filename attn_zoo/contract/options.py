@@ -26,9 +26,10 @@ class Bound:
     """Function from the refused value to the last part of the error: what to write instead."""
 
 
-def at_least(least: int, counted: str = "something", advice: str = "") -> Bound:
-    """Bound of an option that counts ``counted``."""
-    return Bound(lambda count: count >= least, f"counts {counted}, so it is at least {least}", lambda _: advice)
+def at_least(least: int, counted: str = "", advice: str = "") -> Bound:
+    """Bound of an option that is a count, of what ``counted`` names."""
+    role = f"counts {counted}" if counted else "is a count"
+    return Bound(lambda count: count >= least, f"{role}, so it is at least {least}", lambda _: advice)
 
 
 def above_zero(role: str) -> Bound:

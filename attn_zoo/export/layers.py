@@ -134,7 +134,7 @@ def subject_of(layer: MultiHeadAttention, padded: bool | None = None) -> Subject
     if layer.crosses:
         raise UnsupportedError(f"{card.name}: only self-attention can be exported; this layer was built with a context")
     if padded and not card.can.key_padding:
-        raise UnsupportedError(f"{card.name} cannot leave keys out; export it without a mask")
+        raise UnsupportedError(f"{card.name} cannot leave keys out, so it takes no padding mask; export it without one")
     return Subject(layer, card.can.key_padding if padded is None else padded)
 
 

@@ -100,8 +100,8 @@ def test_queries_in_few_bundles_are_answered_as_by_softmax():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"clusters": 0}, "clusters counts something"),
-        ({"bits": 0}, "bits counts something"),
+        ({"clusters": 0}, "clusters is a count"),
+        ({"bits": 0}, "bits is a count"),
         ({"iterations": -1}, "steps of k-means"),
         ({"dropout": 1.0}, "lies in"),
     ],

@@ -117,8 +117,8 @@ def test_more_landmarks_come_nearer_to_softmax():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"landmarks": 0}, "landmarks counts something"),
-        ({"iterations": 0}, "iterations counts something"),
+        ({"landmarks": 0}, "landmarks is a count"),
+        ({"iterations": 0}, "iterations is a count"),
         ({"convolution": 4}, "odd, or 0 for none; got 4"),
         ({"convolution": -1}, "odd, or 0 for none"),
     ],

@@ -336,7 +336,7 @@ def test_measure_without_the_peer_names_the_extra(tmp_path, monkeypatch):
         (["+dim=8"], "measure takes KEY=VALUE"),
         (["dim"], "missing EQUAL"),
         (["dim=10", "heads=4"], "dim must be divisible by heads"),
-        (["rounds=0"], "rounds counts something, so it is a whole number of at least 1"),
+        (["rounds=0"], "rounds is a count, so it is a whole number of at least 1"),
         (["attentions=[sofmax]"], "did you mean 'softmax'"),
         (["attentions=[softmax:cuda]"], "no implementation of softmax is called 'cuda'"),
         (["attentions=[linformer[projected_lenght=3]]"], "did you mean 'projected_length'"),

@@ -33,7 +33,7 @@ WORDS = {
     "model.mlp_ratio=inf": "model.mlp_ratio is a finite number; got inf",
     f"budget.batch_size={10**20}": "budget.batch_size is a whole number of at most",
     "checkpoint.minutes=inf": "checkpoint.minutes is a finite number; got inf",
-    "threads=-1": "threads counts something",
+    "threads=-1": "threads is a count",
     "records=": "records names the folder",
     "launcher={_target_: os.getcwd}": "launch= names a launcher",
     "+launcher.x=1": "launch= names a launcher",

@@ -172,7 +172,7 @@ def test_what_is_asked_wrongly_is_refused_before_work_starts(tmp_path, monkeypat
         export_layer(layer(), tmp_path / "layer.onnx", format="onxx")
     with pytest.raises(UnknownNameError, match="no sizes is called 'length'"):
         export_layer(layer(), tmp_path / "layer.onnx", sizes="length")
-    with pytest.raises(UnsupportedError, match="fnet cannot leave keys out; export it without a mask"):
+    with pytest.raises(UnsupportedError, match="fnet cannot leave keys out, so it takes no padding mask; export it without one"):
         export_layer(layer("fnet"), tmp_path / "layer.onnx", padded=True)
     with pytest.raises(UnsupportedError, match="built with a context"):
         export_layer(layer(context_length=9), tmp_path / "layer.onnx")
