@@ -138,14 +138,14 @@ def _near(ours: Runs, theirs: Runs, what: str) -> Verdict:
 
 
 def _doubt(figure: Figure, cell: Cell, controls: Sequence[str]) -> Verdict | None:
-    """Doubt about a comparison with a cell that is no better than a control at its length; None where there is no doubt.
+    """Doubt about a comparison with a cell that is no better than a control at its length, or without one; None for no doubt.
 
     Repeated rare tokens are compared, because a convolution or token frequencies alone predict other tokens well at such a budget.
     """
     for name in controls:
         control = figure.find(cell.arm, cell.length, name)
         if control is None:
-            continue
+            return Verdict(UNSURE, f"n = {cell.length}: the control {name} was not run")
         difference, why = _difference(figure.cells[cell], control, REPEATED)
         if difference is None or not _better(difference):
             return Verdict(
