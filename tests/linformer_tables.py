@@ -70,17 +70,20 @@ def k_or_share() -> str:
 
 
 def table2_pretrained() -> str:
-    """Accuracy after pretraining with the row's own attention, and the difference from softmax at the same seed."""
+    """Score after pretraining with the row's own attention, and the difference from softmax at the same seed."""
     scores: dict[str, dict[str, dict[int, float]]] = {}
+    chance: dict[str, float] = {}
     for record in (record for record in records_in("linformer_table2_pretrained") if not record.is_trial):
         spec, k = record.spec, record.spec.options.get("projected_length")
         share = str(Fraction(k, spec.task_options["length"])) if k else ""
         name = spec.attention + " (c)" * record.attention_card["control"]
         label = ", ".join(filter(None, (name, share and f"k = {share} n", cell_of(record).arm.start if k else "")))
         scores.setdefault(label, {}).setdefault(spec.task, {})[spec.seed] = record.scores["test"]
+        assert record.chance is not None, "classes have a chance level"
+        chance[spec.task] = record.chance
     if not scores:
         return "Not run yet."
-    tasks = sorted({task for of in scores.values() for task in of}, reverse=True)
+    tasks = [task for task in ("sst2", "imdb", "qnli", "mrpc") if task in chance]
     rows = []
     for label, of in sorted(scores.items(), key=lambda item: -fmean(fmean(by_seed.values()) for by_seed in item[1].values())):
         means = [estimate(list(of.get(task, {}).values())) for task in tasks]
@@ -88,9 +91,11 @@ def table2_pretrained() -> str:
         made = [one.written(".1f", 100) if one else "" for one in means]
         made += [one.written(".1f", 100, "+") if one else "" for one in differences]
         rows.append([label, *made])
-    titles = [task_card(task).title for task in tasks]
-    head = ["row", *(f"{title} (%)" for title in titles), *(f"{title}, minus softmax" for title in titles)]
-    return tabulate(rows, head, tablefmt="github", disable_numparse=True)
+    rows.append(["most frequent training class", *(f"{100 * chance[task]:.1f}" for task in tasks), *("" for _ in tasks)])
+    cards = [task_card(task) for task in tasks]
+    measured_in = ["%" if card.metric == "accuracy" else f"{card.metric.upper()}, %" for card in cards]
+    head = ["row", *(f"{card.title} ({unit})" for card, unit in zip(cards, measured_in, strict=True))]
+    return tabulate(rows, [*head, *(f"{card.title}, minus softmax" for card in cards)], tablefmt="github", disable_numparse=True)
 
 
 def table2_published() -> str:

@@ -20,7 +20,10 @@ def planned(*words: str) -> tuple[RunSpec, ...]:
     return plan(["-m", "experiment=linformer_table2_pretrained", *words]).specs
 
 
-@pytest.mark.parametrize("task", ["sst2", "imdb"])
+TASKS = ("sst2", "imdb", "qnli", "mrpc")
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_rows_of_a_task_are_pretrained_and_differ_in_attention_and_rate_alone(task):
     specs = [spec for spec in planned("seed=1") if spec.task == task]
     assert len({(str(replace(spec.budget, learning_rate=1.0)), str(spec.model), str(spec.task_options)) for spec in specs}) == 1
@@ -35,15 +38,22 @@ def test_rows_of_a_task_are_pretrained_and_differ_in_attention_and_rate_alone(ta
     assert settings == {(4, "pooling", True), (2, "pooling", True)}
 
 
-def test_three_seeds_and_as_many_tokens_a_step_on_both_tasks():
+def test_three_seeds_and_as_many_tokens_a_step_on_all_tasks():
+    assert {spec.task for spec in planned()} == set(TASKS)
     assert {spec.seed for spec in planned()} == {1, 2, 3}
     assert len({spec.budget.batch_size * spec.task_options["length"] for spec in planned()}) == 1
 
 
-IMDB = ("task=imdb", "task.length=128", "budget.batch_size=16")
+LONGER = ("task.length=128", "budget.batch_size=16")
+WORDS = {
+    "sst2": (),
+    "imdb": ("task=imdb", *LONGER),
+    "qnli": ("task=qnli", "task.files=dev", *LONGER),
+    "mrpc": ("task=mrpc", *LONGER),
+}
 
 
-@pytest.mark.parametrize(("task", "words"), [("sst2", ()), ("imdb", IMDB)])
+@pytest.mark.parametrize(("task", "words"), WORDS.items())
 def test_rates_are_chosen_by_trials_of_the_same_setting_at_half_of_the_steps(task, words):
     store_groups()
     search = plan_searches(read_request(["experiment=linformer_table2_rates", "attention=softmax", *words]))[0]

@@ -176,7 +176,7 @@ def test_records_that_score_no_repeated_tokens_have_a_page_and_leave_the_control
 def test_linformer_is_not_compared_with_itself_before_it_passes_a_network_without_attention():
     records = changed(published(), 103, attention="none", n=512)
     assert words(records)[ON_PAR:] == [HOLDS, UNSURE, UNSURE, UNSURE, HOLDS], "softmax is beyond it"
-    assert "linformer, k = 64, headwise is not better than the control none" in figure3_page(read_figure(records))
+    assert "linformer, k = 64, sharing=headwise is not better than the control none" in figure3_page(read_figure(records))
 
 
 def test_linear_time_is_judged_by_counted_flops():
@@ -212,13 +212,13 @@ def test_other_budgets_and_a_second_rate_of_a_cell_are_refused(odd):
 def test_the_page_shows_what_the_records_hold():
     page = re.sub(" +", " ", figure3_page(read_figure([*published(), *published(arm=4)]), "github"))
     assert page.count(f"| {HOLDS} ") == 2 * len(CLAIMS) and page.count(NOT_RUN) == 0
-    assert page.count("| 512 | linformer, k = 128, layerwise | 102.5 ± ") == 2
+    assert page.count("| 512 | linformer, k = 128, sharing=layerwise | 102.5 ± ") == 2
     assert page.index("Bare:") < page.index("Short convolution of 4:")
     assert "linformer (bare) 0.003" in page and "softmax (short convolution of 4) 0.002" in page
     assert "n = 512, k = 128 against softmax: +3.0 %" in page
     bare = page[: page.index("Short convolution of 4:")]
     order = [line.split("|")[2].strip() for line in bare.splitlines() if line.startswith("| 256 |")]
-    assert order == ["softmax", "convolution", "none", *(f"linformer, k = {k}, headwise" for k in (16, 32, 64, 128))]
+    assert order == ["softmax", "convolution", "none", *(f"linformer, k = {k}, sharing=headwise" for k in (16, 32, 64, 128))]
 
 
 def test_four_panels_as_in_the_paper():
@@ -226,7 +226,7 @@ def test_four_panels_as_in_the_paper():
     a, b, c, d = panels(figure, Arm())
     assert [title for title, _ in (a, b, c, d)] == ["n = 256", "n = 512", "sharing, n = 512, k = 128", "k = 64"]
     assert [name for _, name in b[1]] == ["softmax", "k = 32", "k = 64", "k = 128", "k = 256", "none", "convolution"]
-    assert [name for _, name in c[1]] == ["none", "headwise", "key-value", "layerwise"]
+    assert [name for _, name in c[1]] == ["no sharing", "headwise", "key-value", "layerwise"]
     assert [name for _, name in d[1]] == ["n = 128", "n = 256", "n = 512", "n = 1,024"]
     assert [step for step, _ in figure.cells[Cell(Arm(), 512, "softmax")].curve()] == [200, 400, 600]
 
@@ -248,7 +248,7 @@ def test_another_start_of_the_projections_is_an_arm_beside_the_same_softmax(tmp_
     assert [name for _, name in a[1]] == ["softmax", "k = 64", "k = 128", "none", "convolution"]
     page = re.sub(" +", " ", figure3_page(figure, "github"))
     softmax = next(line for line in page.splitlines() if line.startswith("| 256 | softmax"))
-    assert softmax.count("100.0 ± ") == 2 and "| 256 | linformer, k = 16, headwise | 1" in page
+    assert softmax.count("100.0 ± ") == 2 and "| 256 | linformer, k = 16, sharing=headwise | 1" in page
     assert f"| usual start | usual start, repeated | {name} | {name}, repeated |" in page
     svg = plot_figure3(figure, tmp_path / "figure.svg")[0].read_text(encoding="utf-8")
     drawn = re.findall(r"<!-- \((.)\)", svg)

@@ -139,7 +139,7 @@ def test_ray(serial, tmp_path, capfd):
 
     os.environ["RAY_DEDUP_LOGS"] = "0"
     try:
-        check_sweep("ray", tmp_path, serial, workers=2)
+        check_sweep("ray", tmp_path, serial, workers=2, seeds="1")
     finally:
         ray.shutdown()
     output, errors = capfd.readouterr()

@@ -57,7 +57,7 @@ def other_values(value: Any) -> Iterator[Any]:
     elif isinstance(value, Enum):
         yield from (member.value for member in type(value) if member is not value)
     elif isinstance(value, int):
-        yield from (value + 1, value + 2, 2 * value, value // 2, value - 1, 100)
+        yield from (value + 1, value + 2, value + 5, 2 * value, value // 2, value - 1, 100)
     elif isinstance(value, float):
         yield from (value / 2, (1 + value) / 2, value + 0.25, value - 0.25)
 

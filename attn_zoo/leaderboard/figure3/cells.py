@@ -56,8 +56,8 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """Name in tables: ``linformer, k = 64, layerwise``."""
-        return f"{self.attention}, k = {self.k}, {self.sharing}" if self.k else self.attention
+        """Name in tables: ``linformer, k = 64, sharing=layerwise``."""
+        return f"{self.attention}, k = {self.k}, sharing={self.sharing}" if self.k else self.attention
 
 
 @dataclass(frozen=True, slots=True)

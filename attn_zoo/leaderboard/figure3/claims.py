@@ -71,7 +71,7 @@ def _layerwise_is_near(figure: Figure, arm: Arm) -> Verdict:
     if not {"none", "layerwise"} <= cells.keys():
         return Verdict(NOT_RUN)
     one, each = cells["layerwise"], cells["none"]
-    near = _near(figure.cells[one], figure.cells[each], f"n = {one.length}, k = {one.k}, layerwise against none")
+    near = _near(figure.cells[one], figure.cells[each], f"n = {one.length}, k = {one.k}, layerwise sharing against no sharing")
     return _doubt(figure, each, CONTROLS[:1]) or near
 
 
@@ -81,7 +81,9 @@ def _layerwise_is_small(figure: Figure, arm: Arm) -> Verdict:
     if near.word == NOT_RUN:
         return near
     cells = {cell.sharing: figure.cells[cell].counted("attention_parameters") for cell in figure.by_sharing(arm)}
-    why = f"{cells['layerwise']:,} attention parameters with layerwise sharing against {cells['none']:,} with none; {near.why}"
+    why = (
+        f"{cells['layerwise']:,} attention parameters with layerwise sharing against {cells['none']:,} without sharing; {near.why}"
+    )
     return Verdict(near.word if cells["layerwise"] < cells["none"] else FAILS, why)
 
 

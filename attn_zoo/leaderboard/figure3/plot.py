@@ -61,7 +61,7 @@ def panels(figure: Figure, arm: Arm) -> list[tuple[str, list[Line]]]:
         found.append((f"n = {length:,}", [line for line in lines if line[0] in figure.cells]))
     shared, fixed = figure.by_sharing(arm), figure.by_fixed_k(arm)
     title = f"sharing, n = {shared[0].length:,}, k = {shared[0].k}" if shared else ""
-    found.append((title, [(cell, cell.sharing.replace("_", "-")) for cell in shared]))
+    found.append((title, [(cell, "no sharing" if cell.sharing == "none" else cell.sharing.replace("_", "-")) for cell in shared]))
     title = f"k = {fixed[0].k}" if fixed else ""
     found.append((title, [(cell, f"n = {cell.length:,}") for cell in fixed]))
     return found
