@@ -150,11 +150,20 @@ def _windows(tokeniser: Tokeniser, texts: Sequence[str], length: int) -> NDArray
 def _codes(rows: list[NDArray[Any]], run: int) -> list[NDArray[np.int64]]:
     """Code of each run of ``run`` tokens, at its last token; equal codes mean equal runs, across all arrays."""
     together = np.concatenate(rows).astype(np.int64)
-    codes = together
+    vocabulary = int(together.max()) + 1
+    codes, count = together, vocabulary  # codes are below count
     for step in range(1, run):
-        pairs = codes[:, :-1] * (int(together.max()) + 1) + together[:, step:]
-        codes = np.unique(pairs, return_inverse=True)[1].reshape(pairs.shape)
+        if count * vocabulary > 2**63:
+            codes, count = _numbered(codes)
+        codes, count = codes[:, :-1] * vocabulary + together[:, step:], count * vocabulary
+    codes, _ = _numbered(codes)
     return np.split(codes, np.cumsum([len(part) for part in rows])[:-1])
+
+
+def _numbered(codes: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Number the codes from 0 in their order, and return how many there are."""
+    distinct, numbers = np.unique(codes, return_inverse=True)
+    return numbers.reshape(codes.shape), len(distinct)
 
 
 def stood_before(codes: NDArray[np.int64]) -> NDArray[np.bool_]:
