@@ -1,13 +1,15 @@
 """Tiers of the suite: plain ``pytest`` runs the tests outside of all tiers, ``pytest --all`` runs every test.
 
 A test is in the tier of its folder or file in ``PLACES``, or of its marker. A case of the conformance kit is in ``variants`` unless
-it tests the defaults of a card. Tests that are named on the command line run in any tier.
+it tests the defaults of a card, and in ``data`` if these read a published data set. Tests that are named on the command line run in
+any tier.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ TIERS: Mapping[str, str] = {
     "kernels": "Triton kernels in the interpreter or compiled, exported and compiled layers",
     "docs": "the site, the tutorials, every command that the documentation shows, and files that are made from records",
     "peers": "comparisons with public packages",
-    "data": "published data sets",
+    "data": "published data sets, and the tasks that read them by default",
     "simulations": "thousands of simulated records, for the level and the power of a test",
 }
 """Tests beyond the plain tier, by the marker that selects them."""
@@ -86,8 +88,20 @@ def place_of(item: pytest.Item) -> str | None:
         subject, _, check = item.name.removesuffix("]").rpartition("-")
         if "[default]" not in item.name:
             return "variants"
-        return CHECKS.get(check) or IMPLEMENTATIONS.get(subject.rpartition("-")[2])
+        if check in CHECKS:
+            return CHECKS[check]
+        if item.name.startswith("test_registered_task_conforms["):
+            return "data" if reads_published_data(item.name.split("[")[1]) else None
+        return IMPLEMENTATIONS.get(subject.rpartition("-")[2])
     return tier_of_path(item.path)
+
+
+@cache
+def reads_published_data(task: str) -> bool:
+    """Tell whether a task reads, by default, a data set from the user's data folder."""
+    from attn_zoo.registry import build_task, task_card  # imports Triton, before which conftest.py chooses its interpreter
+
+    return bool(task_card(task).locations) and build_task(task).data_title != "generated"
 
 
 def tier_of(item: pytest.Item) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tiers import reads_published_data
 
 from attn_zoo import registry
 from attn_zoo.contract import AttentionCard, Batch, Task, TaskSpec, UnsupportedError
@@ -43,7 +44,10 @@ def step(card: AttentionCard, spec: TaskSpec, batch: Batch) -> None:
         assert parameter.grad is not None and parameter.grad.isfinite().all(), f"{card.name}: no gradient reaches {name}"
 
 
-@pytest.mark.parametrize("name", registry.task_names())
+CELLS = [pytest.param(name, marks=[pytest.mark.data] * reads_published_data(name)) for name in registry.task_names()]
+
+
+@pytest.mark.parametrize("name", CELLS)
 def test_every_mechanism_trains_or_refuses_by_name(name):
     task = registry.build_task(name, **registry.task_card(name).levels["smoke"].options)
     batch, wrong, trained = first_examples(task), {}, 0
