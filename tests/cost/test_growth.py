@@ -37,6 +37,7 @@ def test_only_the_rows_named_are_measured_at_other_numbers_of_heads():
         grid(more_heads=[1], more_heads_of=["linear", "softmax"])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("available", "most"), [(0.9, 6), (0.1, 1)])
 def test_with_little_memory_one_worker_makes_room_for_the_next(available, most, monkeypatch: pytest.MonkeyPatch):
     alive: set[Worker] = set()
