@@ -65,9 +65,13 @@ def test_cells_of_the_figure_under_one_budget(name):
     assert softmax >= {n for n, of in by_length.items() if len(of) == 4}
 
 
-def test_controls_stand_beside_softmax_at_every_length_of_the_small_form():
-    rows = {(spec.attention, spec.task_options["length"]) for spec in cells("linformer_figure3_cpu")}
-    assert {(name, n) for name in ("softmax", "none", "convolution") for n in (128, 256, 512)} | {("none", 1024)} <= rows
+@pytest.mark.parametrize(
+    ("name", "lengths", "longer"),
+    [("linformer_figure3", (512, 1024), (2048, 4096)), ("linformer_figure3_cpu", (128, 256, 512), (1024,))],
+)
+def test_controls_stand_beside_softmax_and_none_at_longer_lengths(name, lengths, longer):
+    rows = {(spec.attention, length_of(spec)) for spec in cells(name)}
+    assert {(row, n) for row in ("softmax", "none", "convolution") for n in lengths} | {("none", n) for n in longer} <= rows
 
 
 def test_three_seeds_are_done_of_each_cell_and_both_arms_at_256_tokens():
