@@ -191,10 +191,13 @@ def _near(got: Tensor, want: Tensor, where: str, most: float = HALF_MEDIAN, in_m
         return 0.0
     gap = (got - want).abs()
     median, mean = (gap[want != 0].median() / scale).item(), (gap.square().mean().sqrt() / scale).item()
-    require(median <= most, f"{where}: the median error is {median:.2g} of the root mean square; at most {most:g} is allowed")
+    require(
+        median <= most,
+        f"{where}: the median error of the outputs is {median:.2g} of their root mean square; at most {most:g} is allowed",
+    )
     require(
         mean <= in_mean,
-        f"{where}: the root mean square error is {mean:.2g} of the root mean square; at most {in_mean:g} is allowed",
+        f"{where}: the root mean square error of the outputs is {mean:.2g} of theirs; at most {in_mean:g} is allowed",
     )
     return median
 

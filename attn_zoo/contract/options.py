@@ -27,7 +27,7 @@ class Bound:
 
 
 def at_least(least: int, counted: str = "", advice: str = "") -> Bound:
-    """Bound of an option that is a count, of what ``counted`` names."""
+    """Bound of an option that is a count; ``counted`` says of what, in the error."""
     role = f"counts {counted}" if counted else "is a count"
     return Bound(lambda count: count >= least, f"{role}, so it is at least {least}", lambda _: advice)
 

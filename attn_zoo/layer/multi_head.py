@@ -40,7 +40,7 @@ class MultiHeadAttention(Projections):
         context_length: number of keys, for cross-attention; None means self-attention.
         context_dim: width of the context; None means ``dim``.
         causal: position i sees positions up to i only.
-        implementation: a name on the mechanism's card, or ``auto``: the first of its order for the device that can run.
+        implementation: a name on the mechanism's card, or ``auto``: the first, in its order for the device, that can run.
         fused: one weight for q, k and v (self-attention only).
         bias: whether projections have a bias.
         output_dropout: share of outputs set to zero in training. Dropout on attention weights is ``dropout``, an

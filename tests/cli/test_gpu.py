@@ -35,14 +35,14 @@ def test_an_unknown_attention_is_refused_before_anything_starts(tmp_path, capsys
 def test_a_rehearsal_writes_its_files_and_measures_nothing_twice(tmp_path, capsys):
     rehearse = ["gpu", str(tmp_path), "--device", "cpu", "--seconds", "600"]
     kit = [*rehearse, "--attentions", "none", "--parts", "kit"]  # none is proved in a third of the time of linear
-    measured = [*rehearse, "--attentions", "linear", "--parts", "times", "table3"]
+    measured = [*rehearse, "--attentions", "none", "linear", "--parts", "times", "table3"]
     assert main(kit) == 0 and main(measured) == 0
     assert json.loads((tmp_path / "kit.json").read_text()) == {"none": "proved"}
     assert "none" in (tmp_path / "kit" / "none.txt").read_text()
     times = Measurement.from_dict(json.loads((tmp_path / "times.json").read_text()))
     groups = list(dict.fromkeys((cell.length, cell.group) for cell in times.cells))
-    assert groups == [(64, "linear"), (128, "linear")]
-    assert len(times.cells) == 2 * 4 and all(len(f.all("seconds")) == 1 for f in times.cells.values())
+    assert groups == [(n, name) for n in (64, 128) for name in ("none", "linear")]
+    assert len(times.cells) == 4 * 4 and all(len(f.all("seconds")) == 1 for f in times.cells.values())
     assert {cell.subject.implementation for cell in times.cells if cell.subject and cell.label == "linear"} == {"tiled"}
     table = [line.split("|")[1:-1] for line in ZooTimes.report(times).splitlines() if line.startswith("| linear")]
     assert [cell.strip() for cell in table[0][:2]] == ["linear", "tiled"] and all(float(cell) > 0 for cell in table[0][2:])

@@ -36,7 +36,7 @@ class KnowsNoBfloat(Linear):
         return super().attend(query @ rotation, key @ rotation, value, key_valid)
 
 
-@breaks("bfloat16_is_close", "linear", "the median error is")
+@breaks("bfloat16_is_close", "linear", "the median error of the outputs is")
 class CountsInBfloat(Linear):
     """Adds and subtracts a large number, which bfloat16 rounds."""
 

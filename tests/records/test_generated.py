@@ -156,7 +156,7 @@ def check_call(name: str, value: Any) -> None:
 
 
 DRAWN = st.integers(0, 4).map(lambda value: value == 0)
-"""Whether the figures of an example are drawn: those of every fifth or so."""
+"""Strategy that is True for about one example in five, whose figures are drawn."""
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 few = settings(max_examples=FEW, deadline=None, derandomize=True, suppress_health_check=SLOW, database=None)

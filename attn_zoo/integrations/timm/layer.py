@@ -267,7 +267,7 @@ def attention_layer(
     Args:
         name: a registered attention.
         length: number of tokens per image in every block: patches and prefix tokens, such as the class token.
-        implementation: a name on the card, or ``auto``: the first of its order for the device that can run.
+        implementation: a name on the card, or ``auto``: the first, in its order for the device, that can run.
         causal: True if position i attends to positions up to i only; the model must then be called with ``is_causal=True``.
         fused: True for one weight for the query, key and value projections.
         order: see ``attn_zoo.layer.Order``.

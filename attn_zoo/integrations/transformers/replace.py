@@ -46,7 +46,7 @@ def replace_attention(
         attention: name of a registered mechanism, or a hybrid such as ``3*linformer[projected_length=64]+softmax``, a pattern of
             mechanisms that is repeated over the layers.
         length: number of tokens that the mechanism is built for; None for the model's number of positions.
-        implementation: a name on the mechanism's card, or ``auto``: the first of its order for the device that can run.
+        implementation: a name on the mechanism's card, or ``auto``: the first, in its order for the device, that can run.
         layers: indices of the attention modules to replace, from 0; None for all. Modules that were never replaced keep softmax.
         attention_dropout: dropout rate of attention weights; None for the model's own rate.
         short_convolution: width of a depthwise convolution of the tokens before their projections, 0 for none; see

@@ -140,7 +140,7 @@ def _near(ours: Runs, theirs: Runs, what: str) -> Verdict:
 
 
 def _doubt(figure: Figure, cell: Cell, controls: Sequence[str]) -> Verdict | None:
-    """Doubt about a comparison with a cell that is no better than a control at its length, or without one; None for no doubt.
+    """Doubt about a comparison with a cell: no better than a control at its length, or no control was run; None for no doubt.
 
     Repeated rare tokens are compared, because a convolution or token frequencies alone predict other tokens well at such a budget.
     """
