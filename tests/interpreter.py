@@ -1,8 +1,11 @@
-"""Triton's interpreter with its bfloat16 repaired, so that kernels can be tested on a machine without a GPU.
+"""Triton's interpreter with its bfloat16 repaired and faster calls, so that kernels can be tested on a machine without a GPU.
 
 The interpreter keeps bfloat16 as the 16-bit integers of numpy. It cuts float32 off instead of rounding it, and computes
 sums and products of the integers, with errors of 1e10 and no exception. After ``repair`` bfloat16 is rounded to nearest,
 ties to even, and computed in float32, as the GPU does.
+
+While a kernel runs, the interpreter replaces the functions of ``triton.language`` by its own, and looks for functions to replace
+again at each call of a device function. After ``repair`` it does so once a kernel, in half of the time for all of it.
 """
 
 from __future__ import annotations
@@ -81,3 +84,27 @@ def repair() -> None:
     for method in (cast_impl, create_fp_to_fp, unary_op, binary_op, ternary_op, create_dot, get_bf16):
         setattr(InterpreterBuilder, method.__name__, method)
     InterpreterBuilder.knows_bfloat16 = True
+    replace_once()
+
+
+def replace_once() -> None:
+    """Replace functions of ``triton.language`` only where they are not replaced already, and keep the dtypes found for numpy."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    replace, is_original = interpreter._patch_lang, tl.core.is_builtin
+
+    def patch_lang(function: Any) -> Any:
+        seen = [module for module in (tl, tl.core) if any(value is module for value in function.__globals__.values())]
+        if any(is_original(found) for found in (tl.tensor.__add__, *(module.load for module in seen))):
+            return replace(function)
+        return interpreter._LangPatchScope()  # of no replacement, so it restores nothing
+
+    def dtype_for_numpy(dtype: Any) -> Any:
+        name = dtype.scalar.name
+        if name not in dtypes:
+            dtypes[name] = find_dtype(dtype)
+        return dtypes[name]
+
+    dtypes, find_dtype = dict[str, Any](), interpreter._get_np_dtype
+    interpreter._patch_lang, interpreter._get_np_dtype = patch_lang, dtype_for_numpy
