@@ -15,7 +15,15 @@ from torch.autograd.gradcheck import GradcheckError
 from torch.func import functional_call
 
 from attn_zoo.conformance.harness import NotApplicable, Violation, require, require_finite
-from attn_zoo.conformance.requests import Request, answers, key_masks, trained_parameters, weighed, without_padded_queries
+from attn_zoo.conformance.requests import (
+    Request,
+    answers,
+    key_masks,
+    seed_generators,
+    trained_parameters,
+    weighed,
+    without_padded_queries,
+)
 from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry, UnsupportedError
@@ -231,7 +239,7 @@ def gradients_follow_dropout(subject: Subject) -> None:
 
 def _seeded(module: Attention, *inputs: Any, **given: Any) -> Tensor:
     """Call a copy of the module under a fixed seed."""
-    torch.manual_seed(5)
+    seed_generators(5)
     out: Tensor = copy.deepcopy(module)(*inputs, **given)  # a call in training may change the module
     return out
 

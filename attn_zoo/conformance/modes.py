@@ -15,7 +15,15 @@ from torch import Tensor
 from attn_zoo.conformance.causality import FUTURES, LOUD_AND_QUIET, require_no_future
 from attn_zoo.conformance.harness import Violation, require
 from attn_zoo.conformance.numerics import SINGLE
-from attn_zoo.conformance.requests import Request, answers, key_masks, trained_parameters, weighed, without_padded_queries
+from attn_zoo.conformance.requests import (
+    Request,
+    answers,
+    key_masks,
+    seed_generators,
+    trained_parameters,
+    weighed,
+    without_padded_queries,
+)
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 
@@ -57,7 +65,7 @@ def _needs(asked: Sequence[str], name: str, tensor: Tensor) -> Tensor:
 def _trained(module: Attention, query: Any, key: Any, value: Tensor, **given: Any) -> Tensor:
     """Call a copy of the module in training mode, under a fixed seed, with inputs that require gradients."""
     fresh = copy.deepcopy(module).train()
-    torch.manual_seed(5)
+    seed_generators(5)
     leaves = {id(x): x.detach().requires_grad_() for x in (query, key, value) if x is not None}
     out: Tensor = fresh(leaves.get(id(query)), leaves.get(id(key)), leaves[id(value)], **given)
     return out.detach()

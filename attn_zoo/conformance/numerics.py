@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attn_zoo.conformance.agreement import perturbed
 from attn_zoo.conformance.harness import NotApplicable, require, require_finite
-from attn_zoo.conformance.requests import Request, answers, key_masks, without_padded_queries
+from attn_zoo.conformance.requests import Request, answers, key_masks, seed_generators, without_padded_queries
 from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, UnsupportedError
@@ -231,7 +231,7 @@ def _mean_holds(request: Request, module: Attention, want: Tensor, where: str, c
     def drawn(times: int, seed: int | None = 0) -> Tensor:
         """Outputs for ``times`` copies, of a new module, since a call in training may change its buffers, such as hashes."""
         if seed is not None:
-            torch.manual_seed(seed)
+            seed_generators(seed)
         return request.changed(lambda _, tensor: tensor.expand(times, -1, -1, -1))(copy.deepcopy(module))
 
     first = drawn(FEW_COPIES)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attn_zoo.conformance.harness import Violation, require
-from attn_zoo.conformance.requests import Request, answers, require_like_queries
+from attn_zoo.conformance.requests import Request, answers, require_like_queries, seed_generators
 from attn_zoo.conformance.subject import Subject, attention_check, move_parameters
 from attn_zoo.contract import Attention, UnsupportedError
 
@@ -199,7 +199,7 @@ def _require_generator(run: Callable[[], object], what: str, may_draw: bool) -> 
     """Require that a run does not seed torch's global generator, nor advance it where nothing is to be drawn."""
     ends = []
     for seed in (11, 12):
-        torch.manual_seed(seed)
+        seed_generators(seed)
         start = torch.get_rng_state()
         run()
         ends.append(torch.get_rng_state())
@@ -254,7 +254,7 @@ def _require_kept(subject: Subject, module: Attention, length: int) -> None:
             parameter.add_(1)
     try:
         for each in (module, other):
-            torch.manual_seed(8)
+            seed_generators(8)
             each.resize_length(length)
     except UnsupportedError:
         return  # resizing_leads_to_the_new_length checks that claimed lengths are not refused

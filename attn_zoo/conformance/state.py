@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attn_zoo.conformance.harness import require
-from attn_zoo.conformance.requests import Request, without_padded_queries
+from attn_zoo.conformance.requests import Request, seed_generators, without_padded_queries
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 
@@ -22,7 +22,7 @@ def eval_is_deterministic(subject: Subject) -> None:
         module = subject.build(geometry)
         request = subject.draw(module)
         first = request(module)
-        torch.manual_seed(99)
+        seed_generators(99)
         _require_same_bits(request(module), first, f"two calls in eval mode, causal={geometry.causal}")
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo.conformance.harness import NotApplicable, Violation, require, require_finite
-from attn_zoo.conformance.requests import Request, draw, key_masks
+from attn_zoo.conformance.requests import Request, draw, key_masks, seed_generators
 from attn_zoo.conformance.sizes import ACROSS, BORDERS, Size, Sizes, drawn_sizes
 from attn_zoo.contract import FLA_DTYPE, Attention, AttentionCard, Geometry, UnsupportedError, unavailable
 from attn_zoo.registry import attention_options
@@ -105,7 +105,7 @@ class Subject:
         options = self.options if options is None else options
         if reason := self._refused(geometry, options):
             raise NotApplicable(reason)
-        torch.manual_seed(seed)
+        seed_generators(seed)
         built = self.card.build(geometry, copy.deepcopy(options), self.implementation).to(self.device, dtype or self.dtype).eval()
         return move_parameters(built, self.moved)
 
