@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from attn_zoo.cost import workers
 
+FEW = list(workers.PRELOADED)
 # Changed in place, because a worker sets this list again, which counts if it starts the server.
 workers.PRELOADED += ["attn_zoo.cli.run", "attn_zoo.tasks"]
 workers.PRELOADED += ["torch._dynamo", "timm", "sklearn.datasets"]
@@ -31,6 +32,7 @@ def run_command(words: Sequence[str], folder: Path) -> NoReturn:
 
     gc.freeze()  # else a collection copies the memory that this process shares with the server
     gc.set_threshold(20_000)
+    workers.PRELOADED[:] = FEW  # for the fork server that a measurement starts
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the fork server blocks it
     os.chdir(folder)
     sys.argv = ["attn-zoo", *words]

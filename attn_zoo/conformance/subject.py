@@ -58,8 +58,8 @@ class Subject:
 
     @property
     def interpreted(self) -> bool:
-        """True where kernels for a GPU run in Triton's interpreter, a thousand times slower."""
-        return self.implementation == "triton" and self.device.type == "cpu"
+        """True where a CPU computes what kernels for a GPU would, in Triton's interpreter or by recurrences, a thousand times slower."""
+        return self.implementation in ("triton", "fla") and self.device.type == "cpu"
 
     @property
     def tolerance(self) -> float:

@@ -114,16 +114,20 @@ def _tail(differences: Floats, spreads: Floats, first: Floats, second: Floats) -
     """Probability of differences at least as large, averaged over both rows' spreads; differences are times the root of seeds."""
     from scipy.special import ndtr  # imported here: takes half a second, and most commands do not need it
 
-    found = np.zeros(differences.shape)
-    for one in range(spreads.shape[-1]):
+    found = np.zeros(differences.size)
+    distance, count = differences.ravel(), spreads.shape[-1]
+    first, second = (np.moveaxis(weights, -1, 0).reshape(count, -1) for weights in (first, second))
+    for one in range(count):
         for other in range(one + 1):
-            weight = first[..., one] * second[..., other]
+            weight = first[one] * second[other]
             if other < one:
-                weight = weight + first[..., other] * second[..., one]
-            kept = weight > _NEGLIGIBLE
-            if kept.any():
-                error = np.broadcast_to(np.hypot(spreads[..., one], spreads[..., other])[..., None], weight.shape)
-                found[kept] += weight[kept] * 2 * ndtr(-differences[kept] / error[kept])
+                weight += first[other] * second[one]
+            kept = np.flatnonzero(weight > _NEGLIGIBLE)
+            if kept.size:
+                error = np.hypot(spreads[..., one], spreads[..., other])[..., None]
+                error = np.broadcast_to(error, differences.shape).ravel()[kept]
+                found[kept] += weight[kept] * 2 * ndtr(-distance[kept] / error)
+    found = found.reshape(differences.shape)
     return np.minimum(found, 1.0)
 
 

@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from attn_zoo import attentions, card
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
-from attn_zoo.conformance import Case, Violation, attention_checks
+from attn_zoo.conformance import ATTENTION_CHECKS, Violation
 from attn_zoo.conformance.requests import key_masks
 from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import DEFAULTS_AT, Subject
@@ -20,6 +20,7 @@ from attn_zoo.kernels import flex
 from attn_zoo.registry import attention_options
 
 CPU = torch.device("cpu")
+AGREEMENT = ATTENTION_CHECKS["implementation_agrees_with_eager"]
 
 
 def settings(implementation: str) -> list[Any]:
@@ -31,11 +32,6 @@ def settings(implementation: str) -> list[Any]:
 def subject_of(name: str, variant: str, implementation: str) -> Subject:
     options = attention_options(card(name), DEFAULTS_AT, card(name).variants.get(variant, {}))
     return Subject(card(name), variant, options, implementation, CPU)
-
-
-def agreement(name: str, variant: str, implementation: str) -> Case:
-    setting = f"{variant}-{implementation}-implementation_agrees_with_eager"
-    return next(case for case in attention_checks(name) if case.setting == setting)
 
 
 @pytest.fixture
@@ -101,4 +97,4 @@ def test_a_mistake_of_flex_at_one_border_is_seen(monkeypatch):
 def test_fla_agrees_with_eager_beyond_the_defaults(name, variant, monkeypatch):
     pytest.importorskip("fla", reason="fla-core is not installed (extra: gpu or peers)")
     fla_references.on_a_cpu(monkeypatch)
-    agreement(name, variant, "fla")()
+    AGREEMENT.prove(subject_of(name, variant, "fla"))

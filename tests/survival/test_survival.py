@@ -79,7 +79,7 @@ def kill_again_and_again(folder: Path, kills: int) -> None:
         while killed < kills and len(kept) < len(WHOLE):
             command = Command(*sweep, folder=place)
             command.wait_to_hear()
-            time.sleep(moments.uniform(0.0, 0.6))
+            time.sleep(moments.uniform(0.0, 0.4))
             status, _, errors = command.kill()
             assert status in (0, -signal.SIGKILL), errors
             killed += status != 0
