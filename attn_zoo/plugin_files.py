@@ -75,7 +75,8 @@ def _files(path: Path) -> list[Path]:
 def _module(file: Path) -> ModuleType:
     """Import a file under its full name, unless it is loaded already."""
     for module in list(sys.modules.values()):
-        if file_of(module) == file:
+        path = getattr(module, "__file__", None) or ""
+        if (path.endswith(file.name) or os.path.islink(path)) and file_of(module) == file:
             return module
     root = file.parent
     while (root / "__init__.py").exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,6 +57,20 @@ def test_it_trains_as_the_quickstart_did_and_prints_ranks_beside_its_rows(shippe
     assert "linear on Digits (patches): 95.9 ± 0.8 %, rank 1 of 6, tied with" in printed
     assert "reformer" in printed and "none (c)" in printed
     assert "A check failed (see above)" in printed
+
+
+@pytest.mark.process
+def test_an_attention_of_a_file_is_proved_trained_and_placed(tmp_path, monkeypatch, capsys):
+    whole = compare.plan
+    small = ["workers=1", "budget.steps=3", "budget.evaluate_every=3", "model.dim=16", "model.heads=2"]
+    monkeypatch.setattr(compare, "plan", lambda words: whole([*words, *small]))
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "mine"]) == 0
+    assert main(["compare", "mine/src/mine/attention.py"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^mine: \d+ passed", printed, re.MULTILINE)
+    assert len(Store(next(Path("compare").glob("mine-*"))).load()[0]) == 6
+    assert re.search(r"^mine on Digits \(patches\): [\d.]+ ± [\d.]+ %, ", printed, re.MULTILINE)
 
 
 def test_the_recorded_command_names_records_and_plugins(trained, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from attn_zoo import attentions
-from attn_zoo.conformance import ATTENTION_CHECKS, Case, attention_checks, check_attention, run_cases
+from attn_zoo.conformance import ATTENTION_CHECKS, Case, attention_checks, run_cases
 from attn_zoo.contract import AttentionCard
 from mutants import MUTANTS, ORIGINALS, Mutant
 
@@ -24,7 +24,10 @@ def only(card: AttentionCard, check: str) -> list[Case]:
 
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_original_passes_every_check(name: str) -> None:
-    report = check_attention(ORIGINALS[name])
+    """Compilation, a fifth of the time of all checks, is left to the zoo's attentions and to originals of its mutants."""
+    originals = [mutant.original for mutant in MUTANTS if mutant.check == "compiled_agrees"]
+    cases = [c for c in attention_checks(ORIGINALS[name]) if c.check != "compiled_agrees" or ORIGINALS[name] in originals]
+    report = run_cases(name, cases)
     report.raise_on_failure()
     passed = {result.case.check for result in report.results if result.status == "passed"}
     # Each check passes, instead of being skipped, on the original of its first mutant: it does not fail on everything.
