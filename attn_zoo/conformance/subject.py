@@ -58,7 +58,7 @@ class Subject:
 
     @property
     def interpreted(self) -> bool:
-        """True where a CPU computes what kernels for a GPU would, in Triton's interpreter or by recurrences, a thousand times slower."""
+        """True where a CPU does the work of kernels for a GPU, in Triton's interpreter or by plain references, far slower."""
         return self.implementation in ("triton", "fla") and self.device.type == "cpu"
 
     @property

@@ -66,6 +66,8 @@ class Grid:
     shortest_length: ClassVar[int] = 1
     slow_seconds: ClassVar[float] = math.inf
     """Seconds of a step above which it is timed in three rounds only."""
+    preloaded: ClassVar[Sequence[str]] = ()
+    """Modules that are imported before workers are forked, which would otherwise import them one by one."""
     whole_groups: ClassVar[bool] = False
     """True if a failed cell ends the measurement; figures are then saved only after whole groups."""
 

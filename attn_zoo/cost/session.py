@@ -18,7 +18,7 @@ import psutil
 from attn_zoo.cost.grid import Grid
 from attn_zoo.cost.measurement import NO_TIME, Cell, Measurement
 from attn_zoo.cost.probes import Probe
-from attn_zoo.cost.workers import Worker, WorkerError
+from attn_zoo.cost.workers import PRELOADED, Worker, WorkerError
 
 LEAST_ROUNDS = 3
 """Number of rounds of a step that takes longer than ``Grid.slow_seconds``."""
@@ -47,6 +47,7 @@ class Session:
     ) -> None:
         self.grid, self.found, self._save, self._tell, self._ends = grid, found, save, tell, ends
         self._workers: dict[str, Worker] = {}
+        PRELOADED.extend(module for module in grid.preloaded if module not in PRELOADED)
         known = {cell: figures.all("seconds") for cell, figures in found.cells.items()}
         self._steps = {cell: statistics.median(seconds) for cell, seconds in known.items() if seconds}
         """Approximate seconds of a cell's step."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +89,8 @@ class WholeModels(Grid):
     device: str = option("auto", "auto, cpu or cuda; auto is cuda where there is one")
     precision: str = option("fp32", "fp32, bf16 or fp16, of weights and inputs")
     rounds: int = option(5, "interleaved rounds of timing")
+
+    preloaded: ClassVar[Sequence[str]] = ("timm", *(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2")))
 
     def __post_init__(self) -> None:
         super().__post_init__()

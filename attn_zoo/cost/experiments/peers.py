@@ -115,6 +115,7 @@ class Peers(Timed):
 
     shortest_length: ClassVar[int] = 2
     slow_seconds: ClassVar[float] = 3.0
+    preloaded: ClassVar[Sequence[str]] = ("transformers.modeling_utils",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
