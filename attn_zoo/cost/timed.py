@@ -90,6 +90,8 @@ class Timed(Grid):
 
     module_level: ClassVar[str] = "layer"
     """Level at which attentions are timed (see ``attn_zoo.cost.levels``)."""
+    metered: ClassVar[bool] = False
+    """True if the report shows energy, which is then measured where there is a meter."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -117,13 +119,13 @@ class Timed(Grid):
         return {"meter": None, "reason": meter.reason} if isinstance(meter, NotMeasured) else {"meter": meter.what}
 
     def facts(self) -> dict[str, Any]:
-        return {"energy": self.energy}
+        return {"energy": self.energy} if self.metered else {}
 
     def once(self, cell: Cell) -> Sequence[Probe]:
         return (MEMORY,)
 
     def each(self, cell: Cell) -> Sequence[Probe]:
-        return (SECONDS, JOULES) if self.energy["meter"] else (SECONDS,)
+        return (SECONDS, JOULES) if self.metered and self.energy["meter"] else (SECONDS,)
 
     def heads_of(self, cell: Cell) -> int:
         """Number of heads of a cell's layer."""

@@ -15,6 +15,7 @@ from attn_zoo.cost import session, timed
 from attn_zoo.cost.crossover_analysis import crossover
 from attn_zoo.cost.crossover_plot import plot_crossover
 from attn_zoo.cost.energy import NotMeasured
+from attn_zoo.cost.experiments import EXPERIMENTS
 from attn_zoo.cost.experiments.crossover import Crossover as CrossoverGrid
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.session import Session, expected_seconds
@@ -113,6 +114,23 @@ def test_energy_is_taken_in_as_many_rounds_as_an_interval_needs(scripted, monkey
     assert {len(p.all("joules")) for p in measured().cells.values() if not p.failures} == {6}
     monkeypatch.setattr(timed, "energy_meter", lambda device: NotMeasured("none here"))
     assert grid_of().facts() == {"energy": {"meter": None, "reason": "none here"}}
+
+
+def test_energy_is_not_measured_where_no_report_shows_it(monkeypatch):
+    class Meter:
+        what = "scripted"
+
+    monkeypatch.setattr(timed, "energy_meter", lambda device: Meter())
+    for name, metered in (
+        ("growth", False),
+        ("batch_size", False),
+        ("linformer_table3", False),
+        ("cost", True),
+        ("crossover", True),
+    ):
+        grid = EXPERIMENTS[name]()
+        assert isinstance(grid, timed.Timed)
+        assert ("joules" in [probe.quantity for probe in grid.each(grid.groups()[0][0])]) == metered, name
 
 
 def test_without_time_nothing_is_begun_and_it_is_said_and_measured_later(scripted, monkeypatch):

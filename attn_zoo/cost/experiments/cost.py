@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 from attn_zoo.contract import TaskSpec, UnknownNameError
 from attn_zoo.cost.grid import option
@@ -139,6 +140,8 @@ class StepCost(Timed, AttentionRows):
     task_level: str | None = option(None, "level of the task that sets the sizes (first)")
     memory_gib: float = option(16.0, "budget within which the largest batch is sought")
     batch_seconds: float = option(5.0, "no larger batch is tried where a step would take longer")
+
+    metered: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:

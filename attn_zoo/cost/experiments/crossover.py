@@ -42,6 +42,7 @@ class Crossover(Timed, AttentionRows):
     }
     fewest_rounds: ClassVar[int] = fewest_rounds()
     fewest_lengths: ClassVar[int] = 2
+    metered: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
