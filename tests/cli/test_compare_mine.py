@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from attn_zoo import reference
+from attn_zoo import reference, registry
 from attn_zoo.cli import compare, main
 from attn_zoo.cli.compare import named_rows, place, with_reference
 from attn_zoo.conformance import Report
@@ -64,6 +65,8 @@ def test_an_attention_of_a_file_is_proved_trained_and_placed(tmp_path, monkeypat
     whole = compare.plan
     small = ["workers=1", "budget.steps=3", "budget.evaluate_every=3", "model.dim=16", "model.heads=2"]
     monkeypatch.setattr(compare, "plan", lambda words: whole([*words, *small]))
+    monkeypatch.setattr(registry, "_ATTENTIONS", dict(registry._ATTENTIONS))  # which lose the new one afterwards
+    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
     assert main(["new", "mine"]) == 0
     assert main(["compare", "mine/src/mine/attention.py"]) == 0
