@@ -175,9 +175,7 @@ def _cost_table(entry: AttentionCard, causal: bool) -> str:
     for length in LENGTHS:
         geometry = Geometry(HEADS, HEAD_DIM, length, length, causal)
         own, whole = _cost(entry, geometry), _cost(_yardstick(), geometry)
-        kept, kept_whole = (
-            activation_bytes(form, geometry, attention_options(form, geometry, {})) for form in (entry, _yardstick())
-        )
+        kept, kept_whole = _kept(entry, geometry), _kept_by_yardstick(geometry)
         line = [f"{length:,}", decimal(own.flops), _share(own.flops, whole.flops)]
         line += ["-" if own.backward_flops is None else decimal(own.backward_flops), decimal(own.parameters)]
         line += ["-" if kept is None else binary(kept), _share(kept, kept_whole or 0)]
@@ -202,6 +200,15 @@ def _cost_table(entry: AttentionCard, causal: bool) -> str:
 @cache
 def _yardstick() -> AttentionCard:
     return card("softmax")
+
+
+def _kept(entry: AttentionCard, geometry: Geometry) -> int | None:
+    return activation_bytes(entry, geometry, attention_options(entry, geometry, {}))
+
+
+@cache
+def _kept_by_yardstick(geometry: Geometry) -> int | None:
+    return _kept(_yardstick(), geometry)
 
 
 def _cost(entry: AttentionCard, geometry: Geometry) -> Cost:
