@@ -130,9 +130,11 @@ def implementation_agrees_with_eager(subject: Subject) -> str:
         own, exact = (subject.as_eager().build(geometry, dtype=dtype) for dtype in (torch.float32, torch.float64))
         for module in (own, exact):
             module.load_state_dict(single.state_dict(), strict=True)
-        request = subject.draw(exact, batch=5).cast(subject.single)
+        drawn = subject.draw(exact, batch=5).cast(subject.single)
+        # The two longest lengths took half of the time.
+        examples = slice(None) if geometry.keys <= subject.sizes.blocks else slice(3, 5)
         for mask in _masks(subject, geometry):
-            padded = request.padded(mask)
+            padded = drawn.padded(mask).rows(examples)
             want, got = answers(padded.cast(torch.float64), exact), answers(padded, single)
             if subject.single is torch.float32:
                 mine = answers(padded, own)
