@@ -127,8 +127,7 @@ def _tail(differences: Floats, spreads: Floats, first: Floats, second: Floats) -
                 error = np.hypot(spreads[..., one], spreads[..., other])[..., None]
                 error = np.broadcast_to(error, differences.shape).ravel()[kept]
                 found[kept] += weight[kept] * 2 * ndtr(-distance[kept] / error)
-    found = found.reshape(differences.shape)
-    return np.minimum(found, 1.0)
+    return np.minimum(found, 1.0).reshape(differences.shape)
 
 
 def _pooled_alike(differences: Floats, means: Floats, aligned: Floats, variances: Floats, freedom: Floats) -> Floats:

@@ -12,6 +12,7 @@ import pytest
 from attn_zoo import reference, registry
 from attn_zoo.cli import compare, main
 from attn_zoo.cli.compare import named_rows, place, with_reference
+from attn_zoo.cli.plan import plan
 from attn_zoo.conformance import Report
 from attn_zoo.leaderboard import tables
 from attn_zoo.records import Store
@@ -62,9 +63,8 @@ def test_it_trains_as_the_quickstart_did_and_prints_ranks_beside_its_rows(shippe
 
 @pytest.mark.process
 def test_an_attention_of_a_file_is_proved_trained_and_placed(tmp_path, monkeypatch, capsys):
-    whole = compare.plan
     small = ["workers=1", "budget.steps=3", "budget.evaluate_every=3", "model.dim=16", "model.heads=2"]
-    monkeypatch.setattr(compare, "plan", lambda words: whole([*words, *small]))
+    monkeypatch.setattr(compare, "plan", lambda words: plan([*words, *small]))
     monkeypatch.setattr(registry, "_ATTENTIONS", dict(registry._ATTENTIONS))  # which lose the new one afterwards
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
