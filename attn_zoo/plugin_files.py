@@ -75,7 +75,7 @@ def _files(path: Path) -> list[Path]:
 def _module(file: Path) -> ModuleType:
     """Import a file under its full name, unless it is loaded already."""
     for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None) or ""
+        path = str(getattr(module, "__file__", ""))
         if (path.endswith(file.name) or os.path.islink(path)) and file_of(module) == file:
             return module
     root = file.parent
