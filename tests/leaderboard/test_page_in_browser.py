@@ -13,8 +13,6 @@ from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES
 from attn_zoo.leaderboard.page import html_page, records_from
 from attn_zoo.records import Store
 
-pytestmark = pytest.mark.skipif(installed() is None, reason="no browser of the Chromium family is installed; apt install chromium")
-
 HOSTILE = '</td><script>window.owned = true</script><img src="https://example.invalid/x" onerror="window.owned = true">'
 SHOWN = (
     "[...document.querySelectorAll('#digits .scores tbody tr')].filter(row => !row.hidden)"
@@ -44,7 +42,8 @@ def file(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def window(tmp_path_factory):
     binary = installed()
-    assert binary
+    if binary is None:
+        pytest.skip("no browser of the Chromium family is installed; apt install chromium")
     with browser(binary, tmp_path_factory.mktemp("profile")) as page:
         yield page
 
