@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -83,15 +83,12 @@ class Timed(Grid):
     order: str = option("shuffled", "order within the rounds: shuffled, 'in turn' or 'there and back'")
     seed: int = option(1, "seed of the shuffled order")
     repeat_seconds: float = option(0.2, "seconds that a timing covers by repeating its step")
-    energy_seconds: float = option(2.0, "seconds that an energy window covers, where there is a meter")
     allocator: str = option("default", "glibc malloc: default, or keep (no page faults on large tensors)")
     seconds: float | None = option(None, "seconds of the whole measurement; cells that do not fit are left out, the slowest first")
     time_limit: float = option(120.0, "seconds that one request to a cell's process may take")
 
     module_level: ClassVar[str] = "layer"
     """Level at which attentions are timed (see ``attn_zoo.cost.levels``)."""
-    metered: ClassVar[bool] = False
-    """True if the report shows energy, which is then measured where there is a meter."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,24 +105,15 @@ class Timed(Grid):
 
     @cached_property
     def protocol(self) -> TimingProtocol:
-        """Protocol of timings and energy."""
-        names = ("rounds", "order", "seed", "allocator", "energy_seconds")
+        """Protocol of timings."""
+        names = ("rounds", "order", "seed", "allocator")
         return TimingProtocol.on(self.device, seconds=self.repeat_seconds, **{name: getattr(self, name) for name in names})
-
-    @cached_property
-    def energy(self) -> dict[str, Any]:
-        """Energy meter in words, or None and the reason."""
-        meter = energy_meter(self.torch_device)
-        return {"meter": None, "reason": meter.reason} if isinstance(meter, NotMeasured) else {"meter": meter.what}
-
-    def facts(self) -> dict[str, Any]:
-        return {"energy": self.energy} if self.metered else {}
 
     def once(self, cell: Cell) -> Sequence[Probe]:
         return (MEMORY,)
 
     def each(self, cell: Cell) -> Sequence[Probe]:
-        return (SECONDS, JOULES) if self.metered and self.energy["meter"] else (SECONDS,)
+        return (SECONDS,)
 
     def heads_of(self, cell: Cell) -> int:
         """Number of heads of a cell's layer."""
@@ -170,6 +158,30 @@ class Timed(Grid):
         if subject is None or (subject.attention, subject.implementation) != ("softmax", "eager"):
             return 0
         return HELD_MATRICES[cell.kind] * cell.batch * self.heads_of(cell) * cell.length**2 * PRECISIONS[self.precision].itemsize
+
+
+@dataclass
+class Metered(Timed):
+    """Keys of experiments whose reports show energy, which is measured where there is a meter."""
+
+    energy_seconds: float = option(2.0, "seconds that an energy window covers, where there is a meter")
+
+    @cached_property
+    def protocol(self) -> TimingProtocol:
+        """Protocol of timings and energy."""
+        return replace(super().protocol, energy_seconds=self.energy_seconds)
+
+    @cached_property
+    def energy(self) -> dict[str, Any]:
+        """Energy meter in words, or None and the reason."""
+        meter = energy_meter(self.torch_device)
+        return {"meter": None, "reason": meter.reason} if isinstance(meter, NotMeasured) else {"meter": meter.what}
+
+    def facts(self) -> dict[str, Any]:
+        return {"energy": self.energy}
+
+    def each(self, cell: Cell) -> Sequence[Probe]:
+        return (SECONDS, JOULES) if self.energy["meter"] else (SECONDS,)
 
 
 def device_memory(device: str) -> int:

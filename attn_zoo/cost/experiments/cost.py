@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 
 from attn_zoo.contract import TaskSpec, UnknownNameError
 from attn_zoo.cost.grid import option
@@ -13,7 +12,7 @@ from attn_zoo.cost.levels import LEVELS, Rig, Sizes, rig_for, task_model
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import MEMORY, Answer, Ask, Probe, largest_batch
 from attn_zoo.cost.tables import conditions, decimals, failures, figure, figure_or_reason, joined, markdown, reason
-from attn_zoo.cost.timed import KINDS, AttentionRows, Timed
+from attn_zoo.cost.timed import KINDS, AttentionRows, Metered
 from attn_zoo.cost.workers import WorkerError
 
 WORDS = {
@@ -123,7 +122,7 @@ PATIENCE = 2
 
 
 @dataclass
-class StepCost(Timed, AttentionRows):
+class StepCost(Metered, AttentionRows):
     """Time, throughput, memory and energy of a step of each mechanism at a level: alone, in a layer, a block, a whole model.
 
     The same command with the same output goes on where it was stopped. Null keys take the defaults of the level.
@@ -140,8 +139,6 @@ class StepCost(Timed, AttentionRows):
     task_level: str | None = option(None, "level of the task that sets the sizes (first)")
     memory_gib: float = option(16.0, "budget within which the largest batch is sought")
     batch_seconds: float = option(5.0, "no larger batch is tried where a step would take longer")
-
-    metered: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:

@@ -13,12 +13,12 @@ from attn_zoo.cost.crossover_plot import plot_crossover
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.tables import conditions, failures, joined, markdown
-from attn_zoo.cost.timed import KINDS, AttentionRows, Timed, softmax_layers
+from attn_zoo.cost.timed import KINDS, AttentionRows, Metered, softmax_layers
 from attn_zoo.plotting.theme import check_plot
 
 
 @dataclass
-class Crossover(Timed, AttentionRows):
+class Crossover(Metered, AttentionRows):
     """Length from which each mechanism costs less than softmax, materialised and fused: time, memory, energy, with intervals.
 
     Cells that do not fit into the time are left out, the slowest first, with that reason; the same command with the same output
@@ -42,7 +42,6 @@ class Crossover(Timed, AttentionRows):
     }
     fewest_rounds: ClassVar[int] = fewest_rounds()
     fewest_lengths: ClassVar[int] = 2
-    metered: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
