@@ -28,6 +28,7 @@ CLUSTER = {
     r"launch=slurm": "needs a cluster with Slurm",
     r"launcher\.init\.address=auto": "needs a running cluster of Ray",
     r"num_gpus=1|^attn-zoo gpu": "needs a GPU",
+    r"^torchrun .* attention=linformer": "starts in ten seconds; one torchrun is enough, and test_code_blocks runs this one",
 }
 """Reason to skip a command, by a pattern of its text."""
 EXTRAS = {
