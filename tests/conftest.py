@@ -37,10 +37,10 @@ from extras import missing, of_absent
 from tiers import COLLECTED, NAMED, TIERS, in_halves, tier_of, tier_of_path
 
 torch.set_num_threads(1)
-allocate = getattr(ctypes.CDLL(None), "mallopt", None)
-if allocate is not None:  # glibc returns large tensors to the kernel at once, and their page faults take a tenth of the tests' time
+mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+if mallopt is not None:  # glibc returns large tensors to the kernel at once, and their page faults take a tenth of the tests' time
     for parameter, size in ((-1, 2**31 - 1), (-3, 2**30)):  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
-        allocate(parameter, size)
+        mallopt(parameter, size)
 gc.set_threshold(20_000)  # with so many imports, garbage collection at every 700 objects takes a tenth of the tests' time
 if importlib.util.find_spec("triton") is None:
     collect_ignore = ["benchmarks", "kernels"]

@@ -95,6 +95,8 @@ def faster() -> None:
     import triton.language as tl
     from triton.runtime import interpreter
 
+    if not all(hasattr(interpreter, name) for name in ("_patch_lang", "_LangPatchScope", "_get_np_dtype")):
+        return  # another version of Triton, in which tests are right but slow
     patch, is_original = interpreter._patch_lang, tl.core.is_builtin
 
     def patch_lang(function: Any) -> Any:

@@ -29,9 +29,14 @@ RUN = {
     "records": "runs",
 }
 TUNE = {"trials": "2", "seeds": "1"}
-ONE_WORKER = [("run", "quickstart", None), ("tune", None, "launch=joblib")]
-ONE_WORKER += [("run", "quickstart", f"launch={name}") for name in ("joblib", "ray")]
-ONE_WORKER += [("run", None, f"launch={name}") for name in ("joblib", "submitit_local")]
+ONE_WORKER = [
+    ("run", "quickstart", None),
+    ("run", "quickstart", "launch=joblib"),
+    ("run", "quickstart", "launch=ray"),
+    ("run", None, "launch=joblib"),
+    ("run", None, "launch=submitit_local"),
+    ("tune", None, "launch=joblib"),
+]
 """Subcommand, experiment and launcher of commands that run with one worker; starting two takes seconds."""
 ROWS = {"attention": "linear,none", "task": "listops", "task.train": "100", "task.valid": "50", "task.test": "50"}
 """Rows and task in place of those that an experiment lists; an experiment's own numbers of examples take seconds to generate."""

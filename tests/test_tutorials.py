@@ -61,20 +61,20 @@ def follow(page: str, folder: Path, programs: Path) -> None:
         AssertionError: a command fails, its output differs from the page's, a file is neither there nor named by a later command,
             or it lacks the shown text.
     """
-    printed = ""
+    printed: str | None = ""
     todo = list(steps(page))
     for at, step in enumerate(todo, 1):
-        if LONG.keys() & {step.text, *(before.text for before in todo[at - 2 : at - 1] if step.kind == "text")}:
-            continue
         if step.kind == "file":
             is_named = any(step.file in later.text for later in todo[at:] if later.kind == "bash")
             assert is_named or (folder / step.file).exists(), f"{step.file} is not where the page says, so nothing reads it"
             (folder / step.file).write_text(step.text, encoding="utf-8")
-        if step.kind == "bash":
+        if step.text in LONG:
+            printed = None
+        elif step.kind == "bash":
             done = run("bash", "-euo", "pipefail", "-c", step.text, cwd=folder, programs=programs)
             assert done.returncode == 0, f"{step.text}\n{done.stdout}\n{done.stderr}"
             printed = done.stdout
-        if step.kind == "text":
+        if step.kind == "text" and printed is not None:
             assert_printed(step.text, printed)
         if step.kind == "toml":
             files = [file.read_text(encoding="utf-8") for file in folder.glob("*/pyproject.toml")]

@@ -14,16 +14,8 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 from torch.func import functional_call
 
-from attn_zoo.conformance.harness import NotApplicable, Violation, require, require_finite
-from attn_zoo.conformance.requests import (
-    Request,
-    answers,
-    key_masks,
-    seed_generators,
-    trained_parameters,
-    weighed,
-    without_padded_queries,
-)
+from attn_zoo.conformance.harness import NotApplicable, Violation, require, require_finite, seed_generators
+from attn_zoo.conformance.requests import Request, answers, key_masks, trained_parameters, weighed, without_padded_queries
 from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry, UnsupportedError

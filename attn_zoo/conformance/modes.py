@@ -13,17 +13,9 @@ import torch
 from torch import Tensor
 
 from attn_zoo.conformance.causality import FUTURES, LOUD_AND_QUIET, require_no_future
-from attn_zoo.conformance.harness import Violation, require
+from attn_zoo.conformance.harness import Violation, require, seed_generators
 from attn_zoo.conformance.numerics import SINGLE
-from attn_zoo.conformance.requests import (
-    Request,
-    answers,
-    key_masks,
-    seed_generators,
-    trained_parameters,
-    weighed,
-    without_padded_queries,
-)
+from attn_zoo.conformance.requests import Request, answers, key_masks, trained_parameters, weighed, without_padded_queries
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 

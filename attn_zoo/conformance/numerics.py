@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from attn_zoo.conformance.agreement import perturbed
-from attn_zoo.conformance.harness import NotApplicable, require, require_finite
-from attn_zoo.conformance.requests import Request, answers, key_masks, seed_generators, without_padded_queries
+from attn_zoo.conformance.harness import NotApplicable, require, require_finite, seed_generators
+from attn_zoo.conformance.requests import Request, answers, key_masks, without_padded_queries
 from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, UnsupportedError

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attn_zoo.conformance.harness import Violation, require
-from attn_zoo.conformance.requests import Request, answers, require_like_queries, seed_generators
+from attn_zoo.conformance.harness import Violation, require, seed_generators
+from attn_zoo.conformance.requests import Request, answers, require_like_queries
 from attn_zoo.conformance.subject import Subject, attention_check, move_parameters
 from attn_zoo.contract import Attention, UnsupportedError
 

@@ -96,16 +96,6 @@ class Request:
         return self.changed(change)
 
 
-def seed_generators(seed: int) -> None:
-    """Seed the global generators of the CPU and, once CUDA is in use, of the GPUs.
-
-    Before that, ``torch.manual_seed`` keeps a stack trace of each call, which took a sixth of the time of the kit.
-    """
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(seed)
-
-
 def draw(
     module: Attention,
     dtype: torch.dtype,

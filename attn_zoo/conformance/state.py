@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attn_zoo.conformance.harness import require
-from attn_zoo.conformance.requests import Request, seed_generators, without_padded_queries
+from attn_zoo.conformance.harness import require, seed_generators
+from attn_zoo.conformance.requests import Request, without_padded_queries
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from attn_zoo.conformance.harness import NotApplicable, Violation, require, require_finite
-from attn_zoo.conformance.requests import Request, draw, key_masks, seed_generators
+from attn_zoo.conformance.harness import NotApplicable, Violation, require, require_finite, seed_generators
+from attn_zoo.conformance.requests import Request, draw, key_masks
 from attn_zoo.conformance.sizes import ACROSS, BORDERS, Size, Sizes, drawn_sizes
 from attn_zoo.contract import FLA_DTYPE, Attention, AttentionCard, Geometry, UnsupportedError, unavailable
 from attn_zoo.registry import attention_options

@@ -7,6 +7,10 @@ import sys
 
 import pytest
 
+from attn_zoo.cost import session
+from attn_zoo.cost.experiments import EXPERIMENTS
+from attn_zoo.cost.experiments.models import WholeModels
+from attn_zoo.cost.measurement import Measurement
 from attn_zoo.cost.workers import Worker, WorkerError
 
 ENVIRONMENT = {"ATTN_ZOO_TEST": "kept"}
@@ -58,3 +62,16 @@ def test_code_lies_alike_in_all_processes():
     finally:
         for worker in workers:
             worker.stop()
+
+
+@pytest.mark.parametrize("name", [name for name, grid in EXPERIMENTS.items() if grid.preloaded])
+def test_what_an_experiment_preloads_can_be_imported(name):
+    for module in EXPERIMENTS[name].preloaded:  # the fork server passes over modules that are not there
+        importlib.import_module(module)
+
+
+def test_a_session_preloads_what_its_experiment_names(monkeypatch):
+    monkeypatch.setattr(session, "PRELOADED", ["torch"])
+    for _ in range(2):
+        session.Session(WholeModels(device="cpu"), Measurement("models", {}, None, {}))
+    assert ["torch", *WholeModels.preloaded] == session.PRELOADED

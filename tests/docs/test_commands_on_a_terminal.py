@@ -24,7 +24,7 @@ from attn_zoo.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-CLUSTER = {
+LEFT_OUT = {
     r"launch=slurm": "needs a cluster with Slurm",
     r"launcher\.init\.address=auto": "needs a running cluster of Ray",
     r"num_gpus=1|^attn-zoo gpu": "needs a GPU",
@@ -120,7 +120,7 @@ def program(words: list[str]) -> list[str]:
 
 def skip_unless_possible(command: str) -> None:
     """Skip a command that needs a cluster, a GPU, or an extra that is not installed."""
-    for pattern, reason in CLUSTER.items():
+    for pattern, reason in LEFT_OUT.items():
         if re.search(pattern, command):
             pytest.skip(reason)
     for pattern, extra in EXTRAS.items():
@@ -152,6 +152,6 @@ def test_every_subcommand_is_shown():
     assert set(COMMANDS) == shown
 
 
-@pytest.mark.parametrize("pattern", [*CLUSTER, *EXTRAS, *VERDICTS])
+@pytest.mark.parametrize("pattern", [*LEFT_OUT, *EXTRAS, *VERDICTS])
 def test_an_exception_is_of_a_command_that_is_shown(pattern):
     assert any(re.search(pattern, " ".join(words)) for words in SMALL.values())
