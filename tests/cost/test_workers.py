@@ -71,7 +71,8 @@ def test_what_an_experiment_preloads_can_be_imported(name):
 
 
 def test_a_session_preloads_what_its_experiment_names(monkeypatch):
-    monkeypatch.setattr(session, "PRELOADED", ["torch"])
+    preloaded = ["torch"]
+    monkeypatch.setattr(session, "PRELOADED", preloaded)
     for _ in range(2):
         session.Session(WholeModels(device="cpu"), Measurement("models", {}, None, {}))
-    assert ["torch", *WholeModels.preloaded] == session.PRELOADED
+    assert preloaded == ["torch", *WholeModels.preloaded]
