@@ -26,7 +26,7 @@ TIERS: Mapping[str, str] = {
 """Tests beyond the plain tier, by the marker that selects them."""
 
 PLACES: Mapping[str, str] = {
-    **dict.fromkeys(["docs", "test_readme.py", "test_tutorials.py"], "docs"),
+    **dict.fromkeys(["docs", "golden", "test_readme.py", "test_tutorials.py"], "docs"),
     **dict.fromkeys(
         ["kernels", "benchmarks", "export", "attention/test_drawn_sizes.py", "attention/test_fla.py", "attention/test_flex.py"],
         "kernels",
