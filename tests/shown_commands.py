@@ -16,7 +16,7 @@ from attn_zoo.rows import rows_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "results" / "README.md")
-_PROMPT = re.compile(r"\s*(attn-zoo|torchrun) ")
+_PROMPT = re.compile(r"\s*attn-zoo ")
 
 RUN = {
     "level": "smoke",
@@ -104,9 +104,6 @@ def _lines(text: str) -> Iterator[str]:
 def small(command: str) -> list[str]:
     """Words of a command, with overrides that make it end in seconds."""
     words = shlex.split(command)
-    if words[0] == "torchrun":
-        at = words.index("run")
-        return [*words[:at], *_small(words[at:])]
     return ["attn-zoo", *_small(words[1:])]
 
 

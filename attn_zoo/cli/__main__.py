@@ -1,4 +1,4 @@
-"""``python -m attn_zoo.cli``, for launchers that start a module in several processes."""
+"""The command ``attn-zoo`` as a module: ``python -m attn_zoo.cli``."""
 
 import sys
 

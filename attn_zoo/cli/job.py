@@ -21,9 +21,8 @@ from attn_zoo.records import RunRecord, RunSpec, Store, Tuning
 from attn_zoo.records.environment import command_line
 from attn_zoo.records.tuning import setting
 from attn_zoo.registry import load_plugin, task_card
-from attn_zoo.runner import Progress, run
+from attn_zoo.runner import run
 from attn_zoo.runner.checkpoint import Checkpoint
-from attn_zoo.runner.processes import Processes
 from attn_zoo.runner.tracking import Tracking, Watchers, check_trackers
 from attn_zoo.runner.weights import KeptWeights
 from attn_zoo.terminal import show
@@ -95,22 +94,15 @@ def one_run(order: Order, job: Job) -> RunRecord | None:
 
     Raises:
         OSError: the folder cannot take the record; the message names the place where it was written instead, if any.
-        ValueError: the batch is smaller than the number of processes, they got different runs, or a tracker is missing.
+        ValueError: a tracker is missing.
         UnknownNameError: no such tracker.
     """
-    processes = Processes.join(job.spec.device)
-    processes.check_batch(job.spec.budget.batch_size)
     settings, run_id = order.settings, job.run_id
     check_trackers(settings.tracking.to)
     store = Store(settings.records)
-    if processes.is_main:
-        store.check_writable()  # before each run, since disks fill up in the course of a sweep
-    with store.claim(run_id) if processes.is_main else nullcontext(True) as claimed:
-        found = store.find(run_id, job.tuning) if processes.is_main else None
-        theirs, known, ours = processes.share((run_id, found, claimed))
-        if theirs != run_id:
-            raise ValueError("the processes were given different runs; launch each with the same command")
-        if known:
+    store.check_writable()  # before each run, since disks fill up in the course of a sweep
+    with store.claim(run_id) as ours:
+        if known := store.find(run_id, job.tuning):
             weights = "; no weights were written; to write them, give another records=FOLDER" if settings.weights.after else ""
             _say(job, f"recorded already{_by_other_code(known)}{weights}")
             return known
@@ -149,36 +141,33 @@ def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:
 
 
 def _do(order: Order, job: Job) -> RunRecord:
-    """Execute the run with the checkpoints and trackers of the settings; the main process records it."""
-    settings, run_id, is_main = order.settings, job.run_id, Processes().is_main
+    """Execute the run with the checkpoints and trackers of the settings, and record it."""
+    settings, run_id = order.settings, job.run_id
     keep, told, version = settings.checkpoint, settings.tracking, task_card(job.spec.task).version
     kept = KeptWeights(settings.weights.folder, settings.weights.after, job.spec, version) if settings.weights.after else None
     checkpoint = None
     if keep.every or keep.minutes:
         checkpoint = Checkpoint(settings.records, run_id, keep.every, keep.minutes)
-        if is_main and (words := checkpoint.open()):
+        if words := checkpoint.open():
             _say(job, words)
     trackers: AbstractContextManager[Tracking | None] = nullcontext()
-    if told.to and is_main:
+    if told.to:
         trackers = Tracking(told.to, job.spec, run_id, project=told.project, folder=told.folder, every=told.every)
     with trackers as tracking:
-        watchers: list[Progress] = []
-        if is_main:
-            metric = task_card(job.spec.task).metric
-            watchers.append(RunProgress(bool(job.spec.budget.seconds), bar=settings.launcher is None, metric=metric))
-        progress = Watchers(*watchers, *([tracking] if tracking else []))
+        metric = task_card(job.spec.task).metric
+        shown = RunProgress(bool(job.spec.budget.seconds), bar=settings.launcher is None, metric=metric)
+        progress = Watchers(shown, *([tracking] if tracking else []))
         record = with_tuning(run(job.spec, progress, job.locations, checkpoint, kept), job.tuning)
         record = replace(record, environment={**record.environment, "command": command_line(order.command)})
-        if is_main:
-            path = _keep(record, Store(settings.records))
-            if tracking:
-                tracking.finish(record, path)
-            if checkpoint:
-                checkpoint.remove()
-            if kept:
-                written, missing = len(kept.after) - len(kept.missing), ", ".join(map(str, kept.missing))
-                lacking = f"; there are none after step {missing}" if missing else ""
-                _say(job, f"weights of {written} step{'s' * (written != 1)} are in {settings.weights.folder!r}{lacking}")
+        path = _keep(record, Store(settings.records))
+        if tracking:
+            tracking.finish(record, path)
+        if checkpoint:
+            checkpoint.remove()
+        if kept:
+            written, missing = len(kept.after) - len(kept.missing), ", ".join(map(str, kept.missing))
+            lacking = f"; there are none after step {missing}" if missing else ""
+            _say(job, f"weights of {written} step{'s' * (written != 1)} are in {settings.weights.folder!r}{lacking}")
     return record
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -82,8 +83,14 @@ def check_launch(settings: Settings) -> None:
     """Refuse settings that no launcher can carry out, before anything starts.
 
     Raises:
-        ValueError: a setting breaks its rule, or a package or program that a launcher or sampler needs is missing.
+        ValueError: a setting breaks its rule, a package or program that a launcher or sampler needs is missing, or torchrun or
+            the like started this process together with others.
     """
+    if (together := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise ValueError(
+            f"one run is one process, but a launcher started {together} processes together (WORLD_SIZE={together}); start one "
+            "process; launch=joblib, ray or slurm divides the runs of a sweep among processes"
+        )
     _check_launcher(settings.launcher)
     kind = kind_of(settings)
     check_whole("threads", settings.threads, 0, 4096)

@@ -16,14 +16,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from attn_zoo.cli.config import Settings, locations_from, settings_from, spec_from, stored_row
 from attn_zoo.cli.job import Job
-from attn_zoo.cli.launch import check_launch, kind_of
+from attn_zoo.cli.launch import check_launch
 from attn_zoo.cli.overrides import parse, parse_overrides, unfold_row
 from attn_zoo.cli.progress import tracked
 from attn_zoo.cli.search import Study, study_of
 from attn_zoo.records import RunSpec, Store
 from attn_zoo.records.tuning import trials_of
 from attn_zoo.registry import build_task, task_card
-from attn_zoo.runner.processes import speaks, started_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class Plan:
             one = (job.spec.task, {**job.spec.task_options, **job.locations})
             if task_card(job.spec.task).locations and one not in data:
                 data.append(one)
-        for task, options in tracked(data, "reading data") if data and speaks() else data:
+        for task, options in tracked(data, "reading data") if data else data:
             build_task(task, **options).examples("test")
 
     def announcement(self) -> str:
@@ -101,7 +100,6 @@ def plan(words: Sequence[str], composer: Composer | None = None) -> Plan:
         base = composer.config(fixed)
         settings = settings_from(base)
         check_launch(settings)
-        _refuse_shared_runs(settings)
         if settings.tuning.space:
             everything = list(map(parse, [*fixed, *swept]))
             return Plan((), settings, study_of(spec_from(base), locations_from(base), settings.tuning, everything))
@@ -170,18 +168,3 @@ def _sweep(words: Sequence[str], typed: Sequence[Override], composer: Composer) 
     written = [override for override in parse_overrides(words) if override.key_or_group not in keys]
     jobs = [job for batch in BasicSweeper.split_arguments([*written, *typed], max_batch_size=None) for job in batch]
     return [composer.config(unfold_row(job)) for job in jobs]
-
-
-def _refuse_shared_runs(settings: Settings) -> None:
-    """Refuse launchers and searches where several processes execute each run together.
-
-    Raises:
-        ValueError: a launcher or a search is asked for.
-    """
-    chosen = [f"launch={kind_of(settings)}"] if kind_of(settings) else []
-    chosen += ["a search (experiment=tune)"] if settings.tuning.space else []
-    if started_together() > 1 and chosen:
-        raise ValueError(
-            f"{started_together()} processes do each run together, so they cannot do different runs; leave {' and '.join(chosen)} "
-            "out, or start one process"
-        )

@@ -89,8 +89,7 @@ def _rerun(parsed: argparse.Namespace) -> int:
 def draw(records: Sequence[RunRecord], cells: int, seed: int) -> list[RunRecord]:
     """Draw ``cells`` different runs, or all if there are fewer; equal records and seed give equal runs.
 
-    Trials are excluded, as settings were chosen by them, and so are runs of another protocol, of several processes or without a
-    score.
+    Trials are excluded, as settings were chosen by them, and so are runs of another protocol or without a score.
 
     Raises:
         ValueError: there is no such run, or ``cells`` is not above 0.
@@ -101,12 +100,11 @@ def draw(records: Sequence[RunRecord], cells: int, seed: int) -> list[RunRecord]
         record.run_id: record
         for record in records
         if record.status == "done" and not record.is_trial and record.protocol == PROTOCOL
-        if (record.environment.get("processes") or 1) == 1
     }
     if not known:
         raise ValueError(
             f"no run can be repeated: none of {len(records)} record{'s' * (len(records) != 1)} has status done and protocol "
-            f"{PROTOCOL}, used one process and is not a trial"
+            f"{PROTOCOL} and is not a trial"
         )
     pool = [known[run_id] for run_id in sorted(known)]
     return random.Random(seed).sample(pool, min(cells, len(pool)))

@@ -28,7 +28,6 @@ from attn_zoo.records import RunRecord, Store, Tuning
 from attn_zoo.registry import attentions, task_names
 from attn_zoo.rows import FORM
 from attn_zoo.runner.denormals import flushed_denormals
-from attn_zoo.runner.processes import speaks
 from attn_zoo.terminal import columns, show, wrap
 
 PICTURE = "leaderboard.svg"
@@ -47,7 +46,6 @@ def run_command(words: Sequence[str]) -> int:
     Raises:
         ValueError: a key, value or name in the words is wrong; the message lists the right ones.
     """
-    hush()
     for name, reason in store_groups().items():
         print(f"attn-zoo: plugin {name} failed and is left out: {reason}", file=sys.stderr)
     if {"-h", "--help"} & set(words):
@@ -78,8 +76,7 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
     """
     settings = planned.settings
     Store(settings.records).check_writable()
-    if speaks():
-        Store(settings.records).clear_leftovers()
+    Store(settings.records).clear_leftovers()
     planned.read_data()
     show(planned.announcement())
     order = Order(tuple(command), os.getcwd(), settings, tuple(handed_on()))
@@ -158,12 +155,6 @@ def _configs(group: str) -> list[str]:
     return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
 
 
-def hush() -> None:
-    """Silence all but one of the processes that execute each run together; each still prints its own errors."""
-    if not speaks():
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
-
-
 def _until_done(planned: Plan, order: Order) -> Sequence[RunRecord | None] | None:
     """Execute the runs and return their records; [] for a study, whose trials may fail; None where workers died too often."""
     restarts = order.settings.restarts
@@ -201,7 +192,7 @@ def _search(study: Study, order: Order) -> None:
 def _report(settings: Settings) -> None:
     """Print the leaderboard; with ``overview`` its first table alone, which is also saved as a picture."""
     print(f"\n{leaderboard(settings.records, overview=settings.overview, colours=colours_here())}")
-    if not settings.overview or not speaks():
+    if not settings.overview:
         return
     made = tables(Store(settings.records).load()[0])
     picture = Path(settings.records) / PICTURE

@@ -13,7 +13,7 @@ from attn_zoo.cli.config import TuningConfig, in_words, settings_from, store_gro
 from attn_zoo.cli.job import Job, searched_values
 from attn_zoo.cli.overrides import parse, parse_overrides
 from attn_zoo.cli.plan import Composer, Plan, plan
-from attn_zoo.cli.run import carry_out, hush, plugin_words
+from attn_zoo.cli.run import carry_out, plugin_words
 from attn_zoo.cli.search import RefusedSearchError, Study
 from attn_zoo.leaderboard import leaderboard
 from attn_zoo.leaderboard.heatmap.terminal import colours_here
@@ -67,7 +67,6 @@ def run_command(words: Sequence[str]) -> int:
     if not words or set(words) & {"-h", "--help"}:
         print(wrap(USAGE))
         return 0
-    hush()
     store_groups()
     with in_words():
         asked = read_request(words)

@@ -231,10 +231,9 @@ def _curve(done: Sequence[RunRecord], training_flops: float | None) -> tuple[Cur
 
 
 def machine(environment: Mapping[str, Any]) -> str:
-    """Name of the machine that took measurements: device, processes, threads and version of torch."""
+    """Name of the machine that took measurements: device, threads and version of torch."""
     device = environment.get("gpu") or environment.get("cpu") or "unknown device"
-    processes = f"{environment['processes']} processes, " if environment.get("processes", 1) > 1 else ""
-    return f"{device}, {processes}{environment.get('threads')} threads, torch {environment.get('torch')}"
+    return f"{device}, {environment.get('threads')} threads, torch {environment.get('torch')}"
 
 
 def _recorded(members: Sequence[RunRecord], name: str) -> tuple[str, ...]:

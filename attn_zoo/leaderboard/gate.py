@@ -180,7 +180,7 @@ def _measured(record: RunRecord, name: str) -> bool:
 
 def _processor(record: RunRecord) -> tuple[Any, ...]:
     environment = record.environment
-    return environment.get("gpu") or environment.get("cpu"), environment.get("threads"), environment.get("processes", 1)
+    return environment.get("gpu") or environment.get("cpu"), environment.get("threads")
 
 
 def _ratio(name: str, then: float, now: float) -> str:

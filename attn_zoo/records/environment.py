@@ -25,7 +25,6 @@ def describe_environment(device: str) -> dict[str, Any]:
     """Collect versions, processor, memory, GPU if ``device`` is ``cuda``, commit, start in UTC, command with its arguments, and
     digests of plugins that are files."""
     import torch  # here, so that reading records needs no tensor library
-    import torch.distributed as dist
 
     commit, dirty = _commit()
     return {
@@ -35,8 +34,6 @@ def describe_environment(device: str) -> dict[str, Any]:
         "cpu": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "processes": dist.get_world_size() if (met := dist.is_available() and dist.is_initialized()) else 1,
-        "backend": dist.get_backend() if met else None,
         "memory_bytes": psutil.virtual_memory().total,
         "gpu": torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else None,
         "cuda": torch.version.cuda if device == "cuda" else None,

@@ -77,7 +77,7 @@ class RunRecord:
     """Measurements on one machine: ``pretrain_seconds``, ``train_seconds`` (without pretraining), ``step_seconds_median``,
     ``step_seconds_iqr``, ``examples_per_second``, ``peak_bytes``."""
     environment: Mapping[str, Any]
-    """Versions, device, cores, commit, dirty, UTC start, command, number of processes and their backend; ``resumed`` lists the
+    """Versions, device, cores, commit, dirty, UTC start, command; ``resumed`` lists the
     earlier parts of an interrupted run."""
     implementation: str | None
     """Implementation that ran; None if the run ended before it was chosen."""

@@ -21,12 +21,10 @@ from torch import Tensor
 
 from attn_zoo.checks import check_number, check_whole
 from attn_zoo.records.store import CHECKPOINT, UNUSED, sync_folder
-from attn_zoo.runner.chance import generator_states
-from attn_zoo.runner.processes import Processes
 from attn_zoo.runner.state import Training, pack, unpack
 
 _HEADER = "attn_zoo"
-_FORMAT = 2
+_FORMAT = 3
 
 
 class CheckpointError(ValueError):
@@ -75,10 +73,8 @@ class Checkpoint:
         return f"goes on after {where}, from a checkpoint of {facts['saved']}"
 
     def is_past_pretraining(self) -> bool:
-        """Return whether ``open`` found a state past pretraining in the main process; all processes must call it."""
-        processes = Processes()
-        processes.agree()
-        return bool(processes.share(self._found is not None and not self._found[1]["pretraining"]))
+        """Return whether ``open`` found a state past pretraining."""
+        return self._found is not None and not self._found[1]["pretraining"]
 
     def due(self, step: int) -> bool:
         """Return whether a checkpoint is due after this step."""
@@ -86,19 +82,16 @@ class Checkpoint:
         return bool(by_clock or (self.every and step % self.every == 0))
 
     def resume(self, training: Training) -> None:
-        """Restore the state that ``open`` found in the main process; all processes must call it.
+        """Restore the state that ``open`` found, if any.
 
         Raises:
             CheckpointError: the checkpoint belongs to another network.
         """
-        processes, (tensors, facts) = training.processes, self._found or ({}, {})
-        processes.agree()
-        facts = processes.share(facts)
-        if not facts:
+        if self._found is None:
             return
-        listed = [(name, list(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in tensors.items()]
+        tensors, facts = self._found
         try:
-            unpack(training, processes.send(tensors, processes.share(listed)), facts)
+            unpack(training, tensors, facts)
         except ValueError as error:
             raise CheckpointError(f"{error}; delete {str(self.path)!r} to start again from step 0") from error
         where = {"step": facts["step"]} | ({"pretraining": True} if facts["pretraining"] else {})
@@ -106,15 +99,12 @@ class Checkpoint:
         self._found = None
 
     def save(self, training: Training) -> None:
-        """Save the state atomically; all processes must call it, and the main one writes.
+        """Save the state atomically.
 
         A write error, such as a full disk, is reported once and does not end the run, which may still be recorded.
         """
-        generators = training.processes.gather(generator_states(training.accelerator.device))
         self._saved_at = time.monotonic()
-        if not training.processes.is_main:
-            return
-        tensors, facts = pack(training, generators)
+        tensors, facts = pack(training)
         try:
             self._write(tensors, {**facts, "environment": self.environment})
         except (OSError, SafetensorError) as error:

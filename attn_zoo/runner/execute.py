@@ -6,7 +6,6 @@ import math
 import statistics
 import traceback
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
+from accelerate.utils import GradientAccumulationPlugin
 from torch import nn
 
 from attn_zoo.checks import check_seed
@@ -38,14 +37,12 @@ from attn_zoo.records import PROTOCOL, SCHEMA, RunRecord, RunSpec, Status, descr
 from attn_zoo.records.shape import LARGEST
 from attn_zoo.registry import attention_options, build_attention, build_task, card, make_options, stated_options, task_card
 from attn_zoo.rows import RowName
-from attn_zoo.runner.chance import SharedDraws
 from attn_zoo.runner.checkpoint import Checkpoint, CheckpointError
-from attn_zoo.runner.count import count_per_example, geometry_of, has_dropout, model_arguments, row_of
+from attn_zoo.runner.count import count_per_example, geometry_of, model_arguments, row_of
 from attn_zoo.runner.denormals import denormals_are_flushed, flushed_denormals
 from attn_zoo.runner.facts import attention_facts, task_facts
 from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_of
 from attn_zoo.runner.pretrain import pretrain
-from attn_zoo.runner.processes import ElsewhereError, LostProcessError, Processes
 from attn_zoo.runner.train import DivergedError, Progress, TimedOutError, Trained, train
 from attn_zoo.runner.weights import KeptWeights
 
@@ -113,9 +110,8 @@ def run(
 ) -> RunRecord:
     """Train, select weights on validation, test once, and return the record.
 
-    ``spec`` must be resolved. A failed run gives a record as well, with its ``status`` and ``reason``. Only three cases give no
-    record: an interrupt from outside, a checkpoint of another network, and the end of another process.
-    All processes of a launcher call this function and get the same record, except for their own measurements.
+    ``spec`` must be resolved. A failed run gives a record as well, with its ``status`` and ``reason``. Only two cases give no
+    record: an interrupt from outside, and a checkpoint of another network.
 
     Args:
         locations: task options with the locations of data (``TaskCard.locations``).
@@ -123,12 +119,8 @@ def run(
         kept: writer of weight files after chosen steps.
 
     Raises:
-        ValueError: the batch is smaller than the number of processes, or the launcher does not suit the run.
         CheckpointError: the checkpoint belongs to another network.
-        LostProcessError: another process ended or cannot be reached.
     """
-    processes = Processes.join(spec.device)
-    processes.check_batch(spec.budget.batch_size)
     task_entry = task_card(spec.task)
     found = _Found()
     ended: tuple[Status, str | None] = "done", None
@@ -136,13 +128,10 @@ def run(
         progress.start(f"{spec.attention} on {spec.task}, seed {spec.seed}", spec.budget.steps)
         with flushed_denormals():
             _run(spec, build_task(spec.task, **spec.task_options, **(locations or {})), found, progress, checkpoint, kept)
-        processes.agree()
-    except (LostProcessError, CheckpointError):
+    except CheckpointError:
         raise
-    except ElsewhereError as error:
-        ended = error.status, error.reason
     except Exception as error:
-        ended = processes.tell(*_failure(error))
+        ended = _failure(error)
     finally:
         progress.stop()
     return found.record(spec, *ended, task_entry)
@@ -200,7 +189,6 @@ def _run(
     found.task_spec = task.spec
     found.data = {split: {"examples": len(part), "digest": part.digest()} for split, part in splits.items()}
     found.data_title = task.data_title
-    _require_same_data(found.data)
     found.chance = constant_score(splits["train"].labels(), splits["test"].labels(), task.spec, measure)
     found.implementation = implementation = _implementation(spec, task.spec)
     model = build_paired_model(task.spec, seed=spec.seed, implementation=implementation, **model_arguments(spec))
@@ -212,10 +200,10 @@ def _run(
     found.warnings = model_warnings(model)
     reader = _reader(model, spec, task.spec)
     accelerator, trained = _accelerator(spec), found.trained
-    draws = _draws(spec)
+    torch.manual_seed(spec.seed)  # so that dropout and redraws do not depend on what building the model drew
     if reader is not None:
-        pretrain(reader, task, splits["train"], spec.budget, spec.seed, accelerator, progress, trained, checkpoint, draws)
-    train(model, task, splits, spec.budget, spec.seed, accelerator, progress, trained, checkpoint, draws, kept)
+        pretrain(reader, task, splits["train"], spec.budget, spec.seed, accelerator, progress, trained, checkpoint)
+    train(model, task, splits, spec.budget, spec.seed, accelerator, progress, trained, checkpoint, kept)
     model.load_state_dict(trained.best_weights)
     assert trained.best_valid is not None
     scores = {
@@ -259,30 +247,12 @@ def _reader(model: nn.Module, spec: RunSpec, task: TaskSpec) -> PositionClassifi
 
 
 def _accelerator(spec: RunSpec) -> Accelerator:
-    AcceleratorState._reset_state()  # accelerate keeps the precision of the first run in a process
+    AcceleratorState._reset_state(reset_partial_state=True)  # accelerate keeps device and precision of a process's first run
     return Accelerator(
         cpu=spec.device == "cpu",
         mixed_precision=_PRECISIONS[spec.precision][0],
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # overrides the launcher's config
-        dataloader_config=DataLoaderConfiguration(split_batches=True),  # one step of the schedule for all processes together
     )
-
-
-def _draws(spec: RunSpec) -> AbstractContextManager[Any]:
-    """Seed the random generators for training, so that dropout and redraws do not depend on what building the model drew."""
-    processes = Processes()
-    if processes.count > 1 and has_dropout(spec):
-        return SharedDraws(spec.seed, processes.index, processes.device)
-    torch.manual_seed(spec.seed)
-    return nullcontext()
-
-
-def _require_same_data(data: Mapping[str, Any]) -> None:
-    """Raise ValueError if the processes, perhaps on different machines, read different examples."""
-    processes = Processes()
-    processes.agree()
-    if any(other != data for other in processes.gather(data)):
-        raise ValueError(f"the {processes.count} processes of this run read different data; give each machine the same files")
 
 
 def _test_scores(model: nn.Module, task: Task, examples: Examples, measure: Measure, accelerator: Accelerator) -> dict[str, float]:

@@ -15,7 +15,7 @@ _HELD: list[Interrupts] = []
 
 
 class StoppedError(BaseException):
-    """Stop of a run by a signal, agreed on by all its processes; not an ``Exception``, because the run did not fail."""
+    """Stop of a run by a signal; not an ``Exception``, because the run did not fail."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)

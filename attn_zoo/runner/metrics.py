@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 
 from attn_zoo.contract import METRICS, Batch, Examples, Labels, TaskSpec, UnknownNameError, scored
 from attn_zoo.runner.interrupts import StoppedError, asked
-from attn_zoo.runner.processes import Processes
 
 EVALUATION_TOKENS = 2**16
 """Maximum number of tokens in an evaluation batch, which also has at most 256 examples."""
@@ -54,7 +52,8 @@ class Meter:
         self, scores: Float[Tensor, "answers classes"], labels: Int[Tensor, " answers"] | Float[Tensor, "answers classes"]
     ) -> None:
         """Add the counts of some answers."""
-        self._sums = _add(self._sums, [float(count) for count in self._count(scores, labels)])
+        counts = [float(count) for count in self._count(scores, labels)]
+        self._sums = [a + b for a, b in zip(self._sums, counts, strict=True)] if self._sums else counts
 
     def compute(self) -> float:
         """Metric over all answers so far, rounded to float32.
@@ -65,15 +64,6 @@ class Meter:
         if not self._sums:
             raise ValueError("a metric needs at least one prediction; there was none")
         return torch.tensor(self._figure(*self._sums), dtype=torch.float32).item()
-
-    def compute_together(self, processes: Processes) -> float:
-        """Metric over the answers of all processes, each of which must call it."""
-        self._sums = reduce(_add, processes.gather(self._sums))
-        return self.compute()
-
-
-def _add(one: list[float], other: list[float]) -> list[float]:
-    return [a + b for a, b in zip(one, other, strict=True)] if one and other else one or other
 
 
 def _accuracy(classes: int) -> Meter:
@@ -223,17 +213,15 @@ def evaluate_parts(
 ) -> dict[str, float]:
     """Metric over each part of the first ``count`` examples, or of their positions; each example is read once.
 
-    Several processes share the batches.
-
     Raises:
         StoppedError: a deferred signal stops the run.
     """
-    processes, was_training = Processes(), model.training
+    was_training = model.training
     model.eval()
     meters = {name: measure.make(spec.classes) for name in parts}
     count = len(next(iter(parts.values())))
     size = max(1, min(256, EVALUATION_TOKENS // spec.positions))
-    for at in range(processes.index * size, count, processes.count * size):
+    for at in range(0, count, size):
         if asked():
             break
         until = min(at + size, count)
@@ -246,9 +234,9 @@ def evaluate_parts(
             if mask.any():
                 meters[name].update(scores[mask], labels[mask])
     model.train(was_training)
-    if number := processes.agree(stop=asked()).stop:
+    if number := asked():
         raise StoppedError(number)
-    return {name: meters[name].compute_together(processes) for name, members in parts.items() if members.any()}
+    return {name: meters[name].compute() for name, members in parts.items() if members.any()}
 
 
 def constant_score(train_labels: Labels, test_labels: Labels, spec: TaskSpec, measure: Measure) -> float:

@@ -8,9 +8,6 @@ Differs: the share of masked tokens is that of BERT for every task; the padding 
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Any
-
 import torch
 from accelerate import Accelerator
 from torch import Generator, Tensor
@@ -40,7 +37,6 @@ def pretrain(
     progress: Progress,
     state: Trained,
     checkpoint: Checkpoint | None = None,
-    draws: AbstractContextManager[Any] | None = None,
 ) -> None:
     """Train ``reader`` and the encoder that it shares for ``budget.pretrain_steps`` steps, unless a checkpoint is past them.
 
@@ -54,7 +50,7 @@ def pretrain(
         return masked(task.augment(batch, chance), vocabulary, chance)
 
     source = batches(examples, budget.batch_size, seed, mask)
-    training = begun(reader, source, budget, steps, accelerator, state, draws, pretraining=True)
+    training = begun(reader, source, budget, steps, accelerator, state, pretraining=True)
     with resumable(training, checkpoint):
         for step in range(training.step + 1, steps + 1):
             next_step(training, budget, checkpoint)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +11,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from attn_zoo.contract import Batch, Examples
-from attn_zoo.runner.chance import SharedDraws, set_generator_states
-from attn_zoo.runner.processes import Processes
+from attn_zoo.runner.chance import generator_states, set_generator_states
 
 _PLAIN = ("best_valid", "curve", "pretrain_seconds", "spent", "peak_bytes", "resumed")
 """Fields of ``Trained`` that are packed as plain data."""
@@ -34,7 +32,7 @@ class Trained:
     pretrain_seconds: float = 0.0
     """Time of the pretraining steps."""
     spent: float = 0.0
-    """Elapsed share of the time budget after the last step, the same in all processes; 0 without such a limit."""
+    """Elapsed share of the time budget after the last step; 0 without such a limit."""
     peak_bytes: int = 0
     """Peak memory of a training step in bytes; 0 if it is not measured."""
     resumed: list[dict[str, Any]] = field(default_factory=list)
@@ -94,9 +92,6 @@ class Training:
     schedule: torch.optim.lr_scheduler.LRScheduler
     source: Iterator[Batch]
     accelerator: Accelerator
-    processes: Processes
-    draws: AbstractContextManager[Any]
-    """Context of the forward pass; ``SharedDraws`` where processes share a run with dropout."""
     state: Trained
     criterion: Criterion
     """Mean loss of outputs and labels."""
@@ -105,30 +100,19 @@ class Training:
     step: int = 0
     loss: float = float("nan")
 
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """Trainable parameters."""
-        return [p for p in self.model.parameters() if p.requires_grad]
 
-
-def pack(training: Training, generators: Sequence[Sequence[Tensor]]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the state as tensors by name, copied to the CPU, and plain data that JSON can hold.
-
-    Args:
-        generators: states of the random generators, for each process.
-    """
+def pack(training: Training) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the state as tensors by name, copied to the CPU, and plain data that JSON can hold."""
     source, state = training.source, training.state
     assert isinstance(source, BatchSource)
     order, at = source.state()
     optimizer = training.optimizer.state_dict()
-    shared = training.draws.states if isinstance(training.draws, SharedDraws) else []
     groups: dict[str, Mapping[str, Tensor]] = {
         "model": training.model.state_dict(),
         "best": state.best_weights,
         "order": order,
-        "shared": {str(at): tensor for at, tensor in enumerate(shared)},
+        "random": {str(at): tensor for at, tensor in enumerate(generator_states(training.accelerator.device))},
         **{f"optimizer.{index}": moments for index, moments in optimizer["state"].items()},
-        **{f"process.{index}": {str(at): tensor for at, tensor in enumerate(own)} for index, own in enumerate(generators)},
         "clock": {"step_seconds": torch.tensor(state.step_seconds, dtype=torch.float64)},
     }
     tensors = {
@@ -172,10 +156,7 @@ def unpack(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[str
     if training.accelerator.scaler is not None:
         training.accelerator.scaler.load_state_dict(facts["scaler"])
     source.restore(_group(tensors, "order"), facts["at"])
-    if isinstance(training.draws, SharedDraws) and "shared.0" in tensors:
-        training.draws.states = list(_group(tensors, "shared").values())
-    if own := list(_group(tensors, f"process.{training.processes.index}").values()):
-        set_generator_states(device, own)
+    set_generator_states(device, list(_group(tensors, "random").values()))
     for name in _PLAIN:
         setattr(state, name, facts[name])
     state.best_weights = {name: tensor.to(device) for name, tensor in _group(tensors, "best").items()}

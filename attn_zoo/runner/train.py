@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
-from torch import Tensor, nn
+from torch import nn
 
-from attn_zoo.contract import Batch, Examples, Problem, Split, Task, scored
+from attn_zoo.contract import Batch, Examples, Problem, Split, Task
 from attn_zoo.cost import peak_bytes
 from attn_zoo.encoder import LOSSES
 from attn_zoo.records import Budget
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.interrupts import Interrupts, StoppedError, asked
 from attn_zoo.runner.metrics import answers, evaluate, measure_of
-from attn_zoo.runner.processes import Processes
-from attn_zoo.runner.state import Augment, BatchSource, Criterion, Training
+from attn_zoo.runner.state import Augment, BatchSource, Training
 from attn_zoo.runner.state import Trained as Trained
 from attn_zoo.runner.weights import KeptWeights
 
@@ -53,10 +51,6 @@ class TimedOutError(TimeoutError):
     """Training beyond the time limit of the budget."""
 
 
-class ApartError(RuntimeError):
-    """Weights or buffers that differ between the processes of one run."""
-
-
 def batches(examples: Examples, batch_size: int, seed: int, augment: Augment = unchanged) -> BatchSource:
     """Endless batches, reshuffled every epoch and augmented: a function of the seed alone, so every attention sees the same."""
     return BatchSource(examples, batch_size, seed, augment)
@@ -72,30 +66,24 @@ def train(
     progress: Progress,
     state: Trained,
     checkpoint: Checkpoint | None = None,
-    draws: AbstractContextManager[Any] | None = None,
     kept: KeptWeights | None = None,
 ) -> None:
     """Train ``model`` in place for ``budget``, with validation every ``budget.evaluate_every`` steps and at the end.
 
-    ``state`` holds the results so far, also after a failure. Several processes train one network: each makes the same batches
-    and takes its part of them; gradients are summed over the processes, so that they are those of the whole batch.
+    ``state`` holds the results so far, also after a failure.
 
     Args:
         checkpoint: checkpoint to resume from and to save to; Ctrl-C and SIGTERM then wait for the end of the step and save it.
-        draws: context of each forward pass in training, such as ``SharedDraws``.
-        kept: writer of weight files after chosen steps; only the main process writes.
+        kept: writer of weight files after chosen steps.
 
     Raises:
         DivergedError: a loss is NaN or infinite.
         TimedOutError: the steps took longer than ``budget.max_seconds``.
-        ApartError: several processes train, and their initial weights or later their buffers differ.
-        ElsewhereError: the run failed in another process.
-        LostProcessError: another process ended or cannot be reached.
     """
     source = batches(splits["train"], budget.batch_size, seed, task.augment)
-    training = begun(model, source, budget, budget.steps, accelerator, state, draws, problem=task.spec.problem)
+    training = begun(model, source, budget, budget.steps, accelerator, state, problem=task.spec.problem)
     with resumable(training, checkpoint):
-        if kept is not None and training.step == 0 and training.processes.is_main:
+        if kept is not None and training.step == 0:
             kept.save(model, 0)
         _remaining_steps(training, task, splits["valid"], budget, progress, checkpoint, kept)
 
@@ -107,7 +95,6 @@ def begun(
     steps: int,
     accelerator: Accelerator,
     state: Trained,
-    draws: AbstractContextManager[Any] | None,
     *,
     problem: Problem = "classification",
     pretraining: bool = False,
@@ -116,13 +103,11 @@ def begun(
     optimizer = torch.optim.AdamW(_decay_groups(model, budget.weight_decay), lr=budget.learning_rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps, budget, state.spent))
     return Training(
-        model=accelerator.prepare_model(model, evaluation_mode=True),  # no DDP wrapper: _step sums the gradients
+        model=accelerator.prepare_model(model, evaluation_mode=True),
         optimizer=accelerator.prepare_optimizer(optimizer),
         schedule=accelerator.prepare_scheduler(schedule),
         source=source,
         accelerator=accelerator,
-        processes=Processes(),
-        draws=draws or nullcontext(),
         state=state,
         criterion=LOSSES[problem],
         pretraining=pretraining,
@@ -134,7 +119,6 @@ def resumable(training: Training, checkpoint: Checkpoint | None) -> Iterator[Non
     """Context that resumes from the checkpoint for the remaining steps; Ctrl-C or SIGTERM saves a new checkpoint and ends it."""
     if checkpoint is not None:
         checkpoint.resume(training)
-    _require_alike(training, training.model.state_dict().values(), "they start from different weights")
     training.model.train()
     with Interrupts() if checkpoint is not None else nullcontext():
         try:
@@ -159,12 +143,10 @@ def _remaining_steps(
     for step in range(max(1, training.step), budget.steps + 1):
         if step > training.step:
             next_step(training, budget, checkpoint)
-        if kept is not None and training.processes.is_main:  # also after a resume at this step
+        if kept is not None:  # also after a resume at this step
             kept.save(training.model, step)
         last = step == budget.steps or (bool(budget.seconds) and state.spent >= 1)
         validates = last or step % budget.evaluate_every == 0
-        if validates:
-            require_same_buffers(training)
         score = evaluate(training.model, valid, task.spec, measure, training.accelerator) if validates else None
         if score is not None:
             _add_score(training, score, measure.better(score, state.best_valid))
@@ -175,12 +157,11 @@ def _remaining_steps(
 
 
 def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None) -> None:
-    """Do a timed step, share the elapsed time among the processes, and save a checkpoint if it is due.
+    """Do a timed step, and save a checkpoint if it is due.
 
     Raises:
         DivergedError: the loss is NaN or infinite.
         StoppedError: a signal stops the run.
-        ApartError: the processes have different buffers after the first step.
     """
     step, state = training.step + 1, training.state
     started = time.perf_counter()
@@ -193,15 +174,11 @@ def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None)
     training.step = step
     if not math.isfinite(training.loss):
         raise DivergedError(f"the loss became {training.loss} at step {step}{_phase(training)}")
-    save = checkpoint is not None and checkpoint.due(step)
-    agreed = training.processes.agree(stop=asked(), spent=_spent(state, budget), save=save)
-    state.spent = agreed.spent
-    if agreed.stop:
-        raise StoppedError(agreed.stop)
-    if agreed.save and checkpoint is not None:
+    state.spent = _spent(state, budget)
+    if number := asked():
+        raise StoppedError(number)
+    if checkpoint is not None and checkpoint.due(step):
         checkpoint.save(training)
-    if step == 1:
-        require_same_buffers(training)
 
 
 def require_time(training: Training, budget: Budget, steps: int) -> None:
@@ -216,48 +193,23 @@ def _phase(training: Training) -> str:
 
 
 def _spent(state: Trained, budget: Budget) -> float:
-    """Elapsed share, by this process's clock, of ``budget.seconds`` (training) or ``budget.max_seconds`` (with pretraining)."""
+    """Elapsed share of ``budget.seconds`` (training) or ``budget.max_seconds`` (with pretraining)."""
     if budget.seconds:
         return state.seconds / budget.seconds
     return (state.pretrain_seconds + state.seconds) / budget.max_seconds if budget.max_seconds else 0.0
 
 
-def _step(training: Training, whole: Batch, clip_norm: float) -> None:
-    """Do one optimiser step, with this process's part of a batch."""
-    accelerator, processes = training.accelerator, training.processes
-    questions = int(scored(whole.labels).sum())
-    batch = send_to_device(processes.part(whole), accelerator.device)
-    with training.draws, accelerator.autocast():
-        loss = _loss(*answers(training.model, batch), questions, training.criterion)
+def _step(training: Training, batch: Batch, clip_norm: float) -> None:
+    """Do one optimiser step."""
+    accelerator = training.accelerator
+    with accelerator.autocast():
+        loss = training.criterion(*answers(training.model, send_to_device(batch, accelerator.device)))
     accelerator.backward(loss)
-    loss = processes.sum_gradients(training.parameters, loss)
     accelerator.clip_grad_norm_(training.model.parameters(), clip_norm)
     training.optimizer.step()
     training.schedule.step()
     training.optimizer.zero_grad()
     training.loss = loss.item()  # waits for the device, so that the timing around this call is correct
-
-
-def _loss(scores: Tensor, labels: Tensor, questions: int, criterion: Criterion = F.cross_entropy) -> Tensor:
-    """Contribution of this process's answers to the mean loss over all ``questions`` of the batch."""
-    if len(labels) == questions:
-        return criterion(scores, labels)
-    if not len(labels):
-        return scores.sum() * 0
-    return criterion(scores, labels) * (len(labels) / questions)
-
-
-def require_same_buffers(training: Training) -> None:
-    """Raise ApartError if the processes hold different buffers."""
-    _require_alike(training, training.model.buffers(), "the buffers of this network depend on the examples that each process sees")
-
-
-def _require_alike(training: Training, tensors: Iterable[Tensor], otherwise: str) -> None:
-    if not training.processes.alike(tensors):
-        raise ApartError(
-            f"{training.processes.count} processes would not train as one process does: {otherwise}; launch this run with one "
-            "process"
-        )
 
 
 def _add_score(training: Training, score: float, is_best: bool) -> None:

@@ -28,7 +28,6 @@ LEFT_OUT = {
     r"launch=slurm": "needs a cluster with Slurm",
     r"launcher\.init\.address=auto": "needs a running cluster of Ray",
     r"num_gpus=1|^attn-zoo gpu": "needs a GPU",
-    r"^torchrun .* attention=linformer": "starts in ten seconds; one torchrun is enough, and test_code_blocks runs this one",
 }
 """Reason to skip a command, by a pattern of its text."""
 EXTRAS = {
@@ -52,7 +51,7 @@ SMALL = {" ".join(words): words for words in map(small, shown_commands())}
 
 def subcommand(words: list[str]) -> str:
     """Return the subcommand, such as ``run``, of a command's words."""
-    return words[words.index("run") if words[0] == "torchrun" else 1]
+    return words[1]
 
 
 FIRST = [*{subcommand(words): words for words in reversed(SMALL.values())}.values()]
@@ -115,7 +114,7 @@ def folder(prepared, tmp_path) -> Path:
 
 def program(words: list[str]) -> list[str]:
     """Return the command that runs these words with this environment's Python."""
-    return [sys.executable, "-P", "-m", {"attn-zoo": "attn_zoo.cli", "torchrun": "torch.distributed.run"}[words[0]], *words[1:]]
+    return [sys.executable, "-P", "-m", "attn_zoo.cli", *words[1:]]
 
 
 def skip_unless_possible(command: str) -> None:
@@ -142,7 +141,7 @@ def test_a_command_fits(words, folder):
     verdict = any(re.search(pattern, " ".join(words)) for pattern in VERDICTS)
     # Workers of a launcher keep running for minutes after the forked process has ended; joblib with one worker starts none.
     launched = any(word.startswith("launch=") for word in words) and "workers=1" not in words
-    forked = words not in FIRST and words[0] != "torchrun" and not launched
+    forked = words not in FIRST and not launched
     given = words[1:] if forked else program(words)
     assert_fits(on_a_terminal(given, folder, forked, **environment), 0, *([1] if verdict else []))
 

@@ -15,7 +15,7 @@ from commands import Command
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from together import CutShort, Quiet, meeting
+from together import CutShort, Quiet
 
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec, Store
 from attn_zoo.records.store import CHECKPOINT
@@ -112,7 +112,7 @@ def test_each_part_of_the_state_is_needed(images, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(asked_for, CutShort(1), where, fresh)
     (of_first_step, facts_of_first_step), (expected, _) = kept(fresh), kept(whole)
-    for group in ("model.", "optimizer.", "order.epoch", "order.chance", "process.0", "at", "schedule", "rates", "counters"):
+    for group in ("model.", "optimizer.", "order.epoch", "order.chance", "random", "at", "schedule", "rates", "counters"):
         cut.path.write_bytes(original)
         tensors, facts = kept(cut)
         if group in facts:
@@ -170,41 +170,6 @@ def test_a_process_that_is_killed_or_told_to_end_goes_on(number, uninterrupted, 
     (record,), _ = Store(tmp_path / "runs").load()
     assert [part["step"] for part in record.environment["resumed"]] == [step]
     assert checkpoints(tmp_path) == [] and verify(tmp_path / "runs").clean
-
-
-def test_two_processes_of_which_one_is_killed_go_on_together(tmp_path):
-    def started(folder: Path) -> list[Command]:
-        folder.mkdir(exist_ok=True)
-        return [Command(*LONG, folder=folder, environment=own) for own in meeting(2)]
-
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    for command in started(whole):
-        status, _, errors = command.end()
-        assert status == 0, errors
-    main, other = started(cut)
-    main.wait_for(lambda: checkpoints(cut))
-    other.kill()
-    status, _, errors = main.end()
-    assert status == 2, errors
-    assert "another process of this run has ended" in errors and "from its last checkpoint" in errors
-    assert list((cut / "runs").glob("*.json")) == []
-    ended = [command.end() for command in started(cut)]
-    assert [status for status, _, _ in ended] == [0, 0], ended
-    assert "goes on after step" in ended[0][1] and ended[1][1] == "", "one of them prints"
-    assert losses(cut) == losses(whole)
-
-
-def test_one_signal_to_one_process_stops_all_after_the_same_step_and_one_goes_on(tmp_path):
-    commands = [Command(*LONG, folder=tmp_path, environment=own) for own in meeting(2)]
-    commands[0].wait_for(lambda: checkpoints(tmp_path))
-    os.kill(commands[1].pid, signal.SIGTERM)
-    assert [command.end()[0] for command in commands] == [143, 143]
-    assert len(checkpoints(tmp_path)) == 1
-    status, output, errors = Command(*LONG, folder=tmp_path).end()
-    assert status == 0 and "goes on after step" in output, errors
-    (record,), _ = Store(tmp_path / "runs").load()
-    assert [part["processes"] for part in record.environment["resumed"]] == [2], "one process went on with what two began"
-    assert record.status == "done" and record.environment["processes"] == 1
 
 
 def cut_short(folder: Path) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""Metrics compared with torchmetrics, batch by batch, and gathered over processes."""
+"""Metrics compared with torchmetrics, batch by batch."""
 
 from __future__ import annotations
 
@@ -54,27 +54,6 @@ def test_a_metric_is_that_of_torchmetrics(name):
     expected = peer.compute().item()
     exact = name in ("accuracy", "f1")
     assert ours.compute() == (expected if exact else pytest.approx(expected, rel=1e-5))
-
-
-class Three:
-    """Substitute for three processes, the second of which has no answers."""
-
-    def __init__(self, others: list[list[float]]) -> None:
-        self.others = others
-
-    def gather(self, own: list[float]) -> list[list[float]]:
-        return [own, [], *self.others]
-
-
-@pytest.mark.parametrize("name", list(metrics.MEASURES))
-def test_counts_of_processes_are_added(name):
-    whole, mine, theirs = (metrics.measure_named(name).make(2) for _ in range(3))
-    scores, labels = some_answers(name, 0, 9)
-    whole.update(scores, labels)
-    mine.update(scores[:4], labels[:4])
-    theirs.update(scores[4:], labels[4:])
-    processes: Any = Three([theirs._sums])
-    assert mine.compute_together(processes) == pytest.approx(whole.compute(), rel=1e-6)
 
 
 def test_an_unlikely_label_has_a_finite_perplexity():

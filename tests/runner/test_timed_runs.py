@@ -1,4 +1,4 @@
-"""Runs with a time budget: where they stop and how the learning rate falls, also when interrupted or on several processes."""
+"""Runs with a time budget: where they stop and how the learning rate falls, also when interrupted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from together import CutShort, Quiet, StepClock, run_by_own_clock, together
+from together import CutShort, Quiet, StepClock
 
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
 from attn_zoo.runner import resolve_spec, run
@@ -91,17 +91,6 @@ def test_a_timed_run_cut_short_ends_where_the_whole_would(after, tmp_path, monke
     record = run(spec(), Quiet(), None, again)
     assert record.curve == whole.curve and record.scores == whole.scores
     assert record.measured["train_seconds"] == 6.0
-
-
-@pytest.mark.process
-def test_the_clock_of_the_main_process_ends_all_and_sets_their_rates():
-    """Steps of the second process take ten times as long by its own clock."""
-    alone = run(spec(), Quiet())
-    first, second = (RunRecord.from_dict(found) for found in together(2, run_by_own_clock, spec(), (1.0, 10.0)))
-    assert steps(first) == steps(second) == steps(alone)
-    for record in (first, second):
-        assert [p["train_loss"] for p in record.curve] == pytest.approx([p["train_loss"] for p in alone.curve], rel=1e-4)
-        assert record.scores == pytest.approx(alone.scores)
 
 
 def test_ids_tell_timed_runs_apart_and_are_as_before_without_a_time():

@@ -214,6 +214,12 @@ def test_bad_input_is_refused_before_anything_starts(words, message, groups):
         plan([*words, *SMALL[:-1]])
 
 
+def test_processes_that_are_started_together_are_refused(groups, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="one run is one process, but a launcher started 2 processes together"):
+        plan(SMALL[:-1])
+
+
 def test_a_queue_that_takes_no_jobs_is_said_and_not_asked_again(tmp_path, monkeypatch, capsys):
     commands = tmp_path / "bin"
     commands.mkdir()
