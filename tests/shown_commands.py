@@ -64,7 +64,6 @@ MEASURE: Mapping[str, str] = {
     "heads": "2",
     "rounds": "6",
     "repeat_seconds": "0.01",
-    "energy_seconds": "0.05",
     "batch_seconds": "0.05",
     "projected_lengths": "[8]",
     "batches": "[1,2]",

@@ -1,4 +1,4 @@
-"""Time, memory and energy of one module on one device, in a worker process."""
+"""Time and memory of one module on one device, in a worker process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attn_zoo.cost.energy import NotMeasured, energy_meter, joules_of
 from attn_zoo.cost.memory import by_trying, peak_bytes
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.timing import Parts, seconds_of, seconds_of_parts, step_of
@@ -50,7 +49,7 @@ def random_tokens(dim: int, batch: int, length: int, dtype: torch.dtype) -> tupl
 
 @dataclass
 class Bench:
-    """Time, memory and energy of one module.
+    """Time and memory of one module.
 
     In every method ``kind`` is ``forward`` (evaluation, inference mode) or ``training`` (forward pass with its graph, backward
     pass from a gradient of the output to the inputs and all parameters, and the optimiser's step if there is one).
@@ -61,7 +60,7 @@ class Bench:
             arguments require a gradient in training.
         optimiser: end training with a step of AdamW, with the gradient clipped as in the runner. The learning rate is 0, so
             that every step does the same work on the same weights.
-        protocol: protocol of timings and energy; for CUDA ``TimingProtocol.on("cuda")``.
+        protocol: protocol of timings; for CUDA ``TimingProtocol.on("cuda")``.
     """
 
     build: Callable[[int], nn.Module]
@@ -81,19 +80,6 @@ class Bench:
         how = (self.device, protocol.seconds, protocol.warmup, protocol.most_repeats)
         with self._kernels():
             return seconds_of_parts(parts, *how) if kind == "training" else (seconds_of(step_of(parts), *how),)
-
-    def joules(self, kind: str, batch: int, length: int) -> float:
-        """Energy of one step in joules, measured by the protocol.
-
-        Raises:
-            ValueError: this machine has no energy meter, or the window was too long for it.
-        """
-        meter = energy_meter(self.device)
-        if isinstance(meter, NotMeasured):
-            raise ValueError(meter.reason)
-        parts = self._parts(kind, batch, length, self.protocol)
-        with self._kernels():
-            return joules_of(step_of(parts), self.device, meter, self.protocol.energy_seconds, self.protocol.warmup)
 
     def peak(self, kind: str, batch: int, length: int) -> int:
         """Peak memory of a step: most bytes allocated at once, above those allocated before it (see ``peak_bytes``)."""

@@ -17,7 +17,7 @@ from attn_zoo.cost.compare import compare, fewest_rounds
 from attn_zoo.cost.measurement import Figures
 from attn_zoo.cost.timing import fit_exponent
 
-QUANTITIES: Mapping[str, str] = {"time": "seconds", "memory": "peak_bytes", "energy": "joules"}
+QUANTITIES: Mapping[str, str] = {"time": "seconds", "memory": "peak_bytes"}
 """Quantities with a crossover, and the names of their figures."""
 
 BASELINES: Mapping[str, str] = {"materialised": "materialised softmax", "sdpa": "SDPA"}

@@ -23,7 +23,6 @@ BASELINE_STYLES: Mapping[str, Mapping[str, Any]] = {
 UNITS: Mapping[str, tuple[str, float]] = {
     "time": ("ms a step", 1e3),
     "memory": ("MiB a step", 2.0**-20),
-    "energy": ("J a step", 1.0),
 }
 """Axis unit of each quantity, and the factor that converts figures to it."""
 

@@ -68,7 +68,7 @@ class Measurement:
     protocol: TimingProtocol | None
     environment: dict[str, Any]
     facts: dict[str, Any] = field(default_factory=dict)
-    """Facts about this machine, such as its energy meter or versions of packages."""
+    """Facts about this machine, such as versions of packages."""
     complete: bool = False
     cells: dict[Cell, Figures] = field(default_factory=dict)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attn_zoo.cost.compare import fewest_rounds
 from attn_zoo.cost.measurement import Cell, Figures
 from attn_zoo.cost.memory import by_line
 
@@ -41,11 +40,6 @@ def _seconds(ask: Ask, found: Figures) -> Answer:
 
 SECONDS = Probe("seconds", _seconds)
 """Seconds of a step; in training also of its backward pass and, where there is one, of the optimiser's step."""
-
-JOULES = Probe(
-    "joules", lambda ask, f: {"joules": ask("joules", *step_arguments(f.cell))}, needed=False, most_rounds=fewest_rounds()
-)
-"""Energy of a step, in as many rounds as an interval needs."""
 
 
 def _memory(ask: Ask, found: Figures) -> Answer:

@@ -75,8 +75,6 @@ class TimingProtocol:
     """PyTorch's threads on the CPU; None where unknown."""
     allocator: str = "default"
     """A key of ``ALLOCATORS``."""
-    energy_seconds: float = 2.0
-    """Seconds that an energy window covers by repeating its step, where there is a meter."""
 
     def __post_init__(self) -> None:
         for name, known in (("device", CLOCKS), ("order", ORDERS), ("allocator", ALLOCATORS)):
@@ -85,7 +83,7 @@ class TimingProtocol:
         for name in ("rounds", "warmup", "most_repeats"):
             if getattr(self, name) < 1:
                 raise ValueError(f"protocol.{name} must be at least 1; got {getattr(self, name)}")
-        for name in ("seconds", "energy_seconds", "rotate_bytes"):
+        for name in ("seconds", "rotate_bytes"):
             if getattr(self, name) < 0:
                 raise ValueError(f"protocol.{name} must not be below 0; got {getattr(self, name)}")
         if not self.unstable > 0:

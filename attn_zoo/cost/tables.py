@@ -14,7 +14,6 @@ from attn_zoo.cost.timing import quartiles, unstable
 QUANTITIES: Mapping[str, str] = {
     "seconds": "time",
     "peak_bytes": "memory",
-    "joules": "energy",
     "largest_batch": "largest batch",
     "best_batch": "best batch",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -12,11 +12,10 @@ import torch
 
 from attn_zoo.contract import UnsupportedError, choose_implementation, unavailable
 from attn_zoo.cost.bench import BACKENDS, PRECISIONS, Bench, Subject
-from attn_zoo.cost.energy import NotMeasured, energy_meter
 from attn_zoo.cost.grid import Grid, option
 from attn_zoo.cost.levels import Rig, Sizes, rig_for
 from attn_zoo.cost.measurement import Cell
-from attn_zoo.cost.probes import JOULES, MEMORY, SECONDS, Probe
+from attn_zoo.cost.probes import MEMORY, SECONDS, Probe
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.workers import MEMORY_SHARE
 from attn_zoo.registry import attention_options, card, stated_options
@@ -158,30 +157,6 @@ class Timed(Grid):
         if subject is None or (subject.attention, subject.implementation) != ("softmax", "eager"):
             return 0
         return HELD_MATRICES[cell.kind] * cell.batch * self.heads_of(cell) * cell.length**2 * PRECISIONS[self.precision].itemsize
-
-
-@dataclass
-class Metered(Timed):
-    """Keys of experiments whose reports show energy, which is measured where there is a meter."""
-
-    energy_seconds: float = option(2.0, "seconds that an energy window covers, where there is a meter")
-
-    @cached_property
-    def protocol(self) -> TimingProtocol:
-        """Protocol of timings and energy."""
-        return replace(super().protocol, energy_seconds=self.energy_seconds)
-
-    @cached_property
-    def energy(self) -> dict[str, Any]:
-        """Energy meter in words, or None and the reason."""
-        meter = energy_meter(self.torch_device)
-        return {"meter": None, "reason": meter.reason} if isinstance(meter, NotMeasured) else {"meter": meter.what}
-
-    def facts(self) -> dict[str, Any]:
-        return {"energy": self.energy}
-
-    def each(self, cell: Cell) -> Sequence[Probe]:
-        return (SECONDS, JOULES) if self.energy["meter"] else (SECONDS,)
 
 
 def device_memory(device: str) -> int:

@@ -14,8 +14,6 @@ from attn_zoo.cost import crossover_analysis as analysis
 from attn_zoo.cost import session, timed
 from attn_zoo.cost.crossover_analysis import crossover
 from attn_zoo.cost.crossover_plot import plot_crossover
-from attn_zoo.cost.energy import NotMeasured
-from attn_zoo.cost.experiments import EXPERIMENTS
 from attn_zoo.cost.experiments.crossover import Crossover as CrossoverGrid
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.session import Session, expected_seconds
@@ -53,7 +51,7 @@ class Scripted:
         cost = length**2 / 16 if self.softmax else float(length)
         if length == 32 and self.softmax and kind == "training":
             raise WorkerError("OOM", "scripted")
-        return {"held": 0, "peak": int(cost), "parts": (0.25e-3 * cost, 0.75e-3 * cost), "joules": cost}[method]
+        return {"held": 0, "peak": int(cost), "parts": (0.25e-3 * cost, 0.75e-3 * cost)}[method]
 
     def stop(self) -> None: ...
 
@@ -66,8 +64,7 @@ def scripted(monkeypatch):
 
 def empty(grid: CrossoverGrid, **more: Any) -> Measurement:
     environment = {"cpu": "CPU of a test", "threads": 2, "gpu": None, "torch": "2.15.0"}
-    facts = {"energy": {"meter": None, "reason": "a test has no meter"}}
-    return Measurement("crossover", grid.identity(), grid.protocol, environment, **{"facts": facts, "complete": True, **more})
+    return Measurement("crossover", grid.identity(), grid.protocol, environment, **{"complete": True, **more})
 
 
 def measured(
@@ -91,7 +88,7 @@ def test_lengths_are_measured_saved_and_gone_on_with(scripted):
     assert {(p.cell.label, p.cell.length) for p in refused} == {(LINFORMER, 8)}
     lost = [p.cell for p in points if p.failures.get("seconds", "").startswith("OOM: ")]
     assert {(c.role, c.kind, c.length) for c in lost} == {(r, "training", 32) for r in ("materialised", "sdpa")}
-    assert all(len(p.all("seconds")) == 7 for p in points if not p.failures) and not any(p.all("joules") for p in points)
+    assert all(len(p.all("seconds")) == 7 for p in points if not p.failures)
     for role in ("materialised", "sdpa"):
         at = crossover(list(points), LINFORMER, role, "forward", "time")
         assert at is not None and at.describe() == "16 (16 to 16)"
@@ -104,33 +101,6 @@ def test_lengths_are_measured_saved_and_gone_on_with(scripted):
         timings = [asked for asked in Scripted.asked if asked[0] == "parts"]
         rows = [row for row in saved[at_moment]["rows"] if row["quantity"] == "seconds" and "value" in row]
         assert len(timings) == 7 * 14 - len(rows), "what has its row is not measured again"
-
-
-def test_energy_is_taken_in_as_many_rounds_as_an_interval_needs(scripted, monkeypatch):
-    class Meter:
-        what = "scripted"
-
-    monkeypatch.setattr(timed, "energy_meter", lambda device: Meter())
-    assert {len(p.all("joules")) for p in measured().cells.values() if not p.failures} == {6}
-    monkeypatch.setattr(timed, "energy_meter", lambda device: NotMeasured("none here"))
-    assert grid_of().facts() == {"energy": {"meter": None, "reason": "none here"}}
-
-
-def test_energy_is_not_measured_where_no_report_shows_it(monkeypatch):
-    class Meter:
-        what = "scripted"
-
-    monkeypatch.setattr(timed, "energy_meter", lambda device: Meter())
-    for name, metered in (
-        ("growth", False),
-        ("batch_size", False),
-        ("linformer_table3", False),
-        ("cost", True),
-        ("crossover", True),
-    ):
-        grid = EXPERIMENTS[name]()
-        assert isinstance(grid, timed.Timed)
-        assert ("joules" in [probe.quantity for probe in grid.each(grid.groups()[0][0])]) == metered, name
 
 
 def test_without_time_nothing_is_begun_and_it_is_said_and_measured_later(scripted, monkeypatch):
@@ -226,15 +196,11 @@ def test_the_table(scripted_points):
     assert rows[3][1] == "SDPA"
     assert "- softmax:sdpa: OOM: scripted (memory, forward + backward at 32; time, forward + backward at 32)" in table
     for words in (
-        "Energy: not measured, a test has no meter.",
         "CPU of a test, 2 threads",
         grid_of().protocol.digest(),
         " 7 rounds were taken",
     ):
         assert words in table
-    scripted_points.facts = {"energy": {"meter": "scripted"}}
-    table = CrossoverGrid.report(scripted_points)
-    assert "energy, forward" in table and "not measured" in table
     scripted_points.complete = False
     assert CrossoverGrid.report(scripted_points).startswith("**Not complete")
 
@@ -261,7 +227,6 @@ def test_the_plot_is_the_same_file_each_time_and_shows_every_layer(scripted_poin
     text = svg.decode()
     for words in ("linformer", "SDPA", "materialised softmax", "Time, forward + backward", "Memory, forward", "CPU of a test"):
         assert f"<!-- {words}" in text, words
-    assert "Energy" not in text, "which was not measured"
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="nothing was measured"):
         plot_crossover(of([]), tmp_path / "none.svg")

@@ -22,7 +22,6 @@ def point(
     role: str = "mechanism",
     failures: Any = None,
     bytes: int | None = None,
-    joules: Any = (),
     backend: str | None = None,
 ) -> Figures:
     made = Figures(
@@ -30,7 +29,6 @@ def point(
     )
     kept = {
         "seconds": list(seconds),
-        "joules": list(joules),
         "held_bytes": [0] if bytes else [],
         "peak_bytes": [bytes] if bytes else [],
     }
@@ -141,14 +139,12 @@ def test_what_was_stopped_or_has_too_few_rounds_is_not_compared():
     assert time_crossover(points + pair(400, [0.5] * 6, [1.0] * 6)).longest == 400
 
 
-def test_memory_is_exact_and_energy_has_rounds():
+def test_memory_is_exact():
     points = []
     for n, ours, theirs in ((100, 4, 2), (400, 8, 16)):
-        points += [point("ours", n, bytes=ours, joules=[ours] * 6)]
-        points += [point("softmax", n, role="sdpa", bytes=theirs, joules=[theirs] * 6)]
-    memory, energy = (crossover(points, "ours", "sdpa", "forward", quantity) for quantity in ("memory", "energy"))
+        points += [point("ours", n, bytes=ours), point("softmax", n, role="sdpa", bytes=theirs)]
+    memory = crossover(points, "ours", "sdpa", "forward", "memory")
     assert memory is not None and memory.at == pytest.approx(200) and memory.describe() == "200"
-    assert energy is not None and energy.at == pytest.approx(200) and energy.describe() == "200 (200 to 200)"
     assert crossover(points, "ours", "sdpa", "forward", "time") is None
 
 

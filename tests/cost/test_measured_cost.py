@@ -14,9 +14,8 @@ import torch
 
 from attn_zoo import cli, registry
 from attn_zoo.contract import UnknownNameError
-from attn_zoo.cost import session, timed
+from attn_zoo.cost import session
 from attn_zoo.cost.bench import Subject
-from attn_zoo.cost.energy import NotMeasured
 from attn_zoo.cost.experiments.cost import StepCost
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.protocol import TimingProtocol
@@ -34,7 +33,6 @@ GIVEN: dict[str, Any] = {
     "batch_seconds": 100.0,
     "rounds": 3,
     "repeat_seconds": 0.0,
-    "energy_seconds": 1.0,
     "time_limit": 60.0,
 }
 LINFORMER = "linformer[projected_length=64]"
@@ -127,33 +125,22 @@ class Scripted:
         if method == "parts":
             seconds = float(batch) if self.attention == "softmax" else max(1.0, batch / 8)
             return (seconds,) if kind == "forward" else (seconds, seconds)
-        return {"peak": 2**20 * (2 + batch), "held": 2**20, "joules": 7.0}[method]
+        return {"peak": 2**20 * (2 + batch), "held": 2**20}[method]
 
     def stop(self) -> None: ...
-
-
-class Meter:
-    what = "RAPL: package-0"
 
 
 @pytest.fixture
 def scripted(monkeypatch):
     monkeypatch.setattr(session, "Worker", Scripted)
-    monkeypatch.setattr(timed, "energy_meter", lambda device: NotMeasured("no counters"))
     for name, empty in (("asked", []), ("wrong", {}), ("made", [])):
         monkeypatch.setattr(Scripted, name, empty)
     return Scripted
 
 
-@pytest.fixture
-def metered(scripted, monkeypatch):
-    monkeypatch.setattr(timed, "energy_meter", lambda device: Meter())
-    return scripted
-
-
 def empty(grid: StepCost) -> Measurement:
     environment = {"cpu": "CPU of a test", "threads": 2, "torch": "2.15.0", "gpu": None}
-    return Measurement("cost", grid.identity(), grid.protocol, environment, grid.facts(), complete=True)
+    return Measurement("cost", grid.identity(), grid.protocol, environment, complete=True)
 
 
 def measured(grid: StepCost, done: Any = None) -> tuple[Measurement, list[dict[str, Any]]]:
@@ -168,7 +155,7 @@ def at(found: Measurement, label: str, kind: str, batch: int = 1, length: int = 
     return found.cells[Cell(label, kind, length, batch)]
 
 
-def test_every_figure_is_there(metered):
+def test_every_figure_is_there(scripted):
     found, _ = measured(grid_of())
     for kind in ("forward", "training"):
         softmax = at(found, "softmax", kind)
@@ -180,7 +167,6 @@ def test_every_figure_is_there(metered):
     for batch in (1, 8):
         training = at(found, LINFORMER, "training", batch)
         assert (training.all("seconds"), training.all("backward_seconds")) == ([2.0] * 3, [1.0] * 3)
-        assert at(found, LINFORMER, "forward", batch).all("joules") == [7.0] * 3
 
 
 def test_on_cuda_the_largest_batch_is_found_by_trying(scripted, monkeypatch):
@@ -298,8 +284,8 @@ def test_figures_carry_their_spread_and_a_mark():
     assert figure([12345.6] * 3, protocol) == "12,346 ± 0"
 
 
-def test_tables_of_the_scripted_measurement(metered):
-    metered.wrong[("softmax", "parts", "training", 1)] = "time limit"
+def test_tables_of_the_scripted_measurement(scripted):
+    scripted.wrong[("softmax", "parts", "training", 1)] = "time limit"
     found, _ = measured(grid_of())
     at(found, LINFORMER, "forward").values["seconds"] = [1.0, 2.0, 3.0]
     table = StepCost.report(found)
@@ -312,11 +298,7 @@ def test_tables_of_the_scripted_measurement(metered):
     memory = rows(table, "Memory")[LINFORMER]
     assert memory["forward, held at once (MiB)"] == memory["training, held at once (MiB)"] == "3.00"
     assert memory["forward, largest batch"] == "1,021"
-    energy = rows(table, "Energy")[LINFORMER]
-    assert energy["forward (J/step)"] == "7.00 ± 0.00"
-    assert energy["forward, best batch (µJ/token)"] == f"{7e6 / (8 * 128):,.0f} ± 0"
-    assert rows(table, "Energy")["softmax"]["training (J/step)"] == "time limit"
-    assert "- softmax: time limit: scripted (best batch, forward + backward at 128; time, forward + backward at 128; " in table
+    assert "- softmax: time limit: scripted (best batch, forward + backward at 128; time, forward + backward at 128)" in table
     assert grid_of().protocol.describe() in table
 
 
@@ -326,17 +308,11 @@ def test_what_one_reason_stopped_is_one_line(scripted):
     assert table.count("OOM: scripted") == 1 and f"- {LINFORMER}: OOM: scripted (memory, forward at 128; " in table
 
 
-def test_energy_that_is_not_measured_says_why(scripted):
-    table = StepCost.report(measured(grid_of())[0])
-    assert "Energy: not measured (no counters)" in table and "**Energy" not in table
-    assert "joules" not in table
-
-
 def test_what_is_missing_has_its_reason_in_every_table():
     """Of a training step that took too long, and of a forward pass that ran out of memory."""
     grid = {"level": "layer", "device": "cpu", "dim": 16, "heads": 2, "precision": "fp32", "memory_gib": 1.0, "batch_seconds": 5.0}
     environment = {"cpu": "CPU", "threads": 2, "torch": "2", "gpu": None}
-    found = Measurement("cost", grid, TimingProtocol(rounds=2), environment, {"energy": {"meter": None, "reason": "none"}})
+    found = Measurement("cost", grid, TimingProtocol(rounds=2), environment)
     subject = Subject("softmax", {})
     forward, training = (found.of(Cell("softmax", kind, 128, subject=subject)) for kind in ("forward", "training"))
     forward.failures = dict.fromkeys(("seconds", "peak_bytes", "largest_batch"), "OOM: scripted")

@@ -30,6 +30,7 @@ _LEFT_OUT = ("files", "commands", "commits", "card", "curve", "options", "label"
 _SETTING = ("budget", "model", "precision", "device", "protocol", "data", "task")
 """Fields by which tables of equal task and options differ, the plainest first."""
 _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
+_DIGEST = re.compile(r"\b[0-9a-f]{12,}\b")
 
 
 def collect() -> Golden:
@@ -80,7 +81,7 @@ def _titles(made: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _printed(text: str, prose: bool) -> Iterator[tuple[str, Cells]]:
-    """Yield the rows of Markdown tables and, if asked for, numbers in prose by the words around them, with the heading above."""
+    """Yield the rows of Markdown tables and, if asked for, numbers in prose by their part of a sentence, with the heading above."""
     heading, head, rows = "", list[str](), list[list[str]]()
     for line in [*text.splitlines(), ""]:
         if line.startswith("|"):
@@ -94,8 +95,9 @@ def _printed(text: str, prose: bool) -> Iterator[tuple[str, Cells]]:
         head, rows = [], []
         if line.startswith(("#", "**")):
             heading = line.strip("#* ")
-        if prose and (numbers := _NUMBER.findall(line)):
-            yield f"{heading}: text: {_NUMBER.sub('#', line)}".strip(": "), {f"number {at}": n for at, n in enumerate(numbers, 1)}
+        for part in re.split(r"(?<=[.;:]) ", _DIGEST.sub("digest", line)) if prose else ():
+            if numbers := _NUMBER.findall(part):
+                yield f"{heading}: text: {_NUMBER.sub('#', part)}", {f"number {at}": n for at, n in enumerate(numbers, 1)}
 
 
 def _rows(heading: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, Cells]]:

@@ -1,4 +1,4 @@
-"""Cost of a step, from the mechanism alone to the whole model: time, throughput, memory, the largest batch, energy."""
+"""Cost of a step, from the mechanism alone to the whole model: time, throughput, memory, the largest batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attn_zoo.cost.levels import LEVELS, Rig, Sizes, rig_for, task_model
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import MEMORY, Answer, Ask, Probe, largest_batch
 from attn_zoo.cost.tables import conditions, decimals, failures, figure, figure_or_reason, joined, markdown, reason
-from attn_zoo.cost.timed import KINDS, AttentionRows, Metered
+from attn_zoo.cost.timed import KINDS, AttentionRows, Timed
 from attn_zoo.cost.workers import WorkerError
 
 WORDS = {
@@ -71,21 +71,8 @@ def _largest(found: Figures) -> str:
     return reason(found, "largest_batch", "peak_bytes") if most is None else f"{int(most):,}"
 
 
-def _energy(found: Measurement) -> str:
-    rows = []
-    for label, length in _rows(found):
-        cells: list[str] = []
-        for kind in KINDS:
-            best, batch = _best(found, label, length, kind)
-            cells += [figure_or_reason(found.of(Cell(label, kind, length)), found.protocol, "joules")]
-            cells += [figure_or_reason(best, found.protocol, "joules", 1e6 / ((batch or 1) * length))]
-        rows.append([label, str(length), *cells])
-    head = ["attention", "n", *(words for kind in KINDS for words in (f"{kind} (J/step)", f"{kind}, best batch (µJ/token)"))]
-    return "**Energy: a step of one sequence, and a token at the best batch**\n\n" + markdown(head, rows)
-
-
 def _method(found: Measurement) -> str:
-    grid, energy = found.grid, found.facts["energy"]
+    grid = found.grid
     shape = f"width {grid['dim']}, {grid['heads']} heads"
     shape += f", MLP ratio {grid['mlp_ratio']:g}" if grid["level"] in ("block", "model") else ""
     shape += f", {grid['depth']} blocks, task {grid['task']}" if grid["level"] == "model" else ""
@@ -95,7 +82,6 @@ def _method(found: Measurement) -> str:
         if grid["device"] == "cuda"
         else f"The largest batch is for {budget}, by the line through what PyTorch held at two batches, with weights and inputs"
     )
-    meter = f"of all that ran, and at rest ({energy['meter']})" if energy["meter"] else f"not measured ({energy['reason']})"
     said = [
         f"{WORDS[grid['level']]}. {shape[0].upper()}{shape[1:]}, {grid['precision']}, eager unless said",
         "Each point lives in a process of its own; a failure is a cell with its reason; ~ marks what is unstable",
@@ -103,7 +89,6 @@ def _method(found: Measurement) -> str:
         f"or a step of {grid['batch_seconds']:g} s, and timed anew in the rounds",
         "Held at once: by PyTorch's allocations",
         largest,
-        f"Energy: {meter}",
     ]
     return f"{'. '.join(said)}. {conditions(found)}"
 
@@ -122,8 +107,8 @@ PATIENCE = 2
 
 
 @dataclass
-class StepCost(Metered, AttentionRows):
-    """Time, throughput, memory and energy of a step of each mechanism at a level: alone, in a layer, a block, a whole model.
+class StepCost(Timed, AttentionRows):
+    """Time, throughput and memory of a step of each mechanism at a level: alone, in a layer, a block, a whole model.
 
     The same command with the same output goes on where it was stopped. Null keys take the defaults of the level.
     """
@@ -207,6 +192,4 @@ class StepCost(Metered, AttentionRows):
 
     @staticmethod
     def report(found: Measurement) -> str:
-        tables = [_times(found), _memory(found)]
-        tables += [_energy(found)] if found.facts["energy"]["meter"] else []
-        return joined(found, *tables, failures(found.cells.values(), KINDS), _method(found))
+        return joined(found, _times(found), _memory(found), failures(found.cells.values(), KINDS), _method(found))

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import ClassVar
 
 from attn_zoo.cost.compare import METHOD, fewest_rounds
-from attn_zoo.cost.crossover_analysis import BASELINES, baseline, crossover, labels, value
+from attn_zoo.cost.crossover_analysis import BASELINES, QUANTITIES, baseline, crossover, labels, value
 from attn_zoo.cost.crossover_plot import plot_crossover
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.tables import conditions, failures, joined, markdown
-from attn_zoo.cost.timed import KINDS, AttentionRows, Metered, softmax_layers
+from attn_zoo.cost.timed import KINDS, AttentionRows, Timed, softmax_layers
 from attn_zoo.plotting.theme import check_plot
 
 
 @dataclass
-class Crossover(Metered, AttentionRows):
-    """Length from which each mechanism costs less than softmax, materialised and fused: time, memory, energy, with intervals.
+class Crossover(Timed, AttentionRows):
+    """Length from which each mechanism costs less than softmax, materialised and fused: time and memory, with intervals.
 
     Cells that do not fit into the time are left out, the slowest first, with that reason; the same command with the same output
     measures them.
@@ -31,7 +31,6 @@ class Crossover(Metered, AttentionRows):
     precision: str | None = option(None, "fp32, bf16 or fp16 (cuda: bf16, cpu: fp32)")  # type: ignore[assignment]  # None: by level or device
     rounds: int = option(21, "most interleaved rounds of timing; 6 where there is time for no more")
     repeat_seconds: float = option(0.05, "seconds that a timing covers by repeating its step")
-    energy_seconds: float = option(0.5, "seconds that an energy window covers, where there is a meter")
     seconds: float | None = option(540.0, "seconds of the whole measurement")
     time_limit: float = option(60.0, "seconds that one request to a layer's process may take")
     plot: str | None = option(None, "also draw the crossovers, to an .svg or .png (extra: plots)")
@@ -58,8 +57,7 @@ class Crossover(Metered, AttentionRows):
     @staticmethod
     def report(found: Measurement) -> str:
         points = list(found.cells.values())
-        quantities = ("time", "memory", *(["energy"] if found.facts["energy"]["meter"] else []))
-        columns = [(quantity, kind) for quantity in quantities for kind in KINDS]
+        columns = [(quantity, kind) for quantity in QUANTITIES for kind in KINDS]
         head = ["attention", "costs less than", *(f"{quantity}, {KINDS[kind]}" for quantity, kind in columns)]
         rows = [
             [label, words, *(_cell(points, label, role, kind, quantity) for quantity, kind in columns)]
@@ -79,7 +77,7 @@ def _cell(points: Sequence[Figures], label: str, role: str, kind: str, quantity:
 
 
 def _method(found: Measurement, points: Sequence[Figures]) -> str:
-    grid, energy = found.grid, found.facts["energy"]
+    grid = found.grid
     lengths = ", ".join(f"{n:,}" for n in sorted({p.cell.length for p in points}))
     rounds = sorted({len(p.all("seconds")) for p in points if p.all("seconds")})
     taken = " to ".join(str(count) for count in dict.fromkeys((rounds[0], rounds[-1]))) if rounds else "No"
@@ -90,9 +88,7 @@ def _method(found: Measurement, points: Sequence[Figures]) -> str:
         "and of either bound; variation from process to process, up to about 1 % by where each lies in memory, is not in it. "
         f"{taken} rounds were taken; a length with fewer than {fewest_rounds()} is not compared. Memory is "
         "what is held before a step (parameters, tokens) with the most that PyTorch allocates at once in it, and has no noise. "
-        f"Where only one of the two runs out of memory, it has lost. {_backends(points)}"
-        + ("" if energy["meter"] else f"Energy: not measured, {energy['reason']}. ")
-        + conditions(found)
+        f"Where only one of the two runs out of memory, it has lost. {_backends(points)}" + conditions(found)
     )
 
 
