@@ -27,15 +27,13 @@ TIERS: Mapping[str, str] = {
 
 PLACES: Mapping[str, str] = {
     **dict.fromkeys(["docs", "golden", "test_readme.py", "test_tutorials.py"], "docs"),
-    **dict.fromkeys(
-        ["kernels", "benchmarks", "export", "attention/test_drawn_sizes.py", "attention/test_fla.py", "attention/test_flex.py"],
-        "kernels",
-    ),
+    **dict.fromkeys(["kernels", "benchmarks/test_kernel_report.py", "benchmarks/test_linformer_kernels.py"], "kernels"),
+    **dict.fromkeys(["export", "attention/test_drawn_sizes.py", "attention/test_fla.py", "attention/test_flex.py"], "kernels"),
     **dict.fromkeys(["attention/peers", "attention/test_linformer_peer.py", "cost/test_peers.py"], "peers"),
     **dict.fromkeys(["attention/test_eager_form.py", "integrations/test_transformers_zoo.py"], "variants"),
     **dict.fromkeys(["cost/test_counted.py", "cost/test_counted_models.py"], "variants"),
     **dict.fromkeys(["mutants", "test_convolution_mutants.py", "test_layer_steps.py"], "variants"),
-    **dict.fromkeys(["parallel", "survival", "sweeps", "cli/test_cli.py", "cli/test_gpu.py"], "process"),
+    **dict.fromkeys(["parallel", "survival", "sweeps", "cli/test_cli.py", "benchmarks/test_gpu.py"], "process"),
     **dict.fromkeys(["cli/test_every_task_runs.py", "cli/test_recommend.py", "cost/test_workers.py"], "process"),
     **dict.fromkeys(["leaderboard/test_page_in_browser.py", "runner/test_checkpoint.py", "test_packaging.py"], "process"),
     **dict.fromkeys(["runner/test_pretraining.py", "runner/test_tracking.py"], "process"),

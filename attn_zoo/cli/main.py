@@ -50,7 +50,6 @@ COMMANDS = {
     "export": Command(
         "export a layer to ONNX or torch.export, compared with eager; --all: what can be exported", "export", ("onnx", "export")
     ),
-    "gpu": Command("checks and timings that need a GPU, in ten minutes: kit, times, Linformer's kernels, Table 3", "gpu"),
     "transplant": Command(
         "replace the attention of a trained encoder: swap, distil, fine-tune, and measure what is kept",
         "transplant",

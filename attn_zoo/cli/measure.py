@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -32,23 +32,39 @@ from attn_zoo.terminal import show
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = "Measure time and memory of layers; print a Markdown table and, with output=FILE, write JSON."
-    parser.epilog = describe()
+    parser.epilog = describe(EXPERIMENTS)
     parser.formatter_class = InLines
     default = f"default: experiment={next(iter(EXPERIMENTS))}"
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"experiment=NAME and its keys ({default})")
     parser.set_defaults(handler=lambda parsed: measure(parsed.overrides))
 
 
-def describe() -> str:
-    """Describe every experiment and its keys, for ``attn-zoo measure --help``."""
+def describe(experiments: Mapping[str, type[Grid]]) -> str:
+    """Describe every experiment and its keys, for ``--help``."""
     parts = ["Keys and values are Hydra's, as for attn-zoo run: lists are written [a,b], in quotes where the shell needs them.", ""]
-    for name, kind in EXPERIMENTS.items():
+    for name, kind in experiments.items():
         doc = [line.strip() for line in (kind.__doc__ or "").strip().splitlines() if line.strip()]
         parts += [f"experiment={name}", *(f"  {line}" for line in doc), *describe_keys(kind), ""]
     return "\n".join(parts)
 
 
-def measure(words: Sequence[str]) -> int:
+def run_experiment(name: str, kind: type[Grid], words: Sequence[str]) -> int:
+    """Run an experiment that has a program of its own; return the exit status, 2 for bad input.
+
+    Args:
+        words: keys and values as for ``attn-zoo measure``, or ``--help``.
+    """
+    if "--help" in words:
+        show(describe({name: kind}))
+        return 0
+    try:
+        return measure([*words, f"experiment={name}"], {name: kind})
+    except (ValueError, UnknownNameError, OSError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2
+
+
+def measure(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERIMENTS) -> int:
     """Run the experiment that ``words`` ask for, print its table, and write its figures to ``output`` if given.
 
     A measurement of the same grid in ``output`` that was cut short, or lacked time for some cells, is resumed.
@@ -62,8 +78,8 @@ def measure(words: Sequence[str]) -> int:
         ValueError: a value is wrong, or something that the experiment needs is missing.
     """
     started = time.monotonic()
-    name, given = compose(words)
-    grid = EXPERIMENTS[name](**given)
+    name, given = compose(words, experiments)
+    grid = experiments[name](**given)
     if grid.read is not None:
         if grid.output is not None:
             raise ValueError("read= measures nothing, so there is nothing for output= to write; leave one of them out")
@@ -112,17 +128,17 @@ def _kill_fork_server() -> None:
                 child.kill()
 
 
-def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
+def compose(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERIMENTS) -> tuple[str, dict[str, Any]]:
     """Name of the experiment that ``words`` ask for, and the values of the keys that they give.
 
     Raises:
         UnknownNameError: no such experiment or key.
         ValueError: a word is no KEY=VALUE, or a value has the wrong type.
     """
-    name = next((word.partition("=")[2] for word in reversed(words) if word.startswith("experiment=")), next(iter(EXPERIMENTS)))
-    if name not in EXPERIMENTS:
-        raise UnknownNameError("experiment", name, EXPERIMENTS)
-    kind, owner = EXPERIMENTS[name], f"experiment={name}"
+    name = next((word.partition("=")[2] for word in reversed(words) if word.startswith("experiment=")), next(iter(experiments)))
+    if name not in experiments:
+        raise UnknownNameError("experiment", name, experiments)
+    kind, owner = experiments[name], f"experiment={name}"
     given = read_keys("measure", words, ["experiment", *(f.name for f in fields(kind))], owner=owner)
     given.pop("experiment", None)
     return name, typed_options(owner, kind, given)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from launches import SHAPES, Launches
 
 from attn_zoo import Geometry, attentions, build_attention, card
 from attn_zoo.conformance.requests import draw
-from attn_zoo.cost.experiments.launches import SHAPES, Launches
 from attn_zoo.cost.measurement import Measurement
 from attn_zoo.cost.session import Session
 

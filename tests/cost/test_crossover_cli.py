@@ -1,4 +1,4 @@
-"""``attn-zoo measure`` with experiment=crossover and experiment=aa_test: outputs, plots, refusals and exit statuses."""
+"""``attn-zoo measure`` with experiment=crossover: outputs, plots and refusals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from attn_zoo.cli import main
 from attn_zoo.cost import session
-from attn_zoo.cost.workers import WorkerError
 
 CROSSOVER = [
     "measure",
@@ -21,22 +20,15 @@ CROSSOVER = [
     "dim=8",
     "heads=2",
 ]
-AA_TEST = ["measure", "experiment=aa_test", "length=16", "dim=8", "heads=2", "repeats=2", "rounds=6"]
 
 
 class Scripted:
-    """A worker; steps of the A/A test take as long as their passes, times ``factor`` for one process of three."""
-
     made = 0
-    factor = 1.0
 
     def __init__(self, make: Any, *arguments: Any, environment: Any, bounded: bool = True) -> None:
-        self.number = Scripted.made
         Scripted.made += 1
 
     def ask(self, method: str, *arguments: Any, limit: float | None = None) -> Any:
-        if method == "fastest":
-            return 1e-3 * arguments[0] * (Scripted.factor if self.number % 3 == 1 else 1.0)
         return {"held": 0, "peak": arguments[2] ** 2, "parts": (1e-6 * arguments[2],)}[method]
 
     def stop(self) -> None: ...
@@ -77,8 +69,7 @@ def test_what_was_written_can_be_shown_and_drawn_again(tmp_path, capsys):
         ([*CROSSOVER, "lengths=[300]"], "lengths are at least two different whole numbers"),
         ([*CROSSOVER, "attentions=[linfomer]"], "linformer"),
         ([*CROSSOVER, "attentions=[linformer[projected=4]]"], "projected_length"),
-        ([*AA_TEST, "rounds=5"], "rounds must be at least 6 for an interval; got 5"),
-        ([*AA_TEST, "layer=linformer:cuda"], "implementation of linformer"),
+        ([*CROSSOVER, "rounds=5"], "rounds must be at least 6 for an interval; got 5"),
     ],
 )
 def test_bad_input_is_refused_before_work_starts(words, message, tmp_path, capsys):
@@ -87,22 +78,3 @@ def test_bad_input_is_refused_before_work_starts(words, message, tmp_path, capsy
     assert main(words) == 2
     assert message in capsys.readouterr().err
     assert Scripted.made == 0
-
-
-@pytest.mark.parametrize(("factor", "status", "count"), [(1.0, 0, "2 of 2"), (1.3, 1, "0 of 2")])
-def test_timings_that_cannot_be_believed_end_with_status_1(factor, status, count, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(Scripted, "factor", factor)
-    assert main([*AA_TEST, "output=h.json"]) == status
-    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| the same layer twice"))
-    assert row.split("|")[3].strip() == count
-    assert json.loads((tmp_path / "h.json").read_text(encoding="utf-8"))["complete"]
-
-
-def test_a_process_that_fails_is_said_and_what_was_found_stays(monkeypatch, capsys):
-    def fail(self: Scripted, *arguments: Any, limit: float | None = None) -> float:
-        raise WorkerError("failed", "scripted")
-
-    monkeypatch.setattr(Scripted, "ask", fail)
-    assert main([*AA_TEST, "output=h.json"]) == 1
-    said = capsys.readouterr()
-    assert "attn-zoo: failed: scripted" in said.err and said.out.startswith("**Not complete")

@@ -11,7 +11,7 @@ from attn_zoo.cost.measurement import Measurement
 from attn_zoo.cost.session import Session
 from attn_zoo.records import describe_environment
 
-SMALL: dict[str, dict[str, Any]] = {"peers": {"lengths": [1056]}, "launches": {"attentions": ["softmax", "linformer"]}}
+SMALL: dict[str, dict[str, Any]] = {"peers": {"lengths": [1056]}}
 BY_LENGTH = [name for name, grid in EXPERIMENTS.items() if not grid.whole_groups]
 
 

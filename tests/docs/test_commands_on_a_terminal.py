@@ -27,7 +27,7 @@ RESULTS = ROOT / "results"
 LEFT_OUT = {
     r"launch=slurm": "needs a cluster with Slurm",
     r"launcher\.init\.address=auto": "needs a running cluster of Ray",
-    r"num_gpus=1|^attn-zoo gpu": "needs a GPU",
+    r"num_gpus=1": "needs a GPU",
 }
 """Reason to skip a command, by a pattern of its text."""
 EXTRAS = {
@@ -39,7 +39,6 @@ EXTRAS = {
 }
 """Extra that a command needs, by a pattern of its text."""
 VERDICTS = {
-    r"experiment=aa_test": "timings of tiny layers beside other work need not be believed",
     r"records rerun": "another processor need not give the same bits",
 }
 """Reason why a command may exit with status 1, by a pattern of its text."""

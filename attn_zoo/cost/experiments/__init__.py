@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attn_zoo.cost.experiments.aa_test import AATest
 from attn_zoo.cost.experiments.batch_size import BatchSize
 from attn_zoo.cost.experiments.cost import StepCost
 from attn_zoo.cost.experiments.counted import CountedCost
 from attn_zoo.cost.experiments.crossover import Crossover
 from attn_zoo.cost.experiments.growth import Growth
-from attn_zoo.cost.experiments.launches import Launches
 from attn_zoo.cost.experiments.linformer_table3 import LinformerTable3
 from attn_zoo.cost.experiments.models import WholeModels
 from attn_zoo.cost.experiments.peers import Peers
-from attn_zoo.cost.experiments.zoo_times import ZooTimes
 from attn_zoo.cost.grid import Grid
 from attn_zoo.cost.measurement import Measurement
 
@@ -23,14 +20,11 @@ EXPERIMENTS: Mapping[str, type[Grid]] = {
     "growth": Growth,
     "batch_size": BatchSize,
     "counted": CountedCost,
-    "launches": Launches,
     "cost": StepCost,
     "linformer_table3": LinformerTable3,
     "peers": Peers,
     "crossover": Crossover,
-    "zoo_times": ZooTimes,
     "models": WholeModels,
-    "aa_test": AATest,
 }
 """Experiments by name; the first is the default."""
 

@@ -1,53 +1,23 @@
-"""The A/A test on the real clock, with tests that do not flake, and the table and settings of the experiment."""
+"""The A/A test with scripted times: verdicts, resuming, table, settings and exit statuses."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
-import torch
+from aa_test import AATest, right
 
+from attn_zoo.cli.measure import run_experiment
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost import session
 from attn_zoo.cost.bench import Subject
-from attn_zoo.cost.compare import compare
-from attn_zoo.cost.experiments.aa_test import PASSES, STEPS, AATest, Passes, right
 from attn_zoo.cost.measurement import Cell, Measurement
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.session import Session
 from attn_zoo.cost.workers import WorkerError
 
 GIVEN: dict[str, Any] = {"length": 16, "dim": 16, "heads": 2, "repeats": 5, "rounds": 8, "fresh_every": 2}
-
-
-@pytest.fixture(scope="module")
-def taken():
-    """Seconds on the real clock, one thread, in one process: 120 rounds of A, A once more, and a tenth more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        passes = Passes(Subject("softmax", {}), 64, 4, 64)
-        seconds: dict[str, list[float]] = {name: [] for name in STEPS}
-        for turn in range(120):
-            for name in TimingProtocol(rounds=120).ordered(list(STEPS), turn):
-                seconds[name].append(passes.fastest(STEPS[name], 3, 1))
-        yield seconds
-    finally:
-        torch.set_num_threads(threads)
-
-
-@pytest.mark.process
-def test_the_same_twice_ties_on_the_real_clock(taken):
-    """Whatever else runs here: the order is shuffled, so at this confidence a false alarm has a chance below one in a million."""
-    assert compare(taken["first"], taken["same"], confidence=1 - 1e-6).verdict == "tie"
-
-
-@pytest.mark.process
-def test_a_tenth_more_is_found_on_the_real_clock(taken):
-    """Fails only where fewer than 72 of 120 rounds see it; were it 4 of 5 rounds that do, with a chance of 1 in 10 million."""
-    comparison = compare(taken["first"], taken["slower"])
-    assert comparison.verdict == "A faster", comparison.describe()
-    assert comparison.low < (PASSES + 1) / PASSES * 1.1, "and not for more than it is"
 
 
 class Scripted:
@@ -178,3 +148,34 @@ def test_a_layer_that_cannot_be_built_is_refused(monkeypatch):
     monkeypatch.setattr(AATest, "subject", Subject("linformer", {"projected_length": 99}))
     with pytest.raises(ValueError, match="projected_length=99 is not below the 16 keys"):
         AATest(**GIVEN)
+
+
+TINY = ["length=16", "dim=8", "heads=2", "repeats=2", "rounds=6"]
+
+
+@pytest.mark.parametrize(("slower", "status", "count"), [(1.0, 0, "2 of 2"), (1.3, 1, "0 of 2")])
+def test_timings_that_cannot_be_believed_end_with_status_1(slower, status, count, scripted, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(
+        Scripted, "ask", lambda self, method, passes, *rest, limit: passes * (slower if self.number % 3 == 1 else 1.0)
+    )
+    assert run_experiment("aa_test", AATest, [*TINY, f"output={tmp_path / 'h.json'}"]) == status
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| the same layer twice"))
+    assert row.split("|")[3].strip() == count
+    assert json.loads((tmp_path / "h.json").read_text(encoding="utf-8"))["complete"]
+
+
+def test_a_process_that_fails_is_said_and_what_was_found_stays(scripted, monkeypatch, capsys):
+    def fail(self: Scripted, *arguments: Any, limit: float | None = None) -> float:
+        raise WorkerError("failed", "scripted")
+
+    monkeypatch.setattr(Scripted, "ask", fail)
+    assert run_experiment("aa_test", AATest, TINY) == 1
+    said = capsys.readouterr()
+    assert "failed: scripted" in said.err and said.out.startswith("**Not complete")
+
+
+def test_bad_input_is_refused_and_help_names_the_keys(scripted, capsys):
+    assert run_experiment("aa_test", AATest, [*TINY, "repaets=2"]) == 2
+    assert "did you mean 'repeats'?" in capsys.readouterr().err and Scripted.made == 0
+    assert run_experiment("aa_test", AATest, ["--help"]) == 0
+    assert "smallest_difference" in capsys.readouterr().out

@@ -1,7 +1,11 @@
-"""Number of kernels that eager implementations launch on a GPU at three lengths, counted as operators dispatched on shapes."""
+"""Number of kernels that eager implementations launch on a GPU at three lengths, counted as operators dispatched on shapes.
+
+``python benchmarks/launches.py output=results/launches.json``
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from attn_zoo.cli.measure import run_experiment
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.counted.levels import with_gradients
 from attn_zoo.cost.grid import Grid, option
@@ -84,9 +89,13 @@ def _count(ask: Ask, found: Figures) -> Answer:
     with torch.device("meta"):
         mechanism = build_mechanism(subject, SIZES, cell.length)
         inputs = with_gradients(random_heads(subject, SIZES, cell.batch, cell.length, torch.float32))
-        with OperatorCount() as forward:  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
+        with OperatorCount() as forward:
             out = mechanism(*inputs)
-        with OperatorCount() as backward:  # type: ignore[no-untyped-call]
+        with OperatorCount() as backward:
             if out.requires_grad:
                 out.backward(torch.empty_like(out))
     return {"forward_launches": forward.count, "backward_launches": backward.count}
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_experiment("launches", Launches, sys.argv[1:]))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 
+from attn_zoo.cli.measure import run_experiment
 from attn_zoo.cost.bench import Bench, Subject
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.levels import Sizes, rig_for
@@ -113,3 +115,7 @@ def _times(own: Figures | None, softmax: Figures | None) -> str:
         return "-"
     taken = quotients(own.all("seconds"), softmax.all("seconds"))
     return f"{quartiles(taken)[1]:.2f}" if taken else reason(own, "seconds")
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_experiment("zoo_times", ZooTimes, sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""``attn-zoo gpu``: all checks and timings that need a GPU, in one call of at most ten minutes."""
+"""All checks and timings that need a GPU, in one call of at most ten minutes: ``python benchmarks/gpu.py OUT``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from zoo_times import ZooTimes
 
-import attn_zoo
-from attn_zoo.cost.experiments.zoo_times import ZooTimes
+from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.measurement import Measurement
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import attentions, card
@@ -29,12 +29,12 @@ AT_A_TIME = 6
 """Number of conformance-kit processes at a time; its checks hardly load a GPU."""
 
 ATTN_ZOO = ("-m", "attn_zoo.cli")
-BENCHMARK = Path(attn_zoo.__file__).parents[1] / "benchmarks" / "linformer_kernels.py"
-"""Benchmark of Linformer's kernels, beside the package in a checkout; a wheel has none."""
+HERE = Path(__file__).parent
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the arguments."""
+    parser = argparse.ArgumentParser("gpu.py")
     parser.description = (
         "Run on one GPU: the conformance kit on every implementation, times of every attention's auto beside fused softmax, "
         "Linformer's kernels beside their targets, and Table 3 of the Linformer paper. Results are JSON files in OUT; the same "
@@ -45,10 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=570.0, help="total time in seconds (default: 570)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="parts to run (default: all)")
     parser.add_argument("--attentions", nargs="+", metavar="NAME", help="attentions of the parts kit and times (default: all)")
-    parser.set_defaults(handler=_gpu)
+    return parser
 
 
-def _gpu(parsed: argparse.Namespace) -> int:
+def main(words: Sequence[str]) -> int:
+    """Run all parts; return 0 if every part succeeded, 1 if one failed, 2 for bad input."""
+    try:
+        return _run(parser().parse_args(words))
+    except (ValueError, UnknownNameError, OSError) as error:
+        print(f"gpu.py: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(parsed: argparse.Namespace) -> int:
     """Run all parts; exit status 0 if every part succeeded, else 1.
 
     Raises:
@@ -57,7 +66,7 @@ def _gpu(parsed: argparse.Namespace) -> int:
         OSError: OUT cannot be written.
     """
     if parsed.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("attn-zoo gpu needs a CUDA device and there is none here; --device cpu rehearses it at tiny sizes")
+        raise ValueError("there must be a CUDA device, and there is none here; --device cpu rehearses everything at tiny sizes")
     names = list(parsed.attentions or attentions())
     for name in names:
         card(name)
@@ -70,7 +79,7 @@ def _gpu(parsed: argparse.Namespace) -> int:
         share = PARTS[part] / sum(PARTS[other] for other in left)
         seconds = share * (deadline - time.monotonic())
         print(f"== {part}: at most {seconds:.0f} s", flush=True)
-        well &= _RUN[part](parsed.out, parsed.device, names, seconds)
+        well &= _PARTS[part](parsed.out, parsed.device, names, seconds)
         left.remove(part)
     return 0 if well else 1
 
@@ -125,21 +134,18 @@ def _times(out: Path, device: str, names: Sequence[str], seconds: float) -> bool
         if before is not None and before.finished and before.grid["attentions"] == list(names):
             print(ZooTimes.report(before), flush=True)
             return ZooTimes.believed(before)
-    words = ["measure", "experiment=zoo_times", f"device={device}", f"attentions=[{','.join(names)}]"]
+    words = [str(HERE / "zoo_times.py"), f"device={device}", f"attentions=[{','.join(names)}]"]
     words += [f"output={file}", f"seconds={max(1.0, seconds):.0f}"]
     tiny = ["lengths=[64,128]", "tokens=128", "dim=32", "heads=2", "rounds=1", "repeat_seconds=0.001", "precision=fp32"]
-    return _told([*ATTN_ZOO, *words, *(tiny if device == "cpu" else [])], seconds + 30)
+    return _told([*words, *(tiny if device == "cpu" else [])], seconds + 30)
 
 
 def _kernels(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
     """Check results of Linformer's Triton kernels and time them beside their targets; on a CPU check in Triton's interpreter."""
-    if not BENCHMARK.exists():
-        print(f"left out: {BENCHMARK.name} is not part of the package; run attn-zoo gpu from a checkout of the source")
-        return True
     if importlib.util.find_spec("triton") is None:
         print("left out: the package triton is not installed")
         return device == "cpu"
-    command = [str(BENCHMARK), str(out / "linformer_kernels.json"), "--seconds", f"{seconds:.0f}"]
+    command = [str(HERE / "linformer_kernels.py"), str(out / "linformer_kernels.json"), "--seconds", f"{seconds:.0f}"]
     if device == "cpu":
         command += ["--device", "interpreter"]
     environment = {**os.environ, "TRITON_INTERPRET": str(int(device == "cpu"))}
@@ -160,7 +166,7 @@ def table3_words(out: Path, device: str) -> list[str]:
     return [*words, *tiny]
 
 
-_RUN = {"kit": _kit, "times": _times, "kernels": _kernels, "table3": _table3}
+_PARTS = {"kit": _kit, "times": _times, "kernels": _kernels, "table3": _table3}
 
 
 def _told(words: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None) -> bool:
@@ -183,3 +189,7 @@ def _python(words: Sequence[str], seconds: float, environment: Mapping[str, str]
         out = stopped.stdout or ""
         return None, out.decode() if isinstance(out, bytes) else out
     return done.returncode, done.stdout
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

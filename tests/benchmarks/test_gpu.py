@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from gpu import HERE, PARTS, _kernels, main, table3_words
+from zoo_times import ZooTimes
 
-from attn_zoo.cli import main
-from attn_zoo.cli.gpu import BENCHMARK, PARTS, _kernels, table3_words
 from attn_zoo.cli.measure import compose
-from attn_zoo.cost.experiments.zoo_times import ZooTimes
 from attn_zoo.cost.measurement import Measurement
 from attn_zoo.cost.session import Session
 from attn_zoo.records import describe_environment
@@ -21,19 +20,19 @@ from attn_zoo.records import describe_environment
 
 def test_it_asks_for_a_gpu_where_there_is_none(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert main(["gpu", str(tmp_path / "out")]) == 2
-    assert "--device cpu rehearses it" in capsys.readouterr().err
+    assert main([str(tmp_path / "out")]) == 2
+    assert "--device cpu rehearses everything" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_an_unknown_attention_is_refused_before_anything_starts(tmp_path, capsys):
-    assert main(["gpu", str(tmp_path / "out"), "--device", "cpu", "--attentions", "sofmax"]) == 2
+    assert main([str(tmp_path / "out"), "--device", "cpu", "--attentions", "sofmax"]) == 2
     assert "softmax" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_a_rehearsal_writes_its_files_and_measures_nothing_twice(tmp_path, capsys):
-    rehearse = ["gpu", str(tmp_path), "--device", "cpu", "--seconds", "600"]
+    rehearse = [str(tmp_path), "--device", "cpu", "--seconds", "600"]
     kit = [*rehearse, "--attentions", "none", "--parts", "kit"]  # none is proved in a third of the time of linear
     measured = [*rehearse, "--attentions", "none", "linear", "--parts", "times", "table3"]
     assert main(kit) == 0 and main(measured) == 0
@@ -63,8 +62,8 @@ def test_what_failed_in_the_kit_is_proved_again(tmp_path, monkeypatch, capsys):
         asked.append(name)
         return (1, f"{name} is wrong") if name == "linear" and len(asked) < 3 else (0, "well")
 
-    monkeypatch.setattr("attn_zoo.cli.gpu._python", answer)
-    words = ["gpu", str(tmp_path), "--device", "cpu", "--attentions", "none", "linear", "--parts", "kit"]
+    monkeypatch.setattr("gpu._python", answer)
+    words = [str(tmp_path), "--device", "cpu", "--attentions", "none", "linear", "--parts", "kit"]
     assert main(words) == 1 and "linear is wrong" in capsys.readouterr().out
     assert main(words) == 0 and asked == ["none", "linear", "linear"]
     assert json.loads((tmp_path / "kit.json").read_text()) == {"none": "proved before", "linear": "proved"}
@@ -84,18 +83,15 @@ def test_the_benchmark_of_kernels_is_run_from_the_checkout(device, interpreted, 
         asked.append((words, seconds, environment["TRITON_INTERPRET"]))
         return 0, "well"
 
-    monkeypatch.setattr("attn_zoo.cli.gpu._python", answer)
+    monkeypatch.setattr("gpu._python", answer)
     assert _kernels(tmp_path, device, [], 100.0)
     ((words, seconds, environment),) = asked
-    assert BENCHMARK.is_file() and words[:2] == [str(BENCHMARK), str(tmp_path / "linformer_kernels.json")]
+    assert (HERE / "linformer_kernels.py").is_file() and words[:2] == [
+        str(HERE / "linformer_kernels.py"),
+        str(tmp_path / "linformer_kernels.json"),
+    ]
     assert (words[2:4], seconds, environment) == (["--seconds", "100"], 130.0, interpreted)
     assert words[4:] == ([] if device == "cuda" else ["--device", "interpreter"])
-
-
-def test_without_a_checkout_the_kernels_are_left_out_and_the_rest_goes_on(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("attn_zoo.cli.gpu.BENCHMARK", tmp_path / "linformer_kernels.py")
-    assert main(["gpu", str(tmp_path / "out"), "--device", "cpu", "--parts", "kernels"]) == 0
-    assert "left out: linformer_kernels.py is not part of the package" in capsys.readouterr().out
 
 
 TINY: dict[str, Any] = {"device": "cpu", "lengths": [64], "tokens": 64, "dim": 8, "heads": 1, "rounds": 1, "precision": "fp32"}
@@ -137,5 +133,5 @@ def test_shares_of_time_add_up():
 
 def test_results_of_another_device_are_not_mixed_with_these(tmp_path, capsys):
     (tmp_path / "environment.json").write_text(json.dumps({**describe_environment("cpu"), "device": "cuda"}), encoding="utf-8")
-    assert main(["gpu", str(tmp_path), "--device", "cpu", "--parts", "kit", "--attentions", "none"]) == 2
+    assert main([str(tmp_path), "--device", "cpu", "--parts", "kit", "--attentions", "none"]) == 2
     assert "holds results of another device; name another folder" in capsys.readouterr().err

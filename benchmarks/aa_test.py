@@ -1,4 +1,4 @@
-"""A/A test of this machine's timings: repeated comparisons of a layer with itself, and with a tenth more work, in wall-clock time.
+"""A/A test of this machine's timings: ``python benchmarks/aa_test.py`` compares a layer with itself, and with a tenth more work.
 
 A is ``PASSES`` passes through one layer. ``same`` is A again; ``slower`` has one pass more, so that it costs a tenth more by
 construction. Each runs in a process of its own. A repeat visits the three in shuffled rounds and compares ``same`` and ``slower``
@@ -8,6 +8,7 @@ with A; the claim is that ``same`` ties with A and that ``slower`` is found slow
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 from scipy import stats
 
+from attn_zoo.cli.measure import run_experiment
 from attn_zoo.cost.bench import Subject, build_layer
 from attn_zoo.cost.compare import METHOD, ROUNDS, Comparison, compare, fewest_rounds
 from attn_zoo.cost.grid import Grid, option
@@ -38,7 +40,7 @@ CLAIMED = 0.95
 
 
 def aa_report(found: Measurement) -> str:
-    """Report of ``experiment=aa_test``."""
+    """Report of the verdicts."""
     head = ["B against A", "right verdict", "found", "share (95 % interval)", "median B / A", "middle 95 % of B / A"]
     rows = [_row(found, name) for name in WANTED if _comparisons(found, name)]
     return joined(found, markdown(head, rows, words=(0, 1)), _method(found))
@@ -182,3 +184,7 @@ class AATest(Grid):
 
     believed = staticmethod(all_right)
     report = staticmethod(aa_report)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_experiment("aa_test", AATest, sys.argv[1:]))
