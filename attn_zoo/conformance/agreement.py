@@ -77,7 +77,7 @@ def eager_agrees_with_the_definition(subject: Subject) -> str:
     """At drawn sizes, with and without padding, outputs and all gradients of ``eager`` equal those of the naive equation, both in
     float64; beyond 129 positions and under no_grad, only the outputs are compared."""
     if subject.card.build.definition is None:
-        raise NotApplicable("the class has no method definition")
+        raise NotApplicable("the class has no method `definition` to compare with")
     longest = subject.sizes.blocks if subject.variant == "default" else max(BORDERS)
     worst = 0.0
     for geometry in (*_geometries(subject), *subject.sized(longest=longest, shortest=2)):

@@ -51,6 +51,9 @@ THEMES = (
 
 DEFAULT = "default"
 
+NO_DEFINITION = "no definition: nobody has compared the output with your equation"
+"""Gap that a verdict names."""
+
 
 def resolve(target: str) -> AttentionCard | TaskCard:
     """Return the card of a registered attention or task, or of a class given as ``package.module:Class``.
@@ -130,7 +133,14 @@ def check_attention(attention: str | AttentionCard, *, expected_failures: Mappin
         ValueError: the class cannot be found.
     """
     cases = list(attention_checks(attention))
-    return run_cases(cases[0].subject, cases, expected_failures, str(drawn_sizes(cases[0].subject)))
+    card = resolve(attention) if isinstance(attention, str) else attention
+    return run_cases(card.name, cases, expected_failures, str(drawn_sizes(card.name)), unknown=unknown_of(card))
+
+
+def unknown_of(card: AttentionCard | TaskCard) -> str:
+    """Return what no check can know of an entry: an attention's output, if neither a definition nor softmax is its reference."""
+    known = isinstance(card, TaskCard) or card.can.exact or card.build.definition is not None
+    return "" if known else NO_DEFINITION
 
 
 def _place(check: AttentionCheck) -> int:

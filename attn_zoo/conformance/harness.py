@@ -14,9 +14,10 @@ from unittest import SkipTest
 import torch
 from torch import Tensor
 
+from attn_zoo.conformance.causes import likeliest_cause
 from attn_zoo.contract import UnknownNameError
 
-TORCH = Path(torch.__file__).parent
+TORCH, KIT = Path(torch.__file__).parent, Path(__file__).parent
 
 Status = Literal["passed", "failed", "skipped", "waived"]
 """Outcome of a check; ``waived`` is a failure that the caller expected."""
@@ -111,6 +112,8 @@ class Result:
     status: Status
     detail: str
     seconds: float
+    raised_at: str = ""
+    """File and line at which the entry raised an exception, outside of torch and the kit; empty if it did not."""
 
     def __str__(self) -> str:
         return f"{self.status:8}{self.case.id}" + (f": {self.detail}" if self.detail else "")
@@ -133,6 +136,8 @@ class Report:
     results: tuple[Result, ...]
     note: str = ""
     """Sentence about all results, such as the sizes that were drawn."""
+    unknown: str = ""
+    """What no check could know, as part of the summary line; empty if nothing is left open."""
 
     @property
     def ok(self) -> bool:
@@ -154,11 +159,14 @@ class Report:
             raise Violation(str(self))
 
     def __str__(self) -> str:
-        """Format a summary line, failures and waivers, the reasons of skips, each message once, and the note."""
+        """Format the summary line, the likeliest cause, failures and waivers, reasons of skips, each message once, and the note."""
         count = Counter(result.status for result in self.results)
         seconds = sum(result.seconds for result in self.results)
         parts = [f"{count[status]} {status}" for status in ("passed", "failed", "waived", "skipped") if count[status]]
-        lines = [f"{self.subject}: {', '.join(parts) or 'no check ran'} in {seconds:.1f} s"]
+        unknown = f"; {self.unknown}" if self.unknown else ""
+        lines = [f"{self.subject}: {', '.join(parts) or 'no check ran'} in {seconds:.1f} s{unknown}"]
+        if cause := likeliest_cause(self.failures):
+            lines.append(f"  {cause}")
         details = Counter((result.status, result.detail) for result in self.results if result.status in ("failed", "waived"))
         for (status, detail), times in details.items():
             first = next(result for result in self.results if (result.status, result.detail) == (status, detail))
@@ -176,6 +184,7 @@ def run_cases(
     expected_failures: Mapping[str, str] | None = None,
     note: str = "",
     *,
+    unknown: str = "",
     tell: Callable[[Case], object] = lambda case: None,
 ) -> Report:
     """Run every case and report, with strict waivers.
@@ -184,6 +193,7 @@ def run_cases(
         expected_failures: reasons by check name, or by ``variant-implementation-check`` for one
             setting only. A failure it names is ``waived``; a waiver without any failure fails.
         note: sentence that the report ends with.
+        unknown: what no check could know; stands in the summary line.
         tell: called with each case before it runs.
 
     Raises:
@@ -211,12 +221,13 @@ def run_cases(
         ending = "was skipped" if found == {"skipped"} else "holds"
         detail = f"expected to fail ({waivers[name]}), but {name} {ending}; remove it from expected_failures"
         results.append(Result(case, "failed", detail, 0.0))
-    return Report(subject, tuple(results), note)
+    return Report(subject, tuple(results), note, unknown)
 
 
 def _run(case: Case) -> Result:
     start = time.perf_counter()
     status: Status
+    place = ""
     try:
         status, detail = "passed", case() or ""
     except NotApplicable as reason:
@@ -224,13 +235,15 @@ def _run(case: Case) -> Result:
     except Violation as fault:
         status, detail = "failed", str(fault)
     except Exception as error:  # the entry may raise anything, and other checks still run
-        status, detail = "failed", f"{type(error).__name__}: {error} ({_place_of(error)})"
-    return Result(case, status, detail, time.perf_counter() - start)
+        file, line = _place_of(error)
+        status, detail = "failed", f"{type(error).__name__}: {error} ({file.name}:{line})"
+        place = "" if file.is_relative_to(KIT) else f"{file}:{line}"
+    return Result(case, status, detail, time.perf_counter() - start, place)
 
 
-def _place_of(error: Exception) -> str:
+def _place_of(error: Exception) -> tuple[Path, int]:
     """File and line of an error: the last frame outside torch, which is the entry's own where it called torch wrongly."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if not Path(frame.filename).is_relative_to(TORCH)]
     frame = (outside or frames)[-1]
-    return f"{Path(frame.filename).name}:{frame.lineno}"
+    return Path(frame.filename), frame.lineno or 0

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from attn_zoo import registry
-from attn_zoo.cli import main
+from attn_zoo.cli import check, main
+from attn_zoo.conformance import Case, Report, Result
+from attn_zoo.conformance.attention_suite import NO_DEFINITION
 from attn_zoo.conformance.targets import entries
 from attn_zoo.contract import UnknownNameError
 
@@ -147,3 +149,13 @@ def test_each_target_has_its_report_and_one_failure_fails(home, capsys):
     assert "failed" not in first and "passed" in first
     assert "the card's paper is empty" in second
     assert "RuntimeError: it was late (check_mine.py:" in " ".join(second.split())
+
+
+@pytest.mark.parametrize(("unknown", "words", "status"), [("", [], 0), (NO_DEFINITION, [], 0), (NO_DEFINITION, ["--strict"], 1)])
+def test_strict_also_fails_without_a_definition(unknown, words, status, monkeypatch, capsys):
+    passed = Result(Case("uniform", "a", "Says so.", lambda: None), "passed", "", 0.1)
+    monkeypatch.setattr(check, "prove", lambda card, device, defaults: Report(card.name, (passed,), unknown=unknown))
+    assert main(["check", "uniform", *words]) == status
+    first, *remedy = capsys.readouterr().out.splitlines()
+    assert first == "uniform: 1 passed in 0.1 s" + (f"; {unknown}" if unknown else "")
+    assert ("as a method `definition`" in " ".join(remedy)) == bool(unknown)

@@ -1,0 +1,49 @@
+"""Likeliest cause of many failures: one fault often fails many checks, and a report names it first."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attn_zoo.conformance.harness import Result
+
+MANY = 3
+"""Number of failures from which a report names the likeliest cause."""
+
+CAUSES: tuple[tuple[str, str, str], ...] = (
+    ("output_is_like_the_queries", r"output \(", "the output does not have the shape of the queries"),
+    ("output_is_like_the_queries", r"output torch\.", "the output does not have the dtype of the inputs"),
+    ("output_is_like_the_queries", r"padded=False: .*NaN or infinite", "outputs are NaN or infinite, also without padding"),
+    ("queries_without_keys_give_zeros", r"\bnan\b|NaN or infinite", "a query without a valid key gives NaN instead of zeros"),
+    ("eval_is_deterministic", "", "two equal calls give different outputs"),
+    ("batch_mates_have_no_influence", "", "the output for an example depends on the other examples of its batch"),
+    ("causal_output_ignores_the_future", "", "outputs of the causal form depend on later positions"),
+    ("padding_has_no_influence", "", "padded positions change the outputs"),
+    ("cost_formula_is_exact", "", "the card's cost formula states other FLOPs or parameters than the module has"),
+    ("eager_agrees_with_the_definition", "", "`attend` and `definition` compute different outputs"),
+)
+"""Check, pattern of its message, and the cause to name if both are found; the first that is found explains most other failures."""
+
+
+def likeliest_cause(failures: Sequence[Result]) -> str:
+    """Return a sentence on the fault that explains most failures, or an empty string if there are few or none explains them.
+
+    An exception that the entry raises at one place in half of the failures or more comes first, then the causes of ``CAUSES``.
+    """
+    if len(failures) < MANY:
+        return ""
+    places = Counter(failure.raised_at for failure in failures if failure.raised_at)
+    place, times = places.most_common(1)[0] if places else ("", 0)
+    if times >= MANY and 2 * times >= len(failures):
+        cause = next(failure.detail for failure in failures if failure.raised_at == place)
+    else:
+        found = (told for check, pattern, told in CAUSES for failure in failures if _shows(failure, check, pattern))
+        cause = next(found, "")
+    return cause and f"likeliest cause of the {len(failures)} failures: {cause}; mend it first"
+
+
+def _shows(failure: Result, check: str, pattern: str) -> bool:
+    return failure.case.check == check and re.search(pattern, failure.detail, re.DOTALL) is not None
