@@ -41,7 +41,6 @@ ALLOWED = {
     "plotting": set(),
     "reference": set(),
     "analysis": {"contract", "registry", "encoder", "cost", "records", "plotting", "terminal"},
-    "parallel": {"contract", "attention", "layer"},  # attention, because Linformer's own projection is divided among processes
     "export": {"contract", "registry", "layer", "terminal"},
     # attention, because E and F are initialised from measurements
     "transplant": {

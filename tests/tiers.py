@@ -33,7 +33,7 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(["attention/test_eager_form.py", "integrations/test_transformers_zoo.py"], "variants"),
     **dict.fromkeys(["cost/test_counted.py", "cost/test_counted_models.py"], "variants"),
     **dict.fromkeys(["mutants", "test_convolution_mutants.py", "test_layer_steps.py"], "variants"),
-    **dict.fromkeys(["parallel", "survival", "sweeps", "cli/test_cli.py", "benchmarks/test_gpu.py"], "process"),
+    **dict.fromkeys(["survival", "sweeps", "cli/test_cli.py", "benchmarks/test_gpu.py"], "process"),
     **dict.fromkeys(["cli/test_every_task_runs.py", "cli/test_recommend.py", "cost/test_workers.py"], "process"),
     **dict.fromkeys(["leaderboard/test_page_in_browser.py", "runner/test_checkpoint.py", "test_packaging.py"], "process"),
     **dict.fromkeys(["runner/test_pretraining.py", "runner/test_tracking.py"], "process"),
