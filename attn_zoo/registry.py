@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from attn_zoo import plugin_files
-from attn_zoo.checks import check_name, check_printed, check_text, check_types
+from attn_zoo.checks import check_name, check_printed, check_text, check_types, check_whole
 from attn_zoo.contract import (
     IMPLEMENTATIONS,
     Attention,
@@ -77,6 +77,7 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
             )
         for field in ("title", "paper", "equation"):
             check_printed(f"attention {name!r}", field, getattr(card, field))
+        check_whole(f"attention {name!r}: version", card.version)
         for implementation in card.implementations:
             if implementation not in IMPLEMENTATIONS:
                 raise ValueError(

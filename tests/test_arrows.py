@@ -40,7 +40,7 @@ ALLOWED = {
     "published": set(),
     "plotting": set(),
     "reference": set(),
-    "analysis": {"contract", "registry", "encoder", "cost", "records", "plotting", "terminal"},
+    "analysis": {"contract", "registry", "rows", "encoder", "cost", "records", "plotting", "terminal"},
     "export": {"contract", "registry", "layer", "terminal"},
     # attention, because E and F are initialised from measurements
     "transplant": {

@@ -19,6 +19,7 @@ from attn_zoo.encoder import build_paired_model
 from attn_zoo.encoder.weights import SUFFIX, read_weights
 from attn_zoo.records.spec import ModelSpec, RunSpec
 from attn_zoo.registry import build_task, task_card
+from attn_zoo.rows import RowName, attention_version
 
 WEIGHTS = ("auto", "pretrained", "random")
 """Choices of weights; ``auto`` never downloads: local files are trained, timm and task models random."""
@@ -221,10 +222,12 @@ def _run_subject(request: Request) -> Subject:
     file = Path(request.model)
     tensors, facts = read_weights(file)
     spec, step = RunSpec.from_dict(facts["spec"]), int(facts["step"])
-    if (now := task_card(spec.task).version) != facts["task_version"]:
-        raise ValueError(
-            f"{request.model} was trained on version {facts['task_version']} of {spec.task}, and this is {now}; train it anew"
-        )
+    for name, then, now in (
+        (spec.task, facts["task_version"], task_card(spec.task).version),
+        (spec.attention, spec.attention_version, attention_version(RowName(spec.attention))),
+    ):
+        if then != now:
+            raise ValueError(f"{request.model} was trained on version {then} of {name}, and this is {now}; train it anew")
     task = build_task(spec.task, **spec.task_options)
     batches, words = _examples(request, task)
     model = build_paired_model(task.spec, seed=spec.seed, attention=spec.attention, options=spec.options, **asdict(spec.model))

@@ -59,7 +59,8 @@ def listing(wide: bool = False) -> str:
 def _attention(card: AttentionCard) -> str:
     """Card of an attention, with its equation and the defaults of its options at a few lengths."""
     facts = [["paper", card.paper], ["equation", card.equation], ["implementations", ", ".join(card.implementations)]]
-    facts += [[claim, says] for claim, says in zip(_CLAIMS, _claims(card), strict=True)] + [["defined in", card.origin]]
+    facts += [[claim, says] for claim, says in zip(_CLAIMS, _claims(card), strict=True)]
+    facts += [["version", str(card.version)], ["defined in", card.origin]]
     at = [registry.attention_options(card, Geometry(8, 64, n, n), {}) for n in _LENGTHS]
     rules = length_rules(card.options)
     options = [

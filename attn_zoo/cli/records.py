@@ -121,7 +121,8 @@ def do_anew(record: RunRecord, into: Path) -> Iterator[str]:
     again = next((found for found in Store(into).load()[0] if found.run_id == record.run_id), None)
     if again is None:
         told = done.stderr.strip().rpartition("\n")[2]
-        yield f"NOT DONE: {told if done.returncode else 'its command means another run now, as its task or an option has changed'}"
+        other_run = "its command means another run now, because its attention, its task or an option has changed"
+        yield f"NOT DONE: {told if done.returncode else other_run}"
         return
     if again.status != "done":
         yield f"NOT DONE: {again.status}: {again.reason}"

@@ -50,6 +50,9 @@ class AttentionCard:
     """Option sets besides the defaults that the conformance kit also checks."""
     control: bool = False
     """True for a control: it shows the score of a task without attention, and is not ranked among the contenders."""
+    version: int = 1
+    """Version of what the mechanism computes, raised when a default changes that. Specs of runs name it, and runs of
+    different versions share no table."""
 
     @property
     def counted_implementation(self) -> str:

@@ -19,7 +19,7 @@ from attn_zoo.leaderboard.ranking import ranked
 from attn_zoo.leaderboard.rows import Block, Costs, CurvePoint, Failure, Provenance, Row, Scores, Table
 from attn_zoo.leaderboard.statistics import Estimate, estimate, paired
 from attn_zoo.leaderboard.tuned import found_settings, own_options, records_of_rows, shared_budget
-from attn_zoo.records import ModelSpec, RunRecord
+from attn_zoo.records import ModelSpec, RunRecord, RunSpec
 
 _PART = "test: "
 """Prefix of the names of scores on parts of the test split."""
@@ -63,16 +63,25 @@ def tables(
 def _comparable(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     """Group records that share a table: equal protocol, task, network (heads excepted), budget, precision, device and data.
 
-    A run that failed before reading its data joins the group that holds most runs of its spec.
+    Runs of an attention's earlier version form a table of their own. A run that failed before reading its data joins the group
+    that holds most runs of its spec.
     """
+    newest: dict[tuple[str, str], int] = {}
 
     def key(record: RunRecord) -> str:
         spec = record.spec
         shared = [spec.task, spec.task_options, _without_heads(spec.model), shared_budget(record), spec.precision, spec.device]
         return key_of([record.protocol, record.task_card["version"], *shared])
 
+    keyed = [(key(record), record) for record in records]
+    for shared, record in keyed:
+        newest[shared, record.spec.attention] = max(record.spec.attention_version, newest.get((shared, record.spec.attention), 1))
+
+    def outdated(shared: str, spec: RunSpec) -> str:
+        return f"{spec.attention} {spec.attention_version}" * (spec.attention_version < newest[shared, spec.attention])
+
     groups = []
-    for same_spec in grouped((key(record), record) for record in records).values():
+    for same_spec in grouped(((shared, outdated(shared, record.spec)), record) for shared, record in keyed).values():
         by_data = grouped((key_of(record.data) if record.data else "", record) for record in same_spec)
         before_data = by_data.pop("", [])
         members = sorted(by_data.values(), key=len, reverse=True) or [[]]
@@ -167,7 +176,7 @@ def _row(members: Sequence[RunRecord], setting: str, chance: float | None, by_he
             block=Block(measured_as(first), tuple(sorted({machine(r.environment) for r in done or members}))),
         ),
         provenance=Provenance(
-            card=first.attention_card,
+            card={**first.attention_card, "version": first.spec.attention_version},
             implementation=next((r.implementation for r in done or members if r.implementation), first.spec.implementation),
             files=tuple(r.source for r in members if r.source),
             commands=_recorded(members, "command"),

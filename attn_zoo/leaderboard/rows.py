@@ -139,7 +139,7 @@ class Provenance:
     """Origin of a row: its records, commands, commits and study."""
 
     card: Mapping[str, Any]
-    """The attention's card as it was recorded."""
+    """The attention's card as it was recorded, and its version."""
     implementation: str
     """Implementation that ran."""
     files: tuple[str, ...]

@@ -44,6 +44,7 @@ def _facts(shown: Shown) -> str:
     table, row = shown.table, shown.row
     card, task, model = row.provenance.card, table.task, {**table.model, "heads": row.heads or table.model["heads"]}
     origin = [str(card[name]) for name in ("title", "paper", "equation", "origin") if card.get(name)]
+    origin += [f"version {card['version']}"] * (card["version"] > 1)
     claims = [f"{name} {card[name]}" for name in ("time", "memory") if card.get(name)]
     facts = [["attention", "; ".join(origin) + (" (a control)" if row.control else "")]]
     facts += [["claims", ", ".join(claims)]] if claims else []

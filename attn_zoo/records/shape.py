@@ -113,7 +113,8 @@ _SPEC = Fields(
         **{"attention": TEXT, "task": TEXT, "options": FREE, "task_options": FREE, "implementation": TEXT},
         **{"model": Fields(optional=_typed(ModelSpec)), "budget": Fields(optional=_typed(Budget))},
         **{"seed": WHOLE, "device": TEXT, "precision": TEXT},
-    }
+    },
+    optional={"attention_version": COUNT},
 )
 _ATTENTION_CARD = Fields(
     {"name": TEXT, "title": TEXT},

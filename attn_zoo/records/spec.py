@@ -38,6 +38,13 @@ def _fields_of(kind: Any) -> tuple[Field[Any], ...]:
     return fields(kind)
 
 
+def _named(part: Any) -> dict[str, Any]:
+    """Fields by name; those added after the first records are omitted at their defaults."""
+    kind: Any = type(part)  # mypy does not see that a class is hashable
+    values = ((option, getattr(part, option.name)) for option in _fields_of(kind))  # asdict takes several times as long
+    return {option.name: value for option, value in values if _ADDED not in option.metadata or value != option.default}
+
+
 class _Part:
     """Part of a spec whose fields are numbers, strings and booleans."""
 
@@ -45,9 +52,7 @@ class _Part:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; fields added after the first records are omitted at their defaults."""
-        kind: Any = type(self)  # mypy does not see that a class is hashable
-        values = ((option, getattr(self, option.name)) for option in _fields_of(kind))
-        return {option.name: value for option, value in values if _ADDED not in option.metadata or value != option.default}
+        return _named(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +161,8 @@ class RunSpec:
     """Type of device, ``cpu`` or ``cuda``."""
     precision: str = "fp32"
     """Precision: ``fp32``, or ``bf16`` or ``fp16`` for autocast."""
+    attention_version: int = _added_later(1)
+    """Version of the attention's card; for a hybrid 1 plus all that its mechanisms' versions exceed 1 by."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; fields added after the first records are omitted at their defaults."""
@@ -163,8 +170,7 @@ class RunSpec:
 
     def _shared(self) -> dict[str, Any]:
         """Plain data that share ``options`` and ``task_options`` with the spec."""
-        data = {option.name: getattr(self, option.name) for option in _fields_of(RunSpec)}  # asdict takes several times as long
-        return data | {"model": self.model.to_dict(), "budget": self.budget.to_dict()}
+        return _named(self) | {"model": self.model.to_dict(), "budget": self.budget.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:

@@ -11,6 +11,7 @@ each of its options has the name of its mechanism as a prefix, ``linformer.proje
 from attn_zoo.rows.name import RowName
 from attn_zoo.rows.reading import (
     FORM,
+    attention_version,
     convert_options,
     hyperparameters,
     only_row,
@@ -25,6 +26,7 @@ from attn_zoo.rows.reading import (
 __all__ = [
     "FORM",
     "RowName",
+    "attention_version",
     "convert_options",
     "hyperparameters",
     "only_row",

@@ -164,6 +164,13 @@ def _typed(row: RowName) -> RowName:
     return replace(row, options={name: value.name if isinstance(value, Enum) else value for name, value in options.items()})
 
 
+def attention_version(row: RowName) -> int:
+    """Version of the attention's card; for a hybrid 1 plus all that the versions of its mechanisms exceed 1 by."""
+    from attn_zoo.registry import card
+
+    return 1 + sum(card(part.attention).version - 1 for part in row.parts())
+
+
 def convert_options(row: RowName) -> RowName:
     """Convert the options of a row by ``typed_options``, without checking the rules of its mechanism.
 

@@ -36,7 +36,7 @@ from attn_zoo.encoder import PositionClassifier, backbone_sizes, build_paired_mo
 from attn_zoo.records import PROTOCOL, SCHEMA, RunRecord, RunSpec, Status, describe_environment
 from attn_zoo.records.shape import LARGEST
 from attn_zoo.registry import attention_options, build_attention, build_task, card, make_options, stated_options, task_card
-from attn_zoo.rows import RowName
+from attn_zoo.rows import RowName, attention_version
 from attn_zoo.runner.checkpoint import Checkpoint, CheckpointError
 from attn_zoo.runner.count import count_per_example, geometry_of, model_arguments, row_of
 from attn_zoo.runner.denormals import denormals_are_flushed, flushed_denormals
@@ -82,7 +82,8 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
     row_of(spec).layers(1 if model.shared_weights else model.depth)
     spec = replace(spec, task_options=task_options, model=model, device=device)
     row = _resolve_options(spec, locations or {})
-    return replace(spec, attention=row.attention, options=row.options, implementation=row.implementation)
+    spec = replace(spec, attention=row.attention, options=row.options, implementation=row.implementation)
+    return replace(spec, attention_version=attention_version(row))
 
 
 def _resolve_options(spec: RunSpec, locations: Mapping[str, Any]) -> RowName:

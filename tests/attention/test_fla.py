@@ -30,6 +30,7 @@ CASES: list[tuple[str, dict[str, Any], bool]] = [
     ("performer", {"kernel": "relu"}, True),
     *(("gated_linear", {"temperature": t}, causal) for t in (1.0, 16.0) for causal in (False, True)),
     ("gated_linear", {"normalise": False}, True),
+    ("gated_linear", {"feature_map": "none"}, True),
     *(("delta_rule", {"negative_eigenvalues": n}, causal) for n in (False, True) for causal in (False, True)),
     ("delta_rule", {"normalise": False}, True),
 ]

@@ -36,10 +36,16 @@ def call(built: GatedLinear, inputs: list[Tensor], valid: Tensor | None = None) 
 
 
 def recurrence(
-    inputs: list[Tensor], *, temperature: float = 16.0, normalise: bool = True, valid: Tensor | None = None
+    inputs: list[Tensor],
+    *,
+    temperature: float = 16.0,
+    normalise: bool = True,
+    feature_map: str = "silu",
+    valid: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return outputs, normalised last, and the final state, token by token; padding is skipped."""
     query, key, value, gate = inputs
+    query, key = (x * x.sigmoid() if feature_map == "silu" else x for x in (query, key))
     alpha = (torch.nn.functional.logsigmoid(gate) / temperature).clamp(min=-3.75).exp()
     state, out = query.new_zeros(3, 2, 8, 8), []
     for t in range(query.shape[2]):
@@ -72,7 +78,7 @@ def small_blocks(request, monkeypatch):
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("n", [1, 33, 70])
-@pytest.mark.parametrize("options", [{}, {"temperature": 2.0}, {"normalise": False}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"temperature": 2.0}, {"normalise": False}, {"feature_map": "none"}], ids=str)
 def test_equals_its_recurrence_written_out(padded, n, options):
     inputs = draw(n)
     lengths = torch.tensor([n, max(1, n // 2), 1])[:, None]

@@ -95,6 +95,14 @@ def test_a_plugin_that_is_missing_is_named(tmp_path):
         from_pretrained(transformers.AutoModel, tmp_path)
 
 
+def test_another_version_of_a_mechanism_is_refused(tmp_path):
+    config = saved(replace_attention(classifier(), "linear"), tmp_path)
+    assert "attention_version" not in config["attn_zoo"]["replacements"][0]
+    rewrite(tmp_path, attention_version=7)
+    with pytest.raises(UnsupportedError, match=r"saved with version 7 of linear, and this is version 1, .* that saved it"):
+        from_pretrained(transformers.AutoModel, tmp_path)
+
+
 def test_what_does_not_fit_is_refused(tmp_path):
     plain, odd, other, cut = (tmp_path / name for name in ("plain", "odd", "other", "cut"))
     classifier().save_pretrained(plain)

@@ -247,6 +247,20 @@ def test_runs_on_other_data_stand_in_a_table_of_their_own():
     assert {row.attention for row in second.rows} == {"performer"}
 
 
+def test_an_earlier_version_of_an_attention_has_a_table_of_its_own():
+    earlier = [make_record("linear", seed=seed, test=0.2) for seed in (1, 2)]
+    later = [
+        make_record(name, seed=seed, spec_attention_version=v) for name, v in (("linear", 2), ("softmax", 1)) for seed in (1, 2)
+    ]
+    newest, oldest = tables([*earlier, *later])
+    assert {(row.attention, row.provenance.card["version"]) for row in newest.rows} == {("linear", 2), ("softmax", 1)}
+    assert [(row.attention, row.provenance.card["version"], row.scores.by_seed) for row in oldest.rows] == [
+        ("linear", 1, {1: 0.2, 2: 0.2})
+    ]
+    (alone,) = tables([*earlier, later[-1]])
+    assert {row.attention for row in alone.rows} == {"linear", "softmax"}
+
+
 def test_convolved_networks_stand_in_a_table_of_their_own_that_says_so():
     models = [ModelSpec(), ModelSpec(short_convolution=4), ModelSpec(shared_weights=True, reuse_keys=True, short_convolution=3)]
     made = tables([make_record(seed=seed, spec_model=model) for model in models for seed in (1, 2)])

@@ -132,6 +132,10 @@ def test_files_of_another_kind_are_refused(folder, tmp_path):
     save_file({"weight": torch.zeros(1)}, file, metadata={"attn_zoo_weights": json.dumps({**facts, "task_version": "0"})})
     with pytest.raises(ValueError, match="trained on version 0 of listops"):
         load_subject(Request(str(file), sequences=1))
+    old = {**facts, "spec": {**facts["spec"], "attention_version": 7}}
+    save_file({"weight": torch.zeros(1)}, file, metadata={"attn_zoo_weights": json.dumps(old)})
+    with pytest.raises(ValueError, match=f"trained on version 7 of {facts['spec']['attention']}, and this is 1"):
+        load_subject(Request(str(file), sequences=1))
     with pytest.raises(ValueError, match="leave --weights out"):
         load_subject(Request(str(files(folder)[0]), sequences=1, weights="random"))
     with pytest.raises(ValueError, match="at most 24 tokens"):

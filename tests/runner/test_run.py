@@ -320,6 +320,15 @@ def test_an_option_added_later_is_left_out_of_specs_where_it_is_off():
     assert resolve_spec(plain) == plain and resolve_spec(ladder) == ladder
 
 
+def test_specs_name_the_version_of_the_attention_and_ids_follow_it():
+    versions = {"linear": 1, "gated_linear": 2, "linear+gated_linear": 2}
+    assert {name: resolve_spec(RunSpec(name, "mqar")).attention_version for name in versions} == versions
+    first = resolve_spec(RunSpec("linear", "mqar"))
+    second = replace(first, attention_version=2)
+    assert "attention_version" not in first.to_dict() and first.run_id("1") != second.run_id("1")
+    assert RunSpec.from_dict(second.to_dict()) == second and resolve_spec(second) == first
+
+
 def test_specs_are_resolved_whole_and_bad_ones_refused():
     resolved = resolve_spec(RunSpec("performer", "mnist", implementation="auto", device="auto"))
     assert resolved.implementation == "auto"

@@ -1,9 +1,10 @@
-"""Gated linear attention: Sₜ = diag(αₜ) Sₜ₋₁ + kₜ vₜᵀ, yₜ = Sₜᵀ qₜ / √d, with αₜ = sigmoid(gₜ)^(1/τ) for each feature."""
+"""Gated linear attention: Sₜ = diag(αₜ) Sₜ₋₁ + φ(kₜ) vₜᵀ, yₜ = Sₜᵀ φ(qₜ) / √d, with αₜ = sigmoid(gₜ)^(1/τ) for each feature."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
@@ -23,14 +24,32 @@ LOWEST = -120 / CHUNK
 """Floor of log α: over half a chunk gates multiply to exp(-60) at least, so that neither they nor their inverses leave float32."""
 
 
+class FeatureMap(Enum):
+    """Feature map φ, applied to queries and keys elementwise."""
+
+    silu = "silu"
+    """silu(x), as in flash-linear-attention's layer with a short convolution. Features have a positive mean, so before training a
+    token reads an average of the values."""
+    none = "none"
+    """x, as in the paper."""
+
+    def __call__(self, x: Keys) -> Keys:
+        """Compute φ(x)."""
+        return F.silu(x) if self is FeatureMap.silu else x
+
+
 @dataclass
 class Options:
     """Options of gated linear attention."""
 
+    feature_map: FeatureMap = FeatureMap.silu
     temperature: float = bounded(16.0, above_zero("is the root taken of each gate"))
     """τ: the larger, the slower the memory decays."""
     normalise: bool = True
     """Divide each output by its root mean square over the head."""
+
+    def __post_init__(self) -> None:
+        self.feature_map = FeatureMap(self.feature_map)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -54,27 +73,31 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     cost=cost,
     implementations=("eager", "tiled", "fla"),
     streams=lambda *_: (Stream("gate", of="keys", starts_as="key"),),  # logits g, one for each feature
-    variants={"sharp": {"temperature": 1.0}, "raw": {"normalise": False}},
+    variants={"sharp": {"temperature": 1.0}, "raw": {"normalise": False}, "without_a_map": {"feature_map": "none"}},
+    version=2,  # 1 had no feature map
 )
 class GatedLinear(NormalisedMemory[Options]):
     """A memory of fixed size, in which each feature decays at a rate computed from the token.
 
     Paper: Yang et al. 2024, Section 4 (the recurrence, its chunks, gates with a temperature, the norm).
-    Symbols: α → gates, τ → temperature, W_α x → the stream gate.
-    Differs: the gate's projection has full rank (rank 16 in the paper). Keys are as wide as values (half as wide in the paper).
-        The norm has no scale of its own, which the output projection makes up for; the paper's output gate is left out, since it
-        belongs to the surrounding layer. A gate is at least exp(-3.75) per step, which binds for logits below -3.75 τ. Without
-        causality, which the paper does not treat, the sequence is read forwards and backwards and the outputs are added. Padded
-        tokens neither write to the memory nor decay it.
+    Symbols: α → gates, τ → temperature, W_α x → the stream gate, φ → feature_map.
+    Differs: silu is applied here, to queries and keys, by default; the paper has no map, and flash-linear-attention's layer applies
+        silu after its short convolutions. The gate's projection has full rank (rank 16 in the paper). Keys are as wide as values
+        (half as wide in the paper). The norm has no scale of its own, which the output projection makes up for. The paper's output
+        gate belongs to the surrounding layer. A gate is at least exp(-3.75) per step, which binds for logits below -3.75 τ.
+        Without causality, which the paper does not treat, the sequence is read forwards and backwards and the outputs are added.
+        Padded tokens neither write to the memory nor decay it.
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Apply the recurrence token by token: Sₜ = diag(αₜ) Sₜ₋₁ + kₜ vₜᵀ, yₜ = Sₜᵀ qₜ / √d; in both directions if not causal."""
+        """Apply the recurrence of the first line token by token; in both directions if not causal."""
+        phi = self.options.feature_map
+        phi_query, phi_key = phi(query), phi(key)
         alpha = self._log_gates(*self.rows(query, key, value, key_valid, gate=gate)[3:]).exp()
 
         def update(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
-            state = alpha[:, :, t, :, None] * state + key[:, :, t, :, None] * value[:, :, t, None, :]
-            return state, (query[:, :, t, None, :] @ state)[:, :, 0] * query.shape[3] ** -0.5
+            state = alpha[:, :, t, :, None] * state + phi_key[:, :, t, :, None] * value[:, :, t, None, :]
+            return state, (phi_query[:, :, t, None, :] @ state)[:, :, 0] * query.shape[3] ** -0.5
 
         return self.scan(update, query, value)
 
@@ -85,6 +108,7 @@ class GatedLinear(NormalisedMemory[Options]):
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
         """Apply the recurrence by flash-linear-attention's kernel, with log gates in float32."""
         query, key, value, *gate = self.rows(*inputs, **streams)
+        query, key = map(self.options.feature_map, (query, key))
         return fla.answers("gla", query, key, value, self._log_gates(*gate), scale=query.shape[-1] ** -0.5), state
 
     def _log_gates(self, gate: Keys, valid: Tensor | None = None) -> Keys:
@@ -95,12 +119,12 @@ class GatedLinear(NormalisedMemory[Options]):
     def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs of consecutive positions, and the state after them, from the state before them.
 
-        With bᵢ the sum of log α up to position i of a chunk, query i gives key j the weight (qᵢ exp bᵢ)·(kⱼ exp -bⱼ); exponents are
-        taken relative to the middle of the chunk.
+        With bᵢ the sum of log α up to position i of a chunk, query i gives key j the weight (φ(qᵢ) exp bᵢ)·(φ(kⱼ) exp -bⱼ);
+        exponents are taken relative to the middle of the chunk.
         """
         query, key, value, gate, *valid = rows
-        n = query.shape[2]
-        inputs = query * query.shape[-1] ** -0.5, key, value, self._log_gates(gate, *valid)
+        n, phi = query.shape[2], self.options.feature_map
+        inputs = phi(query) * query.shape[-1] ** -0.5, phi(key), value, self._log_gates(gate, *valid)
         query, key, value, log_gates = (into_chunks(x, min(CHUNK, n)) for x in inputs)
         sums = log_gates.cumsum(dim=-2)
         middle = sums[..., -1:, :] / 2

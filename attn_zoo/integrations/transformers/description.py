@@ -34,13 +34,16 @@ class Replacement:
     short_convolution: int = 0
     origin: str = ""
     """Module of the mechanism, for the error message if its package is missing."""
+    attention_version: int = 1
+    """Version of the mechanism's card; for a hybrid as in the spec of a run."""
 
 
 def add(config: Any, replacement: Replacement) -> None:
     """Append a replacement to the list in a model's configuration."""
     entry = asdict(replacement)
-    if not replacement.short_convolution:  # added to version 1 later: older releases read only entries without it
-        del entry["short_convolution"]
+    for name, usual in {"short_convolution": 0, "attention_version": 1}.items():
+        if entry[name] == usual:  # added to version 1 later: older releases read only entries without it
+            del entry[name]
     entry["options"] = {name: value.value if isinstance(value, Enum) else value for name, value in replacement.options.items()}
     _write(config, replacements=[*_read(config).get("replacements", []), entry])
 

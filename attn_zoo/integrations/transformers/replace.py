@@ -16,7 +16,7 @@ from attn_zoo.integrations.transformers.description import NAME, Replacement, ad
 from attn_zoo.integrations.transformers.library import require_transformers
 from attn_zoo.integrations.transformers.sites import Site, home, positions, sites
 from attn_zoo.registry import build_attention, card
-from attn_zoo.rows import RowName, row_of_arguments
+from attn_zoo.rows import RowName, attention_version, row_of_arguments
 from attn_zoo.short_convolution import ShortConvolution
 
 M = TypeVar("M", bound=nn.Module)
@@ -76,6 +76,7 @@ def replace_attention(
         options=dict(row.options),
         short_convolution=short_convolution,
         origin="; ".join(card(part.attention).origin for part in row.parts()),
+        attention_version=attention_version(row),
     )
     mechanisms = carry_out(model, replacement)
     add(model.config, replace(replacement, options=dict(_with_numbers_by_rule(row, mechanisms).options)))

@@ -11,8 +11,7 @@ from attn_zoo.contract import UnknownNameError, UnsupportedError
 from attn_zoo.integrations.transformers.description import Replacement, replacements_of
 from attn_zoo.integrations.transformers.library import require_transformers
 from attn_zoo.integrations.transformers.replace import carry_out, zoo_layers
-from attn_zoo.registry import card
-from attn_zoo.rows import RowName
+from attn_zoo.rows import RowName, attention_version
 
 
 def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
@@ -27,8 +26,8 @@ def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
         The model, in evaluation mode, with its saved mechanisms.
 
     Raises:
-        UnsupportedError: the configuration names no replaced attention, the mechanism is not installed, its state was not saved
-            completely, or the package transformers is missing.
+        UnsupportedError: the configuration names no replaced attention, the mechanism is not installed or has another version, its
+            state was not saved completely, or the package transformers is missing.
         OSError: transformers finds no such model.
     """
     library = require_transformers()
@@ -54,14 +53,18 @@ def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
 
 def _require(replacement: Replacement, folder: str | Path) -> None:
     try:
-        for part in RowName(replacement.attention).parts():
-            card(part.attention)
+        version = attention_version(RowName(replacement.attention))
     except UnknownNameError as error:
         package = replacement.origin.partition(".")[0] or "a package that is not named"
         raise UnsupportedError(
             f"the model in {folder} was saved with attention {replacement.attention!r} of {package}, which is not installed here "
             f"or failed to load (see `attn-zoo list`); install it. {error}"
         ) from error
+    if version != replacement.attention_version:
+        raise UnsupportedError(
+            f"the model in {folder} was saved with version {replacement.attention_version} of {replacement.attention}, and this is "
+            f"version {version}, which computes something else by default; load the model with the attn-zoo that saved it"
+        )
 
 
 def _class_for(kind: Any, config: Any, library: Any) -> Any:

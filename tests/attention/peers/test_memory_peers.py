@@ -53,14 +53,16 @@ def test_linear_attention(form, feature_map):
         torch.testing.assert_close(out, expected.transpose(1, 2), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("feature_map", ["silu", "none"])
 @pytest.mark.parametrize("temperature", [1.0, 16.0])
-def test_gated_linear_attention(temperature):
+def test_gated_linear_attention(temperature, feature_map):
     """The reference computes in float32."""
     mine, other = draw(), draw()
-    ours = build_attention("gated_linear", Geometry(HEADS, D, N, N, True), temperature=temperature, normalise=False)
-    out = ours(*mine[:3], streams={"gate": mine[3]})
+    options = {"temperature": temperature, "normalise": False, "feature_map": feature_map}
+    out = build_attention("gated_linear", Geometry(HEADS, D, N, N, True), **options)(*mine[:3], streams={"gate": mine[3]})
     gates = F.logsigmoid(other[3]) / temperature
-    expected, _ = fla_naive("gla").naive_recurrent_gla(*by_position(*other[:3], gates))
+    query, key = (F.silu(x) if feature_map == "silu" else x for x in other[:2])
+    expected, _ = fla_naive("gla").naive_recurrent_gla(*by_position(query, key, other[2], gates))
     assert_equal(out, expected.transpose(1, 2), mine, other, 1e-5)
 
 
