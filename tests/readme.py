@@ -36,7 +36,6 @@ from attn_zoo.cli.listing import attention_table, task_table
 from attn_zoo.cli.main import main, parser
 from attn_zoo.cli.recommend import required_of
 from attn_zoo.cost.experiments import report
-from attn_zoo.export import table as export_table
 from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.figure3.plot import plot_figure3
@@ -80,7 +79,6 @@ PAGES = {
         "crossover",
         "aa_test",
     ),
-    ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
     ROOT / "docs" / "linformer.md": (
         *("projections", "figure3_pilot", "figure3", "table2", "table2_sharing", "table2_longer", "k_or_share"),
@@ -128,7 +126,6 @@ def tables() -> dict[str, str]:
         "place": _shown(places()),
         "advice": _shown(as_text(_answer("--length 8192 --padding"))),
         "models": report(measured("models")) if (ROOT / "results" / "models.json").is_file() else "",
-        "export": export_table(measured("export")),
         "linformer_table3": report(measured("linformer_table3")),
         "figure3": figure3_of_the_paper(),
         "figure3_pilot": by_part(boards_of("linformer_figure3_pilot")),

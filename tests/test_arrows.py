@@ -41,7 +41,6 @@ ALLOWED = {
     "plotting": set(),
     "reference": set(),
     "analysis": {"contract", "registry", "rows", "encoder", "cost", "records", "plotting", "terminal"},
-    "export": {"contract", "registry", "layer", "terminal"},
     # attention, because E and F are initialised from measurements
     "transplant": {
         "contract",
@@ -64,7 +63,7 @@ ALLOWED = {
     "recommend": {"checks", "contract", "grouping", "registry", "rows", "layer", "cost", "records", "leaderboard", "terminal"},
     "conformance": {"contract", "registry", "cost", "data", "plugin_files", "rows"},
     "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend", "reference"}
-    | {"conformance", "analysis", "export", "layer", "plotting", "rows", "scaffold", "terminal", "transplant", "plugin_files"}
+    | {"conformance", "analysis", "layer", "plotting", "rows", "scaffold", "terminal", "transplant", "plugin_files"}
     | {"checks", "escapes", "result_files"},
     "configs": set(),
     "data": {"contract"},

@@ -28,7 +28,9 @@ TIERS: Mapping[str, str] = {
 PLACES: Mapping[str, str] = {
     **dict.fromkeys(["docs", "golden", "test_readme.py", "test_tutorials.py"], "docs"),
     **dict.fromkeys(["kernels", "benchmarks/test_kernel_report.py", "benchmarks/test_linformer_kernels.py"], "kernels"),
-    **dict.fromkeys(["export", "attention/test_drawn_sizes.py", "attention/test_fla.py", "attention/test_flex.py"], "kernels"),
+    **dict.fromkeys(
+        ["test_export.py", "attention/test_drawn_sizes.py", "attention/test_fla.py", "attention/test_flex.py"], "kernels"
+    ),
     **dict.fromkeys(["attention/peers", "attention/test_linformer_peer.py", "cost/test_peers.py"], "peers"),
     **dict.fromkeys(["attention/test_eager_form.py", "integrations/test_transformers_zoo.py"], "variants"),
     **dict.fromkeys(["cost/test_counted.py", "cost/test_counted_models.py"], "variants"),

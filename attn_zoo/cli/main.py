@@ -47,9 +47,6 @@ COMMANDS = {
     "records": Command("verify a folder of records, or repeat some of its runs and compare scores", "records"),
     "recommend": Command("recommend an attention for a length, device and needs, with evidence and doubts", "recommend"),
     "analyze": Command("analyze attention: singular values, error against softmax, effective matrices, projections", "analyze"),
-    "export": Command(
-        "export a layer to ONNX or torch.export, compared with eager; --all: what can be exported", "export", ("onnx", "export")
-    ),
     "transplant": Command(
         "replace the attention of a trained encoder: swap, distil, fine-tune, and measure what is kept",
         "transplant",

@@ -119,7 +119,7 @@ def test_help_of_run_shows_defaults_of_the_task_that_is_named(capsys):
 
 
 def test_commands_whose_extra_is_missing_say_so(monkeypatch):
-    wanted = {"export": "attn-zoo[export]", "transplant": "attn-zoo[minilm]"}
+    wanted = {"transplant": "attn-zoo[minilm]"}
     module = sys.modules["attn_zoo.cli.main"]
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     for name, command in COMMANDS.items():

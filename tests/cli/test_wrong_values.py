@@ -11,10 +11,6 @@ from attn_zoo.cli import main
     ("words", "says"),
     [
         ("check none --device gpu", "device is a device type of PyTorch, such as cpu or cuda; got 'gpu'"),
-        (
-            "export none --length 8 --dim 8 --heads 2 --output none.onnx --seed 18446744073709551616",
-            "seed is a whole number, at least 0 and below 2**63",
-        ),
         ("analyze error --seed 18446744073709551616", "seed is a whole number, at least 0 and below 2**63"),
         ("transplant attention=none seed=18446744073709551616", "seed is a whole number, at least 0 and below 2**63"),
         ("tune experiment=tune,curves attention=none task=digits", "tune searches one experiment after another"),

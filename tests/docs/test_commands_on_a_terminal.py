@@ -33,7 +33,6 @@ LEFT_OUT = {
 EXTRAS = {
     r"minilm|analyze matrix|transplant": "minilm",
     r"transplant|experiment=models": "text",
-    r"^attn-zoo export": "export",
     r"launch=(ray|submitit_local)": "sweeps",
     r"tracking\.to=": "trackers",
 }
