@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from mutants import originals_more
 from mutants.card import Untold
 from mutants.originals import ORIGINALS, Linear, NoOptions, PlainSoftmax
+from torch import Tensor
 
 from attn_zoo import registry
 from attn_zoo.attention.low_rank.nystrom import Nystrom
@@ -20,15 +22,17 @@ from attn_zoo.conformance import (
     Case,
     NotApplicable,
     Violation,
+    agreement,
     attention_checks,
     check_attention,
     require,
     resolve,
     run_cases,
 )
-from attn_zoo.conformance.agreement import NEARBY, _worst_errors, perturbed
+from attn_zoo.conformance.agreement import NEARBY, SLOW, _worst_errors, perturbed
 from attn_zoo.conformance.attention_suite import DEFAULT
 from attn_zoo.conformance.cost import exponent
+from attn_zoo.conformance.harness import Partly
 from attn_zoo.conformance.pytest_support import parametrize_with_checks
 from attn_zoo.conformance.requests import Request, answers, draw
 from attn_zoo.conformance.sizes import BORDERS, Sizes, drawn_sizes
@@ -384,6 +388,34 @@ def test_the_allowance_from_inputs_nearby_admits_the_spread_of_eager_and_no_roug
     nearby = [perturbed(request, torch.float32, seed) for seed in range(NEARBY)]
     assert worst == max(error(near, near) for near in nearby) > min(error(near, near) for near in nearby)
     assert error(request, request.changed(lambda _, tensor: tensor.half().float())) > 10 * worst
+
+
+@pytest.mark.parametrize(("seconds", "compared"), [(1e-7, "all"), (1e-4, "most"), (1e-2, "few"), (3.0, "one")])
+def test_sizes_follow_the_time_that_a_definition_takes(seconds, compared, monkeypatch):
+    now, met = 0.0, []
+
+    class Slow(originals_more.Window):
+        def definition(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+            nonlocal now
+            now += seconds * query.shape[1] * query.shape[2] * key.shape[2]
+            met.append(key.shape[2])
+            return super().definition(query, key, value, key_valid)
+
+    Slow.card = replace(ORIGINALS["window"], build=Slow)
+    monkeypatch.setattr(agreement, "clock", lambda: now)
+    (case,) = (case for case in attention_checks(Slow.card) if case.id == "window[default]-eager-eager_agrees_with_the_definition")
+    report = run_cases("window", [case])
+    assert report.ok and now < 2 * SLOW
+    partly = [line for line in str(report).splitlines() if "because the definition is slow" in line]
+    assert len(partly) == (compared != "all")
+    least, most = {"all": (291, 319), "most": (100, 330), "few": (7, 33), "one": (1, 1)}[compared]
+    assert least <= max(met) <= most
+
+
+def test_what_a_check_left_out_is_reported_though_it_passed():
+    report = run_cases("thing", [case("a", lambda: Partly("up to 9 positions")), case("b")])
+    assert report.ok
+    assert str(report).splitlines()[1:] == ["  passed  thing[default]-eager-a: up to 9 positions"]
 
 
 def test_rates_of_dropout_are_found_where_zero_is_a_whole_number():

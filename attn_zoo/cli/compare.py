@@ -32,13 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = (
         "Train attentions with the network, data, budget and seeds of the quickstart, and print their ranks among its rows, whose "
-        "records come with the package. Failed checks are printed first. Takes a minute or two on two cores; the same command "
-        "continues from the recorded runs, and changed code is trained again."
+        "records come with the package. The conformance checks run first, at the default options. Training takes a minute or two "
+        "on two cores; the same command continues from the recorded runs, and changed code is trained again."
     )
     words = "file or folder that registers attentions; or a row: NAME, NAME:IMPLEMENTATION or NAME[OPTION=VALUE,...]"
     parser.add_argument("targets", nargs="+", metavar="PATH | ROW", help=words)
     default = f"folder of the new records (default: {FOLDER}/NAME-DIGEST, with a digest of the source code)"
     parser.add_argument("--records", metavar="FOLDER", help=default)
+    parser.add_argument("--no-check", action="store_true", help="train at once, without the conformance checks")
     parser.set_defaults(handler=_compare)
 
 
@@ -51,7 +52,10 @@ def _compare(parsed: argparse.Namespace) -> int:
     words = [f"attention={','.join(map(str, rows))}", f"records={hydra_value(str(folder))}", "report=false", "device=cpu"]
     with in_words():
         planned = plan(["-m", "experiment=quickstart", *words])
-    proved = [_check(card(name)) for name in dict.fromkeys(name for row in rows for name in row.turn)]
+    names = [] if parsed.no_check else list(dict.fromkeys(name for row in rows for name in row.turn))
+    if names:
+        print(wrap(f"Checking {', '.join(names)} before training; --no-check leaves this out."), flush=True)
+    proved = [_check(card(name)) for name in names]
     refusals = {(job.spec.attention, job.spec.task): refusal(job.spec, job.locations) for job in planned.jobs}
     for (attention, task), reason in refusals.items():
         if reason:
@@ -59,8 +63,8 @@ def _compare(parsed: argparse.Namespace) -> int:
     status = carry_out(planned, _command(parsed))
     made = tables(with_reference(Store(folder).load()[0]))
     print(f"\n{render(made, 'terminal', overview=True, colours=colours_here())}\n")
-    names = {row.attention for row in rows}
-    places = [place(row, table) for table in made for row in table.rows if row.attention in names]
+    compared = {row.attention for row in rows}
+    places = [place(row, table) for table in made for row in table.rows if row.attention in compared]
     print("\n".join(map(wrap, places)))
     print(wrap(f"Records: {folder}. Costs and learning curves: attn-zoo leaderboard --records {folder}"))
     if not all(proved):
@@ -72,7 +76,8 @@ def _command(parsed: argparse.Namespace) -> list[str]:
     """Words of the command line, which records store."""
     given = [("--records", parsed.records)] if parsed.records else []
     given += [("--plugin", path) for path in parsed.plugin or []]
-    return ["attn-zoo", "compare", *parsed.targets, *(word for pair in given for word in pair)]
+    flags = ["--no-check"] if parsed.no_check else []
+    return ["attn-zoo", "compare", *parsed.targets, *(word for pair in given for word in pair), *flags]
 
 
 def named_rows(targets: Sequence[str]) -> list[RowName]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from attn_zoo.conformance.harness import NotApplicable, require, require_finite
+from attn_zoo.conformance.harness import NotApplicable, Partly, require, require_finite
 from attn_zoo.conformance.requests import Request, answers, key_masks, without_padded_queries
 from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
@@ -19,6 +20,11 @@ TWICE = 2.0
 """Largest error of a kernel, as a multiple of eager's at the same precision, both against float64."""
 ULPS, MANY_ULPS = 8, 16
 """Further error that is allowed, in roundings of the largest number: at the length of the check, and at the many drawn sizes."""
+
+SLOW = 20.0
+"""Seconds of the processor that a definition may take in one check; for each value of an option, a sixth of them."""
+clock = time.process_time
+"""Clock of a definition, which counts no time of other processes."""
 
 NEARBY = 8
 """Number of inputs, each perturbed by one rounding, at which eager's error is also taken if its error at the given inputs is not
@@ -75,23 +81,43 @@ def _softmax_attention(request: Request, allowed: Tensor) -> Tensor:
 @attention_check("variant")
 def eager_agrees_with_the_definition(subject: Subject) -> str:
     """At drawn sizes, with and without padding, outputs and all gradients of ``eager`` equal those of the naive equation, both in
-    float64; beyond 129 positions and under no_grad, only the outputs are compared."""
+    float64; beyond 129 positions and under no_grad, only the outputs are compared. A slow definition is compared at the shorter
+    sizes only, and the report says so."""
     if subject.card.build.definition is None:
         raise NotApplicable("the class has no method `definition` to compare with")
     longest = subject.sizes.blocks if subject.variant == "default" else max(BORDERS)
-    worst = 0.0
-    for geometry in (*_geometries(subject), *subject.sized(longest=longest, shortest=2)):
-        own, naive = subject.build(geometry), replace(subject, implementation="definition").build(geometry)
-        naive.load_state_dict(own.state_dict(), strict=True)
-        far = geometry.keys > max(BORDERS)
-        request = subject.draw(own, batch=5)
-        for mask in _masks(subject, geometry):
-            padded, where = request.padded(mask), f"{geometry}, padded={mask is not None}"
-            want = _outputs(padded, naive) if far else answers(padded, naive)
-            worst = max(worst, _require_equal(subject, _outputs(padded, own), want, f"{where}, no_grad"))
-            if not far:
-                worst = max(worst, _require_equal(subject, answers(padded, own), want, where))
+    found = [*_geometries(subject), *subject.sized(longest=longest, shortest=2)]
+    limit, spent, pace, worst = SLOW / 6 if subject.brief else SLOW, 0.0, 0.0, 0.0
+    by_work = sorted(found, key=_work)
+    for place, geometry in enumerate(by_work):
+        if spent + pace * _work(geometry) > limit:
+            reached = max(each.keys for each in by_work[:place])
+            told = f"compared at {place} of {len(by_work)} sizes, up to {reached} positions, because the definition is slow"
+            return Partly(f"{told}: it took {spent:.0f} s for these")
+        begun = clock()
+        worst = max(worst, _compare_with_definition(subject, geometry))
+        spent, pace = spent + clock() - begun, (clock() - begun) / _work(geometry)
     return f"differ by at most {worst:.1e} of the largest number"
+
+
+def _work(geometry: Geometry) -> int:
+    """Calls of a definition times the pairs of positions that it may loop over; gradients count as two more calls."""
+    return geometry.queries * geometry.keys * geometry.heads * (1 if geometry.keys > max(BORDERS) else 3)
+
+
+def _compare_with_definition(subject: Subject, geometry: Geometry) -> float:
+    """Compare ``eager`` with the definition at one size, and return the largest difference."""
+    own, naive = subject.build(geometry), replace(subject, implementation="definition").build(geometry)
+    naive.load_state_dict(own.state_dict(), strict=True)
+    far, worst = geometry.keys > max(BORDERS), 0.0
+    request = subject.draw(own, batch=5)
+    for mask in _masks(subject, geometry):
+        padded, where = request.padded(mask), f"{geometry}, padded={mask is not None}"
+        want = _outputs(padded, naive) if far else answers(padded, naive)
+        worst = max(worst, _require_equal(subject, _outputs(padded, own), want, f"{where}, no_grad"))
+        if not far:
+            worst = max(worst, _require_equal(subject, answers(padded, own), want, where))
+    return worst
 
 
 @torch.no_grad()

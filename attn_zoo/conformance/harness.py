@@ -31,6 +31,10 @@ class NotApplicable(SkipTest):
     """A check does not apply here; the message is the reason. Test runners treat it as a skip."""
 
 
+class Partly(str):
+    """Remark of a check that passed and left something out; a report prints it, unlike other remarks."""
+
+
 def require(holds: object, message: str) -> None:
     """Require a condition; unlike ``assert``, also under ``python -O``.
 
@@ -159,7 +163,7 @@ class Report:
             raise Violation(str(self))
 
     def __str__(self) -> str:
-        """Format the summary line, the likeliest cause, failures and waivers, reasons of skips, each message once, and the note."""
+        """Format the summary line, the likeliest cause, failures and waivers, what was left out, reasons of skips, and the note."""
         count = Counter(result.status for result in self.results)
         seconds = sum(result.seconds for result in self.results)
         parts = [f"{count[status]} {status}" for status in ("passed", "failed", "waived", "skipped") if count[status]]
@@ -171,6 +175,7 @@ class Report:
         for (status, detail), times in details.items():
             first = next(result for result in self.results if (result.status, result.detail) == (status, detail))
             lines.append(f"  {status:8}{first.case.id}{f' and {times - 1} more' if times > 1 else ''}: {detail}")
+        lines += [f"  {result}" for result in self.results if isinstance(result.detail, Partly)]
         skipped = [result for result in self.results if result.status == "skipped"]
         for reason, times in Counter(result.detail for result in skipped).items():
             checks = dict.fromkeys(result.case.check for result in skipped if result.detail == reason)

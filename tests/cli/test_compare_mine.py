@@ -108,6 +108,22 @@ def test_a_failed_check_and_a_refused_task_are_said_before_the_first_run(trained
     assert "linear: no check ran" in before and before.count("linear refuses") == 2 and after
 
 
+def test_it_says_that_it_checks_first_and_no_check_leaves_that_out(trained, monkeypatch, capsys):
+    checked = []
+
+    def passes(entry):
+        checked.append(entry.name)
+        return True
+
+    monkeypatch.setattr(compare, "_check", passes)
+    assert main(["compare", "linear"]) == 0
+    assert capsys.readouterr().out.startswith("Checking linear before training; --no-check leaves this out.\n")
+    assert main(["compare", "linear", "--no-check"]) == 0
+    assert "Checking" not in capsys.readouterr().out
+    assert checked == ["linear"]
+    assert trained[1][1] == ["attn-zoo", "compare", "linear", "--no-check"]
+
+
 def test_rows_that_are_done_anew_take_the_place_of_the_reference(shipped):
     anew = [r for r in shipped if r.spec.attention == "linformer"]
     assert sorted(r.run_id for r in with_reference(anew)) == sorted(r.run_id for r in shipped)
