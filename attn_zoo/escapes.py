@@ -1,33 +1,48 @@
-"""Escape functions for text from outside, such as records and plugins, one for each output format."""
+"""Escape functions for foreign text, such as that of records, plugins and file names, one for each output format.
+
+``terminal`` makes every character visible; the functions of the other formats call it, and then escape the marks of their format.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import html
 import re
 import unicodedata
 from typing import Any
 
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
-_STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Unicode categories of characters that steer a terminal: controls, formats such as text direction, and line ends."""
-_FORMULA = ("=", "+", "-", "@")
+_ENTITY = re.compile(r"&(?=#?\w+;)")
+_STEERING = ("Cc", "Cf", "Cn", "Cs", "Zl", "Zp")
+"""Unicode categories of characters that are not shown: controls, formats such as text direction, noncharacters, line ends."""
+_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef]")
+"""Letters and marks without a glyph, by which two different names would look alike."""
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+"""Signs at the beginning of a formula; spreadsheets take their wide forms for formulas, too."""
 _NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 
 
 def terminal(text: str) -> str:
-    """Escape text for one terminal line: control characters, direction marks and lone surrogates become escapes like ``\\x1b``."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(ascii(sign)[1:-1] if unicodedata.category(sign) in _STEERING else sign for sign in text)
+    """Escape text for one line of a terminal: characters that are not shown, such as controls, become escapes like ``\\x1b``."""
+    if not text.isprintable():
+        text = "".join(ascii(sign)[1:-1] if unicodedata.category(sign) in _STEERING else sign for sign in text)
+    return text if text.isascii() else _BLANK.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def terminal_lines(text: str) -> str:
-    """Escape each line of a text for a terminal."""
+    """Escape each line of a text or document for a terminal."""
     return "\n".join(map(terminal, text.split("\n")))
 
 
+def markup(text: str) -> str:
+    """Escape text for an element or attribute of HTML or SVG."""
+    return html.escape(terminal(text))
+
+
 def markdown(text: str) -> str:
-    """Escape text for a cell or paragraph of GitHub Markdown: on one line, without tags, links, or pipes that would end a cell."""
-    return _TAG.sub("&lt;", terminal(text).replace("|", r"\|").replace("](", r"]\("))
+    """Escape text for a cell or paragraph of GitHub Markdown: one line without tags, entities, links, and pipes that end a cell."""
+    plain = _ENTITY.sub("&amp;", terminal(text)).replace("|", r"\|").replace("](", r"]\(")
+    return _TAG.sub("&lt;", plain)
 
 
 def escaped(text: str, format: str) -> str:
@@ -36,9 +51,25 @@ def escaped(text: str, format: str) -> str:
 
 
 def csv_cell(value: Any) -> Any:
-    """Value of a CSV cell; text that a spreadsheet would take for a formula begins with an apostrophe."""
-    if not isinstance(value, str):
+    """Return the value of a CSV cell: a number, or text on one line; a text that is a formula begins with an apostrophe."""
+    if value is None or isinstance(value, int | float):
         return value
-    text = terminal_lines(value)
+    text = terminal(str(value))
     formula = text.lstrip().startswith(_FORMULA) and not _NUMBER.fullmatch(text.strip())
-    return f"'{text}" if formula or value[:1] in ("\t", "\r") else text
+    return f"'{text}" if formula else text
+
+
+def label(text: str, most: int = 80) -> str:
+    """Escape a name for a picture or a narrow column: of at most ``most`` characters, and different for different names."""
+    shown = terminal(text)
+    return shown if len(shown) <= most else f"{shown[: most - 5]}…{_digest(text)[:4]}"
+
+
+def file_words(text: str, most: int = 80) -> str:
+    """Return words for a file name: letters, digits, dots, dashes and underscores, different for different texts."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", text)
+    return plain if plain == text and len(plain) <= most else f"{plain[:most]}-{_digest(text)[:8]}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from attn_zoo.escapes import terminal
+
 COLUMNS = 100
 """Width in characters where there is no terminal."""
 STYLES = {"terminal": "simple", "github": "github"}
@@ -51,7 +53,7 @@ def fit(
     """
     width = columns() if width is None else width
     kept = list(range(len(head or (rows[0] if rows else ()))))
-    cells = [["" if cell is None else str(cell) for cell in row] for row in [*([head] if head else []), *rows]]
+    cells = [["" if cell is None else terminal(str(cell)) for cell in row] for row in [*([head] if head else []), *rows]]
     flush = {at for at in kept if head and head[at] in right}
     natural = {at: _longest(cells, at) for at in kept}
     fixed = {at for at in kept if head and head[at] in (*right, *whole)}
@@ -125,7 +127,7 @@ def shell(command: str, width: int | None = None) -> str:
     """Wrap a shell command between its words to the width of the terminal, with a backslash at the end of a continued line."""
     width = columns() if width is None else width
     rows = [""]
-    for word in map(shlex.quote, shlex.split(command)):
+    for word in map(terminal, map(shlex.quote, shlex.split(command))):
         if rows[-1] and len(rows[-1]) + len(word) + 3 > width:
             rows.append(" ")
         rows[-1] += f" {word}" if rows[-1] else word

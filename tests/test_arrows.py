@@ -16,7 +16,7 @@ ALLOWED = {
     "escapes": set(),
     "grouping": set(),
     "result_files": set(),
-    "terminal": set(),
+    "terminal": {"escapes"},
     "plugin_files": set(),
     "contract": {
         "checks",
@@ -38,7 +38,7 @@ ALLOWED = {
     | {"checks", "result_files"},
     "records": {"checks", "grouping", "plugin_files"},
     "published": set(),
-    "plotting": set(),
+    "plotting": {"escapes"},
     "reference": set(),
     "analysis": {"contract", "registry", "rows", "encoder", "cost", "records", "plotting", "terminal"},
     # attention, because E and F are initialised from measurements
@@ -58,10 +58,10 @@ ALLOWED = {
     },
     "scaffold": {"registry"},
     "pytest_plugin": {"conformance"},
-    "runner": {"checks", "contract", "registry", "layer", "encoder", "cost", "records", "rows"},
+    "runner": {"checks", "contract", "escapes", "registry", "layer", "encoder", "cost", "records", "rows"},
     "leaderboard": {"checks", "escapes", "grouping", "records", "plotting", "published", "result_files", "rows", "terminal"},
     "recommend": {"checks", "contract", "grouping", "registry", "rows", "layer", "cost", "records", "leaderboard", "terminal"},
-    "conformance": {"contract", "registry", "cost", "data", "plugin_files", "rows"},
+    "conformance": {"contract", "registry", "cost", "data", "escapes", "plugin_files", "rows"},
     "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend", "reference"}
     | {"conformance", "analysis", "layer", "plotting", "rows", "scaffold", "terminal", "transplant", "plugin_files"}
     | {"checks", "escapes", "result_files"},

@@ -15,6 +15,7 @@ from attn_zoo.cli.plan import plan
 from attn_zoo.cli.run import carry_out
 from attn_zoo.cli.search import refusal
 from attn_zoo.contract import AttentionCard
+from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import Row, Table, render, tables
 from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.leaderboard.render.text import estimated, unit
@@ -59,7 +60,7 @@ def _compare(parsed: argparse.Namespace) -> int:
     refusals = {(job.spec.attention, job.spec.task): refusal(job.spec, job.locations) for job in planned.jobs}
     for (attention, task), reason in refusals.items():
         if reason:
-            print(wrap(f"{attention} refuses {task}: {reason}"), flush=True)
+            print(wrap(terminal(f"{attention} refuses {task}: {reason}")), flush=True)
     status = carry_out(planned, _command(parsed))
     made = tables(with_reference(Store(folder).load()[0]))
     print(f"\n{render(made, 'terminal', overview=True, colours=colours_here())}\n")

@@ -279,7 +279,7 @@ def explain(error: BaseException) -> str:
         if isinstance(parent, DictConfig) and key is not None and key not in (known := list(map(str, parent))):
             where = str(getattr(link, "full_key", key)).rpartition(".")[0]
             return str(UnknownNameError(f"option under {where!r}" if where else "setting of a run", str(key), known))
-    return "\n".join(dict.fromkeys(str(link).strip() for link in chain))
+    return "; ".join(dict.fromkeys(" ".join(str(link).split()) for link in chain))
 
 
 def _given(node: Any) -> dict[str, Any]:

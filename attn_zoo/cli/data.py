@@ -10,6 +10,7 @@ from typing import Any
 from attn_zoo import registry
 from attn_zoo.contract import DamagedDataError, DataSet, MissingDataError, UnknownNameError
 from attn_zoo.data import data_root, sha256
+from attn_zoo.escapes import terminal
 from attn_zoo.terminal import WIDE, fit, wrap
 
 
@@ -69,7 +70,7 @@ def _read(datasets: Sequence[DataSet[Any]], folder: Path, *, fetch: bool) -> int
             failed, said = 1, str(error)
         except (OSError, RuntimeError, ImportError, ValueError) as error:  # a library gave up the download
             failed, said = 1, f"not {'fetched' if fetch else 'read'}: {type(error).__name__}: {error}"
-        print(f"{dataset.name}: {said}", flush=True)
+        print(terminal(f"{dataset.name}: {said}"), flush=True)
     return failed
 
 

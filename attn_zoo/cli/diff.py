@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from attn_zoo.cli.records_of import left_out, name_left_out, records_of
-from attn_zoo.escapes import terminal_lines
 from attn_zoo.leaderboard.difference import COST_TOLERANCE, TOLERANCE, difference
 from attn_zoo.leaderboard.difference_text import render_difference
 from attn_zoo.leaderboard.gate import REGRESSIONS
@@ -50,6 +49,8 @@ def _diff(parsed: argparse.Namespace) -> int:
         print(json.dumps({**asdict(found), "fails": bool(failing)}, indent=1))
         name_left_out(damaged)
     else:
-        text = "\n".join([render_difference(found, kinds, parsed.format), *map(left_out, damaged)])
-        print(wrap(terminal_lines(text)) if parsed.format == "terminal" else terminal_lines(text))
+        text = "\n".join(
+            [render_difference(found, kinds, parsed.format), *(left_out(item, format=parsed.format) for item in damaged)]
+        )
+        print(wrap(text) if parsed.format == "terminal" else text)
     return 1 if failing else 0

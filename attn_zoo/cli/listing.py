@@ -14,6 +14,7 @@ from tabulate import tabulate
 
 from attn_zoo import registry
 from attn_zoo.contract import AttentionCard, Frames, Geometry, Pairs, Patches, TaskCard, UnknownNameError, length_rules
+from attn_zoo.escapes import terminal_lines
 from attn_zoo.terminal import WIDE, columns, fit, wrap
 
 _MARK = {True: "yes", False: "-"}
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(parsed: argparse.Namespace) -> int:
-    print("\n\n".join(map(describe, parsed.names)) or listing(parsed.wide))
+    print(terminal_lines("\n\n".join(map(describe, parsed.names)) or listing(parsed.wide)))
     return 0
 
 

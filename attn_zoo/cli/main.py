@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attn_zoo.cli.parsing import KEY_VALUE, Parser, add_plugin, refuse_other_form
-from attn_zoo.escapes import terminal_lines
+from attn_zoo.escapes import terminal
 from attn_zoo.terminal import wrap
 
 
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         if _comes_of_an_interrupt(error):
             return _say_interrupted(asked)
-        said = terminal_lines(f"attn-zoo: {error}")
+        said = terminal(f"attn-zoo: {error}")
         print(wrap(said) if sys.stderr.isatty() else said, file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from attn_zoo.escapes import terminal
 from attn_zoo.terminal import wrap
 
 KEY_VALUE = ("run", "tune", "measure", "transplant")
@@ -38,7 +39,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and the message."""
-        said = f"{self.prog}: {message}; see {self.prog} --help"
+        said = terminal(f"{self.prog}: {message}; see {self.prog} --help")
         self.exit(2, f"{wrap(said) if sys.stderr.isatty() else said}\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -11,6 +11,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.metrics import written
 from attn_zoo.terminal import COLUMNS
 
@@ -68,7 +69,7 @@ class Work:
         parts = f"{self._done} of {self.total}" if self.total else str(self._done or "")
         left = seconds * (self.total - self._done) / self._done if self.total and 0 < self._done < self.total else None
         times = f"{seconds:.0f} s" + ("" if left is None else f", about {left:.0f} s left")
-        return f"{self.label}: {', '.join(filter(None, [parts, self._note, times]))}"[:COLUMNS]
+        return terminal(f"{self.label}: {', '.join(filter(None, [parts, self._note, times]))}")[:COLUMNS]
 
     def _tick(self) -> None:
         wait = self._first

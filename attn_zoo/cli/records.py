@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from attn_zoo.cli.records_of import FOLDER, add_records, name_left_out, records_of, records_root
-from attn_zoo.escapes import terminal_lines
+from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.reproduce import command, hydra_value
 from attn_zoo.records import PROTOCOL, RunRecord, Store
 from attn_zoo.records.verify import Finding, verify
@@ -55,18 +55,19 @@ def _verify(parsed: argparse.Namespace) -> int:
     wrong = sum(not finding.harmless for finding in verdict.findings)
     said = "nothing is wrong" if verdict.clean else f"{wrong} finding{'' if wrong == 1 else 's'}"
     counts = f"{verdict.records} record{'s' * (verdict.records != 1)} of {verdict.runs} run{'s' * (verdict.runs != 1)}"
-    print(wrap(f"{root}: {counts}; {said}"))
+    print(wrap(terminal(f"{root}: {counts}; {said}")))
     for finding in verdict.findings:
-        print(wrap(terminal_lines(_told(finding))))
+        print(wrap(_told(finding)))
     return 0 if verdict.clean else 1
 
 
 def _told(finding: Finding) -> str:
     """Line of a finding with its files beneath; of harmless ones only their number and the first."""
-    if finding.harmless and len(finding.files) > 1:
-        return f"({finding.kind}) {finding.words}: {len(finding.files)} files, such as {finding.files[0]}"
+    words, files = terminal(finding.words), [terminal(file) for file in finding.files]
+    if finding.harmless and len(files) > 1:
+        return f"({finding.kind}) {words}: {len(files)} files, such as {files[0]}"
     name = f"({finding.kind})" if finding.harmless else f"{finding.kind}:"
-    return "\n".join([f"{name} {finding.words}", *(f"    {file}" for file in finding.files)])
+    return "\n".join([f"{name} {words}", *(f"    {file}" for file in files)])
 
 
 def _rerun(parsed: argparse.Namespace) -> int:
@@ -78,10 +79,10 @@ def _rerun(parsed: argparse.Namespace) -> int:
     equal = 0
     for at, record in enumerate(drawn, 1):
         label = f"{record.spec.attention} on {record.spec.task}, seed {record.spec.seed}, run {record.run_id}"
-        print(wrap(terminal_lines(f"repeating run {at} of {len(drawn)}: {label}")), file=sys.stderr, flush=True)
+        print(wrap(terminal(f"repeating run {at} of {len(drawn)}: {label}")), file=sys.stderr, flush=True)
         said = " ".join(do_anew(record, parsed.into))
         equal += not said
-        print(wrap(terminal_lines(f"{label}: {said or 'scores equal, test ' + repr(record.scores['test'])}")), flush=True)
+        print(wrap(terminal(f"{label}: {said or 'scores equal, test ' + repr(record.scores['test'])}")), flush=True)
     print(f"{equal} of {len(drawn)} runs have equal scores")
     return 0 if equal == len(drawn) else 1
 

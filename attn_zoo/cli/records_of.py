@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from attn_zoo import reference
-from attn_zoo.escapes import terminal
+from attn_zoo.escapes import escaped
 from attn_zoo.records import Damaged, RecordError, RunRecord, Store, read_record
 from attn_zoo.records.packed import is_packed
 
@@ -70,9 +70,9 @@ def name_left_out(damaged: Iterable[Damaged]) -> None:
         print(left_out(item, "attn-zoo: "), file=sys.stderr)
 
 
-def left_out(item: Damaged, mark: str = "- ") -> str:
+def left_out(item: Damaged, mark: str = "- ", format: str = "terminal") -> str:
     """Line that names a file which tables leave out, with the reason."""
-    return mark + terminal(f"left out, as it is not a complete record: {item.path}: {item.reason}")
+    return mark + escaped(f"left out, as it is not a complete record: {item.path}: {item.reason}", format)
 
 
 def records_of(path: Path) -> tuple[list[RunRecord], list[Damaged]]:

@@ -17,6 +17,7 @@ from attn_zoo.cli.job import Job, Order
 from attn_zoo.cli.launch import in_short, is_death_of_a_worker, is_of_a_launcher, launch
 from attn_zoo.cli.plan import Plan, plan
 from attn_zoo.cli.search import Study, draws, objective
+from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import leaderboard, tables
 from attn_zoo.leaderboard.heatmap.costs import recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
@@ -173,7 +174,7 @@ def _until_done(planned: Plan, order: Order) -> Sequence[RunRecord | None] | Non
                 raise
             then = "missing runs are started again" if again < restarts else "the same command does the missing runs"
             said = f"a worker process ended before its run was done ({in_short(error)}); recorded runs are kept, and {then}"
-            print(f"attn-zoo: {said}", file=sys.stderr)
+            print(terminal(f"attn-zoo: {said}"), file=sys.stderr)
     return None
 
 

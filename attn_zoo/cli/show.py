@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attn_zoo.cli.records_of import add_records, loaded, records_of, records_root
-from attn_zoo.escapes import terminal_lines
+from attn_zoo.escapes import terminal, terminal_lines
 from attn_zoo.leaderboard.show import Shown, describe, find, rows_of
 from attn_zoo.rows import RowName
 from attn_zoo.terminal import columns
@@ -49,4 +49,4 @@ def _said(shown: Shown, reports: Mapping[str, Report]) -> str:
     name = shown.row.attention
     if reports:
         return "\n\n".join(str(reports[part]) for part in dict.fromkeys(RowName(name).turn))
-    return f"not run, as records hold no checks; attn-zoo check {name} proves every claim of its card, or add --check"
+    return terminal(f"not run, as records hold no checks; attn-zoo check {name} proves every claim of its card, or add --check")

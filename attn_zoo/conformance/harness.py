@@ -16,6 +16,7 @@ from torch import Tensor
 
 from attn_zoo.conformance.causes import likeliest_cause
 from attn_zoo.contract import UnknownNameError
+from attn_zoo.escapes import terminal
 
 TORCH, KIT = Path(torch.__file__).parent, Path(__file__).parent
 
@@ -180,7 +181,7 @@ class Report:
         for reason, times in Counter(result.detail for result in skipped).items():
             checks = dict.fromkeys(result.case.check for result in skipped if result.detail == reason)
             lines.append(f"  skipped {', '.join(checks)}{f' ({times} times)' if times > 1 else ''}: {reason}")
-        return "\n".join([*lines, *([f"  {self.note}"] if self.note else [])])
+        return "\n".join(map(terminal, [*lines, *([f"  {self.note}"] if self.note else [])]))
 
 
 def run_cases(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.assemble import tables
 from attn_zoo.leaderboard.render.text import estimated, figure, unit
 from attn_zoo.leaderboard.reproduce import command
@@ -75,7 +76,7 @@ def describe(shown: Shown, checks: str, *, whole: bool = False) -> str:
         checks: verdict of the conformance kit on the attention, or a note that it was not run.
         whole: add all other details.
     """
-    title = f"{shown.row.label} on {shown.table.task['title']}"
+    title = terminal(f"{shown.row.label} on {shown.table.task['title']}")
     parts = [title, fit([list(fact) for fact in _reviewed(shown)]), f"Run again with\n\n{_commands(shown)}"]
     rest = [f"{head}\n\n{text}" for head, text in details(shown, checks)] if whole else ["--all shows the rest."]
     return "\n\n".join([*parts, *rest])

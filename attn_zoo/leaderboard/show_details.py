@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.literature import literature
 from attn_zoo.leaderboard.literature_text import difference_lines, verdict_line
 from attn_zoo.leaderboard.render.notes import tuned_notes
@@ -70,7 +71,7 @@ def _data(table: Table) -> str:
         for split, part in table.data.items()
     ]
     told = f"{table.data_title}; {table.task.get('source', 'source unknown')}" + (f"; licence: {licence}" if licence else "")
-    return wrap(told) + ("\n\n" + fit(facts) if facts else "; never read, because no run got that far")
+    return wrap(terminal(told)) + ("\n\n" + fit(facts) if facts else "; never read, because no run got that far")
 
 
 def _scores(shown: Shown) -> str:

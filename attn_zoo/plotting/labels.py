@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from attn_zoo.escapes import label
 from attn_zoo.plotting.theme import MUTED
 
 Box = tuple[float, float, float, float]
@@ -124,7 +125,8 @@ def _meet(one: Leader, other: Leader) -> bool:
 
 
 def folded(name: str) -> str:
-    """Wrap a label of more than ``_LONG`` letters at its spaces."""
+    """Escape a label, and wrap it at its spaces if it has more than ``_LONG`` letters."""
+    name = label(name)
     return name if len(name) <= _LONG else "\n".join(textwrap.wrap(name, _LONG, break_long_words=False, break_on_hyphens=False))
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from pathlib import Path
 from typing import Any
+
+from attn_zoo.escapes import terminal, terminal_lines
 
 INK = "#1b1f24"
 MUTED = "#69707d"
@@ -34,6 +37,7 @@ def settings(name: str, *, outlined: bool = True) -> dict[str, Any]:
     return {
         "font.family": "DejaVu Sans",  # ships with matplotlib, so that the layout is the same on every machine
         "font.size": 9,
+        "text.parse_math": False,  # a name with two dollar signs is not a formula
         "svg.hashsalt": f"attn-zoo {name}",
         "svg.fonttype": "path" if outlined else "none",
         "axes.spines.top": False,
@@ -73,16 +77,23 @@ def save(figure: Any, *paths: Path) -> list[Path]:
         if path.suffix == ".svg":
             path.write_text(with_dark_colours(svg_text(figure)), encoding="utf-8")
         else:
-            figure.savefig(path, dpi=160, metadata={"Software": None})
+            _write(figure, path, dpi=160, metadata={"Software": None})
     return list(paths)
 
 
 def svg_text(figure: Any) -> str:
     """SVG text of the figure without a date; elements whose id begins with ``title:`` get the rest of the id as their title."""
     text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    body = re.sub(r"<metadata>.*?</metadata>\s*", "", text.getvalue(), flags=re.DOTALL)
+    _write(figure, text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    body = re.sub(r"<metadata>.*?</metadata>\s*", "", terminal_lines(text.getvalue()), flags=re.DOTALL)
     return re.sub(r'<g id="title:([^"]*)">', r"<g><title>\1</title>", body)
+
+
+def _write(figure: Any, into: Any, **how: Any) -> None:
+    """Write a figure; a letter that the font lacks is drawn as a box, without a warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        figure.savefig(into, **how)
 
 
 def with_dark_colours(svg: str, more: str = "") -> str:
@@ -105,7 +116,7 @@ def _dark_rule(light: str, dark: str) -> str:
 
 def hover(artist: Any, words: str) -> None:
     """Give a drawn element a title, which a browser shows under the pointer."""
-    artist.set_gid(f"title:{words}")
+    artist.set_gid(f"title:{terminal(words)}")
 
 
 def short(count: float, _: Any = None) -> str:

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from attn_zoo.checks import check_number, check_whole
+from attn_zoo.escapes import terminal
 from attn_zoo.records.store import CHECKPOINT, UNUSED, sync_folder
 from attn_zoo.runner.state import Training, pack, unpack
 
@@ -110,7 +111,8 @@ class Checkpoint:
         except (OSError, SafetensorError) as error:
             if not self._complained:
                 self._complained = True
-                print(f"attn-zoo: the checkpoint after step {training.step} could not be written ({error})", file=sys.stderr)
+                said = f"attn-zoo: the checkpoint after step {training.step} could not be written ({error})"
+                print(terminal(said), file=sys.stderr)
 
     def remove(self) -> None:
         """Delete the file, once the run is recorded."""

@@ -12,6 +12,7 @@ from accelerate.tracking import GeneralTracker, MLflowTracker, TensorBoardTracke
 from accelerate.utils import is_mlflow_available, is_tensorboard_available, is_wandb_available
 
 from attn_zoo.contract import UnknownNameError
+from attn_zoo.escapes import terminal
 from attn_zoo.records import RunRecord, RunSpec, file_stem
 from attn_zoo.runner.train import Progress
 
@@ -143,7 +144,8 @@ class Tracking:
                 say(name, tracker)
             except Exception as error:  # trackers raise errors of any type
                 del self._trackers[name]
-                print(f"attn-zoo: tracker {name} failed and gets no more values ({_error_text(error)})", file=sys.stderr)
+                said = f"attn-zoo: tracker {name} failed and gets no more values ({_error_text(error)})"
+                print(terminal(said), file=sys.stderr)
 
 
 class Watchers:

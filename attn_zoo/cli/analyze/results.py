@@ -13,6 +13,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from attn_zoo.escapes import csv_cell
 from attn_zoo.terminal import STYLES, show, wrap
 
 
@@ -33,7 +34,7 @@ def as_json(found: Mapping[str, Any]) -> str:
 def as_csv(rows: Iterable[Sequence[Any]]) -> str:
     """Rows as CSV, without the last line break."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows)
+    csv.writer(out, lineterminator="\n").writerows([csv_cell(value) for value in row] for row in rows)
     return out.getvalue().rstrip("\n")
 
 

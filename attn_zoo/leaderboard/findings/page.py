@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from attn_zoo.escapes import markdown, terminal
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
 from attn_zoo.leaderboard.findings.abilities import ACCEPT, BASELINE, Ability, abilities
 from attn_zoo.leaderboard.findings.drop_in import drop_in
@@ -96,13 +97,14 @@ def _markdown(blocks: Sequence[Block]) -> str:
     text = ""
     for at, (kind, words) in enumerate(blocks):
         tight = kind == blocks[at - 1][0] == "item"
-        text += ("\n" if tight else "\n\n") + marks[kind] + words
+        text += ("\n" if tight else "\n\n") + marks[kind] + markdown(words)
     return text.strip()
 
 
 def _terminal(blocks: Sequence[Block]) -> str:
     lines: list[str] = []
-    for at, (kind, words) in enumerate(blocks):
+    for at, (kind, foreign) in enumerate(blocks):
+        words = terminal(foreign)
         if at and not (kind == "item" and blocks[at - 1][0] in ("item", "subhead")):
             lines.append("")
         mark = "- " if kind == "item" else ""

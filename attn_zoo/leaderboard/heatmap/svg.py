@@ -6,8 +6,8 @@ import math
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
 
+from attn_zoo.escapes import label, markup, terminal
 from attn_zoo.leaderboard.heatmap.model import Cell, HeatMap
 from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LIGHT_SHADES, level
 from attn_zoo.leaderboard.heatmap.words import brief, footnotes, gap, mean, metric, spread, told
@@ -18,6 +18,8 @@ _LETTER = 0.6
 """Average width of a letter relative to the font size, in the widest of the fonts."""
 _NAME, _FIGURE, _SMALL, _NOTE = 12.0, 11.5, 8.5, 10.5
 """Font sizes of names, figures, intervals and notes."""
+_LONG = 60
+"""Greatest number of characters of a name."""
 _EDGE, _HEADING = 24.0, 74.0
 _ROW, _APART = 20.0, 12.0
 """Height of a row, and the gap before controls and before costs."""
@@ -45,7 +47,7 @@ def heat_map_svg(found: HeatMap) -> str:
     width, height = f"{place.width:.0f}", f"{place.height:.0f}"
     text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" '
-        f'font-family="{_FONT}" style="font-variant-numeric:tabular-nums">\n<title>{escape(_title(found))}</title>\n{_HATCH}\n'
+        f'font-family="{_FONT}" style="font-variant-numeric:tabular-nums">\n<title>{markup(_title(found))}</title>\n{_HATCH}\n'
         f'<rect width="{width}" height="{height}" fill="{PAPER}"/>\n{body}\n</svg>\n'
     )
     return with_dark_colours(text, _dark_shades())
@@ -82,7 +84,7 @@ class _Layout:
 
 
 def _layout(found: HeatMap) -> _Layout:
-    left = round(_EDGE + max(90.0, max(len(line.attention) for line in found.lines) * _NAME * _LETTER + 14))
+    left = round(_EDGE + max(90.0, max(len(label(line.attention, _LONG)) for line in found.lines) * _NAME * _LETTER + 14))
     several = any(count > 1 for count in found.seeds)
     cell, figure = (_WIDE, 40.0) if several else (_NARROW, 38.0)
     costs = left + cell * len(found.columns) + _APART
@@ -96,7 +98,7 @@ def _layout(found: HeatMap) -> _Layout:
         at += _ROW
     ends = [middle + head for middle, head in zip(middles, heads, strict=True)]
     width = math.ceil(max(*ends, costs + _COST * len(found.costs), _LEAST) + _EDGE)
-    notes = tuple(textwrap.wrap(_said(found, several), int((width - 2 * _EDGE) / (_NOTE * 0.53))))
+    notes = tuple(textwrap.wrap(terminal(_said(found, several)), int((width - 2 * _EDGE) / (_NOTE * 0.53))))
     chance = at + 4
     return _Layout(left, cell, figure, costs, tuple(rows), chance, notes, width, chance + _ROW + 26 + 15 * len(notes))
 
@@ -107,7 +109,7 @@ def _title(found: HeatMap) -> str:
 
 
 def _head_texts(found: HeatMap) -> list[str]:
-    return [*(column.title for column in found.columns), *(cost.head for cost in found.costs)]
+    return [label(head, _LONG) for head in (*(column.title for column in found.columns), *(cost.head for cost in found.costs))]
 
 
 def _said(found: HeatMap, several: bool) -> str:
@@ -136,10 +138,10 @@ def _heads(found: HeatMap, place: _Layout) -> Iterator[str]:
     top = place.rows[0]
     for at, column in enumerate(found.columns):
         x = place.left + place.cell * (at + 0.5)
-        yield _slanted(x, top - 20, column.title, MUTED if column.unshaded else INK)
+        yield _slanted(x, top - 20, label(column.title, _LONG), MUTED if column.unshaded else INK)
         yield _text(x, top - 6, metric(column), 9.5, fill=MUTED, anchor="middle")
     for number, cost in enumerate(found.costs):
-        yield _slanted(place.costs + _COST * (number + 0.5), top - 20, cost.head, INK)
+        yield _slanted(place.costs + _COST * (number + 0.5), top - 20, label(cost.head, _LONG), INK)
     for control in (False, True):
         edges = [y for line, y in zip(found.lines, place.rows, strict=True) if line.control == control]
         if edges:
@@ -150,7 +152,7 @@ def _lines(found: HeatMap, place: _Layout) -> Iterator[str]:
     for line, y in zip(found.lines, place.rows, strict=True):
         fill = MUTED if line.control else INK
         weight = 700 if line.attention == "softmax" else 400
-        yield _text(place.left - 10, y + 14, line.attention, _NAME, anchor="end", fill=fill, weight=weight)
+        yield _text(place.left - 10, y + 14, label(line.attention, _LONG), _NAME, anchor="end", fill=fill, weight=weight)
         for at, cell in enumerate(line.cells):
             column = found.columns[at]
             x, missing = place.left + place.cell * at, gap(cell, column.table)
@@ -162,7 +164,7 @@ def _lines(found: HeatMap, place: _Layout) -> Iterator[str]:
             depth = "" if cell.shade is None else f' data-shade="{cell.shade:.3f}"'
             shade = level(cell.shade or 0.0)
             kind = f"cell h{shade}" if shade else "cell"
-            yield f'<g class="{kind}"{depth}><title>{escape(told(line, cell, column))}</title>{drawn}</g>'
+            yield f'<g class="{kind}"{depth}><title>{markup(told(line, cell, column))}</title>{drawn}</g>'
         for number, cost in enumerate(line.costs):
             x = place.costs + _COST * (number + 1) - 8
             yield _text(x, y + 14, cost or "–", _FIGURE, anchor="end", fill=fill if cost else MUTED)
@@ -213,8 +215,8 @@ def _text(
 ) -> str:
     more = ("" if anchor == "start" else f' text-anchor="{anchor}"') + (f' font-weight="{weight}"' if weight != 400 else "")
     more += ' font-style="italic"' if slant else ""
-    return f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" fill="{fill}"{more}>{escape(said)}</text>'
+    return f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" fill="{fill}"{more}>{markup(said)}</text>'
 
 
 def _slanted(x: float, y: float, said: str, fill: str) -> str:
-    return f'<text transform="translate({x:g} {y:g}) rotate(-45)" font-size="{_NAME:g}" fill="{fill}">{escape(said)}</text>'
+    return f'<text transform="translate({x:g} {y:g}) rotate(-45)" font-size="{_NAME:g}" fill="{fill}">{markup(said)}</text>'

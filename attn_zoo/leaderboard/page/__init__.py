@@ -10,11 +10,12 @@ from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from markupsafe import Markup
 
+from attn_zoo.escapes import terminal
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.heatmap.costs import CostColumn, measured_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
@@ -109,6 +110,11 @@ def html_page(
     )
 
 
+def _visible(value: Any) -> Any:
+    """Escape every text of the page but markup, which the project made."""
+    return value if isinstance(value, Markup | int | float) else terminal(str(value))
+
+
 @cache
 def _environment() -> Environment:
     """Jinja environment, cached so that the template is compiled once in a process."""
@@ -117,6 +123,7 @@ def _environment() -> Environment:
     return Environment(
         loader=PackageLoader("attn_zoo.leaderboard", "page"),
         autoescape=True,
+        finalize=_visible,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

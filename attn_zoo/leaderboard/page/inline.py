@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from attn_zoo.escapes import markup
 from attn_zoo.plotting.theme import DARK, GRID, INK, MUTED, PAPER, SERIES
 
 NAMES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper", **{c: f"--s{at}" for at, c in enumerate(SERIES)}}
@@ -33,5 +34,5 @@ def inlined(svg: str, name: str, said: str) -> Markup:
     body = re.sub("#[0-9a-f]{6}", lambda found: f"var({NAMES[found[0]]})" if found[0] in NAMES else found[0], body)
     box = re.search(r'viewBox="[^"]+"', body)
     assert box, "matplotlib gives every figure a view box"
-    head = f'<svg {box[0]} role="img" aria-label="{escape(said)}" xmlns:xlink="http://www.w3.org/1999/xlink">'
+    head = f'<svg {box[0]} role="img" aria-label="{markup(said)}" xmlns:xlink="http://www.w3.org/1999/xlink">'
     return Markup(head + body[body.index(">") + 1 :])

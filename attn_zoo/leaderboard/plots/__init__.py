@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from attn_zoo.escapes import file_words, label, terminal
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.heatmap.costs import measured_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import HeatMap, heat_map, numbered
@@ -21,6 +22,9 @@ from attn_zoo.leaderboard.rows import COUNTED, Row, Table
 from attn_zoo.plotting.theme import MUTED, save, settings, svg_text
 
 __all__ = ["Picture", "draw", "overalls", "pictures", "svg", "tradeoffs", "write"]
+
+_CAPTION = 16
+"""Greatest number of lines of a caption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,18 @@ def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ())
         raise ValueError("no plots: no record holds a score with a cost, or a learning curve; record a run first")
     folder.mkdir(parents=True, exist_ok=True)
     style = style_of(tables)
-    return [path for picture in wanted for path in write(picture, style, folder)]
+    return [path for picture in _named_apart(wanted) for path in write(picture, style, folder)]
+
+
+def _named_apart(wanted: Iterable[Picture]) -> Iterator[Picture]:
+    """Pictures, of which no two have files of the same name, on file systems that ignore case as well."""
+    used: set[str] = set()
+    for picture in wanted:
+        name, number = picture.name, 2
+        while name.lower() in used:
+            name, number = f"{picture.name}-{number}", number + 1
+        used.add(name.lower())
+        yield replace(picture, name=name)
 
 
 def overalls(found: HeatMap) -> Iterator[Picture]:
@@ -80,7 +95,7 @@ def overalls(found: HeatMap) -> Iterator[Picture]:
 def pictures(tables: Sequence[Table], number: int) -> Iterator[Picture]:
     """Figures of table ``number``, one for each cost and each kind of learning curve that at least one of its rows has."""
     table = tables[number]
-    stem = re.sub(r"[^A-Za-z0-9_.-]", "_", numbered([t.task["name"] for t in tables], "-")[number])
+    stem = file_words(numbered([t.task["name"] for t in tables], "-")[number])
     scored = [row for row in table.rows if row.scores.test]
     for name, (said, _) in cost.AXES.items():
         if told := [row for row in scored if cost.cost_of(row, name) is not None]:
@@ -151,14 +166,16 @@ def _figure(picture: Picture, style: Style, *, titled: bool) -> Any:
     from matplotlib.figure import Figure
 
     width, height = picture.size
-    said = textwrap.wrap(picture.caption, int(84 * width / SIZE[0])) if titled else []
+    said = (
+        textwrap.wrap(terminal(picture.caption), int(84 * width / SIZE[0]), max_lines=_CAPTION, placeholder=" …") if titled else []
+    )
     heading = 0.24 * titled + 0.135 * len(said)
     height += heading
     top = 1 - (heading + 0.12) / height
     figure = Figure(figsize=(width, height))
     if titled:
         left = 0.094 / width
-        figure.text(left, 1 - 0.06 / height, picture.title, fontsize=9.5, weight="bold", va="top")
+        figure.text(left, 1 - 0.06 / height, label(picture.title, 100), fontsize=9.5, weight="bold", va="top")
         figure.text(left, 1 - 0.25 / height, "\n".join(said), fontsize=7, color=MUTED, va="top", linespacing=1.35)
     picture.fill(figure, style=style, top=top)
     return figure

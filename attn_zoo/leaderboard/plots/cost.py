@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attn_zoo.escapes import label
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard import pareto
 from attn_zoo.leaderboard.heatmap.words import about
@@ -199,7 +200,7 @@ def _legend(figure: Any, points: Sequence[_Point], style: Style) -> None:
     kinds = sorted({point.row.provenance.implementation for point in points}, key=lambda name: (name != "eager", name))
     entries = [Line2D([], [], color=MUTED, linewidth=5, alpha=0.35, label="Pareto front")]
     mark: dict[str, Any] = {"linestyle": "none", "color": INK, "markersize": 5.5}
-    entries += [Line2D([], [], marker=style.markers[kind], label=kind, **mark) for kind in kinds if len(kinds) > 1]
+    entries += [Line2D([], [], marker=style.markers[kind], label=label(kind), **mark) for kind in kinds if len(kinds) > 1]
     if any(point.row.control for point in points):
         hollow: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "markeredgewidth": 1.4, "markersize": 5.5}
         entries.append(Line2D([], [], linestyle="none", color=MUTED, label="control", **hollow))

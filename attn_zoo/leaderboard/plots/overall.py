@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from attn_zoo.escapes import label
 from attn_zoo.leaderboard.heatmap.costs import CostColumn
 from attn_zoo.leaderboard.heatmap.model import HeatMap
 from attn_zoo.leaderboard.plots.style import FIRST, Style
@@ -83,7 +84,7 @@ def draw_overall(figure: Any, drawn: Sequence[Point], axis: str, style: Style, t
     axes.step(*zip(*front, strict=True), where="post", color=MUTED, linewidth=5, alpha=0.22, zorder=1.2)
     named = sorted(drawn, key=lambda point: point.attention not in FIRST)
     places = [(point.cost or free, point.share) for point in named]
-    beside_points(figure, axes, places, [point.attention + ("" if point.whole else f" ({point.tasks})") for point in named])
+    beside_points(figure, axes, places, [label(point.attention) + ("" if point.whole else f" ({point.tasks})") for point in named])
 
 
 def _axes(axes: Any, costs: Sequence[float]) -> None:

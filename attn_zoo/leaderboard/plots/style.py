@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from attn_zoo.escapes import label
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.metrics import bounds, style
 from attn_zoo.leaderboard.render.text import is_share, unit
@@ -77,7 +78,7 @@ def bar(found: Estimate, table: Table) -> tuple[list[float], list[float]]:
 
 def score_axis(table: Table, split: str, lower: str = "lower is better") -> str:
     """Label of an axis of scores, with ``lower`` where less is better."""
-    return f"{split} {table.task['metric']}{unit(table)}" + ("" if table.higher_is_better else f", {lower}")
+    return f"{split} {label(table.task['metric'], 40)}{unit(table)}" + ("" if table.higher_is_better else f", {lower}")
 
 
 def limits(values: Sequence[float], low: float = 0.08, high: float = 0.08) -> tuple[float, float]:

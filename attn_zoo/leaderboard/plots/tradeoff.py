@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attn_zoo.escapes import label
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.plots.axes import CostAxis
 from attn_zoo.leaderboard.plots.style import Style, bar, interval, limits, near_bounds, scale_of, score_axis
@@ -130,20 +131,20 @@ def _draw_panel(figure: Any, axes: Any, table: Table, cost: CostAxis, style: Sty
         look = {"color": style.colours[curve.attention], "marker": style.shapes[curve.attention], "markersize": 4.5}
         axes.errorbar(places, means, spreads, elinewidth=0.8, capsize=1.8, linewidth=1.6, zorder=3, **look)
         ends.append((places[-1] or math.nan, means[-1]))
-    labels = [(curve.name, style.colours[curve.attention], style.shapes[curve.attention]) for curve in curves]
+    labels = [(label(curve.name), style.colours[curve.attention], style.shapes[curve.attention]) for curve in curves]
     end = axes.get_xlim()[1]
     if softmax and softmax.scores.test:
         mean, spread = softmax.scores.test.mean * scale, bar(softmax.scores.test, table)
         axes.axhline(mean, color=INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
         axes.errorbar([cost.of(softmax)], [mean], spread, color=INK, marker="*", markersize=8, elinewidth=0.8, zorder=4)
         ends.append((end, mean))
-        labels.append((_name(softmax), INK, "*"))
+        labels.append((label(_name(softmax)), INK, "*"))
     if control and control.scores.test:
         mean = control.scores.test.mean * scale
         axes.axhspan(*interval(control.scores.test, table), color=MUTED, alpha=0.18, linewidth=0, zorder=0.5)
         axes.axhline(mean, color=MUTED, linewidth=1.0, zorder=0.6)
         ends.append((end, mean))
-        labels.append((f"{_name(control)} (c)", MUTED, "_"))
+        labels.append((f"{label(_name(control))} (c)", MUTED, "_"))
     names, colours, shapes = zip(*labels, strict=True)
     at_ends(figure, axes, ends, names, colours, marks=shapes, right=right, size=7.5)
 
@@ -159,7 +160,7 @@ def _axes(axes: Any, table: Table, rows: Sequence[Row], xs: Sequence[float], cos
     axes.set_xticks(log_ticks(least, most), minor=False)
     axes.xaxis.set_major_formatter(short if cost.counted else plain)
     axes.set_xticks([], minor=True)
-    axes.set_title(str(table.task["title"]), fontsize=9, loc="left", weight="bold")
+    axes.set_title(label(str(table.task["title"]), 50), fontsize=9, loc="left", weight="bold")
     axes.set_xlabel(cost.label, fontsize=8)
     axes.set_ylabel(score_axis(table, "test", "axis turned"), fontsize=8)
     axes.tick_params(labelsize=7.5)

@@ -41,7 +41,8 @@ def csv_text(names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({n: json.dumps(v) if isinstance(v, list | dict) else csv_cell(v) for n, v in line.items()} for line in lines)
+    written = ({n: json.dumps(v) if isinstance(v, list | dict) else v for n, v in line.items()} for line in lines)
+    writer.writerows({name: csv_cell(value) for name, value in line.items()} for line in written)
     return out.getvalue()
 
 
