@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attn_zoo.checks import check_number, check_text
+from attn_zoo.escapes import escaped
 from attn_zoo.leaderboard.assemble import tables
 from attn_zoo.leaderboard.heatmap.costs import counted_columns
 from attn_zoo.leaderboard.orders import ORDERS, ordered
 from attn_zoo.leaderboard.render import FORMATS, render
-from attn_zoo.leaderboard.render.text import lines
 from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate, estimate
 from attn_zoo.records import Store
@@ -66,7 +66,7 @@ def leaderboard(
         shown = {"overview": overview, "seeds": seeds, "wide": wide, "legend": legend}
         text = render(made, format, costs=counted_columns(map(Path, costs)), colours=colours, by=by, **shown)
     if damaged and format not in ("csv", "json"):
-        mark = "% " if format == "latex" else ""
-        text += f"\n\n{mark}Files that were left out because they are not complete records:\n"
-        text += lines([f"{item.path.name}: {item.reason}" for item in damaged], format)
+        head, mark = ("% ", "%") if format == "latex" else ("", "-")
+        text += f"\n\n{head}Files that were left out because they are not complete records:\n"
+        text += "\n".join(f"{mark} {escaped(f'{item.path.name}: {item.reason}', format)}" for item in damaged)
     return text

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
+from attn_zoo.records.bounds import BOUNDS
 
-COUNTED = ("accuracy", "f1", "f1_micro", "f1_macro")
+COUNTED = tuple(metric for metric, bounds in BOUNDS.items() if bounds == (0.0, 1.0))
 """Metrics between 0 and 1 that come from counts of examples."""
 SHARES = (*COUNTED, "r2")
 """Metrics of at most 1 that are shown in per cent and differ by points; ``r2`` has no lower bound."""
@@ -28,11 +28,6 @@ def written(value: float, metric: str) -> str:
 def is_significant(metric: str) -> bool:
     """Tell whether scores are written with significant digits, not decimals."""
     return metric in _SIGNIFICANT
-
-
-def bounds(metric: str) -> tuple[float, float]:
-    """Least and greatest possible score of a metric."""
-    return 0.0 if metric in (*COUNTED, *_SIGNIFICANT) else -math.inf, 1.0 if metric in SHARES else math.inf
 
 
 def grain(metric: str, examples: int | None) -> float:

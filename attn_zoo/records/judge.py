@@ -24,10 +24,18 @@ def read_record(path: Path, source: str | None = None) -> RunRecord:
         RecordError: the file is not a complete record, or was changed after it was written.
         OSError: the file cannot be read.
     """
-    text = read_text(path)
+    return judged(read_text(path), path.name if source is None else source)
+
+
+def judged(text: str, source: str | None) -> RunRecord:
+    """Validate the text of a record's file, and return the record.
+
+    Raises:
+        RecordError: the text is not a complete record, or was changed after it was written.
+    """
     data = parse(text)
     as_written = isinstance(data, Mapping) and matches_digest(text, data.get("digest"))
-    record = whole_record(data, path.name if source is None else source, digest_checked=as_written)
+    record = whole_record(data, source, digest_checked=as_written)
     if data["schema"] >= 5 and not as_written and is_respelled(text, data):
         raise EditedError("its JSON text differs from what attn-zoo writes for this content: changed after it was written")
     return record

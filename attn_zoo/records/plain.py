@@ -87,7 +87,18 @@ def matches_digest(text: str, digest: Any) -> bool:
 def digest_of(data: Any) -> str:
     """SHA-256 of plain data as JSON with sorted keys and without white space."""
     canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    if "\\ud" in canonical:  # perhaps half of a surrogate pair, which is written as an escape
+        canonical = json.dumps(writable(json.loads(canonical)), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def writable(value: Any) -> Any:
+    """Replace each half of a surrogate pair, which stands for a byte of a path that is not text, by an escape."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {writable(key): writable(item) for key, item in value.items()}
+    return [writable(item) for item in value] if isinstance(value, list) else value
 
 
 def _refuse_constant(name: str) -> NoReturn:

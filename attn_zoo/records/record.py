@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from attn_zoo.records.errors import EditedError, ForeignError, RecordError
-from attn_zoo.records.plain import digest_of
+from attn_zoo.records.plain import digest_of, writable
 from attn_zoo.records.shape import LARGEST, check_shape
 from attn_zoo.records.spec import RunSpec
 from attn_zoo.records.tuning import Tuning
@@ -15,6 +15,11 @@ from attn_zoo.records.tuning import Tuning
 SCHEMA = 5
 """Version of the file's fields. Older versions still load: 1 had no ``warnings``, 2 no ``tuning``, 3 no ``implementation``, 4 no
 ``digest``."""
+
+_LAST_DAYS = {1: "2026-11-22", 2: "2026-11-22", 3: "2026-11-23", 4: "2026-11-24"}
+"""Last day on which code that wrote an earlier schema made records. Their files carry no digest."""
+_YOUNGER = ("denormals_flushed", "plugins")
+"""Fields of an environment that only the present schema has."""
 
 Status = Literal["done", "diverged", "out_of_memory", "timed_out", "refused", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -127,10 +132,12 @@ class RunRecord:
         Raises:
             RecordError: a field is missing, unknown or of the wrong type, a number is out of bounds, or the schema is newer than
                 this code.
-            EditedError: the data do not match their digest.
+            EditedError: the data do not match their digest, or are marked as of an older schema than their environment.
         """
-        data = _present_fields(data, digest_checked)
+        given = data
+        data = _present_fields(given, digest_checked)
         check_shape(data)
+        _check_age(given["schema"], data["environment"])
         try:
             spec = RunSpec.from_dict(data["spec"])
             parsed = {"spec": spec, "curve": tuple(data["curve"]), "warnings": tuple(data["warnings"])}
@@ -176,14 +183,27 @@ def _present_fields(data: Any, digest_checked: bool) -> dict[str, Any]:
     return {**defaults, **rest, "schema": SCHEMA}
 
 
+def _check_age(schema: int, environment: Mapping[str, Any]) -> None:
+    """Check that a record of an earlier schema, which has no digest, was made while that schema was written.
+
+    Raises:
+        EditedError: its environment is newer.
+    """
+    if schema not in _LAST_DAYS:
+        return
+    started, last = str(environment.get("started")), _LAST_DAYS[schema]
+    younger = [name for name in _YOUNGER if name in environment]
+    if started[:10] > last or younger:
+        found = f"its environment has the field {younger[0]!r}" if younger else f"its run started on {started[:10]}"
+        raise EditedError(f"schema {schema} was written until {last}, but {found}: marked as older than it is")
+
+
 def _plain(value: Any) -> Any:
     """Plain data that reading accepts: None for NaN and numbers beyond ``LARGEST``, escapes for bytes that are no text."""
     if isinstance(value, float) and not abs(value) <= LARGEST:
         return None
-    if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {writable(str(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return value
+    return writable(value)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from attn_zoo.records.bounds import AT_LEAST_ONE, beyond_bounds
 from attn_zoo.records.errors import RecordError
 from attn_zoo.records.spec import Budget, ModelSpec
 
@@ -97,6 +98,7 @@ Kind = Leaf | Items | Fields | OrNone
 TEXT, FLAG = Leaf("text", (str,)), Leaf("truth value", (bool,))
 NUMBER, AMOUNT = Leaf("number", (int, float)), Leaf("number", (int, float), 0.0)
 WHOLE, COUNT = Leaf("whole number", (int,)), Leaf("whole number", (int,), 0.0)
+COUNT_FROM_1 = Leaf("whole number", (int,), 1.0)
 ABOVE_ZERO = Leaf("number", (int, float), math.ulp(0.0))
 SCALAR = OrNone(Leaf("number, text or truth value", (str, bool, int, float)))
 FREE = Fields(others=SCALAR)
@@ -152,20 +154,23 @@ _RECORD = Fields(
         **{"attention_card": _ATTENTION_CARD, "task_card": _TASK_CARD, "environment": _ENVIRONMENT},
         "data": Fields(others=Fields({"digest": TEXT, "examples": COUNT})),
         **{"scores": Fields(others=NUMBER), "chance": OrNone(NUMBER), "curve": Items(_POINT)},
-        **{"counted": Fields(others=COUNT), "measured": Fields(optional={"step_seconds_iqr": AMOUNT}, others=ABOVE_ZERO)},
+        **{"counted": Fields(optional=dict.fromkeys(AT_LEAST_ONE, COUNT_FROM_1), others=COUNT)},
+        **{"measured": Fields(optional={"step_seconds_iqr": AMOUNT}, others=ABOVE_ZERO)},
         **{"implementation": OrNone(TEXT), "warnings": Items(TEXT), "tuning": OrNone(_TUNING)},
     }
 )
 
 
 def check_shape(data: Mapping[str, Any]) -> None:
-    """Check types of all fields and sizes of all numbers in the plain data of a record of the present schema.
+    """Check types of all fields, and sizes of all numbers, in the plain data of a record of the present schema.
 
     Raises:
         RecordError: there is a fault; the message names the first.
     """
     if found := _RECORD.fault(data):
         raise RecordError(f"the record{found[0]} {found[1]}")
+    if words := next(beyond_bounds(data), None):
+        raise RecordError(words)
 
 
 def _shown(value: Any) -> str:

@@ -17,8 +17,9 @@ from pathlib import Path
 from attn_zoo.records.claim import SUFFIX as CLAIM
 from attn_zoo.records.claim import claimed, is_claimed
 from attn_zoo.records.errors import RecordError
-from attn_zoo.records.judge import read_record
+from attn_zoo.records.judge import judged, read_record
 from attn_zoo.records.packed import is_packed, unpack
+from attn_zoo.records.plain import MOST_BYTES
 from attn_zoo.records.record import FINAL_STATUSES, RunRecord
 from attn_zoo.records.spec import file_stem
 from attn_zoo.records.tuning import Tuning
@@ -79,12 +80,19 @@ class Store:
         """Add a record and return its path: written to a temporary name, flushed to the disk, then renamed.
 
         Raises:
+            RecordError: no reader would accept the record; nothing is written.
             OSError: the record could not be written; earlier records are untouched.
         """
+        try:
+            text = json.dumps(record.to_dict(), indent=1, sort_keys=True, allow_nan=False) + "\n"
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RecordError(f"the record cannot be written as JSON: {error}") from error
+        if len(text) > MOST_BYTES:
+            raise RecordError(f"the record has {len(text):,} bytes; a record must have at most {MOST_BYTES:,}")
+        judged(text, None)
         self.root.mkdir(parents=True, exist_ok=True)
         stem, stamp = file_stem(record.spec, record.run_id), datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         path = self.root / f"{stem}-{stamp}-{secrets.token_hex(3)}.json"
-        text = json.dumps(record.to_dict(), indent=1, sort_keys=True, allow_nan=False) + "\n"
         temporary = path.with_name(f".{path.name}{HALF}")
         try:
             with temporary.open("w", encoding="utf-8") as file:

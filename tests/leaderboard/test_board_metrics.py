@@ -17,10 +17,11 @@ from attn_zoo.leaderboard.difference_text import render_difference
 from attn_zoo.leaderboard.findings.page import findings
 from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.words import mean, metric, spread
-from attn_zoo.leaderboard.metrics import bounds, grain, style, written
+from attn_zoo.leaderboard.metrics import grain, style, written
 from attn_zoo.leaderboard.plots import style as plot_style
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.records import RunRecord
+from attn_zoo.records.bounds import bounds
 
 PROBLEMS = {"mse": "regression", "r2": "regression", "f1_micro": "multi_label", "f1_macro": "multi_label"}
 SCORES = {

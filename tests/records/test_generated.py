@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from attn_zoo.contract import Geometry, Patches, TaskSpec, Tokens, UnknownNameEr
 from attn_zoo.leaderboard import leaderboard, tables
 from attn_zoo.leaderboard.findings.page import findings
 from attn_zoo.leaderboard.page import html_page
-from attn_zoo.records import Budget, ModelSpec, Store
+from attn_zoo.records import Budget, ModelSpec, RecordError, RunRecord, Store
 from attn_zoo.records.plain import digest_of
 from attn_zoo.records.verify import verify
 from attn_zoo.registry import build_task, card, task_card
@@ -110,6 +111,48 @@ def check_damaged(content: bytes, draws: bool) -> None:
             html_page((), (), left_out)
 
 
+FIELDS = [field.name for field in fields(RunRecord) if field.name not in ("source", "spec", "tuning")]
+NESTED = st.recursive(
+    VALUES, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=4), inner, max_size=3))
+)
+ODD = [float("nan"), float("inf"), "\udc9b", b"x", Path("x"), {1: 2}, ("a",), 2**70, "long" * 5000]
+NAMES = ["softmax", "nam\udc9be", "x" * 300]
+
+
+@st.composite
+def odd_records(draw: st.DrawFn) -> RunRecord:
+    """Draw a record some of whose fields, options or entries hold values of any kind, as a faulty plugin might return them."""
+    odd = st.one_of(NESTED, st.sampled_from(ODD))
+    record = make_record(draw(st.sampled_from(NAMES)), test=draw(st.sampled_from([0.5, 1, 0.0, 2.0])))
+    for name in draw(st.lists(st.sampled_from(FIELDS), max_size=2)):
+        value = getattr(record, name)
+        changed: Any = draw(odd)
+        if isinstance(value, Mapping) and draw(st.booleans()):
+            changed = {**value, draw(st.sampled_from([*value, "new", "\udc9b"])): changed}
+        with suppress(RecordError, TypeError):
+            record = replace(record, **{name: changed})
+    if draw(st.booleans()):
+        spec = replace(record.spec, options={**record.spec.options, draw(st.sampled_from(["dial", "\udc9b"])): draw(odd)})
+        with suppress(TypeError, ValueError):
+            record = replace(record, spec=spec, run_id=spec.run_id("1"))
+    return record
+
+
+def check_added(record: RunRecord) -> None:
+    """Check that a record is refused before anything is written, or is read back by every reader."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(folder)
+        try:
+            store.add(record)
+        except RecordError:
+            assert list(Path(folder).iterdir()) == []
+            return
+        (read,), left_out = store.load()
+        assert not left_out and read.run_id == record.run_id
+        assert {finding.kind for finding in verify(folder).findings} <= {"foreign protocol", "old protocol"}
+        leaderboard(folder, format="csv")
+
+
 CALLS: dict[str, Callable[[Any], object]] = {
     "length": lambda value: TaskSpec(Tokens(4), value, 2),
     "classes": lambda value: TaskSpec(Tokens(4), 8, value),
@@ -170,6 +213,15 @@ def test_damaged_records_end_no_command():
 
 def test_bad_calls_end_in_words():
     few(given(st.sampled_from(sorted(CALLS)), ARGUMENTS)(check_call))()
+
+
+def test_what_is_added_is_read():
+    few(given(odd_records())(check_added))()
+
+
+@pytest.mark.process
+def test_a_thousand_added_records_are_read():
+    many(given(odd_records())(check_added))()
 
 
 @pytest.mark.process

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from make import make_record
 
 from attn_zoo.cli import main
-from attn_zoo.records import Store
+from attn_zoo.records import RecordError, RunRecord, Store, read_record
+from attn_zoo.records.bounds import BOUNDS
 from attn_zoo.records.plain import MOST_BYTES, digest_of
 from attn_zoo.records.verify import verify
+from attn_zoo.runner.metrics import MEASURES
 
 
 def signed(data: dict[str, Any]) -> str:
@@ -46,6 +49,13 @@ SHAPES = {
     "1e308": put("measured", "train_seconds", value=1e308),
     "a negative time": put("measured", "train_seconds", value=-1.0),
     "no time at all": put("measured", "examples_per_second", value=0.0),
+    "an accuracy of 500 %": put("scores", "test", value=5.0),
+    "a part of the test below 0 %": put("scores", "test: rare", value=-0.1),
+    "a chance level of -100 %": put("chance", value=-1.0),
+    "a validation score of 110 %": put("curve", 0, "valid", value=1.1),
+    "a network without parameters": put("counted", "parameters", value=0),
+    "a forward pass without FLOPs": put("counted", "flops_per_example", value=0),
+    "more parameters in attention than in the network": put("counted", "attention_parameters", value=80_000),
     "10^400": put("counted", "flops_per_example", value=10**400),
     "an empty card of the task": put("task_card", value={}),
     "an empty card of the attention": put("attention_card", value={}),
@@ -165,6 +175,56 @@ def test_pipes_folders_and_huge_files_are_no_records_and_stop_nothing(tmp_path):
     assert "too large" in reasons["huge.json"] and "cannot be read" in reasons["nowhere.json"]
     assert {Path(name).name for finding in verify(tmp_path).findings for name in finding.files} == set(reasons)
     assert main(["leaderboard", "--records", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("metric", "right", "wrong"),
+    [
+        ("accuracy", (0.0, 1.0), (-1e-9, 1.001)),
+        ("f1", (0.0, 1.0), (-0.5, 2.0)),
+        ("f1_micro", (0.5,), (1.5,)),
+        ("f1_macro", (0.5,), (1.5,)),
+        ("r2", (-7.0, 1.0), (1.001,)),
+        ("mse", (0.0, 1e6), (-1e-9,)),
+        ("perplexity", (1.0, 1e6), (0.999, -3.0)),
+    ],
+)
+def test_scores_are_bounded_by_their_metric(tmp_path, metric, right, wrong):
+    def record(score: float) -> RunRecord:
+        made = make_record(test=score, chance=score)
+        return replace(made, task_card={**made.task_card, "metric": metric}, scores={**made.scores, "train": score})
+
+    for score in right:
+        assert read_record(Store(tmp_path).add(record(score))).scores["test"] == score
+    for score in wrong:
+        with pytest.raises(RecordError, match=f"must be from .* because the metric is {metric}"):
+            Store(tmp_path / "wrong").add(record(score))
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_every_metric_of_the_runner_is_bounded():
+    assert BOUNDS.keys() == MEASURES.keys()
+
+
+OLDER = {
+    "started later": {"started": "2026-11-28T03:29:08+00:00"},
+    "with a field of the present schema": {"denormals_flushed": True},
+    "with plugins": {"plugins": {"mine.py": "0a1b"}},
+}
+
+
+@pytest.mark.parametrize("environment", OLDER.values(), ids=OLDER)
+def test_a_record_is_not_older_than_its_environment(tmp_path, environment):
+    path = Store(tmp_path).add(make_record(test=0.5))
+    data = json.loads(path.read_text(encoding="utf-8"))
+    del data["digest"]
+    for schema in (1, 2, 3, 4):
+        changed = {**data, "schema": schema, "environment": {**data["environment"], **environment}}
+        kept = {k: v for k, v in changed.items() if schema > 3 or k not in ("tuning", "implementation")}
+        path.write_text(json.dumps(kept if schema > 1 else {k: v for k, v in kept.items() if k != "warnings"}), encoding="utf-8")
+        records, (left_out,) = Store(tmp_path).load()
+        assert records == [] and left_out.kind == "edited"
+        assert "marked as older than it is" in left_out.reason
 
 
 def test_a_record_of_an_earlier_schema_needs_no_digest(tmp_path):

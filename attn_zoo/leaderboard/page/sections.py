@@ -11,7 +11,6 @@ from attn_zoo.leaderboard.display import Cell, Column, columns, parts_grid
 from attn_zoo.leaderboard.heatmap.model import titles
 from attn_zoo.leaderboard.literature import RULE, Literature, LiteratureRow, literature
 from attn_zoo.leaderboard.literature_text import difference_lines, printed, verdict_line
-from attn_zoo.leaderboard.metrics import bounds
 from attn_zoo.leaderboard.page.details import Run, Runs
 from attn_zoo.leaderboard.page.inline import NAMES
 from attn_zoo.leaderboard.plots.style import Style
@@ -30,6 +29,7 @@ from attn_zoo.leaderboard.render.text import (
     unit,
 )
 from attn_zoo.leaderboard.rows import Board, Comparison, Entry, Row, Table
+from attn_zoo.records.bounds import bounds
 
 BoardView = tuple[Board, tuple[tuple[str, str, tuple[tuple[Entry, str, str], ...]], ...]]
 """Board, and for each of its blocks the name, the budget, and the entries with their scores and the cost spent."""

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from attn_zoo.escapes import label
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.metrics import bounds, style
+from attn_zoo.leaderboard.metrics import style
 from attn_zoo.leaderboard.render.text import is_share, unit
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.plotting.theme import INK, MARKERS, MUTED, SERIES
+from attn_zoo.records.bounds import bounds
 
 SIZE = (4.7, 3.5)
 """Width and height of one figure in inches."""
