@@ -17,8 +17,9 @@ from attn_zoo.cli.progress import RunProgress
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.metrics import written
 from attn_zoo.plugin_files import digests
-from attn_zoo.records import RunRecord, RunSpec, Store, Tuning
+from attn_zoo.records import RecordError, RunRecord, RunSpec, Store, Tuning
 from attn_zoo.records.environment import command_line
+from attn_zoo.records.store import text_of
 from attn_zoo.records.tuning import setting
 from attn_zoo.registry import load_plugin, task_card
 from attn_zoo.runner import run
@@ -159,6 +160,7 @@ def _do(order: Order, job: Job) -> RunRecord:
         progress = Watchers(shown, *([tracking] if tracking else []))
         record = with_tuning(run(job.spec, progress, job.locations, checkpoint, kept), job.tuning)
         record = replace(record, environment={**record.environment, "command": command_line(order.command)})
+        record = _readable(record)
         path = _keep(record, Store(settings.records))
         if tracking:
             tracking.finish(record, path)
@@ -168,6 +170,24 @@ def _do(order: Order, job: Job) -> RunRecord:
             written, missing = len(kept.after) - len(kept.missing), ", ".join(map(str, kept.missing))
             lacking = f"; there are none after step {missing}" if missing else ""
             _say(job, f"weights of {written} step{'s' * (written != 1)} are in {settings.weights.folder!r}{lacking}")
+    return record
+
+
+def _readable(record: RunRecord) -> RunRecord:
+    """Record as it is; if no reader would accept it, for an impossible score or count of a plugin, a failed record that says so."""
+    try:
+        text_of(record)
+    except RecordError as error:
+        empty: dict[str, Any] = {
+            "data": {},
+            "scores": {},
+            "chance": None,
+            "curve": (),
+            "counted": {},
+            "measured": {},
+            "warnings": (),
+        }
+        return replace(record, status="failed", reason=f"no reader would accept the record of this run: {error}", **empty)
     return record
 
 

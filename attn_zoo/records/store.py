@@ -83,13 +83,7 @@ class Store:
             RecordError: no reader would accept the record; nothing is written.
             OSError: the record could not be written; earlier records are untouched.
         """
-        try:
-            text = json.dumps(record.to_dict(), indent=1, sort_keys=True, allow_nan=False) + "\n"
-        except (TypeError, ValueError, RecursionError) as error:
-            raise RecordError(f"the record cannot be written as JSON: {error}") from error
-        if len(text) > MOST_BYTES:
-            raise RecordError(f"the record has {len(text):,} bytes; a record must have at most {MOST_BYTES:,}")
-        judged(text, None)
+        text = text_of(record)
         self.root.mkdir(parents=True, exist_ok=True)
         stem, stamp = file_stem(record.spec, record.run_id), datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         path = self.root / f"{stem}-{stamp}-{secrets.token_hex(3)}.json"
@@ -188,6 +182,22 @@ class Store:
             yield from sorted(
                 (path for path in self.root.rglob(pattern) if not path.name.startswith(".")), key=lambda path: (path.name, path)
             )
+
+
+def text_of(record: RunRecord) -> str:
+    """Return the text of a record's file, after judging it as every reader does.
+
+    Raises:
+        RecordError: no reader would accept the record.
+    """
+    try:
+        text = json.dumps(record.to_dict(), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RecordError(f"the record cannot be written as JSON: {error}") from error
+    if len(text) > MOST_BYTES:
+        raise RecordError(f"the record has {len(text):,} bytes; a record must have at most {MOST_BYTES:,}")
+    judged(text, None)
+    return text
 
 
 def sync_folder(folder: Path) -> None:

@@ -50,6 +50,10 @@ _PRECISIONS = {"fp32": ("no", torch.float32), "bf16": ("bf16", torch.bfloat16), 
 """Name of each precision in accelerate, and dtype of its matrix products."""
 
 
+_REASON = 10_000
+"""Greatest number of characters of a message that a record keeps as its reason."""
+
+
 def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> RunSpec:
     """Fill in every default and the device, so that the spec states all that the run depends on.
 
@@ -163,7 +167,7 @@ class _Found:
             task_card=task_facts(task, self.task_spec, self.data_title),
             data=self.data,
             status=status,
-            reason=reason,
+            reason=reason if reason is None else reason[:_REASON],
             scores=self.scores,
             chance=self.chance,
             curve=tuple(self.trained.curve),

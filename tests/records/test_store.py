@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from make import make_record
 
-from attn_zoo.records import SCHEMA, RecordError, RunRecord, RunSpec, Store, describe_environment
+from attn_zoo.cli.job import _readable
+from attn_zoo.records import SCHEMA, RecordError, RunRecord, RunSpec, Store, describe_environment, read_record
+from attn_zoo.records.plain import MOST_BYTES
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -43,6 +45,16 @@ def test_what_no_reader_would_accept_is_written_in_a_form_that_it_does(tmp_path)
     (record,), damaged = store.load()
     assert damaged == [] and record.curve[0]["valid"] is None
     assert record.environment["command"] == "attn-zoo run plugin=caf\\udce9.py"
+
+
+def test_a_run_whose_record_no_reader_would_accept_is_recorded_as_failed(tmp_path):
+    for odd in (make_record(test=5.0), make_record(counted={"parameters": 0}), make_record(warnings=("x" * MOST_BYTES,))):
+        with pytest.raises(RecordError):
+            Store(tmp_path).add(odd)
+        path = Store(tmp_path).add(_readable(odd))
+        assert read_record(path).status == "failed"
+        assert "no reader would accept the record" in str(read_record(path).reason)
+    assert _readable(make_record()) == make_record()
 
 
 def test_files_of_hybrids_have_plain_names_of_bounded_length(tmp_path):
