@@ -29,7 +29,7 @@ ALLOWED = {
     "rows": {"contract", "registry"},
     "attention": {"contract", "registry", "kernels", "precision", "shapes"},
     "precision": set(),
-    "kernels": {"precision", "shapes"},
+    "kernels": {"contract", "precision", "shapes"},
     "short_convolution": set(),
     "layer": {"checks", "contract", "precision", "registry", "short_convolution"},
     "integrations": {"contract", "grouping", "registry", "layer", "rows", "short_convolution"},

@@ -241,7 +241,7 @@ def gradients_match_finite_differences(subject: Subject) -> None:
     """In float64, gradients of inputs, streams and parameters agree with differences of outputs."""
     cross = [replace(geometry, queries=3) for geometry in subject.across()[:1]]
     for geometry in (*subject.plain_and_causal(), *cross):
-        small = _smallest(subject, geometry)
+        small = smallest(subject, geometry)
         request = subject.draw(small, batch=2)
         masks: list[Tensor | None] = [None]
         if subject.card.can.key_padding:
@@ -255,7 +255,7 @@ def gradients_match_finite_differences(subject: Subject) -> None:
             _gradcheck(small, request.padded(mask), where)
 
 
-def _smallest(subject: Subject, geometry: Geometry) -> Attention:
+def smallest(subject: Subject, geometry: Geometry) -> Attention:
     few = subject.geometry(7, head_dim=4, causal=geometry.causal)
     small = subject.build_if_allowed(few if geometry.queries == geometry.keys else replace(few, queries=geometry.queries))
     return subject.build(geometry) if small is None else small

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.kernels.cpu.favor import HIDDEN
+from attn_zoo.kernels.derivatives import refuse_graph_of_gradients, refuse_transforms
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 DTYPE = torch.bfloat16
@@ -37,11 +38,15 @@ def answers(
         operator: name of the operator in the package.
         *gates: log gates or writing strengths, which keep their type.
         **settings: keyword arguments of the kernel.
+
+    Raises:
+        UnsupportedError: forward mode or torch.func is requested, or, on a backward pass, ``create_graph=True``.
     """
     rows = [_filled(x).to(DTYPE) for x in (query, key, value)]
     weights = [_filled(gate) if gate.dim() == 4 else gate for gate in gates]
+    refuse_transforms(*rows, *weights)
     out, _ = kernel(operator)(*(x.transpose(1, 2) for x in (*rows, *weights)), **settings)
-    return out.transpose(1, 2)[..., : value.shape[-1]].to(value.dtype)
+    return refuse_graph_of_gradients(out).transpose(1, 2)[..., : value.shape[-1]].to(value.dtype)
 
 
 def sums_of_past(

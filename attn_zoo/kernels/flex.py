@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from attn_zoo.kernels.derivatives import refuse_graph_of_gradients, refuse_transforms
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ def flex_attention_over(tables: PairTables, query: Queries, key: Keys, value: Ke
     if key_valid is not None:
         mask = copy.copy(tables.padded)
         mask.mask_mod = lambda b, h, q, k: tables.mask_mod(h, q, k) & key_valid[b, k]
-    out: Tensor = compiled_flex()(query, key, value, block_mask=mask)
-    return out
+    refuse_transforms(query, key, value)
+    return refuse_graph_of_gradients(compiled_flex()(query, key, value, block_mask=mask))
 
 
 def blocks_of_pairs(mask_mod: MaskMod, n: int, heads: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -1,14 +1,35 @@
-"""PyTorch's fused softmax attention over valid keys."""
+"""PyTorch's fused softmax attention."""
 
 from __future__ import annotations
 
 import torch.nn.functional as F
+from jaxtyping import Bool
+from torch import Tensor
 
+from attn_zoo.kernels.derivatives import name_refusal, refuse_transforms
 from attn_zoo.shapes import Keys, KeyValid, Queries
+
+
+def fused_attention(
+    query: Queries,
+    key: Keys,
+    value: Keys,
+    allowed: Bool[Tensor, "#batch #heads #queries keys"] | None = None,
+    *,
+    dropout: float = 0.0,
+    causal: bool = False,
+) -> Queries:
+    """Compute softmax(Q Kᵀ / √d) V over the allowed pairs. For queries without any, back ends differ: zeros, NaN or a mean.
+
+    Raises:
+        UnsupportedError: forward-mode differentiation is requested, or, on a backward pass, a second derivative.
+    """
+    refuse_transforms(query, key, value, func=False)
+    return name_refusal(F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout, is_causal=causal))
 
 
 def sdpa_over_valid(query: Queries, key: Keys, value: Keys, valid: KeyValid, *, dropout: float = 0.0) -> Queries:
     """Compute softmax(Q Kᵀ / √d) V over valid keys; finite but arbitrary if no key is valid."""
     # Rows without any valid key are zeroed later; here they see all keys, because fused kernels may return NaN.
     mask = None if valid is None else (valid | ~valid.any(dim=-1, keepdim=True))[:, None, None]
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+    return fused_attention(query, key, value, mask, dropout=dropout)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from typing import Any
 
-from attn_zoo.contract import Geometry
-from mutants.entering import breaks
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from attn_zoo.contract import Geometry, allowed_pairs
+from mutants.entering import breaks, plant
 from mutants.originals import Led, Linear, PlainSoftmax, Projected, ProjectedOptions
 
 
@@ -52,3 +56,46 @@ class DetachesTheNormaliser(Linear):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().attend(query, key.detach() + 0.5 * (key - key.detach()), value, key_valid)
+
+
+class WeightsByHand(torch.autograd.Function):
+    """A softmax whose backward pass keeps the weights as an attribute, and so as constants."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        ctx.weights = scores.softmax(dim=-1)
+        return ctx.weights.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return ctx.weights * (gradient - (gradient * ctx.weights).sum(dim=-1, keepdim=True))
+
+
+class OnceByHand(WeightsByHand):
+    """The same, marked as torch marks such backward passes."""
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return WeightsByHand.backward(ctx, gradient)
+
+
+def by_hand(softmax: type[torch.autograd.Function]) -> Any:
+    def around(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        scores, allowed = query @ key.mT / query.shape[-1] ** 0.5, allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        if allowed is not None:
+            scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+        return softmax.apply(scores) @ value
+
+    return around
+
+
+def fused(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed)
+
+
+SECOND = "second_derivatives_are_right_or_refused"
+plant("KeepsWeightsAsConstants", "softmax", SECOND, "differs by", by_hand(WeightsByHand))
+plant("MarkedAsOnceDifferentiable", "softmax", SECOND, "differs by", by_hand(OnceByHand), method="attend_sdpa")
+plant("RefusesWithoutAdvice", "softmax", SECOND, "a refusal must name", fused, method="attend_sdpa")

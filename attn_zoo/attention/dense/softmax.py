@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry, allowed_pairs, softmax_over_valid
+from attn_zoo.kernels.derivatives import refuse_graph_of_gradients, refuse_transforms
+from attn_zoo.kernels.sdpa import fused_attention
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
@@ -63,9 +65,8 @@ class Softmax(Attention[Options]):
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Attend with PyTorch's fused kernels, which PyTorch chooses for the device, dtype and mask."""
         allowed = None if key_valid is None else allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
-        out = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=allowed, dropout_p=self.dropout_rate, is_causal=self.geometry.causal and allowed is None
-        )
+        causal = self.geometry.causal and allowed is None
+        out = fused_attention(query, key, value, allowed, dropout=self.dropout_rate, causal=causal)
         # Back ends differ on rows that see no key (zeros, NaN or a mean), so the contract's zeros are set here.
         return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)
 
@@ -79,6 +80,7 @@ class Softmax(Attention[Options]):
             low = torch.finfo(query.dtype).min  # finite: rows without a key are set to zero below, not NaN
             bias = torch.zeros_like(allowed, dtype=query.dtype).masked_fill(~allowed, low)
             bias = bias.expand(query.shape[0], query.shape[1], query.shape[2], -1).contiguous()
+        refuse_transforms(query, key, value)
         out = memory_efficient_attention(query.movedim(2, 1), key.movedim(2, 1), value.movedim(2, 1), bias, self.dropout_rate)
-        out = out.movedim(1, 2)
+        out = refuse_graph_of_gradients(out).movedim(1, 2)
         return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)

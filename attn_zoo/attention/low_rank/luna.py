@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry, Stream, softmax_over_valid
 from attn_zoo.contract.options import at_least, share_of_length
 from attn_zoo.kernels.cpu._chunks import filled, in_blocks, into_chunks
+from attn_zoo.kernels.sdpa import fused_attention
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
@@ -119,7 +120,7 @@ class Luna(Attention[Options]):
         """Attend to the packed tokens with PyTorch's fused kernels; the causal form is tiled on a CPU, eager elsewhere."""
         if self.geometry.causal:
             return self._attend_past(query, key, value, key_valid, context, tiled=query.device.type in ("cpu", "meta"))
-        return F.scaled_dot_product_attention(query, *self._pack(key, value, key_valid, context), dropout_p=self.dropout_rate)
+        return fused_attention(query, *self._pack(key, value, key_valid, context), dropout=self.dropout_rate)
 
     def _pack(self, key: Tensor, value: Tensor, key_valid: Tensor | None, context: Tensor) -> tuple[Tensor, Tensor]:
         """Compute A K and A V with A = softmax(P Cᵀ / √d)."""

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from attn_zoo.kernels.cpu._tiling import exported, like_tokens
+from attn_zoo.kernels.derivatives import OnceDifferentiable
 from attn_zoo.precision import without_autocast
 
 CHUNK = 64
@@ -65,11 +65,11 @@ def in_blocks(
 
     The backward pass recomputes each block. Floating-point tensors get a gradient.
     """
-    out, after = _InBlocks.apply(compute, state, *tensors)
+    out, after = _InBlocks.run(compute, state, *tensors)
     return out, after
 
 
-class _InBlocks(torch.autograd.Function):
+class _InBlocks(OnceDifferentiable):
     """Autograd function of ``in_blocks``."""
 
     @staticmethod
@@ -83,7 +83,6 @@ class _InBlocks(torch.autograd.Function):
         return out, state
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor, grad_state: Tensor) -> tuple[Tensor | None, ...]:
         saved, blocks_read = ctx.saved_tensors, len(ctx.spans)
         starts, tensors = saved[:blocks_read], saved[blocks_read:]

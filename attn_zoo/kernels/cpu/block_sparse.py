@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.kernels.cpu._softmax import TILE, drop_, masked_softmax_, softmax_backward_
 from attn_zoo.kernels.cpu._tiling import untraced
+from attn_zoo.kernels.derivatives import OnceDifferentiable
 from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
@@ -120,11 +120,11 @@ def _attend_blocks(
     with without_autocast(query.device):
         # Contiguous, because index_select would otherwise copy the whole tensor each time.
         blocks = (t.to(dtype).contiguous() for t in (query, key, value))
-        out: Tensor = _Gathered.apply(*blocks, valid, positions, dropout, *(t for table in tables for t in table))
+        out: Tensor = _Gathered.run(*blocks, valid, positions, dropout, *(t for table in tables for t in table))
     return out
 
 
-class _Gathered(torch.autograd.Function):
+class _Gathered(OnceDifferentiable):
     """Autograd function of ``_attend_blocks``, in tiles of some blocks of queries; saves the inputs and dropout masks."""
 
     @staticmethod
@@ -148,7 +148,6 @@ class _Gathered(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, valid, positions, *rest = ctx.saved_tensors
         tables, masks = rest[: ctx.tables], rest[ctx.tables :]

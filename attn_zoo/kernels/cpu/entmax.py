@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.library import custom_op
 
 from attn_zoo.kernels.cpu._softmax import drop_
 from attn_zoo.kernels.cpu._tiling import score_blocks
+from attn_zoo.kernels.derivatives import OnceDifferentiable
 from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
@@ -129,11 +129,11 @@ def entmax_attention(
     valid = None if key_valid is None else key_valid.repeat_interleave(query.shape[1], dim=0)
     with without_autocast(query.device):
         flat = (t.to(dtype).flatten(0, 1) for t in (query, key, value))
-        out: Tensor = _InBlocks.apply(*flat, valid, alpha, causal, dropout)
+        out: Tensor = _InBlocks.run(*flat, valid, alpha, causal, dropout)
     return out.unflatten(0, query.shape[:2]).to(query.dtype)
 
 
-class _InBlocks(torch.autograd.Function):
+class _InBlocks(OnceDifferentiable):
     """Autograd function over (batch · heads, length, head_dim); saves its inputs, two numbers per query and dropout masks."""
 
     @staticmethod
@@ -152,7 +152,6 @@ class _InBlocks(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, valid, marks, *masks = ctx.saved_tensors
         alpha, scale, kept = ctx.alpha, key.shape[-1] ** -0.5, iter(masks)

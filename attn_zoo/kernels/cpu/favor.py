@@ -14,10 +14,10 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from attn_zoo.kernels.cpu._softmax import softmax_and_lse
 from attn_zoo.kernels.cpu._tiling import like_tokens, rows_of_step, sequences
+from attn_zoo.kernels.derivatives import OnceDifferentiable
 from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
@@ -46,7 +46,7 @@ def average_over_features(
     Args:
         log_map: log feature map; None is ℓ = ω·x - |x|²/2, the features of the softmax kernel.
     """
-    out: Tensor = _Averages.apply(log_map, directions * directions.shape[1] ** -0.25, query, key, value, key_valid)
+    out: Tensor = _Averages.run(log_map, directions * directions.shape[1] ** -0.25, query, key, value, key_valid)
     return out
 
 
@@ -66,7 +66,7 @@ class ReluFeatures:
         return (projected + self.floor * self.features**0.5).reciprocal_().masked_fill_(projected <= 0, 0)
 
 
-class _Averages(torch.autograd.Function):
+class _Averages(OnceDifferentiable):
     """Autograd function of ``average_over_features``, for one long or many short sequences at a time, in steps of some rows."""
 
     @staticmethod
@@ -84,7 +84,6 @@ class _Averages(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         scaled, query, key, value, valid, means, totals = ctx.saved_tensors
         grad_query, grad_key, grad_value = (like_tokens(x) for x in (query, key, value))

@@ -12,10 +12,10 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from attn_zoo.kernels.cpu._chunks import filled, into_chunks, row_bytes, spans
 from attn_zoo.kernels.cpu._tiling import like_tokens
+from attn_zoo.kernels.derivatives import OnceDifferentiable
 from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
@@ -33,7 +33,7 @@ class Features(Protocol):
 
 def average_of_all(features: Features, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
     """Compute Σⱼ φ(q)·φ(kⱼ) vⱼ / Σⱼ φ(q)·φ(kⱼ) over all valid keys; zeros if all weights vanish."""
-    out: Tensor = _All.apply(features, query, key, value, key_valid)
+    out: Tensor = _All.run(features, query, key, value, key_valid)
     return out
 
 
@@ -51,7 +51,7 @@ def average_of_past(
     Returns:
         The averages, and both sums after the last key.
     """
-    out, summed, mass = _Past.apply(features, summed, mass, query, key, value, key_valid)
+    out, summed, mass = _Past.run(features, summed, mass, query, key, value, key_valid)
     return out, summed, mass
 
 
@@ -94,7 +94,7 @@ def features_of(name: str, floor: float) -> Features:
     return SoftmaxOverHead() if name == "softmax" else Elementwise(name, floor)
 
 
-class _All(torch.autograd.Function):
+class _All(OnceDifferentiable):
     """Autograd function of ``average_of_all``: one pass over blocks of keys and one over blocks of queries, also backward."""
 
     @staticmethod
@@ -119,7 +119,6 @@ class _All(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, valid, out, scale, summed, mass = ctx.saved_tensors
         features, batch = ctx.features, query.shape[:2]
@@ -141,7 +140,7 @@ class _All(torch.autograd.Function):
         return None, grad_query, grad_key, grad_value, None
 
 
-class _Past(torch.autograd.Function):
+class _Past(OnceDifferentiable):
     """Autograd function of ``average_of_past``, over chunks of all examples and heads: (batch · heads · chunks, chunk, width)."""
 
     @staticmethod
@@ -150,10 +149,11 @@ class _Past(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         n = query.shape[2]
         out, scale = like_tokens(query), query.new_empty(*query.shape[:3], 1)
-        blocks, starts = spans(n, row_bytes(query)), []
+        blocks, starts = spans(n, row_bytes(query)), [summed, mass]
         summed, mass = _flat(summed), _flat(mass)
         for rows in blocks:
-            starts += [summed, mass]
+            if rows.start:
+                starts += [summed, mass]
             phi_q, phi_k, values = _chunks_of(features, query, key, value, valid, rows, n)
             before, summed = _sums(summed, torch.bmm(phi_k.mT, values))
             mass_before, mass = _sums(mass, phi_k.sum(dim=1))
@@ -166,9 +166,9 @@ class _Past(torch.autograd.Function):
         return out, summed.unflatten(0, query.shape[:2]), mass.unflatten(0, query.shape[:2])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor, grad_summed: Tensor, grad_mass: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, valid, out, scale, *starts = ctx.saved_tensors
+        starts[:2] = (_flat(start) for start in starts[:2])
         features, n, batch = ctx.features, query.shape[2], query.shape[:2]
         grad_query, grad_key, grad_value = (like_tokens(x) for x in (query, key, value))
         grad_summed, grad_mass = _flat(grad_summed), _flat(grad_mass)

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from attn_zoo.kernels.cpu._softmax import drop_, softmax_and_lse
 from attn_zoo.kernels.cpu._tiling import like_tokens, rows_of_step, sequences
+from attn_zoo.kernels.derivatives import OnceDifferentiable
 from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys
 
@@ -95,7 +95,7 @@ def attend_buckets(
     """
     dtype = autocast_dtype(query)
     with without_autocast(query.device):
-        out: Tensor = _Buckets.apply(query.to(dtype), value.to(dtype), position, slot, before, rule)
+        out: Tensor = _Buckets.run(query.to(dtype), value.to(dtype), position, slot, before, rule)
     return out
 
 
@@ -105,7 +105,7 @@ def buckets_flops(heads: int, rounds: int, chunks: int, chunk: int, head_dim: in
     return flops, 5 * flops // 2
 
 
-class _Buckets(torch.autograd.Function):
+class _Buckets(OnceDifferentiable):
     """Autograd function of ``attend_buckets``, for some sequences at a time, round by round."""
 
     @staticmethod
@@ -127,7 +127,6 @@ class _Buckets(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         query, value, position, slot, before, out, total, *masks = ctx.saved_tensors
         grad_query, grad_value, in_order = like_tokens(query), like_tokens(value), iter(masks)

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from attn_zoo.kernels.cpu._softmax import TILE, drop_, masked_softmax_, softmax_backward_
+from attn_zoo.kernels.derivatives import OnceDifferentiable
 from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
@@ -75,7 +75,7 @@ def attend_segments(
     dtype = autocast_dtype(query)
     with without_autocast(query.device):
         tensors = [t.to(dtype) for t in (query, key, value, *(distances or ()))]
-        out: Tensor = _Segments.apply(cut, dropout, key_valid, *tensors)
+        out: Tensor = _Segments.run(cut, dropout, key_valid, *tensors)
     return out
 
 
@@ -96,7 +96,7 @@ def shifted(by_distance: Float[Tensor, "*front rows distances"], width: int) -> 
     return by_distance.as_strided((*front, rows, width), (*strides, distances - 1, 1), by_distance.storage_offset() + rows - 1)
 
 
-class _Segments(torch.autograd.Function):
+class _Segments(OnceDifferentiable):
     """Autograd function of ``attend_segments``, tile by tile; saves the inputs and dropout masks."""
 
     @staticmethod
@@ -115,7 +115,6 @@ class _Segments(torch.autograd.Function):
         return _unfold(out, 0, cut, query)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, valid, *rest = ctx.saved_tensors
         cut, extra, survivors = ctx.cut, rest[: ctx.extra], iter(rest[ctx.extra :])

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from attn_zoo.kernels.cpu._softmax import TILE, drop_, masked_softmax_, softmax_backward_
 from attn_zoo.kernels.cpu._tiling import untraced
 from attn_zoo.kernels.cpu.block_sparse import cut
+from attn_zoo.kernels.derivatives import OnceDifferentiable
 from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
@@ -27,11 +27,11 @@ def attend_grid(
     valid = real_positions(query, key_valid)
     valid = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None].expand(-1, heads, -1, -1).flatten(0, 1)
     with without_autocast(query.device):
-        out: Tensor = _Grid.apply(*(cut(tokens.to(dtype), stride) for tokens in (query, key, value)), valid, causal, dropout)
+        out: Tensor = _Grid.run(*(cut(tokens.to(dtype), stride) for tokens in (query, key, value)), valid, causal, dropout)
     return out.flatten(1, 2)[:, :n].unflatten(0, (batch, heads))
 
 
-class _Grid(torch.autograd.Function):
+class _Grid(OnceDifferentiable):
     """Autograd function over (sequences, rows, l, head_dim), some rows at a time; saves the inputs and dropout masks."""
 
     @staticmethod
@@ -45,7 +45,6 @@ class _Grid(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, valid, *masks = ctx.saved_tensors
         precise, scale = torch.promote_types(query.dtype, torch.float32), query.shape[-1] ** -0.5

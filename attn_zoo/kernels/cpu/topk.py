@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from attn_zoo.kernels.cpu._tiling import score_blocks
+from attn_zoo.kernels.derivatives import OnceDifferentiable
 from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
@@ -22,11 +22,11 @@ def topk_attention(query: Queries, key: Keys, value: Keys, key_valid: KeyValid, 
     valid = None if key_valid is None else key_valid.repeat_interleave(query.shape[1], dim=0)
     with without_autocast(query.device):
         flat = (t.to(dtype).flatten(0, 1) for t in (query, key, value))
-        out, _, _ = _InBlocks.apply(*flat, valid, min(kept, key.shape[2]), causal)
+        out, _, _ = _InBlocks.run(*flat, valid, min(kept, key.shape[2]), causal)
     return out.unflatten(0, query.shape[:2]).to(query.dtype)
 
 
-class _InBlocks(torch.autograd.Function):
+class _InBlocks(OnceDifferentiable):
     """Autograd function of attention over (batch · heads, length, head_dim); saves the k weights and their indices."""
 
     @staticmethod
@@ -58,7 +58,6 @@ class _InBlocks(torch.autograd.Function):
         ctx.save_for_backward(query, key, value, *output[1:])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, chosen = ctx.saved_tensors
         scale = key.shape[-1] ** -0.5

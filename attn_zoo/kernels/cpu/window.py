@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from attn_zoo.kernels.cpu._softmax import TILE, drop_, masked_softmax_, softmax_backward_
 from attn_zoo.kernels.cpu._tiling import untraced
+from attn_zoo.kernels.derivatives import OnceDifferentiable
 from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 
@@ -69,7 +69,7 @@ def banded_attention(
             seen.expand(-1, heads, -1).reshape(*tensors[0].shape[:2], -1) for seen in (valid, extra_valid[:, None])
         )
     with without_autocast(query.device):
-        out: Tensor = _Band.apply(*tensors, valid, extra_valid, left, right, dropout)
+        out: Tensor = _Band.run(*tensors, valid, extra_valid, left, right, dropout)
     return out.view(query.shape) if len(out) == batch else out[0].unflatten(0, (batch, heads))
 
 
@@ -108,7 +108,7 @@ def _repeat(x: Tensor, dilation: int) -> Tensor:
     return x if dilation == 1 else x[:, :, None].expand(-1, -1, dilation, -1, -1).flatten(1, 2)
 
 
-class _Band(torch.autograd.Function):
+class _Band(OnceDifferentiable):
     """Autograd function of ``banded_attention``, tile by tile; saves the inputs and dropout masks, and recomputes weights."""
 
     @staticmethod
@@ -135,7 +135,6 @@ class _Band(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, extra_key, extra_value, valid, extra_valid, *masks = ctx.saved_tensors
         extra, scale = extra_key.shape[2], query.shape[-1] ** -0.5

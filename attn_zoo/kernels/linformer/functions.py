@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attn_zoo.kernels.derivatives import refuse_transforms
 from attn_zoo.kernels.linformer import launch, ops, table
 
 _SIXTEEN_OR_THIRTY_TWO = (torch.float16, torch.bfloat16, torch.float32)
@@ -36,6 +37,7 @@ def linformer_attention(
     """
     query, key, value = _under_autocast(query, key, value)
     _check_device("linformer_attention", query=query, key=key, value=value)
+    refuse_transforms(query, key, value)
     _check_attention(query, key, value, dropout, seed)
     if dropout and seed is None:
         seed = torch.randint(2**63 - 1, (), device=query.device)
@@ -66,6 +68,7 @@ def project_sequence(
     """
     projection, tokens = _under_autocast(projection, tokens)
     _check_device("project_sequence", projection=projection, tokens=tokens)
+    refuse_transforms(projection, tokens)
     _check_projection(projection, tokens, key_valid)
     per_head = projection.dim() == 3
     matrix = projection[..., : tokens.shape[-2]]

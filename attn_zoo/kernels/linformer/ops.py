@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
+from attn_zoo.kernels.derivatives import once_differentiable
 from attn_zoo.kernels.linformer import launch
 
 _INPUTS = "Tensor query, Tensor key, Tensor value"
@@ -76,6 +77,7 @@ def _save_attend(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*tensors)
 
 
+@once_differentiable
 def _differentiate_attend(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return _by_head(attend_backward(grad, *ctx.saved_tensors, ctx.dropout))
 
@@ -85,6 +87,7 @@ def _save_attend_blocks(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor,
     ctx.save_for_backward(query, key, value, *output, seed)
 
 
+@once_differentiable
 def _differentiate_attend_blocks(ctx: Any, grad: Tensor, grad_normaliser: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients of the inputs; the normaliser has none, as it never leaves this package."""
     return _by_head(attend_blocks_backward(grad, *ctx.saved_tensors, ctx.dropout))
@@ -96,6 +99,7 @@ def _save_project(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(projection if ctx.needs_input_grad[1] else None, tokens if ctx.needs_input_grad[0] else None, key_valid)
 
 
+@once_differentiable
 def _differentiate_project(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     projection, tokens, key_valid = ctx.saved_tensors
     grad_projection = project_backward_projection(grad, tokens, key_valid) if ctx.needs_input_grad[0] else None

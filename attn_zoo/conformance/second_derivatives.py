@@ -1,0 +1,206 @@
+"""Check that second derivatives and forward-mode derivatives are right or refused, in each form in which they can be requested."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+
+import torch
+from torch import Tensor
+from torch.autograd.functional import hvp, jvp
+from torch.func import functional_call
+
+from attn_zoo.conformance.gradients import STEPS, smallest
+from attn_zoo.conformance.harness import Violation, require
+from attn_zoo.conformance.requests import Request, key_masks, trained_parameters, without_padded_queries
+from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.contract import Attention
+
+ADVICE = 'implementation="eager"'
+CLOSE = 1e-4
+"""Tolerance of finite differences, relative to the largest number."""
+
+Tensors = tuple[Tensor, ...]
+Loss = Callable[..., Tensor]
+"""Scalar function of some tensors."""
+Form = Callable[[Loss, Tensors, Tensors], Tensors]
+"""Derivatives of a loss at some tensors along their directions."""
+
+
+@attention_check("implementation")
+def second_derivatives_are_right_or_refused(subject: Subject) -> str:
+    """Second derivatives of inputs, streams, parameters and what follows the output, and forward-mode derivatives, equal finite
+    differences of ``eager``'s gradients, or are refused by an error that names implementation="eager": after ``create_graph=True``
+    by ``backward`` or ``grad``, by torch.autograd.functional and torch.func, for all tensors, for frozen parameters, and for each
+    tensor alone."""
+    refused = set[str]()
+    for geometry in subject.plain_and_causal():
+        module = smallest(subject, geometry)
+        exact = smallest(subject.as_eager(), geometry).to(torch.float64)
+        exact.load_state_dict(module.state_dict())
+        request = subject.draw(module, batch=2)
+        if subject.card.can.key_padding:
+            request = request.padded(key_masks(module.geometry.keys, subject.device)[3:5])
+        for squared, group in product((False, True), _groups(module, request)):
+            loss, tensors = _loss(module, request, group, squared=squared)
+            truth, _ = _loss(exact, request.cast(torch.float64), group, squared=squared)
+            for form in FORMS if len(group) > 1 else (by_grad,):
+                where = f"{module.geometry}, {form.__name__.replace('_', ' ')} of {', '.join(group)}, squared={squared}"
+                if _refuses(subject, form, loss, tensors, where):
+                    refused.add(form.__name__)
+                else:
+                    _require_right(subject, form, loss, truth, tensors, where)
+    names = ", ".join(form.__name__.replace("_", " ") for form in FORMS if form.__name__ in refused)
+    return f"refused: {names}" if refused else "all are right"
+
+
+def _groups(module: Attention, request: Request) -> list[tuple[str, ...]]:
+    """Names of tensors to differentiate together: all, the inputs with frozen parameters, and each alone."""
+    inputs, parameters = tuple(request.tensors), tuple(f"parameter {name}" for name in trained_parameters(module))
+    every = (*inputs, *parameters, WEIGHTS)
+    return [every, *([inputs] if len(inputs) > 1 else []), *((name,) for name in every if name != WEIGHTS)]
+
+
+WEIGHTS = "the loss's weights"
+
+
+def _loss(module: Attention, request: Request, group: Sequence[str], *, squared: bool) -> tuple[Loss, Tensors]:
+    """Weighted sum of the outputs or of their squares, as a function of the tensors of ``group``; and these tensors."""
+    parameters = trained_parameters(module)
+    weights = torch.linspace(-1, 1, request.value.shape[-1], dtype=request.value.dtype, device=request.value.device)
+    every = {**request.tensors, **{f"parameter {name}": p.detach() for name, p in parameters.items()}, WEIGHTS: weights}
+
+    def loss(*given: Tensor) -> Tensor:
+        held = {**every, **dict(zip(group, given, strict=True))}
+        changed = request.changed(lambda name, _: held[name])
+        state = {name: held[f"parameter {name}"] for name in parameters}
+        arguments = {"key_valid": changed.key_valid, "streams": changed.streams or None}
+        out = functional_call(module, state, (changed.query, changed.key, changed.value), arguments)
+        out = without_padded_queries(changed, out)
+        return ((out.square() if squared else out) * held[WEIGHTS]).sum()
+
+    return loss, tuple(every[name] for name in group)
+
+
+def by_grad(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
+    """Take gradients of the slope along ``way``."""
+    leaves, slope = _slope(loss, at, way)
+    return torch.autograd.grad(slope, leaves, materialize_grads=True) if slope.requires_grad else tuple(map(torch.zeros_like, at))
+
+
+def by_backward(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
+    """Go backward twice."""
+    leaves, slope = _slope(loss, at, way)
+    if slope.requires_grad:
+        slope.backward()
+    return tuple(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves)
+
+
+def _slope(loss: Loss, at: Tensors, way: Tensors) -> tuple[Tensors, Tensor]:
+    leaves = tuple(tensor.detach().requires_grad_() for tensor in at)
+    grads = torch.autograd.grad(loss(*leaves), leaves, create_graph=True, materialize_grads=True)
+    return leaves, torch.stack([(grad * along).sum() for grad, along in zip(grads, way, strict=True)]).sum()
+
+
+def functional_hvp(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
+    """Call torch.autograd.functional.hvp."""
+    found: Tensors = hvp(loss, at, way)[1]
+    return found
+
+
+def functional_jvp(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
+    """Call torch.autograd.functional.jvp, which goes backward twice for a first derivative."""
+    return (jvp(loss, at, way)[1],)
+
+
+def func_grad_twice(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
+    """Nest torch.func.grad."""
+    every = tuple(range(len(at)))
+
+    def slope(*given: Tensor) -> Tensor:
+        grads = torch.func.grad(loss, argnums=every)(*given)
+        return torch.stack([(grad * along).sum() for grad, along in zip(grads, way, strict=True)]).sum()
+
+    found: Tensors = torch.func.grad(slope, argnums=every)(*at)
+    return found
+
+
+def func_jvp(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
+    """Call torch.func.jvp, forward mode."""
+    return (torch.func.jvp(loss, at, way)[1],)
+
+
+def forward_mode(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
+    """Go forward with dual tensors."""
+    with torch.autograd.forward_ad.dual_level():
+        duals = (torch.autograd.forward_ad.make_dual(tensor, along) for tensor, along in zip(at, way, strict=True))
+        tangent = torch.autograd.forward_ad.unpack_dual(loss(*duals)).tangent
+    return (at[0].new_zeros(()) if tangent is None else tangent,)
+
+
+FORMS: tuple[Form, ...] = (
+    by_grad,
+    by_backward,
+    functional_hvp,
+    functional_jvp,
+    func_grad_twice,
+    func_jvp,
+    forward_mode,
+)
+FIRST = (functional_jvp, func_jvp, forward_mode)
+"""Forms that give first derivatives."""
+
+
+def _directions(tensors: Tensors, seed: int) -> Tensors:
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t) for t in tensors)
+
+
+def _refuses(subject: Subject, form: Form, loss: Loss, tensors: Tensors, where: str) -> bool:
+    """True where the form is refused by an error that names eager, or ``eager`` refuses it by any error."""
+    try:
+        _quietly(form, loss, tensors, _directions(tensors, 0))
+    except Exception as error:
+        named = subject.implementation == "eager" or ADVICE in str(error)
+        message = f"{where}: a refusal must name {ADVICE}; got {type(error).__name__}: {str(error)[:200]}"
+        if not named:
+            raise Violation(message) from error
+        return True
+    return False
+
+
+def _require_right(subject: Subject, form: Form, loss: Loss, truth: Loss, tensors: Tensors, where: str) -> None:
+    """Compare with finite differences of the outputs or gradients of ``truth``."""
+    function = truth if form in FIRST else partial(_gradients, truth)
+    limit = max(CLOSE, 10 * subject.tolerance)
+    gap = size = 0.0
+    for seed, step in enumerate(STEPS):  # one step may cross a kink or the border of a bucket, but hardly all
+        way = _directions(tensors, seed)
+        got = _flat(_quietly(form, loss, tensors, way))
+        ahead, behind = (
+            _flat(function(*(t.double() + sign * step * along.double() for t, along in zip(tensors, way, strict=True))))
+            for sign in (1, -1)
+        )
+        want = (ahead - behind) / (2 * step)
+        require(got.shape == want.shape, f"{where}: {len(got)} numbers, not {len(want)}")
+        gap, size = (got - want).abs().max().item(), max(want.abs().max().item(), ahead.abs().max().item())
+        if gap <= limit * size:
+            return
+    raise Violation(f"{where}: differs by {gap:.3g} from finite differences, whose largest number is {size:.3g}")
+
+
+def _gradients(loss: Loss, *at: Tensor) -> Tensors:
+    leaves = tuple(tensor.detach().requires_grad_() for tensor in at)
+    return torch.autograd.grad(loss(*leaves), leaves, materialize_grads=True)
+
+
+def _flat(found: Tensor | Tensors) -> Tensor:
+    return torch.cat([part.detach().double().flatten() for part in ((found,) if isinstance(found, Tensor) else found)])
+
+
+def _quietly(form: Form, *given: object) -> Tensors:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return form(*given)  # type: ignore[arg-type]
