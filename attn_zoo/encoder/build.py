@@ -29,6 +29,7 @@ def build_model(
     shared_weights: bool = False,
     reuse_keys: bool = False,
     short_convolution: int = 0,
+    output_gate: str = "none",
     positions: str = "learned",
 ) -> nn.Module:
     """Build the classifier for a task: a small encoder for tokens and frames, timm's VisionTransformer for patches.
@@ -39,7 +40,7 @@ def build_model(
         backbone: timm's name of a VisionTransformer, for patches only; the sizes must be those of this model.
         shared_weights: use one block, applied ``depth`` times.
         reuse_keys: use keys and values of the first application in all applications; for tokens and frames only.
-        short_convolution: argument of ``MultiHeadAttention``, in every block.
+        short_convolution, output_gate: arguments of ``MultiHeadAttention``, in every block.
         positions: ``learned`` or, for tokens and frames only, ``none``.
 
     Raises:
@@ -48,7 +49,7 @@ def build_model(
         ValueError: an option or size breaks its rule.
     """
     entry: dict[str, Any] = {"attention": attention, "implementation": implementation, "options": dict(options)}
-    entry |= {"short_convolution": short_convolution, "shared_weights": shared_weights}
+    entry |= {"short_convolution": short_convolution, "output_gate": output_gate, "shared_weights": shared_weights}
     if isinstance(task.inputs, Patches):
         if reuse_keys:
             raise UnsupportedError(

@@ -23,6 +23,7 @@ class ImageClassifier(nn.Module):
         backbone: timm's name of a VisionTransformer, whose architecture is taken; empty for the plain one.
         shared_weights: use one block in place of all, applied as many times as there are blocks.
         short_convolution: argument of ``MultiHeadAttention``, over the class token and the patches in their order.
+        output_gate: argument of ``MultiHeadAttention``, in every block.
         attention: name of a registered attention, or a hybrid, whose mechanisms the blocks take in turn; ``options`` and
             ``implementation`` are as in ``RowName``.
 
@@ -42,6 +43,7 @@ class ImageClassifier(nn.Module):
         backbone: str = "",
         shared_weights: bool = False,
         short_convolution: int = 0,
+        output_gate: str = "none",
         **sizes: Any,
     ) -> None:
         super().__init__()
@@ -51,6 +53,7 @@ class ImageClassifier(nn.Module):
         patches = (inputs.height // inputs.patch) * (inputs.width // inputs.patch)
         length = patches + (prefix_tokens(backbone) if backbone else 1)
         bound = {"length": length, "implementation": implementation, "short_convolution": short_convolution, **options}
+        bound["output_gate"] = output_gate
         hybrid = RowName(attention).is_hybrid
         if not hybrid:  # timm's own attention is built for a hybrid, and replaced below
             shared["attn_layer"] = attention_layer(attention, **bound)

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.checks import check_flag, check_number, check_whole
+from attn_zoo.checks import check_flag, check_number, check_text, check_whole
 from attn_zoo.contract import CompressingAttention, Geometry, UnsupportedError, check_floating, hide_rows_without_keys
 from attn_zoo.layer.order import Order, choose_order
-from attn_zoo.layer.projections import Projections
+from attn_zoo.layer.projections import OUTPUT_GATES, Projections
 from attn_zoo.layer.states import LayerState, Remembered
 from attn_zoo.precision import autocast_dtype
 from attn_zoo.registry import build_attention
@@ -48,11 +48,14 @@ class MultiHeadAttention(Projections):
         order: see ``Order``; ``compress_first`` is refused where the mechanism does not support it.
         short_convolution: width of a depthwise convolution of the tokens before they are projected (self-attention
             only), in positions; 0 is none, 4 the usual width. See ``ShortConvolution``, initialised as the identity.
+        output_gate: ``elementwise`` multiplies the output of the mechanism, before the out projection, by σ(x W_g + b) for each
+            channel, where x are the tokens of the queries as they are projected; ``headwise`` has one gate for each head; ``none``
+            has no gate. Qiu et al. 2025, arXiv:2505.06708.
         **options: hyperparameters of the mechanism, fields of ``card(attention).options``.
 
     Raises:
-        ValueError: a size, rate, order or option breaks its rule, ``dim`` is not divisible by ``heads``, or ``fused`` is set with a
-            context.
+        ValueError: a size, rate, order, gate or option breaks its rule, ``dim`` is not divisible by ``heads``, or ``fused`` is set
+            with a context.
         UnknownNameError: no such attention, implementation or option.
         UnsupportedError: the mechanism does not claim what is requested, or a short convolution is requested with a context.
     """
@@ -73,6 +76,7 @@ class MultiHeadAttention(Projections):
         output_dropout: float = 0.0,
         order: str = "auto",
         short_convolution: int = 0,
+        output_gate: str = "none",
         **options: Any,
     ) -> None:
         for name, count in {"dim": dim, "heads": heads, "length": length}.items():
@@ -84,6 +88,7 @@ class MultiHeadAttention(Projections):
             check_flag(name, flag)
         check_number("output_dropout", output_dropout)
         check_whole("short_convolution", short_convolution, 0)
+        check_text("output_gate", output_gate, OUTPUT_GATES)
         if dim % heads:
             raise ValueError(f"dim must be divisible by heads, both at least 1; got dim={dim} and heads={heads}")
         if not 0.0 <= output_dropout < 1.0:
@@ -96,7 +101,8 @@ class MultiHeadAttention(Projections):
         mechanism = build_attention(attention, geometry, implementation=implementation, device=device, **options)
         if crosses and not mechanism.card.can.cross:
             raise UnsupportedError(f"{attention} makes queries and keys from the same tokens; build it without a context")
-        super().__init__(mechanism, dim, dim if context_dim is None else context_dim, fused=fused, bias=bias)
+        source = dim if context_dim is None else context_dim
+        super().__init__(mechanism, dim, source, fused=fused, bias=bias, output_gate=output_gate)
         self.crosses = crosses
         self.start_streams()
         self.short_convolution = self._make_short_convolution(short_convolution)
@@ -156,7 +162,7 @@ class MultiHeadAttention(Projections):
             return self._attend_compressed(tokens, *self._compressed_key_and_value(source, key_valid), key_valid)
         query, key, value = self._project_all(tokens, source)
         streams = {**self._project_streams("queries", tokens), **self._project_streams("keys", source)}
-        return self._finish(self.mechanism(query, key, value, key_valid=key_valid, streams=streams))
+        return self._finish(self.mechanism(query, key, value, key_valid=key_valid, streams=streams), tokens)
 
     def remember(
         self, context: Float[Tensor, "batch keys context_dim"], *, key_valid: Bool[Tensor, "batch keys"] | None = None
@@ -188,8 +194,8 @@ class MultiHeadAttention(Projections):
 
     @property
     def makes_queries(self) -> bool:
-        """True where the layer projects the tokens of the queries, to the query or to a stream of the queries."""
-        return "query" in self.reads or any(stream.of == "queries" for stream in self.streams)
+        """True where the layer projects the tokens of the queries, to the query, to a stream of the queries or to the gate."""
+        return "query" in self.reads or self.gate is not None or any(stream.of == "queries" for stream in self.streams)
 
     def check_remembers(self) -> None:
         """Refuse a layer whose keys cannot be reused for other queries.
@@ -247,7 +253,7 @@ class MultiHeadAttention(Projections):
         query, key, value = self._project_all(tokens, tokens)
         streams = {**self._project_streams("queries", tokens, start), **self._project_streams("keys", tokens, start)}
         mixed, carried = self.mechanism.step(query, key, value, state.mechanism, **streams)
-        return self._finish(mixed), LayerState(carried, tail)
+        return self._finish(mixed, tokens), LayerState(carried, tail)
 
     def resize_length(self, length: int) -> None:
         """Change the number of keys in place, and in self-attention also that of queries; see ``Attention.resize_length``.
@@ -281,7 +287,8 @@ class MultiHeadAttention(Projections):
             return self._attend_compressed(tokens, remembered.key, remembered.value, valid)
         query = self._project("query", tokens) if "query" in self.reads else None
         streams = {**self._project_streams("queries", tokens), **remembered.streams}
-        return self._finish(self.mechanism(query, remembered.key, remembered.value, key_valid=valid, streams=streams))
+        mixed = self.mechanism(query, remembered.key, remembered.value, key_valid=valid, streams=streams)
+        return self._finish(mixed, tokens)
 
     def _check_tokens(self, tokens: Tensor) -> None:
         check_floating(self.mechanism.card.name, "tokens", tokens)
@@ -329,8 +336,10 @@ class MultiHeadAttention(Projections):
         # Zeros, not just a mask: a NaN in padding would reach the weights' gradients as 0 · NaN.
         return source if valid is None else source.masked_fill(~valid[..., None], 0)
 
-    def _finish(self, mixed: Float[Tensor, "batch heads queries head_dim"]) -> Float[Tensor, "batch queries dim"]:
-        return self.output_dropout(self.out(mixed.transpose(1, 2).flatten(2)))
+    def _finish(
+        self, mixed: Float[Tensor, "batch heads queries head_dim"], tokens: Float[Tensor, "batch queries dim"]
+    ) -> Float[Tensor, "batch queries dim"]:
+        return self.output_dropout(self.out(self._gated(self._merge(mixed), tokens)))
 
     def _attend_compressed(self, tokens: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         mechanism = self.mechanism
@@ -339,7 +348,7 @@ class MultiHeadAttention(Projections):
 
         def attend(rows: Tensor) -> Tensor:
             mixed = mechanism.attend_compressed(self._project("query", rows), key, value, valid)
-            return self._finish(hide_rows_without_keys(mixed, key_valid))
+            return self._finish(hide_rows_without_keys(mixed, key_valid), rows)
 
         if torch.is_grad_enabled() or tokens.device.type != "cpu":
             return attend(tokens)

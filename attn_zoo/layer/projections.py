@@ -1,4 +1,4 @@
-"""Projections of tokens to the inputs of a mechanism, and of its output back to tokens."""
+"""Projections of tokens to the inputs of a mechanism, and of its output, with or without a gate, back to tokens."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from attn_zoo.contract import Attention, Stream
 
 _INPUTS = ("query", "key", "value")
 
+OUTPUT_GATES = ("none", "elementwise", "headwise")
+"""Forms of the output gate: none, one gate for each channel, one for each head."""
+
 
 class Projections(nn.Module):
     """A mechanism with its projections: of the inputs and streams that it reads, and of its output.
@@ -23,9 +26,12 @@ class Projections(nn.Module):
         context_dim: width of the tokens of the keys and values.
         fused: one weight for q, k and v; needs equal widths.
         bias: whether projections have a bias.
+        output_gate: one of ``OUTPUT_GATES``.
     """
 
-    def __init__(self, mechanism: Attention, dim: int, context_dim: int, *, fused: bool, bias: bool) -> None:
+    def __init__(
+        self, mechanism: Attention, dim: int, context_dim: int, *, fused: bool, bias: bool, output_gate: str = "none"
+    ) -> None:
         super().__init__()
         self.dim, self.context_dim, self.fused = dim, context_dim, fused
         self.mechanism = mechanism
@@ -43,6 +49,8 @@ class Projections(nn.Module):
         else:
             self.projections = nn.ModuleDict(kept)
         self.out = _xavier_linear(dim, dim, bias)
+        gates = {"none": 0, "elementwise": dim, "headwise": mechanism.geometry.heads}[output_gate]
+        self.gate = _xavier_linear(dim, gates, bias) if gates else None
         self.streams: tuple[Stream, ...] = mechanism.card.streams(mechanism.geometry, mechanism.options)
         self.stream_projections = nn.ModuleDict(
             {stream.name: nn.Linear(dim if stream.of == "queries" else context_dim, dim, bias) for stream in self.streams}
@@ -77,6 +85,19 @@ class Projections(nn.Module):
         """Project tokens to the streams of queries or keys; ``start`` tokens were read in earlier steps."""
         firsts = {s.name: s.first if s.first is None else max(0, s.first - start) for s in self.streams if s.of == of}
         return {name: self._split(self.stream_projections[name](tokens[:, :first])) for name, first in firsts.items()}
+
+    def _merge(self, mixed: Float[Tensor, "batch heads queries head_dim"]) -> Float[Tensor, "batch queries dim"]:
+        """Put the outputs of the heads side by side."""
+        return mixed.transpose(1, 2).flatten(2)
+
+    def _gated(
+        self, merged: Float[Tensor, "batch queries dim"], tokens: Float[Tensor, "batch queries dim"]
+    ) -> Float[Tensor, "batch queries dim"]:
+        """Multiply the outputs of the mechanism by σ(x W_g + b), where x are the tokens of the queries."""
+        if self.gate is None:
+            return merged
+        heads, gates = self.mechanism.geometry.heads, self.gate(tokens).sigmoid()
+        return (merged.unflatten(-1, (heads, -1)) * gates.unflatten(-1, (heads, -1))).flatten(2)
 
 
 def _xavier_linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:

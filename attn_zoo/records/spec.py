@@ -74,6 +74,8 @@ class ModelSpec(_Part):
     """True to compute keys and values once, in the block's first application; needs ``shared_weights`` and a task on tokens."""
     short_convolution: int = _added_later(0)
     """Kernel size in tokens of a depthwise convolution before every attention; 0 for none, 4 is usual."""
+    output_gate: str = _added_later("none")
+    """Gate over the output of every attention, before its out projection: ``none``, ``elementwise`` or ``headwise``."""
     positions: str = _added_later("learned")
     """Position embedding for tasks on tokens: ``learned``, one vector for each absolute position, or ``none`` (NoPE). A causal
     network can infer the order without it, and on test sequences longer than those of training has no untrained vectors."""
@@ -93,6 +95,8 @@ class ModelSpec(_Part):
                 "model.short_convolution counts tokens taken together, and 0 is none, so it cannot be negative; "
                 f"got {self.short_convolution}"
             )
+        if self.output_gate not in ("none", "elementwise", "headwise"):
+            raise ValueError(f"model.output_gate must be none, elementwise or headwise; got {self.output_gate!r}")
         if self.positions not in ("learned", "none"):
             raise ValueError(f"model.positions is learned or none; got {self.positions!r}")
         if self.reuse_keys and not self.shared_weights:

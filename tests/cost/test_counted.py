@@ -94,6 +94,8 @@ def test_what_a_layer_saves_that_compresses_first():
         {"fused": True, "bias": False},
         {"short_convolution": 4},
         {"short_convolution": 4, "fused": True},
+        {"output_gate": "elementwise"},
+        {"output_gate": "headwise", "bias": False},
     ],
 )
 @pytest.mark.parametrize(

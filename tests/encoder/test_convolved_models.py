@@ -73,6 +73,17 @@ def test_padding_does_not_reach_the_class_through_the_convolution(attention):
     torch.testing.assert_close(built(ids(), valid), built(other, valid), rtol=0, atol=1e-6)
 
 
+def test_rows_of_a_table_start_from_the_same_gates():
+    built = [
+        build_paired_model(WORDS, seed=3, attention=name, options={}, output_gate="elementwise", **SIZES).state_dict()
+        for name in ("softmax", "linformer", "performer", "uniform")
+    ]
+    gates = [key for key in built[0] if "gate" in key]
+    assert len(gates) == 6
+    for weights in built:
+        assert all(torch.equal(weights[key], built[0][key]) for key in gates)
+
+
 def test_rows_of_a_table_start_from_the_same_taps():
     built = [
         build_paired_model(WORDS, seed=3, attention=name, options={}, short_convolution=4, **SIZES).state_dict()

@@ -263,9 +263,11 @@ def test_an_earlier_version_of_an_attention_has_a_table_of_its_own():
 
 def test_convolved_networks_stand_in_a_table_of_their_own_that_says_so():
     models = [ModelSpec(), ModelSpec(short_convolution=4), ModelSpec(shared_weights=True, reuse_keys=True, short_convolution=3)]
+    models += [ModelSpec(output_gate="headwise")]
     made = tables([make_record(seed=seed, spec_model=model) for model in models for seed in (1, 2)])
     said = [line for line in render(made, "github").splitlines() if "; network dim=" in line]
-    assert len(made) == len(said) == 3
+    assert len(made) == len(said) == 4
+    assert sum("heads=4, an output gate (headwise) after every attention; " in line for line in said) == 1
     assert sum("heads=4; " in line for line in said) == 1
     assert sum("heads=4, a short convolution (4) before every attention; " in line for line in said) == 1
     shared = "one block for all layers, with keys and values computed once, a short convolution (3)"

@@ -97,6 +97,17 @@ def test_a_short_convolution_is_run_counted_and_told_apart():
         ModelSpec(short_convolution=-1)
 
 
+def test_an_output_gate_is_run_counted_and_told_apart():
+    plain, *gated = (spec(output_gate=gate) for gate in ("none", "elementwise", "headwise"))
+    assert len({each.run_id("1") for each in (plain, *gated)}) == 3 and "output_gate" not in plain.to_dict()["model"]
+    before, counted = run(plain, Quiet()).counted, [run(each, Quiet()).counted for each in gated]
+    for found, gates in zip(counted, (16, plain.model.heads), strict=True):
+        assert found["parameters"] - before["parameters"] == 3 * (16 + 1) * gates
+        assert found["flops_per_example"] - before["flops_per_example"] == 3 * 2 * 25 * 16 * gates
+    with pytest.raises(ValueError, match=r"model.output_gate must be none, elementwise or headwise; got 'both'"):
+        ModelSpec(output_gate="both")
+
+
 @pytest.mark.process
 def test_committed_records_keep_their_ids_and_one_of_each_hybrid_is_composed_again():
     records, _ = Store(RESULTS).load()

@@ -47,7 +47,7 @@ def source_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def answer_cost(layer: MultiHeadAttention) -> Cost:
-    """Cost of queries, extra projections, mechanism and output projection, without the compression that ``source_cost`` counts."""
+    """Cost of queries, extra projections, mechanism, gate and output projection, without the compression of ``source_cost``."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
     stated = mechanism.card.cost(g, mechanism.options)
     maps = [(g.queries, layer.dim)] * (("query" in layer.reads) + 1)
@@ -56,7 +56,7 @@ def answer_cost(layer: MultiHeadAttention) -> Cost:
     if layer.order is Order.compress_first:
         assert isinstance(mechanism, CompressingAttention)
         compress = mechanism.compression_flops(g.keys, g.inner_dim, inputs=2)
-    made, attend_backward = _projections(layer, maps), stated.backward_flops
+    made, attend_backward = total_cost(_projections(layer, maps), _gate(layer)), stated.backward_flops
     backward = None if attend_backward is None else attend_backward - _gradients(layer) * compress + 2 * made.flops
     return Cost(
         flops=stated.flops - compress + made.flops,
@@ -100,6 +100,14 @@ def _projections(layer: MultiHeadAttention, maps: list[tuple[int, int]]) -> Cost
         flops=sum(2 * rows * width * layer.dim for rows, width in maps),
         parameters=sum(width * layer.dim + biased for _, width in maps),
     )
+
+
+def _gate(layer: MultiHeadAttention) -> Cost:
+    """Cost of the linear map to the output gate; 0 where there is none."""
+    if layer.gate is None:
+        return Cost(flops=0, parameters=0)
+    flops = 2 * layer.mechanism.geometry.queries * layer.dim * layer.gate.out_features
+    return Cost(flops, sum(p.numel() for p in layer.gate.parameters()))
 
 
 def _rows(stream: Stream, tokens: int) -> int:

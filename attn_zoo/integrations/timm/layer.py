@@ -29,6 +29,7 @@ class Settings:
     fused: bool
     order: str
     short_convolution: int
+    output_gate: str
     options: Mapping[str, Any]
 
 
@@ -98,6 +99,7 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
                 output_dropout=proj_drop,
                 order=self._order(qk_norm),
                 short_convolution=bound.short_convolution,
+                output_gate=bound.output_gate,
                 **self._options(attn_drop),
             )
             self._set_output_bias(proj_bias)
@@ -213,10 +215,9 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         projected, starts = super()._project_streams(of, tokens, start), {stream.name: stream.starts_as for stream in self.streams}
         return {name: self._normed(starts[name], split) for name, split in projected.items()}
 
-    def _finish(self, mixed: Float[Tensor, "batch heads queries head_dim"]) -> Float[Tensor, "batch queries dim"]:
-        if self.norm is None:
-            return super()._finish(mixed)
-        return self.output_dropout(self.out(self.norm(mixed.transpose(1, 2).flatten(2))))
+    def _merge(self, mixed: Float[Tensor, "batch heads queries head_dim"]) -> Float[Tensor, "batch queries dim"]:
+        merged = super()._merge(mixed)
+        return merged if self.norm is None else self.norm(merged)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         if f"{prefix}qkv.weight" in state_dict:
@@ -242,7 +243,7 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
             unread = tuple(f"{prefix}{name}_norm." for name, of in (("q", "query"), ("k", "key")) if of not in self.reads)
             for key in [key for key in state_dict if key.startswith(unread)]:
                 del state_dict[key]
-        for name in ("mechanism", "short_convolution"):
+        for name in ("mechanism", "short_convolution", "gate"):
             part = getattr(self, name)
             for key, own in {} if part is None else part.state_dict(prefix=f"{prefix}{name}.").items():
                 state_dict.setdefault(key, own)
@@ -257,6 +258,7 @@ def attention_layer(
     fused: bool = False,
     order: str = "auto",
     short_convolution: int = 0,
+    output_gate: str = "none",
     **options: Any,
 ) -> type[TimmAttention]:
     """Return a class for ``attn_layer=``, with the mechanism, its options and the length bound to it.
@@ -272,6 +274,7 @@ def attention_layer(
         fused: True for one weight for the query, key and value projections.
         order: see ``attn_zoo.layer.Order``.
         short_convolution: width of the convolution of ``MultiHeadAttention``, over the prefix tokens and then the patches in order.
+        output_gate: gate of ``MultiHeadAttention``; with ``scale_norm`` the norm comes first.
         **options: options of the mechanism.
 
     Raises:
@@ -288,7 +291,7 @@ def attention_layer(
     stated_options(entry, options)
     if causal and not entry.can.causal:
         raise UnsupportedError(_other_causality(name, can=False, is_causal=True))
-    return _bind(Settings(name, length, implementation, causal, fused, order, short_convolution, options))
+    return _bind(Settings(name, length, implementation, causal, fused, order, short_convolution, output_gate, options))
 
 
 def _bind(settings: Settings) -> type[TimmAttention]:

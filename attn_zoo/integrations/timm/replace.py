@@ -16,7 +16,7 @@ from attn_zoo.rows import row_of_arguments
 
 M = TypeVar("M", bound=nn.Module)
 
-OWN = ("mechanism.", "stream_projections.", "short_convolution.")
+OWN = ("mechanism.", "stream_projections.", "short_convolution.", "gate.")
 """Prefixes of parameters that timm's attention lacks."""
 
 OF_ANOTHER_KIND = {
@@ -86,6 +86,7 @@ def replace_attention(
     fused: bool = False,
     order: str = "auto",
     short_convolution: int = 0,
+    output_gate: str = "none",
     **options: Any,
 ) -> M:
     """Replace every ``timm.layers.Attention`` of a model by a mechanism, in place, with its weights preserved.
@@ -93,9 +94,9 @@ def replace_attention(
     The query, key, value and output projections keep their weights, biases and ``requires_grad``; norms (``qk_norm``,
     ``scale_norm``) and dropout rates are kept. A mechanism with one tensor for queries and keys gets the query projection.
     Projections that a mechanism does not read are dropped. The mechanism's own parameters, such as Linformer's E and F, and those
-    of a short convolution are new: create the optimiser afterwards, and train them. If the mechanism with its options equals
-    softmax attention, the outputs of the model do not change. Layers are joined (``join_layers``). All layers are built before
-    the first is replaced, so that an error leaves the model unchanged.
+    of a short convolution and of a gate are new: create the optimiser afterwards, and train them. If the mechanism with its options
+    equals softmax attention and there is no gate, the outputs of the model do not change. Layers are joined (``join_layers``). All
+    layers are built before the first is replaced, so that an error leaves the model unchanged.
 
     Args:
         model: a model of timm, trained or not.
@@ -105,7 +106,7 @@ def replace_attention(
             a VisionTransformer, or counts it with ``example``.
         example: an input of the model, run once without gradients to count the tokens of every layer; for models whose stages
             have different numbers of tokens.
-        implementation, causal, fused, order, short_convolution, **options: see ``attention_layer``.
+        implementation, causal, fused, order, short_convolution, output_gate, **options: see ``attention_layer``.
 
     Returns:
         The model. Its attribute ``attention_replacement`` is a ``Replacement``, which lists kept, dropped and added parameters.
@@ -128,6 +129,7 @@ def replace_attention(
     else:
         lengths = dict.fromkeys(places, tokens_of(model) if length is None else length)
     bound: dict[str, Any] = {"causal": causal, "fused": fused, "order": order, "short_convolution": short_convolution}
+    bound["output_gate"] = output_gate
     row = row_of_arguments(attention, implementation, options)
     first_paths = {old: path for path, old in reversed(places.items())}
     layers = list(dict.fromkeys(places.values()))

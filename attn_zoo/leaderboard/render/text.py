@@ -143,8 +143,10 @@ def training_length(budget: Mapping[str, Any]) -> str:
 
 
 def beyond_sizes(model: Mapping[str, Any]) -> str:
-    """A network's weight sharing and short convolution, each after a comma; older records do not state them."""
+    """A network's weight sharing, short convolution and gate, each after a comma; older records do not state them."""
     shared = ", one block for all layers" if model.get("shared_weights") else ""
     shared += ", with keys and values computed once" if model.get("reuse_keys") else ""
     width = model.get("short_convolution")
-    return shared + (f", a short convolution ({width}) before every attention" if width else "")
+    shared += f", a short convolution ({width}) before every attention" if width else ""
+    gate = model.get("output_gate", "none")
+    return shared + (f", an output gate ({gate}) after every attention" if gate != "none" else "")
