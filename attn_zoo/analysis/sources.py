@@ -101,8 +101,8 @@ def _transformers_subject(request: Request) -> Subject:
     logging.disable_progress_bar()
     text, where = default_text() if request.text is None else (read_text(request.text), _short(request.text))
     local = Path(place).is_dir()
-    config = AutoConfig.from_pretrained(place, local_files_only=local)
-    tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=local)
+    config = AutoConfig.from_pretrained(place, local_files_only=local, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=local, trust_remote_code=False)
     longest = min(getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length, tokenizer.model_max_length)
     length = min(PAPER_LENGTH, longest) if request.length is None else request.length
     if length > longest:
@@ -110,9 +110,11 @@ def _transformers_subject(request: Request) -> Subject:
     ids = list(_cut(text, tokenizer, length, request.sequences))
     if request.weights == "random":
         torch.manual_seed(request.seed)
-        model = AutoModel.from_config(config, attn_implementation="eager")
+        model = AutoModel.from_config(config, attn_implementation="eager", trust_remote_code=False)
     else:
-        model = AutoModel.from_pretrained(place, local_files_only=local, attn_implementation="eager")
+        model = AutoModel.from_pretrained(
+            place, local_files_only=local, attn_implementation="eager", use_safetensors=True, trust_remote_code=False
+        )
     model = model.get_encoder() if config.is_encoder_decoder else model
     batches = [{"input_ids": row[None], "attention_mask": torch.ones_like(row[None])} for row in ids]
     data = f"{where}, {length} tokens without padding"

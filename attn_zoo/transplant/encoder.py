@@ -64,7 +64,9 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
             f"{subject.name} uses one attention module for several layers, and each layer is distilled by itself here; give minilm "
             "or a BERT"
         )
-    tokenizer = AutoTokenizer.from_pretrained(loaded.name_or_path, local_files_only=weights != "pretrained")
+    tokenizer = AutoTokenizer.from_pretrained(
+        loaded.name_or_path, local_files_only=weights != "pretrained", trust_remote_code=False
+    )
     if not tokenizer.is_fast:
         raise UnsupportedError(f"the tokenizer of {subject.name} cannot cut text into passages; give a model with a tokenizer.json")
     loaded.set_attn_implementation("sdpa")

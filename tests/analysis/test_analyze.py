@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,13 @@ def text(tmp_path) -> Path:
     generator = torch.Generator().manual_seed(0)
     path.write_text(" ".join(WORDS[at] for at in torch.randint(len(WORDS), (150,), generator=generator)), encoding="utf-8")
     return path
+
+
+def test_weights_of_transformers_are_read_from_safetensors_alone(folder, text, tmp_path, capsys):
+    other = shutil.copytree(folder, tmp_path / "other")
+    (other / "model.safetensors").rename(other / "pytorch_model.bin")
+    assert analyze("--model", other, "--text", text, "--length", 16, "--sentences", 3) == 2
+    assert "safetensors" in capsys.readouterr().err
 
 
 def test_a_folder_of_transformers_from_text_to_figure(folder, text, tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from attn_zoo import UnsupportedError
+from attn_zoo.analysis.sources import Request, load_subject
 from attn_zoo.integrations.transformers import from_pretrained, replace_attention, zoo_layers
+from attn_zoo.transplant.encoder import load_teacher
 
 
 def classifier(**options: Any) -> Any:
@@ -112,8 +115,6 @@ def test_what_does_not_fit_is_refused(tmp_path):
     rewrite(odd, colour="red")
     with pytest.raises(UnsupportedError, match=r"cannot be read: .*colour"):
         from_pretrained(transformers.AutoModel, odd)
-    with pytest.raises(UnsupportedError, match="safetensors only"):
-        from_pretrained(transformers.AutoModel, odd, use_safetensors=False)
     config = saved(replace_attention(classifier(), "luna"), other)
     (other / "config.json").write_text(json.dumps({**config, "attn_zoo": {**config["attn_zoo"], "version": 7}}), encoding="utf-8")
     with pytest.raises(UnsupportedError, match="version 7"):
@@ -124,6 +125,68 @@ def test_what_does_not_fit_is_refused(tmp_path):
     save_file(weights, cut / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UnsupportedError, match=r"missing .*1.attention.self.zoo.mechanism.packed_query"):
         from_pretrained(transformers.AutoModel, cut)
+
+
+def with_code(folder: Path) -> Path:
+    """Add code to a folder of a model, which writes a file where it runs, and name it in every configuration."""
+    (folder / "evil.py").write_text(f"from pathlib import Path\nPath({str(folder / 'ran')!r}).touch()\nraise SystemExit\n")
+    for name in ("config.json", "tokenizer_config.json"):
+        file = folder / name
+        config = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        kinds = ("AutoConfig", "AutoModel", "AutoTokenizer", "AutoModelForSequenceClassification")
+        config |= {
+            "model_type": "evil",
+            "auto_map": {kind: ["evil.Evil", None] if "Token" in kind else "evil.Evil" for kind in kinds},
+        }
+        file.write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "from_pretrained": lambda folder: from_pretrained(transformers.AutoModel, folder),
+    "from_pretrained with None": lambda folder: from_pretrained(transformers.AutoModel, folder, trust_remote_code=None),
+    "analyze": lambda folder: load_subject(Request(str(folder), 1, 8)),
+    "transplant": lambda folder: load_teacher(str(folder), 8),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_code_in_a_folder_never_runs_and_nobody_is_asked(tmp_path, monkeypatch, read):
+    def ask(*_: object) -> str:
+        raise AssertionError("a question was asked")
+
+    monkeypatch.setattr("builtins.input", ask)
+    saved(replace_attention(classifier(), "luna"), tmp_path)
+    with pytest.raises(ValueError, match="custom code"):
+        read(with_code(tmp_path))
+    assert not (tmp_path / "ran").exists()
+
+
+OPTIONS = {
+    "code": ({"trust_remote_code": True}, "is never run; leave trust_remote_code out"),
+    "no safetensors": ({"use_safetensors": False}, "safetensors only, .* leave use_safetensors out"),
+    "0 for safetensors": ({"use_safetensors": 0}, "safetensors only"),
+    "another format": ({"gguf_file": "x.gguf"}, "safetensors only, .* leave gguf_file out"),
+}
+
+
+@pytest.mark.parametrize(("options", "words"), OPTIONS.values(), ids=OPTIONS)
+def test_options_that_ask_for_code_are_refused(tmp_path, options, words):
+    saved(replace_attention(classifier(), "luna"), tmp_path)
+    with pytest.raises(UnsupportedError, match=words):
+        from_pretrained(transformers.AutoModel, tmp_path, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"use_safetensors": None}, {"use_safetensors": True}], ids=str)
+def test_weights_are_read_from_safetensors_alone(tmp_path, monkeypatch, options):
+    model = replace_attention(classifier(), "luna")
+    saved(model, tmp_path)
+    assert from_pretrained(type(model), tmp_path, **options) is not None
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was read"))
+    with pytest.raises(OSError, match="safetensors"):
+        from_pretrained(type(model), tmp_path, **options)
 
 
 def test_transformers_alone_never_runs_softmax_in_its_place(tmp_path, monkeypatch):

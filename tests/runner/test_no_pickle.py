@@ -95,6 +95,18 @@ def test_every_way_to_load_one_is_seen(source):
     assert list(unpickling(source))
 
 
+def test_no_code_of_a_folder_of_transformers_is_run():
+    """Every call that reads such a folder says ``trust_remote_code=False``; without it transformers asks on standard input."""
+    calls = [
+        ast.unparse(node)
+        for path in (ROOT / "attn_zoo").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".from_pretrained", ".from_config"))
+    ]
+    assert len(calls) > 5
+    assert [call for call in calls if "trust_remote_code=False" not in call and "**{**options, **safe}" not in call] == []
+
+
 def test_what_loads_none_is_left_alone():
     source = (
         "import json, numpy as np\nnp.load('x')\njson.load(file)\nstore.load()\nnp.load('x', allow_pickle=False)\nsafe_load('x')"

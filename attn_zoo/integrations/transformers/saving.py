@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,14 @@ def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
 
     Raises:
         UnsupportedError: the configuration names no replaced attention, the mechanism is not installed or has another version, its
-            state was not saved completely, or the package transformers is missing.
+            state was not saved completely, an option asks for code or for weights in another format, or the package transformers is
+            missing.
         OSError: transformers finds no such model.
     """
     library = require_transformers()
-    if options.get("use_safetensors") is False:
-        raise UnsupportedError("weights are loaded from safetensors only, as other formats can run code; leave use_safetensors out")
+    _refuse_code(options)
     own = {name: options[name] for name in ("cache_dir", "revision", "token", "local_files_only", "subfolder") if name in options}
-    config = options.pop("config", None) or library.AutoConfig.from_pretrained(folder, **own)
+    config = options.pop("config", None) or library.AutoConfig.from_pretrained(folder, trust_remote_code=False, **own)
     replacements = replacements_of(config)
     if not replacements:
         raise UnsupportedError(
@@ -45,10 +46,21 @@ def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
     model_class = _class_for(kind, config, library)
     loader = _with_mechanisms(model_class, replacements)
     wants_info = options.pop("output_loading_info", False)
-    model, info = loader.from_pretrained(folder, config=config, **{"use_safetensors": True, **options}, output_loading_info=True)
+    safe = {"use_safetensors": True, "trust_remote_code": False}
+    model, info = loader.from_pretrained(folder, config=config, **{**options, **safe}, output_loading_info=True)
     model.__class__ = model_class
     _check_whole(model, info, folder, library.__version__)
     return (model, info) if wants_info else model
+
+
+def _refuse_code(options: Mapping[str, Any]) -> None:
+    """Refuse options that ask for code from the folder, or for weights in a format that can hold code."""
+    if options.get("trust_remote_code"):
+        raise UnsupportedError("code in a folder of a model is never run; leave trust_remote_code out")
+    formats = [name for name in ("gguf_file", "from_tf", "from_flax") if options.get(name)]
+    if formats or options.get("use_safetensors") not in (None, True):
+        name = formats[0] if formats else "use_safetensors"
+        raise UnsupportedError(f"weights are loaded from safetensors only, as other formats can run code; leave {name} out")
 
 
 def _require(replacement: Replacement, folder: str | Path) -> None:
@@ -71,7 +83,7 @@ def _class_for(kind: Any, config: Any, library: Any) -> Any:
     if issubclass(kind, library.PreTrainedModel):
         return kind
     with torch.device("meta"):
-        return type(kind.from_config(config))
+        return type(kind.from_config(config, trust_remote_code=False))
 
 
 def _with_mechanisms(model_class: Any, replacements: list[Replacement]) -> Any:
