@@ -105,6 +105,11 @@ class FlipFlop(SyntheticTask):
         o = self.options
         return TaskSpec(Tokens(FIRST_SYMBOL + o.symbols), o.length, o.symbols, labels="position", causal=True)
 
+    @property
+    def criterion(self) -> str:
+        """Validation, which is drawn like training."""
+        return f"validation, {PARTS[0]}"
+
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
         """Masks of the parts of the test: the share of ignore instructions is that of training, larger, or smaller."""
         part = torch.from_numpy(self.drawn(split)[2])

@@ -183,6 +183,11 @@ class ListOps(Task):
         return _generate(o.length, o.shortest, o.max_depth, o.max_arguments, sizes, o.data_seed)[at]
 
     @property
+    def generated(self) -> bool:
+        """True unless the files of Long Range Arena are read."""
+        return self.options.files is not Files.lra
+
+    @property
     def data_title(self) -> str:
         """Title of the expressions, generated or of Long Range Arena."""
         return LISTOPS.title if self.options.files is Files.lra else "generated"

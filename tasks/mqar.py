@@ -163,6 +163,12 @@ class Mqar(SyntheticTask):
         longest = max(o.length, 4 * max(self._ladder(), default=0))
         return TaskSpec(Tokens(1 + o.fillers + o.vocabulary), longest, o.vocabulary // 2, labels="position", causal=o.causal)
 
+    @property
+    def criterion(self) -> str:
+        """Validation, which has the numbers of pairs of training; the test may have more."""
+        o = self.options
+        return f"validation, with {o.fewest_pairs} to {o.pairs} pairs" if self._ladder() else "validation"
+
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
         """Masks of the examples with each number of pairs, if the test has several numbers."""
         counts = (self.examples(split).labels() != UNASKED).sum(dim=1)

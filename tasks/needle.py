@@ -125,6 +125,11 @@ class Needle(SyntheticTask):
             Tokens(1 + o.hay + o.vocabulary), o.longer * o.length, o.vocabulary // 2, labels="position", causal=o.causal
         )
 
+    @property
+    def criterion(self) -> str:
+        """Validation, whose sequences have the length of training."""
+        return f"validation, with {self.options.length} tokens"
+
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
         """Masks of the examples with each kind of hay at each length."""
         part = torch.from_numpy(self.drawn(split)[2])

@@ -182,6 +182,11 @@ class Pathfinder(Task):
         return found[SPLITS.index(split)]
 
     @property
+    def generated(self) -> bool:
+        """True unless the files of Long Range Arena are read."""
+        return self.options.files is not Files.lra
+
+    @property
     def data_title(self) -> str:
         """Title of the images, generated or of a level of Long Range Arena."""
         o = self.options

@@ -120,6 +120,11 @@ class StateWords(SyntheticTask):
         elements = len(table_of(o.group))
         return TaskSpec(Tokens(1 + elements), o.test_length, elements, labels="position", causal=True)
 
+    @property
+    def criterion(self) -> str:
+        """Validation, whose words have the length of training."""
+        return f"validation, with words of {self.options.length} elements"
+
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
         """Masks of test positions up to ``length``, from there up to twice that, and so on."""
         o = self.options

@@ -15,9 +15,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attn_zoo import registry
-from attn_zoo.contract import UnknownNameError
+from attn_zoo.contract import Level, UnknownNameError
 from attn_zoo.escapes import terminal
+from attn_zoo.leaderboard.metrics import SHARES
 from attn_zoo.records import Budget, ModelSpec, RunSpec
+from attn_zoo.records.criterion import criterion_budget
 from attn_zoo.rows import RowName, convert_options, typed_options
 from attn_zoo.runner import resolve_spec
 
@@ -81,10 +83,13 @@ class TuningConfig:
     """Default rows of ``attn-zoo tune``."""
     task: List[str] = field(default_factory=list)  # noqa: UP006
     """Default tasks of ``attn-zoo tune``."""
+    main: List[str] = field(default_factory=list)  # noqa: UP006
+    """Mechanisms that have five seeds from the start in ``attn-zoo tune``, as controls have (``attn_zoo.cli.seeds``)."""
     sampler: str = "grid"
-    """Sampler of trials: ``grid``, which takes every combination, or ``tpe``, Optuna's."""
+    """Sampler of trials: ``grid``, which takes every combination, ``tpe``, Optuna's, or ``bracket``, which seeks the best learning
+    rate of runs until a criterion (``attn_zoo.cli.bracket``)."""
     trials: int = 0
-    """Number of trials; 0 is the whole grid."""
+    """Number of trials; 0 is the whole grid, or as many as a bracketed search needs."""
     at_once: int = 4
     """Number of trials that ``tpe`` draws at once; independent of the launcher, so that a study is the same with any launcher."""
     startup: int = 5
@@ -228,12 +233,21 @@ def spec_from(config: DictConfig) -> RunSpec:
         task_options=typed_options(f"task {entry.name}", entry.options, {**level.options, **task}),
         implementation=config.implementation,
         model=ModelSpec(**typed_options("model", ModelSpec, {**level.model, **_given(config.model)})),
-        budget=Budget(**typed_options("budget", Budget, {**level.budget, **_given(config.budget)})),
+        budget=_budget_from(level, entry.metric, _given(config.budget)),
         seed=config.seed,
         device=config.device,
         precision=config.precision,
     )
     return resolve_spec(spec, locations_from(config))
+
+
+def _budget_from(level: Level, metric: str, given: Mapping[str, Any]) -> Budget:
+    """Budget of a level with the given fields; until a criterion, the cap and the intervals follow from the level's steps."""
+    fields = {**level.budget, **given}
+    if given.get("until") == "criterion":
+        fixed = {"steps": Budget().steps, **level.budget}
+        fields = criterion_budget(fixed, given, level.ceiling if metric in SHARES else 0.0)
+    return Budget(**typed_options("budget", Budget, fields))
 
 
 def _row_from(config: DictConfig) -> RowName:

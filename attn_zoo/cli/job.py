@@ -39,6 +39,8 @@ class Job:
     """Task options that give the location of data."""
     tuning: Tuning | None = None
     """Role of the run in a study."""
+    longer: str | None = None
+    """Id of a longer trial that goes on from the last step of this one, if it is done; see ``Checkpoint.longer``."""
 
     @property
     def run_id(self) -> str:
@@ -149,6 +151,7 @@ def _do(order: Order, job: Job) -> RunRecord:
     checkpoint = None
     if keep.every or keep.minutes:
         checkpoint = Checkpoint(settings.records, run_id, keep.every, keep.minutes)
+        checkpoint.longer = job.longer
         if words := checkpoint.open():
             _say(job, words)
     trackers: AbstractContextManager[Tracking | None] = nullcontext()

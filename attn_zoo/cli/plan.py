@@ -73,8 +73,9 @@ class Plan:
         if study := self.study:
             known = len(trials_of(Store(self.settings.records).load()[0], study.id))
             searched = ", ".join(f"{key}={text}" for key, text in study.space.items())
-            what = f"{study.trials} trial{'s' * (study.trials != 1)} of {study.base.attention} on {study.base.task} over {searched}"
-            return f"study {study.id}: {what}; {known} of them recorded already; {to}"
+            trials = f"{study.trials} trial{'s' * (study.trials != 1)}" if study.trials else "bracketed search"
+            what = f"{trials} of {study.base.attention} on {study.base.task} over {searched}"
+            return f"study {study.id}: {what}; {known} {'of them ' if study.trials else 'trials '}recorded already; {to}"
         total, left = len(self.jobs), len(self.left())
         return f"{total} run{'s' * (total != 1)}, {total - left} of them recorded already, {left} to do; {to}"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from attn_zoo.cli.records_of import FOLDER, add_records, name_left_out, records_of, records_root
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.reproduce import command, hydra_value
-from attn_zoo.records import PROTOCOL, RunRecord, Store
+from attn_zoo.records import PROTOCOLS, RunRecord, Store
 from attn_zoo.records.verify import Finding, verify
 from attn_zoo.terminal import wrap
 
@@ -100,12 +100,12 @@ def draw(records: Sequence[RunRecord], cells: int, seed: int) -> list[RunRecord]
     known = {
         record.run_id: record
         for record in records
-        if record.status == "done" and not record.is_trial and record.protocol == PROTOCOL
+        if record.status == "done" and not record.is_trial and record.protocol in PROTOCOLS
     }
     if not known:
         raise ValueError(
             f"no run can be repeated: none of {len(records)} record{'s' * (len(records) != 1)} has status done and protocol "
-            f"{PROTOCOL} and is not a trial"
+            f"{' or '.join(PROTOCOLS)} and is not a trial"
         )
     pool = [known[run_id] for run_id in sorted(known)]
     return random.Random(seed).sample(pool, min(cells, len(pool)))

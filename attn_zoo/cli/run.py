@@ -12,11 +12,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from attn_zoo.cli.ahead import PLAN, ahead
+from attn_zoo.cli.bracket import next_trials
 from attn_zoo.cli.config import Settings, in_words, store_groups
 from attn_zoo.cli.job import Job, Order
 from attn_zoo.cli.launch import in_short, is_death_of_a_worker, is_of_a_launcher, launch
 from attn_zoo.cli.plan import Plan, plan
-from attn_zoo.cli.search import Study, draws, objective
+from attn_zoo.cli.search import Study, bracket_rates, bracket_results, bracketed, draws, longer_id, objective, trial_of
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import leaderboard, tables
 from attn_zoo.leaderboard.heatmap.costs import recorded_columns
@@ -26,8 +28,10 @@ from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.plugin_files import handed_on
 from attn_zoo.records import RunRecord, Store, Tuning
+from attn_zoo.records.tuning import trials_of
 from attn_zoo.registry import attentions, task_names
 from attn_zoo.rows import FORM
+from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.denormals import flushed_denormals
 from attn_zoo.terminal import columns, show, wrap
 
@@ -54,7 +58,10 @@ def run_command(words: Sequence[str]) -> int:
             print(run_help([word for word in words if not word.startswith("-")]))
         return 0
     with in_words():
-        planned = plan(words)
+        planned = plan([word for word in words if word != PLAN])
+    if PLAN in words:
+        print(ahead([planned]))
+        return 0
     return carry_out(planned, ("attn-zoo", "run", *words, *plugin_words()))
 
 
@@ -115,11 +122,12 @@ def run_help(words: Sequence[str] = ()) -> str:
     }
     keys = "\n".join(_keys(title, pairs, "  ") for title, pairs in parts.items())
     return (
-        "usage: attn-zoo run [-m] [attention=ROW] [task=NAME] [experiment=NAME] [launch=NAME] [KEY=VALUE ...]\n\n"
+        "usage: attn-zoo run [-m] [attention=ROW] [task=NAME] [experiment=NAME] [launch=NAME] [KEY=VALUE ...] [--plan]\n\n"
         + wrap(
             f"One training run, or with -m a sweep over the lists in values (a,b). A row is {FORM}; attention=NAME "
             "attention.OPTION=VALUE means the same, and dials.NAME.OPTION=VALUE sets an option of NAME in a sweep. plugin=PATH "
-            "loads a file or folder that registers attentions or tasks, without installing a package. Exit status: 0; 1 if a run "
+            "loads a file or folder that registers attentions or tasks, without installing a package. --plan prints runs and core "
+            "hours by task and row, and starts nothing. Exit status: 0; 1 if a run "
             "failed, diverged, timed out or ran out of memory, or if the only run was refused; 2 for bad input."
         )
         + f"\n\ngroups:\n{groups}\n\nkeys with their defaults (with task=NAME --help, those of another task):"
@@ -180,6 +188,9 @@ def _until_done(planned: Plan, order: Order) -> Sequence[RunRecord | None] | Non
 
 def _search(study: Study, order: Order) -> None:
     """Execute the trials of a study, batch by batch; recorded trials are not repeated."""
+    if study.tuning.sampler == "bracket":
+        _bracket(study, order)
+        return
     drawing, number = draws(study), 0
     scores: Any = None
     with suppress(StopIteration):  # raised once all trials are drawn
@@ -188,6 +199,24 @@ def _search(study: Study, order: Order) -> None:
             jobs = [Job(study.spec(values), study.locations, Tuning(study.id, study.space, trial=at)) for at, values in trials]
             scores = [objective(record) for record in launch(order, jobs)]
             number += len(jobs)
+
+
+def _bracket(study: Study, order: Order) -> None:
+    """Execute the trials of a bracketed search, each set of them decided by the results so far."""
+    store, cap = Store(order.settings.records), study.base.budget.steps
+    known = trials_of(store.load()[0], study.id)
+    while trials := next_trials(bracket_results(study, known), cap, bracket_rates(study)):
+        jobs = [
+            Job(bracketed(study, trial), study.locations, Tuning(study.id, study.space, trial=at), longer_id(study, trial))
+            for at, trial in enumerate(trials, len(known))
+        ]
+        records = launch(order, jobs)
+        for record in records:
+            objective(record)  # refuses trials that another process is executing
+        known += [record for record in records if record is not None]
+    for record in known:  # states that no longer trial went on from
+        if (unused := longer_id(study, trial_of(study, record))) is not None:
+            Checkpoint(store.root, unused).remove()
 
 
 def _report(settings: Settings) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice, product
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
 from attn_zoo.checks import check_text, check_whole
+from attn_zoo.cli.bracket import Result, Trial, ranking, rungs
 from attn_zoo.cli.config import TuningConfig
 from attn_zoo.cli.overrides import parse
 from attn_zoo.contract import Geometry, UnsupportedError
@@ -22,6 +23,9 @@ from attn_zoo.rows import RowName, convert_options, typed_options
 from attn_zoo.runner import resolve_spec
 from attn_zoo.runner.count import geometry_of, row_of
 from attn_zoo.runner.metrics import measure_named
+
+SECOND_SEED = 1000
+"""Number to add to the seed of the trials for the second seed of the two best rates; it is too large for a seed that is tested."""
 
 
 class RefusedSearchError(ValueError):
@@ -42,7 +46,7 @@ class Study:
     """Keys of the space in the order in which a sampler draws them."""
     tuning: TuningConfig
     trials: int
-    """Number of trials."""
+    """Number of trials; 0 if it depends on the results."""
 
     def spec(self, values: Mapping[str, Any]) -> RunSpec:
         """Resolved spec with values for the keys of the space.
@@ -72,11 +76,13 @@ def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, 
         ValueError: something else than settings of one mechanism on one task is swept, or a number breaks its rule.
         RefusedSearchError: an end of a range is refused.
     """
-    check_text("tuning.sampler", tuning.sampler, ("grid", "tpe"))
-    check_whole("tuning.trials", tuning.trials, 0 if tuning.sampler == "grid" else 1)
+    check_text("tuning.sampler", tuning.sampler, ("grid", "tpe", "bracket"))
+    check_whole("tuning.trials", tuning.trials, 1 if tuning.sampler == "tpe" else 0)
     check_whole("tuning.at_once", tuning.at_once)
     wanted = _space(base, locations, tuning, given)
     space = dict(sorted(wanted.items()))
+    if tuning.sampler == "bracket":
+        _refuse_bracket(space, tuning, base)
     grid = math.prod(len(_choices(key, text)) for key, text in space.items()) if tuning.sampler == "grid" else 0
     trials = min(tuning.trials or grid, grid) if grid else tuning.trials
     study = Study("", space, base, locations, tuple(wanted), tuning, trials)
@@ -85,6 +91,69 @@ def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, 
         if reason := refusal(spec, locations):
             raise RefusedSearchError(f"narrow the space; it has refused settings: {reason}")
     return replace(study, base=ends[0], id=study_id(ends[0], space, task_card(base.task).version))
+
+
+def _refuse_bracket(space: Mapping[str, str], tuning: TuningConfig, base: RunSpec) -> None:
+    """Refuse a bracketed search of anything but the learning rate of runs until a criterion.
+
+    Raises:
+        ValueError: another setting is searched, a number of trials is given, or the budget is fixed.
+    """
+    if list(space) != ["budget.learning_rate"] or base.budget.until != "criterion" or tuning.trials:
+        raise ValueError(
+            "tuning.sampler=bracket must search budget.learning_rate alone, with budget.until=criterion and without trials=; the "
+            f"results decide how many there are; got a search over {', '.join(space)} with budget.until={base.budget.until} "
+            f"and trials={tuning.trials}; for other searches set tuning.sampler=grid"
+        )
+
+
+def bracketed(study: Study, trial: Trial) -> RunSpec:
+    """Resolved spec of a trial of a bracketed search."""
+    spec = study.spec({"budget.learning_rate": trial.rate})
+    seed = study.base.seed + SECOND_SEED if trial.second else study.base.seed
+    return resolve_spec(replace(spec, budget=replace(spec.budget, steps=trial.steps), seed=seed), study.locations)
+
+
+def longer_id(study: Study, trial: Trial) -> str | None:
+    """Id of the trial on the next rung, which goes on where this one ends; None on the last rung."""
+    longer = [steps for steps in rungs(study.base.budget.steps) if steps > trial.steps]
+    if not longer or trial.second:
+        return None
+    return bracketed(study, trial._replace(steps=longer[0])).run_id(task_card(study.base.task).version)
+
+
+def bracket_rates(study: Study) -> list[float]:
+    """Rates that a bracketed search tries whatever the results."""
+    return [float(rate) for rate in _choices("budget.learning_rate", study.space["budget.learning_rate"])]
+
+
+def bracket_results(study: Study, records: Iterable[RunRecord]) -> dict[Trial, Result]:
+    """Results of the recorded trials of a bracketed search."""
+    return {trial_of(study, record): _result(record) for record in records}
+
+
+def trial_of(study: Study, record: RunRecord) -> Trial:
+    """Trial of a bracketed search that a record is of."""
+    budget = record.spec.budget
+    return Trial(budget.learning_rate, budget.steps, record.spec.seed != study.base.seed)
+
+
+def best_bracketed(study: Study, trials: Sequence[RunRecord]) -> RunRecord:
+    """Trial, on the highest rung that it reached, of the rate that a bracketed search chooses."""
+    rate = ranking(bracket_results(study, trials), study.base.budget.steps)[0]
+    own = [record for record in trials if trial_of(study, record)._replace(steps=0) == Trial(rate, 0)]
+    return max(own, key=lambda record: record.spec.budget.steps)
+
+
+def _result(record: RunRecord) -> Result:
+    """Result of a trial; of a metric without a ceiling, of which less is better, the logarithm counts."""
+    if record.status != "done":
+        return Result(None)
+    valid, ceiling = float(record.scores["valid"]), record.spec.budget.ceiling
+    higher = record.task_card.get("higher_is_better", True)
+    score = valid / (ceiling or 1.0) if higher else -math.log(max(valid, 1e-12))
+    soon = record.reached.get("90")
+    return Result(score, record.stopped == "criterion", math.inf if soon is None else soon["steps"])
 
 
 def draws(study: Study) -> Generator[list[dict[str, Any]], list[float], None]:

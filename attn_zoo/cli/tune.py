@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import hydra
 from hydra.core.override_parser.types import Override
 
+from attn_zoo.cli.ahead import PLAN, ahead
 from attn_zoo.cli.config import TuningConfig, in_words, settings_from, store_groups
 from attn_zoo.cli.job import Job, searched_values
 from attn_zoo.cli.overrides import parse, parse_overrides
 from attn_zoo.cli.plan import Composer, Plan, plan
 from attn_zoo.cli.run import carry_out, plugin_words
-from attn_zoo.cli.search import RefusedSearchError, Study
+from attn_zoo.cli.search import SECOND_SEED, RefusedSearchError, Study, best_bracketed
+from attn_zoo.cli.seeds import MANY, seeds_wanted
 from attn_zoo.leaderboard import leaderboard
 from attn_zoo.leaderboard.heatmap.terminal import colours_here
-from attn_zoo.records import Store
+from attn_zoo.records import RunSpec, Store
 from attn_zoo.records.tuning import best_of, ledger, trials_of
 from attn_zoo.rows import RowName, read_rows, split
+from attn_zoo.runner import resolve_spec
+from attn_zoo.runner.count import row_of
 from attn_zoo.runner.denormals import flushed_denormals
+from attn_zoo.runner.facts import attention_facts
 from attn_zoo.terminal import show, wrap
 
 _OWN = ("trials", "seeds")
+USUAL_SEEDS = (1, 2, 3)
+"""Seeds of the runs with the best settings of searches with a fixed budget."""
 USAGE = """usage: attn-zoo tune attention=ROW,... task=NAME,... [experiment=NAME] [trials=N] [seeds=1,2,3] [KEY=VALUE ...]
 
 Search the learning rate and the hyperparameter of each mechanism on each task by validation score, with equally many
@@ -32,7 +40,8 @@ are recorded, and the same command goes on from there.
 
   experiment=   a predefined search, such as profile_encoder, with its attentions, tasks, sizes and ranges
   trials=N      number of trials of each mechanism on each task (default: that of the experiment)
-  seeds=1,2,3   seeds of the runs with the best settings
+  seeds=1,2,3   seeds of the runs with the best settings (default: 1,2,3; in searches until a criterion 3 to 10, by a rule)
+  --plan        print runs and core hours by task and row, and start nothing
   KEY=VALUE     as for attn-zoo run: budget.steps=1000, level=cpu, launch=joblib, records=FOLDER ...
   ROW           NAME or NAME[OPTION=VALUE,...], whose option is then not searched; OPTION=A|B is a row for each value
   KEY=RANGE     range to search instead of the default: 'budget.learning_rate=tag(log,interval(0.001,0.01))',
@@ -50,6 +59,7 @@ class Request:
     rest: tuple[str, ...]
     """Other overrides of all trials."""
     seeds: tuple[int, ...]
+    """Seeds that were typed; empty for the usual ones."""
     named: bool
     """True for rows that were typed, False for those of the experiment."""
 
@@ -69,14 +79,17 @@ def run_command(words: Sequence[str]) -> int:
         return 0
     store_groups()
     with in_words():
-        asked = read_request(words)
+        asked = read_request([word for word in words if word != PLAN])
         planned = plan_searches(asked)  # so that nothing starts if one is wrong
+    if PLAN in words:
+        print(ahead(planned, asked.seeds))
+        return 0
     command = ("attn-zoo", "tune", *words, *plugin_words())
     status = 0
     for searched in planned:
         if carry_out(searched, command):
             return 1
-        status = carry_out(_best(searched, asked.seeds), command) or status
+        status = _with_best_settings(searched, asked.seeds, command) or status
     print(f"\n{leaderboard(planned[0].settings.records, colours=colours_here())}")
     return status
 
@@ -106,7 +119,7 @@ def read_request(words: Sequence[str]) -> Request:
     rest = [str(override.input_line) for override in by_key.values()]
     if "trials" in own:
         rest.append(f"tuning.trials={_count('trials', ','.join(own['trials']))}")
-    seeds = tuple(_count("seeds", value) for value in own.get("seeds", ["1", "2", "3"]))
+    seeds = tuple(_count("seeds", value) for value in own.get("seeds", []))
     return Request(experiment, tuple((row, task) for task, row in product(tasks, rows)), tuple(rest), seeds, "attention" in own)
 
 
@@ -127,7 +140,7 @@ def plan_searches(asked: Request) -> list[Plan]:
             refused.append(f"attention={row} task={task} is left out: {error}")
             continue
         assert planned.study is not None, "the experiment is a search"
-        if (taken := planned.study.base.seed) in asked.seeds:
+        for taken in {planned.study.base.seed, planned.study.base.seed + SECOND_SEED} & set(asked.seeds or USUAL_SEEDS):
             raise ValueError(f"seed {taken} is that of the trials; the runs with the best settings need other seeds; change seeds=")
         found.append(planned)
     if not found:
@@ -177,18 +190,68 @@ def _count(key: str, value: str) -> int:
         raise ValueError(f"{key} takes whole numbers; got {value!r}") from error
 
 
-def _best(searched: Plan, seeds: Sequence[int]) -> Plan:
-    """Print the best settings that the trials of a study have found, and plan the runs with them."""
+def _with_best_settings(searched: Plan, seeds: Sequence[int], command: Sequence[str]) -> int:
+    """Run the best settings of a study with the seeds that were typed or, until a criterion, that the rule asks for.
+
+    Returns:
+        Exit status of the runs.
+    """
+    best = _best(searched)
+    if seeds or searched.study is None or searched.study.tuning.sampler != "bracket":
+        return carry_out(replace(best, jobs=_seeded(best.jobs[0], seeds or USUAL_SEEDS)), command)
+    status, count = 0, 0
+    while (wanted := _wanted(best)) > count:
+        count = wanted
+        status = carry_out(replace(best, jobs=_seeded(best.jobs[0], range(1, count + 1))), command)
+    return status
+
+
+def _seeded(job: Job, seeds: Iterable[int]) -> tuple[Job, ...]:
+    """Run of the best settings with each seed."""
+    return tuple(replace(job, spec=resolve_spec(replace(job.spec, seed=seed), job.locations)) for seed in seeds)
+
+
+def _wanted(best: Plan) -> int:
+    """Number of seeds that the rule asks for, by the recorded runs with the best settings and those of the controls."""
+    (job,) = best.jobs
+    final = [record for record in Store(best.settings.records).load()[0] if not record.is_trial]
+    by_id = {record.run_id: record for record in final}
+    scores = []
+    for seeded in _seeded(job, range(1, MANY + 1)):
+        if (record := by_id.get(seeded.run_id)) is None:
+            break
+        scores.append(record.scores.get("valid", 0.0))
+    same = [record for record in final if _same_task(record.spec, job.spec) and record.attention_card.get("control")]
+    control = max((record.scores["valid"] for record in same if record.status == "done"), default=None)
+    main = attention_facts(row_of(job.spec))["control"] or job.spec.attention in best.settings.tuning.main
+    return seeds_wanted(scores, main=main, control=control)
+
+
+def _same_task(one: RunSpec, other: RunSpec) -> bool:
+    """Tell whether two runs are of one table: equal task, network and budget, but for seed and learning rate."""
+
+    def shared(spec: RunSpec) -> Any:
+        options = {name: value for name, value in spec.task_options.items() if name != "data_seed"}
+        return spec.task, options, spec.model, replace(spec.budget, learning_rate=1.0)
+
+    return shared(one) == shared(other)
+
+
+def _best(searched: Plan) -> Plan:
+    """Print the best settings that the trials of a study have found, and plan a run with them, whose seed is to be replaced."""
     study, settings = searched.study, searched.settings
     assert isinstance(study, Study)
     known = Store(settings.records).load()[0]
-    drawn = ledger(known, study.id)
-    best = best_of(trials_of(known, study.id))
+    trials = trials_of(known, study.id)
+    best = best_of(trials)
+    if study.tuning.sampler == "bracket" and best is not None:
+        best = best_bracketed(study, trials)
+    drawn = ledger(known, study.id, best)
     assert best is not None, "there is no ledger without one"
     failed = f" ({drawn.failed} without a score)" if drawn.failed else ""
     show(
         f"study {study.id}: best of {drawn.trials} trial{'s' * (drawn.trials != 1)}{failed} is trial {drawn.best_trial} with "
         f"{searched_values(best.spec, drawn)}: valid {best.task_card['metric']} {drawn.best_valid:.4g}"
     )
-    jobs = tuple(Job(replace(best.spec, seed=seed), study.locations, drawn) for seed in seeds)
-    return Plan(jobs, replace(settings, report=False))
+    spec = replace(best.spec, budget=replace(best.spec.budget, steps=study.base.budget.steps))
+    return Plan((Job(spec, study.locations, drawn),), replace(settings, report=False))

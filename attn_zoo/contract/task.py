@@ -180,6 +180,9 @@ class Level:
     options: Mapping[str, Any] = field(default_factory=dict)
     differs: str = ""
     """Differences from the published set-up, beside those in the task's own docstring."""
+    ceiling: float = 1.0
+    """Highest validation score that softmax reaches at this level, for runs until a criterion: 1, or measured once where task or
+    network allow less. Without effect for a metric that is not a share, such as a perplexity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +283,16 @@ class Task(ABC):
     def data_title(self) -> str:
         """Title, for tables, of the data that these options select; ``generated`` unless the card names data sets."""
         return " and ".join(dataset.title for dataset in self.card.datasets) or "generated"
+
+    @property
+    def generated(self) -> bool:
+        """True if the option ``data_seed`` draws all examples: until a criterion, each run then draws its own by its seed."""
+        return False
+
+    @property
+    def criterion(self) -> str:
+        """Examples that a run until a criterion is ended by; a task whose test has others says here how they differ."""
+        return "validation"
 
     def slices(self, split: Split) -> Mapping[str, Bool[Tensor, " examples"] | Bool[Tensor, "examples length"]]:
         """Subsets of a split that are scored separately, such as depths; none by default.

@@ -70,8 +70,8 @@ def _comparable(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
 
     def key(record: RunRecord) -> str:
         spec = record.spec
-        shared = [spec.task, spec.task_options, _without_heads(spec.model), shared_budget(record), spec.precision, spec.device]
-        return key_of([record.protocol, record.task_card["version"], *shared])
+        shared = [_without_heads(spec.model), shared_budget(record), spec.precision, spec.device]
+        return key_of([record.protocol, record.task_card["version"], spec.task, _shared_task_options(spec), *shared])
 
     keyed = [(key(record), record) for record in records]
     for shared, record in keyed:
@@ -82,11 +82,28 @@ def _comparable(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
 
     groups = []
     for same_spec in grouped(((shared, outdated(shared, record.spec)), record) for shared, record in keyed).values():
-        by_data = grouped((key_of(record.data) if record.data else "", record) for record in same_spec)
+        by_data = grouped((_data_key(record) if record.data else "", record) for record in same_spec)
         before_data = by_data.pop("", [])
         members = sorted(by_data.values(), key=len, reverse=True) or [[]]
         groups += [before_data + members[0], *members[1:]]
     return groups
+
+
+def _draws_by_seed(spec: RunSpec) -> bool:
+    """Tell whether the examples of a run are drawn by its own seed, so that other seeds have other examples."""
+    return spec.budget.until == "criterion" and spec.task_options.get("data_seed") == spec.seed
+
+
+def _shared_task_options(spec: RunSpec) -> Mapping[str, Any]:
+    """Options of the task that all seeds of a table share."""
+    return {name: value for name, value in spec.task_options.items() if name != "data_seed" or not _draws_by_seed(spec)}
+
+
+def _data_key(record: RunRecord) -> str:
+    """Text that is equal for runs on the same data or, where each seed draws its own, on as many examples."""
+    if not _draws_by_seed(record.spec):
+        return key_of(record.data)
+    return key_of({split: part["examples"] for split, part in record.data.items()})
 
 
 @lru_cache
@@ -126,7 +143,7 @@ def _table(
     rows = with_fronts(rows, ranking, higher)
     return Table(
         task=whole.task_card,
-        task_options=whole.spec.task_options,
+        task_options=_shared_task_options(whole.spec),
         data=whole.data,
         model={**whole.spec.model.to_dict(), "heads": _usual_heads(firsts)},
         budget=shared_budget(whole),

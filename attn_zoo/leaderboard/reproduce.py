@@ -11,6 +11,8 @@ from typing import Any
 from attn_zoo.records import RunSpec
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_CRITERION = ("until", "ceiling")
+"""Fields of a budget that no level sets, so that commands of runs with a fixed budget leave them out."""
 _KEYWORDS = frozenset(["true", "false", "null", "nan", "inf"])
 
 
@@ -25,7 +27,8 @@ def command(spec: RunSpec, seeds: Sequence[int] = ()) -> str:
     several = ",".join(map(str, seeds or [spec.seed]))
     words = [f"attention={hydra_value(spec.attention)}", *_group("attention", spec.options)]
     words += [f"task={spec.task}", *_group("task", spec.task_options)]
-    words += [*_group("model", asdict(spec.model)), *_group("budget", asdict(spec.budget))]
+    budget = {name: value for name, value in asdict(spec.budget).items() if name not in _CRITERION or spec.budget.until != "steps"}
+    words += [*_group("model", asdict(spec.model)), *_group("budget", budget)]
     words += [f"seed={several}", *_group("", {name: getattr(spec, name) for name in ("implementation", "device", "precision")})]
     return shlex.join(["attn-zoo", "run", *(["-m"] if "," in several else []), *words])
 

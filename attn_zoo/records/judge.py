@@ -65,14 +65,16 @@ def _contradictions(record: RunRecord) -> Iterator[str]:
     ):
         if actual != expected:
             yield f"its card names {what} {actual!r}, its spec {expected!r}"
-    best = _best_on_curve(record)
-    if best is not None and best != record.scores.get("valid"):
-        yield f"its best validation score is {record.scores.get('valid')}, but {best} on its curve"
+    tested = _tested_on_curve(record)
+    if tested is not None and tested != record.scores.get("valid"):
+        yield f"its validation score is {record.scores.get('valid')}, but {tested} on its curve"
 
 
-def _best_on_curve(record: RunRecord) -> float | None:
-    """Best validation score on the curve of a run that is done; None for others."""
+def _tested_on_curve(record: RunRecord) -> float | None:
+    """Validation score, on the curve of a run that is done, of the weights that are tested; None for others."""
     scores = [point["valid"] for point in record.curve if point.get("valid") is not None]
     if record.status != "done" or not scores:
         return None
+    if record.spec.budget.until == "criterion":
+        return scores[-1]
     return max(scores) if record.task_card.get("higher_is_better", True) else min(scores)

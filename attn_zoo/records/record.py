@@ -12,9 +12,9 @@ from attn_zoo.records.shape import LARGEST, check_shape
 from attn_zoo.records.spec import RunSpec
 from attn_zoo.records.tuning import Tuning
 
-SCHEMA = 5
+SCHEMA = 6
 """Version of the file's fields. Older versions still load: 1 had no ``warnings``, 2 no ``tuning``, 3 no ``implementation``, 4 no
-``digest``."""
+``digest``, 5 no ``stopped``, ``reached`` and ``flat``."""
 
 _LAST_DAYS = {1: "2026-11-22", 2: "2026-11-22", 3: "2026-11-23", 4: "2026-11-24"}
 """Last day on which code that wrote an earlier schema made records. Their files carry no digest."""
@@ -66,12 +66,13 @@ class RunRecord:
     reason: str | None
     """Reason of a status other than ``done``; None for ``done``."""
     scores: Mapping[str, float]
-    """Scores ``test`` (computed once, with the weights of the best validation score), ``valid`` (the best) and ``train`` (the same
-    weights, on as many examples as validation has); ``test: PART`` for each part of the test split that the task names."""
+    """Scores ``test`` (computed once), ``valid`` and ``train`` (on as many examples as validation has) of the last weights, or with
+    a fixed budget of those with the best validation score; ``test: PART`` for each part of the test split that the task names."""
     chance: float | None
     """Test score of the constant answer that is best by the training labels."""
     curve: tuple[Mapping[str, float], ...]
-    """Learning curve: points of ``step``, ``train_seconds``, ``train_loss``, ``valid``."""
+    """Learning curve: points of ``step``, ``train_seconds``, ``train_loss``, ``valid``. The loss is that of the step or, until a
+    criterion, the mean over the steps since the point before."""
     counted: Mapping[str, int]
     """Counts, equal on every machine. Whole network: ``parameters``, ``attention_parameters`` (projections and mechanism),
     ``flops_per_example`` (forward), ``training_flops_per_example`` (forward and backward), ``activation_bytes_per_example``
@@ -86,6 +87,14 @@ class RunRecord:
     earlier parts of an interrupted run."""
     implementation: str | None
     """Implementation that ran; None if the run ended before it was chosen."""
+    stopped: str | None = None
+    """End of a run until a criterion that is done: ``criterion``, or ``cap`` after all steps. None for other runs."""
+    reached: Mapping[str, Mapping[str, float] | None] = field(default_factory=dict)
+    """``steps``, ``seconds`` and ``flops`` of training until validation first was at 50, 90 and 99 % of the ceiling; None for a
+    share that the run did not reach. Empty without a criterion."""
+    flat: bool | None = None
+    """True if the training loss fell by less than 2 % after the warm-up. With a validation score within two points of the best
+    control, which tables know, the run is *not trained*. None without a criterion."""
     warnings: tuple[str, ...] = ()
     """Reasons to doubt the setting, such as a window as long as the input."""
     tuning: Tuning | None = None
@@ -102,6 +111,8 @@ class RunRecord:
                 f"a run with status done has no reason, and every other run has one; got status {self.status!r}, reason "
                 f"{self.reason!r}"
             )
+        if self.stopped not in (None, "criterion", "cap"):
+            raise RecordError(f"stopped must be criterion, cap or None; got {self.stopped!r}")
         if self.status == "done" and not self.is_trial and "test" not in self.scores:
             raise RecordError("a run with status done needs a test score")
         if self.is_trial and any(name == "test" or name.startswith("test:") for name in self.scores):
@@ -151,6 +162,7 @@ class RunRecord:
 
 _KNOWN = {option.name for option in fields(RunRecord)} - {"source"}
 """Fields of the plain data of a record, without its digest."""
+_SINCE_6 = {"stopped", "reached", "flat"}
 
 
 def _present_fields(data: Any, digest_checked: bool) -> dict[str, Any]:
@@ -167,10 +179,12 @@ def _present_fields(data: Any, digest_checked: bool) -> dict[str, Any]:
     schema = data["schema"]
     if type(schema) is not int or not 1 <= schema <= SCHEMA:
         raise RecordError(f"schema {schema!a:.80} is not one of 1 to {SCHEMA}; install the newest attn-zoo to read it")
-    known = _KNOWN | {"digest"} if schema >= 5 else _KNOWN
+    known = (_KNOWN if schema >= 6 else _KNOWN - _SINCE_6) | ({"digest"} if schema >= 5 else set())
     if unknown := sorted(map(ascii, set(data) - known)):
         raise RecordError(f"fields that no record of schema {schema} has: {', '.join(unknown):.80}")
     defaults: dict[str, Any] = {"tuning": None}
+    if schema < 6:
+        defaults |= {"stopped": None, "reached": {}, "flat": None}
     if schema == 1:
         defaults["warnings"] = []
     if schema < 4:

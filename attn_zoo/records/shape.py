@@ -130,7 +130,7 @@ _ATTENTION_CARD = Fields(
 _TASK_CARD = Fields(
     {**dict.fromkeys(("name", "title", "version", "metric"), TEXT), "length": OrNone(COUNT)},
     {
-        **dict.fromkeys(("summary", "source", "licence", "problem"), TEXT),
+        **dict.fromkeys(("summary", "source", "licence", "problem", "criterion"), TEXT),
         **{"higher_is_better": FLAG, "data": OrNone(TEXT), "causal": OrNone(FLAG), "classes": OrNone(COUNT)},
     },
     SCALAR,
@@ -156,6 +156,7 @@ _RECORD = Fields(
         **{"scores": Fields(others=NUMBER), "chance": OrNone(NUMBER), "curve": Items(_POINT)},
         **{"counted": Fields(optional=dict.fromkeys(AT_LEAST_ONE, COUNT_FROM_1), others=COUNT)},
         **{"measured": Fields(optional={"step_seconds_iqr": AMOUNT}, others=ABOVE_ZERO)},
+        **{"stopped": OrNone(TEXT), "reached": Fields(others=OrNone(Fields(others=AMOUNT))), "flat": OrNone(FLAG)},
         **{"implementation": OrNone(TEXT), "warnings": Items(TEXT), "tuning": OrNone(_TUNING)},
     }
 )

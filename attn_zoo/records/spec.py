@@ -9,16 +9,24 @@ from dataclasses import Field, dataclass, field, fields
 from functools import cache
 from typing import Any
 
-from attn_zoo.checks import check_number, check_types, check_whole
+from attn_zoo.checks import check_number, check_text, check_types, check_whole
 from attn_zoo.records.plain import digest_of
 
-PROTOCOL = "2.0"
-"""Version of the training and timing rules. Results share a table only if their versions are equal.
+PROTOCOL = "3.0"
+"""Version of the training and timing rules of runs until a criterion (``Budget.until``). Results of different versions never share
+a table.
+
+3.0: training ends at a criterion or a cap, at a constant rate; the last weights are tested; the seed draws generated data as well.
+"""
+FIXED = "2.0"
+"""Version of the rules of runs with a fixed number of steps or seconds, whose weights with the best validation score are tested.
 
 2.0: ``implementation=auto`` is the default, and times are compared among the implementations that it chooses on one device; the
 token encoder initialises positions a tenth as large as tokens. 1.0: both were initialised equally large, and the default was
 ``eager``, which at that time included CPU tiles.
 """
+PROTOCOLS = (FIXED, PROTOCOL)
+"""Versions that runs of this code have."""
 OLD_PROTOCOLS = ("1.0",)
 """Earlier versions, whose records still load and form tables of their own."""
 
@@ -108,7 +116,7 @@ class Budget(_Part):
     """Training budget and optimiser settings, identical for every row of a table."""
 
     steps: int = 400
-    """Number of training steps; the maximum if ``seconds`` is set."""
+    """Number of training steps; the maximum if ``seconds`` is set or training ends at the criterion."""
     batch_size: int = 64
     learning_rate: float = 2e-3
     weight_decay: float = 0.01
@@ -116,7 +124,7 @@ class Budget(_Part):
     clip_norm: float = 1.0
     """Maximum gradient norm; larger gradients are clipped to it."""
     evaluate_every: int = 100
-    """Steps between validations; the weights with the best validation score are tested."""
+    """Steps between validations."""
     max_seconds: float = 0.0
     """Time limit in seconds, beyond which a run ends as ``timed_out``; 0 for none."""
     seconds: float = _added_later(0.0)
@@ -126,6 +134,12 @@ class Budget(_Part):
     schedule: str = _added_later("cosine")
     """Learning-rate schedule after the warm-up: ``cosine`` decays to zero with the larger of the elapsed shares of ``steps`` and
     ``seconds``; ``constant`` does not decay, so that a run stopped at any step equals a run of that length."""
+
+    until: str = _added_later("steps")
+    """End of training. ``steps``: after ``steps`` or ``seconds``; the weights with the best validation score are tested.
+    ``criterion``: after three validations in a row at 99 % of ``ceiling``, or after ``steps``; the last weights are tested."""
+    ceiling: float = _added_later(0.0)
+    """Highest validation score that the task allows at this size, for ``until=criterion``; 0 for none, as for a perplexity."""
 
     def __post_init__(self) -> None:
         check_types("budget", self)
@@ -139,6 +153,15 @@ class Budget(_Part):
             check_number(f"budget.{name}", getattr(self, name), 0)
         if self.schedule not in ("cosine", "constant"):
             raise ValueError(f"budget.schedule is cosine or constant; got {self.schedule!r}")
+        check_text("budget.until", self.until, ("steps", "criterion"))
+        check_number("budget.ceiling", self.ceiling, 0)
+        if self.until == "steps" and self.ceiling:
+            raise ValueError(f"budget.ceiling must be left out unless budget.until=criterion reads it; got {self.ceiling:g}")
+        if self.until == "criterion" and (self.schedule != "constant" or self.seconds):
+            raise ValueError(
+                "budget.until=criterion needs budget.schedule=constant and no budget.seconds, so that where one run stops does not "
+                f"change the path of another; got schedule={self.schedule} and seconds={self.seconds:g}"
+            )
         if self.seconds and self.max_seconds:
             raise ValueError(
                 "budget.seconds ends a run as done, budget.max_seconds ends it as timed_out; give only one of them; "
@@ -191,12 +214,17 @@ class RunSpec:
             )
         return cls(**{**data, "model": ModelSpec(**data["model"]), "budget": Budget(**data["budget"])})
 
-    def run_id(self, task_version: str, protocol: str = PROTOCOL) -> str:
-        """Digest of the spec, the protocol and the task's version: equal ids mean the same experiment."""
+    @property
+    def protocol(self) -> str:
+        """Version of the rules by which this run is trained and tested."""
+        return PROTOCOL if self.budget.until == "criterion" else FIXED
+
+    def run_id(self, task_version: str, protocol: str | None = None) -> str:
+        """Digest of the spec, the protocol (by default the spec's) and the task's version: equal ids mean the same experiment."""
         data = self._shared()
         if not data["model"]["backbone"]:  # added after the first records, whose ids must not change
             del data["model"]["backbone"]
-        return digest_of([protocol, task_version, data])[:16]
+        return digest_of([protocol or self.protocol, task_version, data])[:16]
 
 
 def file_stem(spec: RunSpec, run_id: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attn_zoo.records.plain import digest_of
-from attn_zoo.records.spec import PROTOCOL, RunSpec
+from attn_zoo.records.spec import RunSpec
 
 if TYPE_CHECKING:
     from attn_zoo.records.record import RunRecord
@@ -48,7 +48,7 @@ class Tuning:
             )
 
 
-def study_id(spec: RunSpec, space: Mapping[str, str], task_version: str, protocol: str = PROTOCOL) -> str:
+def study_id(spec: RunSpec, space: Mapping[str, str], task_version: str) -> str:
     """Digest of all that the trials of a study share: spec without the searched fields, space, protocol, and task version.
 
     The number of trials does not enter the digest, so that a study can be continued.
@@ -63,7 +63,7 @@ def study_id(spec: RunSpec, space: Mapping[str, str], task_version: str, protoco
     for key in space:
         group, name = _field(key)
         del data[group][name]
-    return digest_of([protocol, task_version, data, dict(space)])[:12]
+    return digest_of([spec.protocol, task_version, data, dict(space)])[:12]
 
 
 def setting(spec: RunSpec, key: str) -> Any:
@@ -90,14 +90,17 @@ def best_of(trials: Iterable[RunRecord]) -> RunRecord | None:
     return (max if higher else min)(done, key=lambda record: record.scores["valid"])
 
 
-def ledger(records: Iterable[RunRecord], study: str) -> Tuning:
+def ledger(records: Iterable[RunRecord], study: str, chosen: RunRecord | None = None) -> Tuning:
     """Summarise the trials of a study, as the ``Tuning`` of runs with its best settings.
+
+    Args:
+        chosen: trial with the best settings; by default that with the best validation score.
 
     Raises:
         ValueError: no trial of the study is done.
     """
     trials = trials_of(records, study)
-    best = best_of(trials)
+    best = best_of(trials) and (chosen or best_of(trials))
     if best is None:
         raise ValueError(f"study {study} has {len(trials)} recorded trials, none of them with a score; widen or move its space")
     return Tuning(

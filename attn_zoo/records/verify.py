@@ -11,7 +11,7 @@ from attn_zoo.grouping import grouped
 from attn_zoo.records.claim import SUFFIX, is_claimed
 from attn_zoo.records.plain import parse, read_text
 from attn_zoo.records.record import FINAL_STATUSES, SCHEMA, RunRecord
-from attn_zoo.records.spec import OLD_PROTOCOLS, PROTOCOL
+from attn_zoo.records.spec import OLD_PROTOCOLS, PROTOCOLS
 from attn_zoo.records.store import CHECKPOINT, HALF, TRY, UNUSED, Damaged, Store
 
 
@@ -140,9 +140,9 @@ def _data_differ(task: str, split: str, by_digest: Mapping[str, Sequence[RunReco
 
 
 def _foreign(records: Iterable[RunRecord]) -> Iterator[Finding]:
-    by_protocol = grouped((record.protocol, record) for record in records if record.protocol != PROTOCOL)
+    by_protocol = grouped((record.protocol, record) for record in records if record.protocol not in PROTOCOLS)
     for protocol, members in by_protocol.items():
-        words = f"protocol {protocol}, this version has {PROTOCOL}; such records get tables of their own"
+        words = f"protocol {protocol}, this version has {' and '.join(PROTOCOLS)}; such records get tables of their own"
         old = protocol in OLD_PROTOCOLS
         yield Finding("old protocol" if old else "foreign protocol", _files(members), words, harmless=old)
 

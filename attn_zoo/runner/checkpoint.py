@@ -50,6 +50,8 @@ class Checkpoint:
         check_number("checkpoint.minutes", minutes, 0)
         self.path = Path(root) / f".{run_id}{CHECKPOINT}"
         self.run_id, self.every, self.minutes = run_id, every, minutes
+        self.longer: str | None = None
+        """Id of a longer run with the same first steps, which goes on from the last step of this one; None without one."""
         self.environment: dict[str, Any] = {}
         """Environment of this part of the run, saved for the record of a resumed run."""
         self._found: tuple[dict[str, Tensor], dict[str, Any]] | None = None
@@ -113,6 +115,13 @@ class Checkpoint:
                 self._complained = True
                 said = f"attn-zoo: the checkpoint after step {training.step} could not be written ({error})"
                 print(terminal(said), file=sys.stderr)
+
+    def hand_on(self, training: Training) -> None:
+        """Save the state after the last step for the longer run, if there is one."""
+        if self.longer is not None:
+            heir = Checkpoint(self.path.parent, self.longer)
+            heir.environment = self.environment
+            heir.save(training)
 
     def remove(self) -> None:
         """Delete the file, once the run is recorded."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import traceback
 from collections.abc import Mapping
@@ -33,7 +32,8 @@ from attn_zoo.contract import (
 )
 from attn_zoo.cost import attention_parameters, count_parameters, model_warnings
 from attn_zoo.encoder import PositionClassifier, backbone_sizes, build_paired_model, build_token_reader
-from attn_zoo.records import PROTOCOL, SCHEMA, RunRecord, RunSpec, Status, describe_environment
+from attn_zoo.records import SCHEMA, Budget, RunRecord, RunSpec, Status, describe_environment
+from attn_zoo.records.criterion import is_flat, is_met, reached
 from attn_zoo.records.shape import LARGEST
 from attn_zoo.registry import attention_options, build_attention, build_task, card, make_options, stated_options, task_card
 from attn_zoo.rows import RowName, attention_version
@@ -58,7 +58,8 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
     """Fill in every default and the device, so that the spec states all that the run depends on.
 
     Defaults that depend on the sequence length are computed for the length of the task. ``implementation`` stays as requested:
-    ``auto`` is resolved on the device, when the run is built.
+    ``auto`` is resolved on the device, when the run is built. Until a criterion, the seed of a run also draws the examples of a
+    task that generates them (its option ``data_seed``).
 
     Args:
         locations: task options with the locations of data, for a task whose length depends on its data.
@@ -84,6 +85,8 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
         if part.implementation not in known:
             raise UnknownNameError(f"implementation of {part.attention}", part.implementation, known)
     row_of(spec).layers(1 if model.shared_weights else model.depth)
+    if spec.budget.until == "criterion" and build_task(spec.task, **task_options, **(locations or {})).generated:
+        task_options["data_seed"] = spec.seed
     spec = replace(spec, task_options=task_options, model=model, device=device)
     row = _resolve_options(spec, locations or {})
     spec = replace(spec, attention=row.attention, options=row.options, implementation=row.implementation)
@@ -113,7 +116,7 @@ def run(
     checkpoint: Checkpoint | None = None,
     kept: KeptWeights | None = None,
 ) -> RunRecord:
-    """Train, select weights on validation, test once, and return the record.
+    """Train, test once the last weights or, with a fixed budget, those with the best validation score, and return the record.
 
     ``spec`` must be resolved. A failed run gives a record as well, with its ``status`` and ``reason``. Only two cases give no
     record: an interrupt from outside, and a checkpoint of another network.
@@ -149,6 +152,8 @@ class _Found:
     data: dict[str, dict[str, Any]] = field(default_factory=dict)
     task_spec: TaskSpec | None = None
     data_title: str | None = None
+    criterion: str | None = None
+    """Examples that the criterion reads, in words; None without a criterion."""
     scores: dict[str, float] = field(default_factory=dict)
     chance: float | None = None
     counted: dict[str, int] = field(default_factory=dict)
@@ -160,23 +165,40 @@ class _Found:
     def record(self, spec: RunSpec, status: Status, reason: str | None, task: TaskCard) -> RunRecord:
         return RunRecord(
             schema=SCHEMA,
-            protocol=PROTOCOL,
+            protocol=spec.protocol,
             run_id=spec.run_id(task.version),
             spec=spec,
             attention_card=attention_facts(row_of(spec)),
-            task_card=task_facts(task, self.task_spec, self.data_title),
+            task_card=task_facts(task, self.task_spec, self.data_title, self.criterion),
             data=self.data,
             status=status,
             reason=reason if reason is None else reason[:_REASON],
             scores=self.scores,
             chance=self.chance,
+            **self._criterion(spec.budget, status),
             curve=tuple(self.trained.curve),
             counted=self.counted,
-            measured=_measured(self.trained, min(spec.budget.batch_size, self.data.get("train", {}).get("examples", math.inf))),
+            measured=_measured(self.trained, self._batch_size(spec.budget)),
             environment=self._environment(spec),
             implementation=self.implementation,
             warnings=self.warnings,
         )
+
+    def _batch_size(self, budget: Budget) -> int:
+        """Examples of a step, at most all of the training split."""
+        return min(budget.batch_size, self.data.get("train", {}).get("examples", budget.batch_size))
+
+    def _criterion(self, budget: Budget, status: Status) -> dict[str, Any]:
+        """Fields of the record of a run until a criterion; none for other runs."""
+        if budget.until != "criterion":
+            return {}
+        curve, flops = self.trained.curve, self.counted.get("training_flops_per_example")
+        ended = "criterion" if is_met(curve, budget.ceiling) else "cap"
+        return {
+            "stopped": ended if status == "done" else None,
+            "reached": reached(curve, budget.ceiling, None if flops is None else flops * self._batch_size(budget)),
+            "flat": is_flat(curve, budget.warmup_steps),
+        }
 
     def _environment(self, spec: RunSpec) -> dict[str, Any]:
         environment = self.environment or describe_environment(spec.device)
@@ -194,6 +216,7 @@ def _run(
     found.task_spec = task.spec
     found.data = {split: {"examples": len(part), "digest": part.digest()} for split, part in splits.items()}
     found.data_title = task.data_title
+    found.criterion = task.criterion if spec.budget.until == "criterion" else None
     found.chance = constant_score(splits["train"].labels(), splits["test"].labels(), task.spec, measure)
     found.implementation = implementation = _implementation(spec, task.spec)
     model = build_paired_model(task.spec, seed=spec.seed, implementation=implementation, **model_arguments(spec))
@@ -209,10 +232,13 @@ def _run(
     if reader is not None:
         pretrain(reader, task, splits["train"], spec.budget, spec.seed, accelerator, progress, trained, checkpoint)
     train(model, task, splits, spec.budget, spec.seed, accelerator, progress, trained, checkpoint, kept)
-    model.load_state_dict(trained.best_weights)
-    assert trained.best_valid is not None
+    valid = trained.curve[-1]["valid"]
+    if spec.budget.until == "steps":
+        model.load_state_dict(trained.best_weights)
+        assert trained.best_valid is not None
+        valid = trained.best_valid
     scores = {
-        "valid": trained.best_valid,
+        "valid": valid,
         "train": evaluate(model, splits["train"], task.spec, measure, accelerator, limit=len(splits["valid"])),
         **_test_scores(model, task, splits["test"], measure, accelerator),
     }
@@ -282,7 +308,7 @@ def _failure(error: Exception) -> tuple[Status, str]:
     return "failed", f"{type(error).__name__}: {text} (in {where.name}, {Path(where.filename).name}:{where.lineno})"
 
 
-def _measured(trained: Trained, batch_size: float) -> dict[str, float]:
+def _measured(trained: Trained, batch_size: int) -> dict[str, float]:
     """Measurements on this machine; median and interquartile range exclude the first step, which is a warm-up.
 
     Args:

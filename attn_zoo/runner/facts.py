@@ -41,8 +41,8 @@ def _card_facts(entry: AttentionCard) -> dict[str, Any]:
     }
 
 
-def task_facts(entry: TaskCard, spec: TaskSpec | None, data_title: str | None) -> dict[str, Any]:
-    """Facts of a task card and, once the task is built, of its spec and data."""
+def task_facts(entry: TaskCard, spec: TaskSpec | None, data_title: str | None, criterion: str | None = None) -> dict[str, Any]:
+    """Facts of a task card and, once the task is built, of its spec and data and of the examples that a criterion reads, if any."""
     names = ("name", "title", "version", "summary", "source", "licence", "metric")
     facts: dict[str, Any] = {name: getattr(entry, name) for name in names}
     facts["higher_is_better"] = measure_named(entry.metric).higher_is_better
@@ -50,4 +50,4 @@ def task_facts(entry: TaskCard, spec: TaskSpec | None, data_title: str | None) -
     facts |= {name: getattr(spec, name, None) for name in ("length", "classes", "causal")}  # None before the task is built
     if spec is not None and spec.problem != "classification":
         facts["problem"] = spec.problem
-    return facts
+    return facts if criterion is None else {**facts, "criterion": criterion}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attn_zoo.contract import Batch, Examples
 from attn_zoo.runner.chance import generator_states, set_generator_states
 
-_PLAIN = ("best_valid", "curve", "pretrain_seconds", "spent", "peak_bytes", "resumed")
+_PLAIN = ("best_valid", "curve", "losses", "pretrain_seconds", "spent", "peak_bytes", "resumed")
 """Fields of ``Trained`` that are packed as plain data."""
 Augment = Callable[[Batch, torch.Generator], Batch]
 Criterion = Callable[[Tensor, Tensor], Tensor]
@@ -26,6 +26,8 @@ class Trained:
     best_valid: float | None = None
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     curve: list[dict[str, float]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    """Losses of the steps since the last validation."""
     step_seconds: list[float] = field(default_factory=list)
     seconds: float = 0.0
     """Sum of ``step_seconds``."""

@@ -17,6 +17,7 @@ from attn_zoo.contract import Batch, Examples, Problem, Split, Task
 from attn_zoo.cost import peak_bytes
 from attn_zoo.encoder import LOSSES
 from attn_zoo.records import Budget
+from attn_zoo.records.criterion import is_met
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.interrupts import Interrupts, StoppedError, asked
 from attn_zoo.runner.metrics import answers, evaluate, measure_of
@@ -69,6 +70,8 @@ def train(
     kept: KeptWeights | None = None,
 ) -> None:
     """Train ``model`` in place for ``budget``, with validation every ``budget.evaluate_every`` steps and at the end.
+
+    With ``budget.until`` the criterion, training ends as soon as the validations meet it.
 
     ``state`` holds the results so far, also after a failure.
 
@@ -143,13 +146,16 @@ def _remaining_steps(
     for step in range(max(1, training.step), budget.steps + 1):
         if step > training.step:
             next_step(training, budget, checkpoint)
+            if step == budget.steps and checkpoint is not None:
+                checkpoint.hand_on(training)
         if kept is not None:  # also after a resume at this step
             kept.save(training.model, step)
         last = step == budget.steps or (bool(budget.seconds) and state.spent >= 1)
         validates = last or step % budget.evaluate_every == 0
         score = evaluate(training.model, valid, task.spec, measure, training.accelerator) if validates else None
         if score is not None:
-            _add_score(training, score, measure.better(score, state.best_valid))
+            _add_score(training, score, budget, measure.better(score, state.best_valid))
+            last = last or is_met(state.curve, budget.ceiling)
         progress.advance(step, training.loss, score)
         require_time(training, budget, budget.steps)
         if last:
@@ -172,6 +178,7 @@ def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None)
         _step(training, next(training.source), budget.clip_norm)
         state.count(time.perf_counter() - started, training.pretraining)
     training.step = step
+    state.losses.append(training.loss)
     if not math.isfinite(training.loss):
         raise DivergedError(f"the loss became {training.loss} at step {step}{_phase(training)}")
     state.spent = _spent(state, budget)
@@ -212,10 +219,13 @@ def _step(training: Training, batch: Batch, clip_norm: float) -> None:
     training.loss = loss.item()  # waits for the device, so that the timing around this call is correct
 
 
-def _add_score(training: Training, score: float, is_best: bool) -> None:
+def _add_score(training: Training, score: float, budget: Budget, is_best: bool) -> None:
+    """Add a point to the curve and, with a fixed budget, keep weights that are the best so far."""
     state = training.state
-    state.curve.append({"step": training.step, "train_seconds": state.seconds, "train_loss": training.loss, "valid": score})
-    if is_best:
+    loss = sum(state.losses) / len(state.losses) if budget.until == "criterion" else training.loss
+    state.curve.append({"step": training.step, "train_seconds": state.seconds, "train_loss": loss, "valid": score})
+    state.losses.clear()
+    if is_best and budget.until == "steps":
         state.best_valid = score
         state.best_weights = {name: tensor.detach().clone() for name, tensor in training.model.state_dict().items()}
 

@@ -40,6 +40,11 @@ class SyntheticTask(Task):
 
     options: SyntheticOptions
 
+    @property
+    def generated(self) -> bool:
+        """True."""
+        return True
+
     @abstractmethod
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
         """Tokens, labels and other arrays of at most ``rows`` examples; see ``draw_splits``."""

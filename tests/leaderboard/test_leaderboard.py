@@ -261,6 +261,25 @@ def test_an_earlier_version_of_an_attention_has_a_table_of_its_own():
     assert {row.attention for row in alone.rows} == {"linear", "softmax"}
 
 
+def test_seeds_that_draw_their_own_data_share_a_table_and_never_with_a_fixed_budget():
+    until = Budget(schedule="constant", until="criterion", ceiling=1.0)
+    own = [
+        make_record(seed=seed, spec_budget=until, spec_task_options={"size": 8, "data_seed": seed}, data=drawn(f"{seed}"))
+        for seed in (1, 2, 3)
+    ]
+    fixed = make_record(spec_task_options={"size": 8, "data_seed": 1}, data=drawn("1"))
+    (first, second) = sorted(tables([*own, fixed]), key=lambda table: table.protocol)
+    assert (first.protocol, second.protocol) == ("2.0", "3.0")
+    assert [row.scores.test.count for row in second.rows if row.scores.test] == [3]
+    assert dict(second.task_options) == {"size": 8}
+    other = replace(own[0], data={split: {**part, "examples": 50} for split, part in drawn("1").items()})
+    assert len(tables([*own[1:], other])) == 2, "other numbers of examples"
+
+
+def drawn(digest: str) -> dict[str, dict[str, object]]:
+    return {split: {"examples": 100, "digest": digest} for split in ("train", "valid", "test")}
+
+
 def test_convolved_networks_stand_in_a_table_of_their_own_that_says_so():
     models = [ModelSpec(), ModelSpec(short_convolution=4), ModelSpec(shared_weights=True, reuse_keys=True, short_convolution=3)]
     models += [ModelSpec(output_gate="headwise")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from attn_zoo.records import PROTOCOL, SCHEMA, RunRecord, RunSpec
+from attn_zoo.records import SCHEMA, RunRecord, RunSpec
 
 
 def make_record(
@@ -17,7 +17,7 @@ def make_record(
     done = status == "done"
     record = RunRecord(
         schema=SCHEMA,
-        protocol=PROTOCOL,
+        protocol=spec.protocol,
         run_id=spec.run_id("1"),
         spec=spec,
         attention_card={"name": attention, "title": attention.title(), "control": attention in ("none", "uniform")},

@@ -17,7 +17,7 @@ from make import make_record
 
 from attn_zoo.cli import main
 from attn_zoo.leaderboard import leaderboard
-from attn_zoo.records import PROTOCOL, Store
+from attn_zoo.records import PROTOCOLS, Store
 from attn_zoo.records.plain import digest_of, matches_digest
 from attn_zoo.records.verify import Finding, verify
 
@@ -158,7 +158,7 @@ def test_foreign_protocols_are_named_and_their_ids_are_held_to_their_own(tmp_pat
     Store(tmp_path).add(replace(record, run_id=record.spec.run_id("1", "0.9")))
     found = kinds(tmp_path)
     assert set(found) == {"foreign protocol"}
-    assert f"protocol 0.9, this version has {PROTOCOL}" in found["foreign protocol"].words
+    assert f"protocol 0.9, this version has {' and '.join(PROTOCOLS)}" in found["foreign protocol"].words
 
 
 def test_old_schemas_and_measurements_are_said_and_are_no_fault(tmp_path):

@@ -1,0 +1,137 @@
+"""Search of the learning rate that brackets the best one: which trials come next, decided from the results so far.
+
+Trials run on three rungs: an eighth, a half and the whole of the cap. A trial on a higher rung goes on where the one below ended.
+If the best rate is the lowest or highest of all, the next one is tried as well. The two best rates get a second seed. All functions
+are pure, so a search goes on from the recorded trials alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+LOWER, UPPER = 0.0001, 0.1
+"""Rates that are tried if the lowest or the highest of a search's rates is the best; nothing beyond them is tried."""
+RUNGS = (8, 2, 1)
+"""Divisors of the cap: the steps of a trial on each rung."""
+HOPELESS = 0.1
+"""On the first rung, a rate ends if its score is so much below the best of the rung, as a share of the ceiling."""
+FINALISTS = 2
+"""Rates that go on from the second rung, and that have a second seed."""
+
+
+class Trial(NamedTuple):
+    """Trial to do or done."""
+
+    rate: float
+    steps: int
+    """Maximum number of steps: a rung of the cap."""
+    second: bool = False
+    """True for the second seed."""
+
+
+class Result(NamedTuple):
+    """Result of a trial."""
+
+    score: float | None
+    """Last validation score as a share of the ceiling, higher is better; None for a trial that diverged or failed."""
+    succeeded: bool = False
+    """True if the trial ended at the criterion."""
+    to_90: float = math.inf
+    """Steps to 90 % of the ceiling; infinite if they were not enough."""
+
+
+Results = Mapping[Trial, Result]
+
+
+def rungs(cap: int) -> tuple[int, ...]:
+    """Return the steps of each rung; rungs that are equal at a small cap are one."""
+    return tuple(dict.fromkeys(max(1, cap // divisor) for divisor in RUNGS))
+
+
+def next_trials(results: Results, cap: int, rates: Sequence[float]) -> list[Trial]:
+    """Return the trials that the results ask for next; none if the search is over.
+
+    Args:
+        cap: maximum number of steps.
+        rates: rates that every search tries.
+    """
+    tried = sorted({*rates, *(trial.rate for trial in results)})
+    for rung, steps in enumerate(rungs(cap)):
+        entering = [rate for rate in tried if _goes_on(rate, results, cap, rung, tried)]
+        if new := [Trial(rate, steps) for rate in entering if Trial(rate, steps) not in results]:
+            return new
+    ranked = ranking(results, cap)
+    if beyond := _beyond(ranked, tried):
+        return [Trial(beyond, rungs(cap)[0])]
+    finalists = [rate for rate in ranked if results[_furthest(rate, results)].score is not None][:FINALISTS]
+    return [Trial(rate, cap, second=True) for rate in finalists if Trial(rate, cap, second=True) not in results]
+
+
+def most(cap: int, rates: Sequence[float]) -> tuple[int, int]:
+    """Return the number of trials of a long search, and of their steps: no rate succeeds or is hopeless, one edge is extended."""
+    entered, last = len(rates) + 1, FINALISTS + 1
+    half = cap // RUNGS[1]
+    return 2 * entered + 2 * last, entered * half + last * (cap - half) + last * cap
+
+
+def ranking(results: Results, cap: int) -> list[float]:
+    """Return all rates that were tried, best first: by successes, then steps to 90 % of the ceiling, then score.
+
+    Rates whose trials went further stand before those that ended on a lower rung. Rates with a second seed are ordered among
+    themselves by both seeds: successes add up, steps and scores are means.
+    """
+    rates = {trial.rate for trial in results}
+    firsts = sorted(rates, key=lambda rate: _order([_furthest(rate, results)], results))
+    seconds = [rate for rate in firsts if Trial(rate, cap, second=True) in results]
+    finals = sorted(seconds, key=lambda rate: _order([_furthest(rate, results), Trial(rate, cap, second=True)], results))
+    places = iter(finals)
+    return [next(places) if rate in seconds else rate for rate in firsts]
+
+
+def _goes_on(rate: float, results: Results, cap: int, rung: int, tried: Sequence[float]) -> bool:
+    """Return whether a rate is tried on a rung, by the results of the rung below."""
+    if rung == 0:
+        return True
+    below = rungs(cap)[rung - 1]
+    rivals = {other: results[Trial(other, below)] for other in tried if Trial(other, below) in results}
+    own = rivals.get(rate)
+    if own is None or own.score is None or own.succeeded:
+        return False
+    if any(rival.succeeded for rival in rivals.values()) and own.to_90 == math.inf:
+        return False  # its time to 90 % is already longer than that of the rate that succeeded
+    best = max(rival.score for rival in rivals.values() if rival.score is not None)
+    if own.score < best - HOPELESS and own.to_90 == math.inf:
+        return False
+    if rung == len(rungs(cap)) - 1:
+        ahead = sorted(rivals, key=lambda other: _order([Trial(other, below)], results))
+        return rate in ahead[:FINALISTS]
+    return True
+
+
+def _furthest(rate: float, results: Results) -> Trial:
+    """Trial of a rate's first seed on the highest rung."""
+    return max((trial for trial in results if trial.rate == rate and not trial.second), key=lambda trial: trial.steps)
+
+
+def _order(trials: Sequence[Trial], results: Results) -> tuple[float, ...]:
+    """Sort key of trials of one rate: the smaller, the better."""
+    found = [results[trial] for trial in trials]
+    scores = [-math.inf if result.score is None else result.score for result in found]
+    steps = -min(trial.steps for trial in trials) if all(result.to_90 == math.inf for result in found) else 0
+    return (
+        sum(result.score is None for result in found),
+        -sum(result.succeeded for result in found),
+        sum(result.to_90 for result in found) / len(found),
+        steps,
+        -sum(scores) / len(scores),
+        trials[0].rate,
+    )
+
+
+def _beyond(ranked: Sequence[float], tried: Sequence[float]) -> float | None:
+    """Rate to try beyond the edge at which the best one lies; None if it lies at no edge, or at a limit."""
+    if ranked[0] == tried[0] and tried[0] > LOWER:
+        return LOWER
+    return UPPER if ranked[0] == tried[-1] and tried[-1] < UPPER else None

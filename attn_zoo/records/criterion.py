@@ -1,0 +1,73 @@
+"""Training until a criterion (protocol 3): when a run ends, how soon it was at 50, 90 and 99 % of the ceiling, and if it moved.
+
+The ceiling is the highest validation score that a level allows (``Budget.ceiling``). All functions read the learning curve alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SHARES = (0.5, 0.9, 0.99)
+"""Shares of the ceiling for which a record says how soon they were reached."""
+SHARE, IN_A_ROW = 0.99, 3
+"""A run ends after ``IN_A_ROW`` validations in a row at ``SHARE`` of the ceiling or more."""
+VALIDATIONS = 48
+"""Number of validations of a run that is not ended by the criterion."""
+MORE_STEPS, LEAST_STEPS = 4, 2400
+"""The cap is ``MORE_STEPS`` times the steps of a level's fixed budget, and at least ``LEAST_STEPS``."""
+FLAT = 0.02
+"""A training loss that falls by a smaller share is flat."""
+
+Curve = Sequence[Mapping[str, Any]]
+
+
+def criterion_budget(level: Mapping[str, Any], given: Mapping[str, Any], ceiling: float) -> dict[str, Any]:
+    """Return the fields of a budget until the criterion, from those of a level's fixed budget; ``given`` fields stay.
+
+    Args:
+        level: fields of the level's budget, ``steps`` among them.
+        given: fields that the user gave.
+        ceiling: highest validation score that the level allows; 0 for none.
+    """
+    steps = given.get("steps", max(LEAST_STEPS, MORE_STEPS * level["steps"]))
+    ours = {"steps": steps, "evaluate_every": max(1, steps // VALIDATIONS), "schedule": "constant", "ceiling": ceiling}
+    return {**level, **ours, **given}
+
+
+def is_met(curve: Curve, ceiling: float) -> bool:
+    """Return whether the last ``IN_A_ROW`` validations are at ``SHARE`` of the ceiling or more; False without a ceiling."""
+    last = curve[-IN_A_ROW:]
+    return bool(ceiling) and len(last) == IN_A_ROW and all(point["valid"] >= SHARE * ceiling for point in last)
+
+
+def reached(curve: Curve, ceiling: float, flops_per_step: float | None) -> dict[str, dict[str, float] | None]:
+    """Return how soon validation first was at 50, 90 and 99 % of the ceiling; empty without a ceiling.
+
+    Returns:
+        For ``"50"``, ``"90"`` and ``"99"`` the ``steps``, ``seconds`` of training, and ``flops`` of training (forward and backward,
+        of all examples seen; left out if unknown) until then; None if the run ended before, so that more than its steps are needed.
+    """
+    found: dict[str, dict[str, float] | None] = {}
+    for share in SHARES if ceiling else ():
+        point = next((point for point in curve if point["valid"] is not None and point["valid"] >= share * ceiling), None)
+        found[f"{100 * share:.0f}"] = None if point is None else _until(point, flops_per_step)
+    return found
+
+
+def _until(point: Mapping[str, Any], flops_per_step: float | None) -> dict[str, float]:
+    """Steps, seconds and FLOPs of training until a point of the curve."""
+    flops = {} if flops_per_step is None else {"flops": point["step"] * flops_per_step}
+    return {"steps": point["step"], "seconds": point["train_seconds"], **flops}
+
+
+def is_flat(curve: Curve, warmup_steps: int) -> bool | None:
+    """Return whether the training loss fell by less than ``FLAT`` from the first interval after the warm-up to the last interval.
+
+    Each point of the curve has the mean loss of the steps since the point before. None if there are fewer than two intervals.
+    """
+    starts = [0, *(point["step"] for point in curve)]
+    losses = [point["train_loss"] for start, point in zip(starts, curve, strict=False) if start >= warmup_steps]
+    if len(losses) < 2 or losses[0] is None or losses[-1] is None:
+        return None
+    return bool(losses[-1] > (1 - FLAT) * losses[0])

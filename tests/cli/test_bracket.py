@@ -1,0 +1,182 @@
+"""Bracketed search of the learning rate: which trials follow from results, without training, and one whole search."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from attn_zoo.cli import main
+from attn_zoo.cli.bracket import LOWER, UPPER, Result, Trial, most, next_trials, ranking
+from attn_zoo.cli.seeds import seeds_wanted
+from attn_zoo.records import Store
+from attn_zoo.records.store import CHECKPOINT
+
+RATES = (0.0003, 0.001, 0.003, 0.01, 0.03)
+CAP = 2400
+
+
+def searched(outcome: Callable[[Trial], Result]) -> tuple[dict[Trial, Result], list[list[Trial]]]:
+    """Results of a search in which each trial ends as ``outcome`` says, and the trials in the sets that were asked for."""
+    results: dict[Trial, Result] = {}
+    asked = []
+    while trials := next_trials(results, CAP, RATES):
+        assert not set(trials) & set(results), "no trial is repeated"
+        asked.append(trials)
+        results |= {trial: outcome(trial) for trial in trials}
+    return results, asked
+
+
+def learner(soonest: dict[float, int]) -> Callable[[Trial], Result]:
+    """Outcome in which rates learn after so many steps, others never."""
+
+    def outcome(trial: Trial) -> Result:
+        steps = soonest.get(trial.rate, 10**9)
+        return Result(1.0, True, steps) if steps <= trial.steps else Result(0.05)
+
+    return outcome
+
+
+def test_a_rate_that_succeeds_early_ends_those_that_are_later():
+    results, asked = searched(learner({0.003: 200, 0.01: 250, 0.001: 1000}))
+    assert asked[0] == [Trial(rate, 300) for rate in RATES]
+    assert asked[1:] == [[Trial(0.003, CAP, second=True), Trial(0.01, CAP, second=True)]], "the others cannot be sooner"
+    assert ranking(results, CAP)[:2] == [0.003, 0.01]
+
+
+def test_rates_that_learn_late_go_through_all_rungs():
+    results, asked = searched(learner({0.001: 2000, 0.003: 900}))
+    assert asked[1] == [Trial(rate, 1200) for rate in RATES], "on a plateau no rate is hopeless"
+    assert asked[2:] == [[Trial(0.003, CAP, second=True), Trial(0.0003, CAP, second=True)]], (
+        "the one that learned, and the best other"
+    )
+    assert ranking(results, CAP)[0] == 0.003
+
+
+def test_a_score_far_below_the_best_of_the_first_rung_ends_a_rate():
+    def outcome(trial: Trial) -> Result:
+        if trial.rate == 0.03:
+            return Result(None)
+        return Result({0.0003: 0.1, 0.001: 0.42, 0.003: 0.5, 0.01: 0.45}[trial.rate] + trial.steps / 10**5)
+
+    results, asked = searched(outcome)
+    assert asked[1] == [Trial(rate, 1200) for rate in (0.001, 0.003, 0.01)], "0.0003 is hopeless, 0.03 diverged"
+    assert asked[2] == [Trial(rate, CAP) for rate in (0.003, 0.01)], "two go on to the whole cap"
+    assert asked[3] == [Trial(rate, CAP, second=True) for rate in (0.003, 0.01)]
+    assert ranking(results, CAP) == [0.003, 0.01, 0.001, 0.0003, 0.03]
+
+
+@pytest.mark.parametrize(("best", "beyond"), [(0.03, UPPER), (0.0003, LOWER)])
+def test_a_search_is_extended_while_the_best_rate_is_at_an_edge_and_never_beyond_the_limits(best, beyond):
+    results, asked = searched(learner({best: 200}))
+    assert [Trial(beyond, 300)] in asked and ranking(results, CAP)[0] == best
+    results, asked = searched(learner({best: 250, beyond: 100}))
+    assert ranking(results, CAP)[0] == beyond and {trial.rate for trial in results} == {*RATES, beyond}
+    assert Trial(beyond, CAP, second=True) in results
+
+
+def test_with_two_seeds_successes_come_first_then_the_time_then_the_score():
+    def outcome(trial: Trial) -> Result:
+        if trial.rate == 0.003:
+            return Result(0.2) if trial.second else Result(1.0, True, 100)
+        return learner({0.01: 250})(trial)
+
+    assert ranking(searched(outcome)[0], CAP)[0] == 0.01, "it succeeds with both seeds"
+    assert ranking(searched(learner({0.003: 240, 0.01: 230}))[0], CAP)[0] == 0.01, "sooner"
+
+
+def test_the_chosen_rate_is_never_at_an_edge_unless_at_the_limit_and_searches_are_finite():
+    for soonest in product((200, 900, 2000, math.inf), repeat=3):
+        for at in range(3):
+            found = dict(zip(RATES[at : at + 3], soonest, strict=True))
+            results, asked = searched(learner(found))  # type: ignore[arg-type]
+            tried = sorted({trial.rate for trial in results})
+            best = ranking(results, CAP)[0]
+            assert tried[0] < best < tried[-1] or best in (LOWER, UPPER), (found, best)
+            assert sum(map(len, asked)) <= most(CAP, RATES)[0]
+
+
+def test_trials_that_all_diverge_are_few():
+    results, asked = searched(lambda trial: Result(None))
+    assert len(asked[0]) == 5 and not any(trial.second for trial in results)
+
+
+def test_seeds_follow_the_rule():
+    assert seeds_wanted([], main=True, control=0.2) == 5
+    assert seeds_wanted([], main=False, control=0.2) == 3
+    assert seeds_wanted([0.2, 0.21, 0.19], main=False, control=0.2) == 3, "within two points of the controls"
+    assert seeds_wanted([0.2, 0.9, 0.19], main=False, control=0.2) == 5, "one leaves the controls"
+    assert seeds_wanted([0.9, 0.95, 0.92, 0.91, 0.9], main=False, control=0.2) == 5
+    assert seeds_wanted([0.9, 0.95, 0.6, 0.91, 0.9], main=True, control=0.2) == 10, "they differ by more than 20 points"
+    assert seeds_wanted([0.9, 0.95, 0.9, 0.91, 0.9, 0.1], main=True, control=0.2) == 5, "the first five decide"
+
+
+SMALL = ["task=mqar", "task.length=16", "task.pairs=2", "task.vocabulary=16", "task.train=200", "task.valid=40", "task.test=40"]
+SMALL += ["model.dim=16", "model.heads=2", "budget.steps=48", "budget.warmup_steps=2", "budget.batch_size=8", "threads=1"]
+TUNE = ["tune", "experiment=profile3_encoder", "attention=none,linear", *SMALL]
+
+
+def zoo(*words: str, folder: Path) -> tuple[int, str, str]:
+    """Exit status, output and errors of a command in a folder."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.chdir(folder)
+        patch.setattr("sys.argv", ["attn-zoo", *words])
+        status = main(words)
+    return status, out.getvalue(), err.getvalue()
+
+
+@pytest.mark.process
+def test_a_bracketed_search_is_recorded_goes_on_and_is_followed_by_as_many_seeds_as_the_rule_says(tmp_path):
+    status, _, errors = zoo(*TUNE, folder=tmp_path)
+    assert status == 0, errors
+    records, damaged = Store(tmp_path / "runs").load()
+    assert damaged == [] and {record.protocol for record in records} == {"3.0"}
+    for attention, seeds in (("none", {1, 2, 3, 4, 5}), ("linear", {1, 2, 3, 4, 5})):
+        trials = [record for record in records if record.is_trial and record.spec.attention == attention]
+        assert {record.spec.seed for record in trials} == {0, 1000}, "search seeds are never tested"
+        assert {record.spec.budget.steps for record in trials} == {6, 24, 48}
+        assert {record.tuning.trial for record in trials if record.tuning} == set(range(len(trials)))
+        longer = [record for record in trials if record.spec.budget.steps == 24]
+        assert all(part["step"] == 6 for record in longer for part in record.environment["resumed"]) and longer
+        final = [record for record in records if not record.is_trial and record.spec.attention == attention]
+        assert {record.spec.seed for record in final} >= seeds and {record.spec.budget.steps for record in final} == {48}
+        assert all(record.spec.task_options["data_seed"] == record.spec.seed for record in [*trials, *final])
+    assert not list((tmp_path / "runs").glob(f".*{CHECKPOINT}")), "states that no trial went on from are removed"
+    names = {path.name for path in (tmp_path / "runs").glob("*.json")}
+    status, _, errors = zoo(*TUNE, folder=tmp_path)
+    assert status == 0 and names == {path.name for path in (tmp_path / "runs").glob("*.json")}, "nothing is trained again"
+
+
+@pytest.mark.process
+def test_a_plan_prints_runs_and_hours_and_starts_nothing(tmp_path):
+    status, output, errors = zoo(
+        "tune", "experiment=profile3_encoder", "task=copying", "attention=softmax,mega", "--plan", folder=tmp_path
+    )
+    assert status == 0, errors
+    assert "copying  softmax" in output and "2 cells, at most" in output and "core hours" in output
+    assert not list(tmp_path.iterdir())
+    status, output, errors = zoo("run", "-m", "experiment=quickstart", "task=mqar", "attention=softmax", "--plan", folder=tmp_path)
+    assert status == 0 and "1 cells, at most 3 runs" in output, errors
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trials=3"], "must search budget.learning_rate alone"),
+        (["budget.until=steps"], "with budget.until=steps"),
+        (["seeds=1,1000"], "seed 1000 is that of the trials"),
+        (["budget.schedule=cosine"], "needs budget.schedule=constant"),
+    ],
+)
+@pytest.mark.process
+def test_what_a_bracketed_search_cannot_do_is_refused_before_any_trial(words, message, tmp_path):
+    status, _, errors = zoo(*TUNE, *words, folder=tmp_path)
+    assert status == 2 and message in errors, errors
+    assert not list(tmp_path.iterdir())
