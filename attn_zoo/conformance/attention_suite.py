@@ -24,6 +24,7 @@ from attn_zoo.conformance import (
     state,
     stepwise,
     variation,
+    written,
 )
 from attn_zoo.conformance.harness import Case, Report, run_cases, unbuildable
 from attn_zoo.conformance.sizes import drawn_sizes
@@ -42,6 +43,7 @@ THEMES = (
     batch,
     promises,
     state,
+    written,
     modes,
     gradients,
     second_derivatives,

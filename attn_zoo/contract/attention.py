@@ -24,6 +24,7 @@ from attn_zoo.contract.errors import UnknownNameError, UnsupportedError
 from attn_zoo.contract.implementations import unavailable
 from attn_zoo.contract.masks import hide_rows_without_keys
 from attn_zoo.contract.options import check_bounds
+from attn_zoo.contract.written import EarlierStates, begin_training_call, end_training_call
 from attn_zoo.precision import autocast_dtype
 
 OptionsT = TypeVar("OptionsT", bound=Any, default=Any)
@@ -78,6 +79,9 @@ class Attention(nn.Module, Generic[OptionsT]):
     saturates: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Options that defeat the mechanism at values of at least n keys, each with the words of its warning after ``option=value``."""
     options: OptionsT
+    written: tuple[str, ...] = ()
+    """Names of the buffers that training calls write. All state that a call leaves for later calls must be in such buffers, so that
+    checkpoints hold it and gradient checkpointing does not write it twice; see ``contract.written``."""
 
     def __init__(self, geometry: Geometry, options: OptionsT, implementation: str = "eager") -> None:
         super().__init__()
@@ -92,6 +96,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         check_bounds(card.name, options)
         self.geometry = geometry
         self.options = options
+        self.earlier_states = EarlierStates()
         self.use(implementation)
 
     def use(self, implementation: str) -> None:
@@ -207,7 +212,15 @@ class Attention(nn.Module, Generic[OptionsT]):
             for stream in self.card.streams(self.geometry, self.options):
                 if stream.of == "keys":
                     given[stream.name] = given[stream.name].masked_fill(padding[:, :, : stream.first], 0)
-        out: Tensor = getattr(self, self._attend_name)(query, query if shared else key, value, key_valid, **given)
+        attend, key = getattr(self, self._attend_name), query if shared else key
+        if not (self.training and self.written):
+            out: Tensor = attend(query, key, value, key_valid, **given)
+            return hide_rows_without_keys(out, key_valid)
+        present = begin_training_call(self)
+        try:
+            out = attend(query, key, value, key_valid, **given)
+        finally:  # a repetition ends by an exception once it has what the backward pass needs
+            end_training_call(self, present)
         return hide_rows_without_keys(out, key_valid)
 
     def initial_state(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -10,14 +12,20 @@ from attn_zoo.contract.claims import Geometry
 
 
 class RedrawnAttention(Attention[OptionsT]):
-    """A mechanism whose buffer ``drawn`` is drawn when it is built, and redrawn every ``options.redraw`` training calls."""
+    """A mechanism whose buffer ``drawn`` is drawn when it is built, and redrawn every ``options.redraw`` training calls.
+
+    The buffer ``training_calls`` counts the training calls; a state dict without it loads, and counts from 0.
+    """
 
     drawn: str
+    training_calls: Tensor
 
     def __init__(self, geometry: Geometry, options: OptionsT, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         self.register_buffer(self.drawn, self.draw())
-        self._training_calls = 0
+        self.register_buffer("training_calls", torch.zeros((), dtype=torch.long))
+        if options.redraw:
+            self.written = (self.drawn, "training_calls")
 
     def draw(self) -> Tensor:
         """Draw the buffer from torch's global generator. Overridden by each mechanism."""
@@ -26,11 +34,21 @@ class RedrawnAttention(Attention[OptionsT]):
     @torch.no_grad()
     def redraw(self) -> None:
         """Replace the buffer by a new draw, in a tensor of its own: a backward pass may still need the old one."""
-        setattr(self, self.drawn, self.draw().to(self.get_buffer(self.drawn)))
+        with torch.inference_mode(False):
+            setattr(self, self.drawn, self.draw().to(self.get_buffer(self.drawn)))
 
     def redraw_in_training(self) -> None:
         """Count a training call; redraw at the first, and again every ``options.redraw`` calls."""
         if self.training and self.options.redraw:
-            if self._training_calls % self.options.redraw == 0:
-                self.redraw()
-            self._training_calls += 1
+            self._count_and_redraw()
+
+    @torch.compiler.disable  # a graph would hold one draw
+    def _count_and_redraw(self) -> None:
+        calls = self.training_calls
+        if calls.is_meta or calls.item() % self.options.redraw == 0:
+            self.redraw()
+        calls += 1
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        state_dict.setdefault(f"{prefix}training_calls", torch.zeros_like(self.training_calls))
+        super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -25,7 +25,7 @@ from attn_zoo.records.store import CHECKPOINT, UNUSED, sync_folder
 from attn_zoo.runner.state import Training, pack, unpack
 
 _HEADER = "attn_zoo"
-_FORMAT = 3
+_FORMAT = 4
 
 
 class CheckpointError(ValueError):

@@ -131,7 +131,6 @@ def pack(training: Training) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "rates": [group["lr"] for group in optimizer["param_groups"]],
         "schedule": training.schedule.state_dict(),
         "scaler": None if scaler is None else scaler.state_dict(),
-        "counters": _counters(training.model),
         **{name: getattr(state, name) for name in _PLAIN},
     }
     return tensors, facts
@@ -147,7 +146,6 @@ def unpack(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[str
     assert isinstance(source, BatchSource)
     _require_same(training.model.state_dict(), _group(tensors, "model"))
     training.model.load_state_dict(_group(tensors, "model"))
-    _set_counters(training.model, facts["counters"])
     groups = training.optimizer.state_dict()["param_groups"]
     for group, rate in zip(groups, facts["rates"], strict=True):
         group["lr"] = rate
@@ -176,19 +174,3 @@ def _require_same(ours: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> No
         shapes = [tuple(held[name].shape) if name in held else None for held in (ours, given)]
         if shapes[0] != shapes[1]:
             raise ValueError(f"the network has {name} of shape {shapes[0]}, the checkpoint of shape {shapes[1]}")
-
-
-def _counters(model: nn.Module) -> dict[str, dict[str, int | float]]:
-    """Numeric attributes of modules that are no tensors, such as the number of calls until random features are redrawn."""
-    numbers = {  # type() in place of isinstance(), as a bool is an int, too
-        name: {key: value for key, value in vars(module).items() if type(value) in (int, float)}
-        for name, module in model.named_modules()
-    }
-    return {name: own for name, own in numbers.items() if own}
-
-
-def _set_counters(model: nn.Module, counters: Mapping[str, Mapping[str, int | float]]) -> None:
-    modules = dict(model.named_modules())
-    for name, own in counters.items():
-        for key, value in own.items():
-            setattr(modules[name], key, value)

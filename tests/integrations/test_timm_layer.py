@@ -45,24 +45,27 @@ def images(*shape: int) -> Tensor:
     return torch.randn(*(shape or (2, 1, 8, 8)), generator=torch.Generator().manual_seed(1))
 
 
-def gradients(model: nn.Module, inputs: Tensor) -> dict[str, Tensor | None]:
+def gradients(model: nn.Module, inputs: Tensor, steps: int = 1) -> dict[str, Tensor | None]:
     model.zero_grad()
     torch.manual_seed(2)
-    model.train()(inputs).square().sum().backward()
+    for _ in range(steps):
+        model.train()(inputs).square().sum().backward()
     return {key: None if p.grad is None else p.grad.clone() for key, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("name", attentions())
-def test_every_mechanism_trains_with_all_of_timms_norms_and_checkpointing(name):
-    built = vit(bound(name), qk_norm=True, scale_attn_norm=True)
+@pytest.mark.parametrize(
+    ("name", "options"), [*((name, {}) for name in attentions()), ("performer", {"redraw": 2}), ("reformer", {"redraw": 2})]
+)
+def test_every_mechanism_trains_with_all_of_timms_norms_and_checkpointing(name, options):
+    built = vit(bound(name, **options), qk_norm=True, scale_attn_norm=True)
     layer = built.blocks[0].attn
     assert (layer.q_norm is not None, layer.k_norm is not None) == ("query" in layer.reads, "key" in layer.reads)
-    found = gradients(built, images())
+    found = gradients(built, images(), steps=3)
     assert [key for key, grad in found.items() if grad is None or not grad.isfinite().all()] == []
-    built = vit(bound(name), qk_norm=True, scale_attn_norm=True)
-    built.set_grad_checkpointing()
-    again = gradients(built, images())
-    torch.testing.assert_close(again, found)
+    again = vit(bound(name, **options), qk_norm=True, scale_attn_norm=True)
+    again.set_grad_checkpointing()
+    torch.testing.assert_close(gradients(again, images(), steps=3), found)
+    torch.testing.assert_close(dict(again.named_buffers()), dict(built.named_buffers()))
 
 
 class Float32Norm(nn.LayerNorm):

@@ -192,14 +192,22 @@ def test_dropout_happens_in_training_and_only_there():
     assert not torch.equal(model(**batch)[0], model(**batch)[0])
 
 
-def test_gradient_checkpointing_gives_the_same_gradients():
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize(
+    ("attention", "options"),
+    [("longformer", {"window": 3}), ("performer", {"redraw": 2}), ("reformer", {"redraw": 3, "chunk": 4}), ("routing", {})],
+)
+def test_gradient_checkpointing_gives_the_same_gradients_and_buffers(attention, options, reentrant):
     batch, found = tiny.inputs("bert", "right"), []
     for checkpointing in (False, True):
-        model = replace_attention(tiny.build("bert"), "longformer", window=3).train()
+        model = replace_attention(tiny.build("bert"), attention, **options).train()
         if checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-        model(**batch)[0].square().sum().backward()
-        found.append(tiny.gradients(model))
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            model.enable_input_require_grads()  # without which the reentrant form has no gradient
+        torch.manual_seed(3)
+        for _ in range(3):
+            model(**batch)[0].square().sum().backward()
+        found.append({**tiny.gradients(model), **dict(model.named_buffers())})
     for name, gradient in found[0].items():
         if gradient is not None:
             torch.testing.assert_close(found[1][name], gradient, msg=name)

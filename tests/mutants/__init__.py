@@ -21,11 +21,12 @@ from mutants import (
     stranger_linear,
     stranger_places,
     stranger_trained,
+    written,
 )
 from mutants.entering import MUTANTS, Mutant, breaks, plant
 from mutants.originals import ORIGINALS
 
-PARTS = (card, agreement, causality, padding, stepwise, batch, promises, state, modes, gradients, numerics, cost, sizes)
+PARTS = (card, agreement, causality, padding, stepwise, batch, promises, state, written, modes, gradients, numerics, cost, sizes)
 """Modules of mutants, in the order of the kit's parts."""
 DRAWN = (stranger, stranger_places, stranger_linear, stranger_trained)
 """Modules of mutants devised without knowledge of the kit."""

@@ -1,4 +1,4 @@
-"""More small sound attentions for mutants: a gated recurrence, a window and random features, each with its definition."""
+"""More small sound attentions for mutants: a gated recurrence, a window and random features, and one that moves in training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, softmax_over_valid
-from mutants.originals import NoOptions, Sums, original
+from mutants.originals import ORIGINALS, Hashed, NoOptions, Sums, original
 
 
 def gated_cost(geometry: Geometry, options: NoOptions) -> Cost:
@@ -166,3 +166,30 @@ class Features(Attention):
             total = weight.sum(dim=-1, keepdim=True)
             rows.append((weight.unsqueeze(-1) * value[:, :, : weight.shape[2]]).sum(dim=2) / total.masked_fill(total == 0, 1))
         return torch.stack(rows, dim=2)
+
+
+class Turning(Hashed):
+    """``Hashed`` with a plane that every third training call turns towards the mean query, after the call."""
+
+    calls: Tensor
+
+    def __init__(self, geometry: Geometry, options: NoOptions, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.written = ("plane", "calls")
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        out = super().attend(query, key, value, key_valid)
+        if self.training and self.is_due():
+            self.turn(query.detach())
+        return out
+
+    def is_due(self) -> bool:
+        self.calls += 1
+        return bool(self.calls % 3 == 0)
+
+    def turn(self, query: Tensor) -> None:
+        self.plane = self.plane + 3 * query.mean(dim=(0, 1, 2))[:, None]
+
+
+Turning.card = ORIGINALS["turning"] = replace(ORIGINALS["hashed"], name="turning", title="turning", build=Turning)

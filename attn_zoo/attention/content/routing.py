@@ -80,6 +80,8 @@ class Routing(Attention[Options]):
         super().__init__(geometry, options, implementation)
         drawn = torch.randn(geometry.heads, cluster_count(geometry.keys, options), geometry.head_dim)
         self.register_buffer("centroids", F.normalize(drawn, dim=-1))
+        if options.decay < 1:
+            self.written = ("centroids",)
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:

@@ -1,0 +1,109 @@
+"""Checks of state that training calls write: gradient checkpointing, and training that goes on from a state dict."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from attn_zoo.conformance.harness import NotApplicable, seed_generators
+from attn_zoo.conformance.requests import Request, trained_parameters, weighed, without_padded_queries
+from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.contract import Attention, Geometry, UnsupportedError
+
+Call = Callable[[Request, Attention], Tensor]
+
+
+def _plainly(request: Request, module: Attention) -> Tensor:
+    return request(module)
+
+
+def _checkpointed(reentrant: bool) -> Call:
+    def call(request: Request, module: Attention) -> Tensor:
+        def run(*tensors: Tensor) -> Tensor:
+            given = dict(zip(request.tensors, tensors, strict=True))
+            return request.changed(lambda name, _: given[name])(module)
+
+        out: Tensor = checkpoint(run, *request.tensors.values(), use_reentrant=reentrant)
+        return out
+
+    return call
+
+
+@attention_check("implementation")
+def checkpointing_changes_nothing(subject: Subject) -> None:
+    """Gradient checkpointing, reentrant or not, changes no gradient, no buffer and no later output, with dropout and without, also
+    if several calls precede one backward pass: a repeated call computes what the call did, and writes no state."""
+    for geometry in subject.plain_and_causal():
+        for options in _with_and_without_dropout(subject, geometry):
+            module = subject.build(geometry, options=options)
+            want = _training(subject, module, _plainly)
+            for reentrant in (False, True):
+                got = _training(subject, module, _checkpointed(reentrant))
+                for name, tensor in got.items():
+                    where = f"{name} with checkpointing, use_reentrant={reentrant}, causal={geometry.causal}"
+                    subject.equal(tensor.to(subject.dtype), want[name].to(subject.dtype), where, subject.exactness)
+
+
+def _with_and_without_dropout(subject: Subject, geometry: Geometry) -> Iterator[object]:
+    yield subject.without_dropout()
+    if names := subject.dropouts():
+        options = replace(subject.options, **dict.fromkeys(names, 0.3))
+        try:
+            subject.build(geometry, options=options)
+        except (NotApplicable, UnsupportedError):  # this implementation or form has no dropout
+            return
+        yield options
+
+
+def _training(subject: Subject, module: Attention, call: Call) -> dict[str, Tensor]:
+    """Gradients, buffers and a later output of a copy of the module after steps of two calls, some with one without gradients."""
+    module = copy.deepcopy(module).train()
+    first, second = (_draw(subject, module, seed=seed) for seed in (1, 2))
+    seed_generators(5)
+    for step in range(1 if subject.interpreted else 4):
+        outs = [without_padded_queries(request, call(request, module)) for request in (first, second)]
+        (weighed(outs[0]) + weighed(outs[1]).sin()).backward()
+        if step % 2 == 0:  # with two calls in the other steps, every period of a counter meets a call with gradients
+            with torch.no_grad():
+                second(module)
+    named = {**first.tensors, **trained_parameters(module)}
+    grads = {f"gradient of {name}": torch.zeros_like(of) if of.grad is None else of.grad for name, of in named.items()}
+    with torch.no_grad():
+        later = without_padded_queries(first, first(module.eval()))
+    return {**grads, **{f"buffer {name}": buffer for name, buffer in module.named_buffers()}, "later output": later}
+
+
+def _draw(subject: Subject, module: Attention, seed: int) -> Request:
+    request = subject.draw(module, batch=1, seed=seed) if subject.interpreted else subject.draw_padded(module, seed=seed)
+    return request.leaves()
+
+
+@attention_check("implementation")
+def training_goes_on_from_the_state_dict(subject: Subject) -> None:
+    """After a training call, a module built under another seed that strictly loads the state dict trains on as the saved one does:
+    counters, averages and whatever else a training call leaves for later calls are in the state dict."""
+    for geometry in subject.plain_and_causal():
+        saved, loaded = subject.build(geometry, seed=1).train(), subject.build(geometry, seed=2).train()
+        _train(subject, saved, calls=1, seed=5)
+        loaded.load_state_dict(copy.deepcopy(saved.state_dict()), strict=True)
+        wanted, found = (_train(subject, module, calls=6, seed=6) for module in (saved, loaded))
+        for at, (want, got) in enumerate(zip(wanted, found, strict=True), start=1):
+            where = f"output of training call {at} after loading the state dict, causal={geometry.causal}"
+            subject.equal(got, want, where, subject.exactness)
+
+
+def _train(subject: Subject, module: Attention, calls: int, seed: int) -> list[Tensor]:
+    """Outputs of training calls, each with its backward pass."""
+    seed_generators(seed)
+    outs = []
+    for at in range(calls):
+        request = _draw(subject, module, seed=at)
+        out = without_padded_queries(request, request(module))
+        weighed(out).backward()
+        outs.append(out.detach())
+    return outs
