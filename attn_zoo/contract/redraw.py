@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attn_zoo.contract.attention import Attention, OptionsT
 from attn_zoo.contract.claims import Geometry
+from attn_zoo.contract.untraced import untraced
 
 
 class RedrawnAttention(Attention[OptionsT]):
@@ -42,7 +43,7 @@ class RedrawnAttention(Attention[OptionsT]):
         if self.training and self.options.redraw:
             self._count_and_redraw()
 
-    @torch.compiler.disable  # a graph would hold one draw
+    @untraced
     def _count_and_redraw(self) -> None:
         calls = self.training_calls
         if calls.is_meta or calls.item() % self.options.redraw == 0:

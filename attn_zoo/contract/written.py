@@ -3,6 +3,9 @@
 A call draws a number from torch's generator of the CPU. A repeated call draws the same number, because checkpointing restores the
 generator before it. So the number says which call is repeated: the module gets the state from before that call, computes and
 writes as it did then, and afterwards has its present state again.
+
+Limits: the caller must not set the generator back between two calls that one backward pass repeats, because they would draw the
+same number. The first call on an input must not happen within a backward pass, because it counts as a repetition and is refused.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo.contract.errors import UnsupportedError
+from attn_zoo.contract.untraced import untraced
 
 if TYPE_CHECKING:
     from attn_zoo.contract.attention import Attention
@@ -28,7 +32,7 @@ class EarlierStates(dict[int, dict[str, Tensor]]):
         return EarlierStates, ()
 
 
-@torch.compiler.disable  # the state of an autograd engine is no part of a graph
+@untraced
 @torch.no_grad()
 def begin_training_call(module: Attention) -> dict[str, Tensor]:
     """Note the buffers that ``module.written`` names, or set them to what they were before the call that is repeated.
@@ -44,8 +48,7 @@ def begin_training_call(module: Attention) -> dict[str, Tensor]:
     present = {name: module.get_buffer(name) for name in module.written}
     if any(buffer.is_meta for buffer in present.values()):
         return {}
-    # Drawn in place, so that each process of a run draws its own number (see runner.chance), and not inside a graph.
-    number = int(torch.empty((), dtype=torch.long, device="cpu").random_())
+    number = int(torch.randint(2**62, (), device="cpu"))
     if torch._C._current_graph_task_id() == -1:
         earlier = module.earlier_states
         earlier.pop(number, None)  # there if the caller has set the generator back: the new call comes last
@@ -64,7 +67,7 @@ def begin_training_call(module: Attention) -> dict[str, Tensor]:
     return present
 
 
-@torch.compiler.disable
+@untraced
 def end_training_call(module: Attention, present: dict[str, Tensor]) -> None:
     """Put back what ``begin_training_call`` returned."""
     _set(module, present)

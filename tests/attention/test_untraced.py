@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from attn_zoo.kernels.cpu._tiling import untraced
+from attn_zoo.contract.untraced import untraced
 
 
 @pytest.mark.process

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import sys
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 CHEAP_BYTES = 16 * 2**20
 """Half of glibc's largest mmap threshold (32 MiB): above that, each allocation is page-faulted anew,
@@ -85,22 +80,3 @@ def like_tokens(x: Float[Tensor, "b h n d"]) -> Float[Tensor, "b h n d"]:
 def exported() -> bool:
     """True while torch.export traces the run; no tile may then depend on sizes, which must stay dynamic."""
     return torch.compiler.is_exporting()
-
-
-def untraced(function: F) -> F:
-    """Apply ``torch.compiler.disable``, but import the compiler, which takes two seconds, only if it is used.
-
-    Decorate functions that loop over tiles of a long sequence: tracing would unroll the loop, which takes minutes.
-    """
-
-    @functools.wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        if "torch._dynamo" not in sys.modules:
-            return function(*args, **kwargs)
-        disabled = getattr(function, "disabled", None)
-        if disabled is None:
-            # Cached as an attribute of the function, which its type does not declare.
-            disabled = function.disabled = torch.compiler.disable(function)  # type: ignore[attr-defined]
-        return disabled(*args, **kwargs)
-
-    return cast(F, called)

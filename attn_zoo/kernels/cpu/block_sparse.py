@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attn_zoo.contract.untraced import untraced
 from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.kernels.cpu._softmax import TILE, drop_, masked_softmax_, softmax_backward_
-from attn_zoo.kernels.cpu._tiling import untraced
 from attn_zoo.kernels.derivatives import OnceDifferentiable
 from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions

@@ -1,0 +1,32 @@
+"""Functions that torch.compile calls without tracing them."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import torch
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def untraced(function: F) -> F:
+    """Apply ``torch.compiler.disable``, but import the compiler, which takes two seconds, only if it is used.
+
+    Decorate functions that loop over tiles of a long sequence, because tracing would unroll the loop, which takes minutes, and
+    functions that a graph cannot hold, such as a count of calls in Python.
+    """
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return function(*args, **kwargs)
+        disabled = getattr(function, "disabled", None)
+        if disabled is None:
+            # Cached as an attribute of the function, which its type does not declare.
+            disabled = function.disabled = torch.compiler.disable(function)  # type: ignore[attr-defined]
+        return disabled(*args, **kwargs)
+
+    return cast(F, called)
