@@ -154,12 +154,12 @@ def _kernels(out: Path, device: str, names: Sequence[str], seconds: float) -> bo
 
 def _table3(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
     """Measure Table 3 of the Linformer paper."""
-    return _told([*ATTN_ZOO, *table3_words(out, device)], seconds)
+    return _told([str(HERE / "linformer_table3.py"), *table3_words(out, device)], seconds)
 
 
 def table3_words(out: Path, device: str) -> list[str]:
-    """Words of the command that measures Table 3."""
-    words = ["measure", "experiment=linformer_table3", f"device={device}", f"output={out / 'linformer_table3.json'}"]
+    """Words of the program that measures Table 3."""
+    words = [f"device={device}", f"output={out / 'linformer_table3.json'}"]
     if device == "cuda":
         return [*words, "rounds=3", "repeat_seconds=0.05"]
     tiny = ["lengths=[64]", "projected_lengths=[16]", "dim=32", "heads=2", "tokens=64", "rounds=1", "repeat_seconds=0.001"]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the extension zoo_pages
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # for tables of measurements that programs there make
 
 project = "attn-zoo"
 version = release = importlib.metadata.version("attn-zoo")

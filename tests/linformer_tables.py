@@ -6,12 +6,12 @@ from fractions import Fraction
 from statistics import fmean
 
 from committed import ROOT, measured, records_in
+from figure3 import Figure, figure3_page, read_figure
+from figure3.cells import cell_of
 from tabulate import tabulate
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard import tables as leaderboard_tables
-from attn_zoo.leaderboard.figure3 import Figure, figure3_page, read_figure
-from attn_zoo.leaderboard.figure3.cells import cell_of
 from attn_zoo.leaderboard.render.text import name as name_of
 from attn_zoo.leaderboard.statistics import estimate, paired
 from attn_zoo.published import SCORE, averages, figures

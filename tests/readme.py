@@ -15,6 +15,7 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 
 from committed import ROOT, benchmarked, boards_of, measured, records_in
+from figure3.plot import plot_figure3
 from linformer_tables import (
     FIGURE3,
     figure3,
@@ -38,7 +39,6 @@ from attn_zoo.cli.recommend import required_of
 from attn_zoo.cost.experiments import report
 from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
-from attn_zoo.leaderboard.figure3.plot import plot_figure3
 from attn_zoo.leaderboard.findings.page import findings
 from attn_zoo.leaderboard.heatmap.costs import LENGTH, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map, titles
@@ -110,7 +110,7 @@ def tables() -> dict[str, str]:
         "aa_test": benchmarked("aa_test", "AATest"),
         "launches": benchmarked("launches", "Launches"),
         "growth": report(measured("growth")),
-        "peers": report(measured("peers")),
+        "peers": benchmarked("peers", "Peers"),
         "error": error_table(measured("error"), "github"),
         "error_random": error_table(measured("error_random"), "github"),
         "projections": projections_table(measured("projections"), "github"),
@@ -126,7 +126,7 @@ def tables() -> dict[str, str]:
         "place": _shown(places()),
         "advice": _shown(as_text(_answer("--length 8192 --padding"))),
         "models": report(measured("models")) if (ROOT / "results" / "models.json").is_file() else "",
-        "linformer_table3": report(measured("linformer_table3")),
+        "linformer_table3": benchmarked("linformer_table3", "LinformerTable3"),
         "figure3": figure3_of_the_paper(),
         "figure3_pilot": by_part(boards_of("linformer_figure3_pilot")),
         "table2": classification_table(measured("linformer_table2"), "github"),

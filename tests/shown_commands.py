@@ -144,11 +144,7 @@ def _small(words: list[str]) -> list[str]:
         sizes = {key: value for key, value in {**MEASURED, **MEASURE}.items() if key in keys and key not in MEASURED.keys() & named}
         if keys.get("depth") is None:  # only for levels with several blocks
             sizes.pop("depth", None)
-        if "experiment=peers" in words:  # peers need lengths of at least twice the public packages' window
-            sizes |= {"lengths": "[1056]", "tokens": "1056"}
         return _with(words, sizes)
-    if words[:2] == ["analyze", "figure3"]:  # figure3 only plots recorded runs
-        return words[: words.index("--output")] if "--output" in words else words
     if name == "analyze":
         if words[1] == "projections":  # projections are fitted on one sequence and measured on another
             return [*words, "--length", "16", "--sentences", "2", "--steps", "2", "--k", "4"]

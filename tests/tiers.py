@@ -31,7 +31,7 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(
         ["test_export.py", "attention/test_drawn_sizes.py", "attention/test_fla.py", "attention/test_flex.py"], "kernels"
     ),
-    **dict.fromkeys(["attention/peers", "attention/test_linformer_peer.py", "cost/test_peers.py"], "peers"),
+    **dict.fromkeys(["attention/peers", "attention/test_linformer_peer.py", "benchmarks/test_peers.py"], "peers"),
     **dict.fromkeys(["attention/test_eager_form.py", "integrations/test_transformers_zoo.py"], "variants"),
     **dict.fromkeys(["attention/test_second_derivatives.py", "cost/test_counted.py", "cost/test_counted_models.py"], "variants"),
     **dict.fromkeys(["mutants", "test_convolution_mutants.py", "test_layer_steps.py"], "variants"),

@@ -42,7 +42,7 @@ COMMANDS = {
     "diff": Command("compare two folders of records, and fail where B is worse beyond noise", "diff"),
     "new": Command("write an installable package with an attention, or a task, of your own", "new"),
     "check": Command("run the conformance kit on attentions and tasks", "check"),
-    "measure": Command("time and memory: growth with length, crossovers, the Linformer paper's Table 3, other packages", "measure"),
+    "measure": Command("time and memory: growth with length, crossovers, largest batches, whole models", "measure"),
     "data": Command("list, fetch and verify data sets", "data"),
     "records": Command("verify a folder of records, or repeat some of its runs and compare scores", "records"),
     "recommend": Command("recommend an attention for a length, device and needs, with evidence and doubts", "recommend"),

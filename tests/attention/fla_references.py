@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from peer_layers import fla_naive
 from torch import Tensor
 
-from attn_zoo.cost.peers.layers import fla_naive
 from attn_zoo.kernels import fla
 
 CHUNK = 64

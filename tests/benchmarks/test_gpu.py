@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from gpu import HERE, PARTS, _kernels, main, table3_words
+from linformer_table3 import LinformerTable3
 from zoo_times import ZooTimes
 
 from attn_zoo.cli.measure import compose
@@ -71,7 +72,7 @@ def test_what_failed_in_the_kit_is_proved_again(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_table_3_can_be_asked_for_as_it_is(device, tmp_path):
-    name, given = compose(table3_words(tmp_path, device)[1:])
+    name, given = compose(table3_words(tmp_path, device), {"linformer_table3": LinformerTable3})
     assert name == "linformer_table3" and given["device"] == device
 
 

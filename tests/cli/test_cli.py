@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib.util
 import io
 import json
 import re
@@ -17,7 +16,6 @@ from pathlib import Path
 
 import hydra
 import pytest
-import torch
 from hydra import initialize_config_module
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
@@ -27,8 +25,6 @@ from attn_zoo.cli.config import store_groups
 from attn_zoo.cli.main import COMMANDS, parser
 from attn_zoo.cli.measure import compose
 from attn_zoo.cli.plan import plan
-from attn_zoo.cost.experiments import report
-from attn_zoo.cost.measurement import Measurement
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.plots.axes import RECORDED
 from attn_zoo.leaderboard.plots.tradeoff import curves_of
@@ -252,83 +248,14 @@ def test_measure_prints_exponents_and_writes_them(tmp_path):
     assert sorted((row["cell"], row["round"]) for row in seconds) == [(cell, turn) for cell in range(8) for turn in range(2)]
 
 
-SMALL_TABLE3 = ["device=cpu", "lengths=[64]", "projected_lengths=[16,64]", "dim=16", "heads=2", "tokens=128", "rounds=2"]
-
-
-def test_measure_linformer_table3(tmp_path):
-    words = ["measure", "experiment=linformer_table3", *SMALL_TABLE3, "repeat_seconds=0", "output=found.json"]
-    outcome = zoo(*words, cwd=tmp_path)
-    assert outcome.returncode == 0, outcome.stderr
-    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
-    assert found["complete"] is True
-    cells = Measurement.from_dict(found).cells
-    assert list(dict.fromkeys(cell.role for cell in cells)) == ["materialised", "sdpa", "linformer"]
-    largest = {(cell.role, cell.kind): f.one("largest_batch") or 0 for cell, f in cells.items() if cell.batch == 1}
-    assert all(largest[role, "forward"] > largest[role, "training"] > 0 for role, _ in largest)
-    for cell, figures in cells.items():
-        assert not figures.failures
-        timed = 2 if cell.batch == 2 else 0
-        assert len(figures.all("seconds")) == timed
-        assert len(figures.all("backward_seconds")) == (timed if cell.kind == "training" else 0)
-    assert report(found) == outcome.stdout.rstrip("\n"), "the file is enough to print the table anew"
-    assert outcome.stdout.count("| materialised |") == 5
-
-    (tmp_path / "found.json").write_text(json.dumps({**found, "complete": False}), encoding="utf-8")
-    again = zoo(*words, cwd=tmp_path)
-    assert f"found.json holds {len(found['rows'])} rows of this measurement; going on from there" in again.stderr
-    assert again.stdout == outcome.stdout, "all its lengths were done"
-    assert json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))["complete"] is True
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_measure_linformer_table3_on_cuda(tmp_path):
-    words = ["lengths=[512]", "projected_lengths=[128,256]", "tokens=2048", "rounds=2", "memory_gib=1", "output=found.json"]
-    outcome = zoo("measure", "experiment=linformer_table3", "device=cuda", *words, cwd=tmp_path)
-    assert outcome.returncode == 0, outcome.stderr
-    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
-    cells = Measurement.from_dict(found).cells
-    by_backend = {cell.subject.backend for cell in cells if cell.role == "sdpa" and cell.subject}
-    assert by_backend == {"flash", "cudnn", "efficient"}
-    once = {(cell.role, cell.label, cell.kind): f for cell, f in cells.items() if cell.batch == 1 and cell.role != "sdpa"}
-    for role, label, _ in once:
-        forward, training = (once[role, label, kind] for kind in ("forward", "training"))
-        assert not forward.failures and not training.failures
-        assert 0 < (training.one("largest_batch") or 0) < (forward.one("largest_batch") or 0)
-    assert "(paper 1.5)" in outcome.stdout
-
-
-@pytest.mark.skipif(importlib.util.find_spec("linformer") is None, reason="the package linformer is not installed (extra: peers)")
-def test_measure_peers(tmp_path):
-    words = ["mechanisms=[linformer[projected_length=8]]", "lengths=[64]", "tokens=128", "dim=16", "heads=2", "rounds=2"]
-    words += ["allocator=keep", "repeat_seconds=0", "output=found.json"]
-    outcome = zoo("measure", "experiment=peers", *words, cwd=tmp_path)
-    assert outcome.returncode == 0, outcome.stderr
-    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
-    cells = {(cell.role, cell.group, cell.kind): f for cell, f in Measurement.from_dict(found).cells.items()}
-    assert not any(figures.failures for figures in cells.values())
-    for side in ("ours", "linformer"):
-        for kind in ("forward", "training"):
-            assert len(cells["linformer", side, kind].all("seconds")) == 2
-            assert (cells["linformer", side, kind].one("peak_bytes") or 0) > 0
-    assert report(found) == outcome.stdout.rstrip("\n")
-
-
-def test_measure_without_the_peer_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "linformer", None)
-    outcome = zoo("measure", "experiment=peers", "mechanisms=[linformer]", cwd=tmp_path)
-    assert outcome.returncode == 2
-    assert "attn-zoo[peers]" in outcome.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (
             ["experiment=grwth"],
-            "did you mean 'growth'? Known: batch_size, cost, counted, crossover, growth, linformer_table3, models, peers",
+            "did you mean 'growth'? Known: batch_size, cost, counted, crossover, growth, models",
         ),
         (["lenghts=[64]"], "no key of experiment=growth is called 'lenghts'; did you mean 'lengths'?"),
-        (["experiment=peers", "sharing=none"], "no key of experiment=peers is called 'sharing'"),
         (["lengths=[64,x]"], "could not be converted to Integer"),
         (["lengths=64,128"], "write a list in brackets, lengths=[a,b]"),
         (["lengths=[]"], "lengths are different whole numbers of at least 1"),
@@ -344,8 +271,7 @@ def test_measure_without_the_peer_names_the_extra(tmp_path, monkeypatch):
         (["attentions=[linformer[projected_length=8]"], "brackets and quotes of a row must come in pairs"),
         (["set.linformer.projected_length=3"], "no key of experiment=growth is called 'set.linformer.projected_length'"),
         (["output=nowhere/found.json"], "a folder that exists"),
-        (["experiment=linformer_table3", "device=cpu", "precision=fp8"], "precision is one of fp32, bf16, fp16"),
-        (["experiment=linformer_table3", "device=cpu", "sharing=all"], "all"),
+        (["device=cpu", "precision=fp8"], "precision is one of fp32, bf16, fp16"),
     ],
 )
 def test_measure_refuses_bad_input_in_words_before_work_starts(words, message, tmp_path):
@@ -359,7 +285,7 @@ def test_measure_refuses_bad_input_in_words_before_work_starts(words, message, t
 
 def test_measure_is_explained(tmp_path):
     listed = zoo("measure", "--help", cwd=tmp_path).stdout
-    for word in ("experiment=growth", "experiment=linformer_table3", "experiment=peers", "projected_lengths=null", "allocator="):
+    for word in ("experiment=growth", "experiment=cost", "allocator="):
         assert word in listed
 
 

@@ -7,8 +7,10 @@ from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
+import linformer_figure3
 import pytest
 from committed import records_in
+from figure3.cells import USUAL_START
 
 from attn_zoo.analysis.text import default_text
 from attn_zoo.attention.low_rank._projections import Sharing
@@ -18,7 +20,6 @@ from attn_zoo.cli.plan import plan
 from attn_zoo.cli.tune import plan_searches, read_request
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.figure3.cells import USUAL_START
 from attn_zoo.records import RunSpec
 
 
@@ -141,7 +142,7 @@ def test_the_whole_figure_in_a_small_form_goes_on_and_is_reported(tmp_path, monk
     assert "34 runs, 0 of them recorded already" in capsys.readouterr().out
     assert main(command) == 0
     assert "34 runs, 34 of them recorded already" in capsys.readouterr().out
-    assert main(["analyze", "figure3", "--output", "out"]) == 0
+    assert linformer_figure3.main(["--output", "out"]) == 0
     assert {path.name for path in Path("out").iterdir()} == {"figure3.md", "figure3.json", "figure3.png", "figure3.svg"}
     found = json.loads(Path("out/figure3.json").read_text(encoding="utf-8"))
     words = {arm: [claim["verdict"] for claim in claims] for arm, claims in grouped((c["arm"], c) for c in found["claims"]).items()}

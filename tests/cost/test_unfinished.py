@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from attn_zoo.cost.experiments import EXPERIMENTS
@@ -11,14 +9,13 @@ from attn_zoo.cost.measurement import Measurement
 from attn_zoo.cost.session import Session
 from attn_zoo.records import describe_environment
 
-SMALL: dict[str, dict[str, Any]] = {"peers": {"lengths": [1056]}}
 BY_LENGTH = [name for name, grid in EXPERIMENTS.items() if not grid.whole_groups]
 
 
 @pytest.mark.parametrize("name", BY_LENGTH)
 @pytest.mark.parametrize("reached", ["prepared", "asked once"])
 def test_it_can_be_read(name, reached, monkeypatch):
-    grid = EXPERIMENTS[name](**SMALL.get(name, {}))
+    grid = EXPERIMENTS[name]()
     found = Measurement(name, grid.identity(), grid.protocol, describe_environment("cpu"), grid.facts())
     session = Session(grid, found)
 

@@ -60,7 +60,7 @@ FIRST = [*{subcommand(words): words for words in reversed(SMALL.values())}.value
 def prepared(tmp_path_factory) -> Path:
     """Folder with what the pages assume: records, weights, packages, a plugin file, costs, texts, a small BERT."""
     folder = tmp_path_factory.mktemp("reader")
-    for name in ("runs", "BEFORE", "AFTER", "equal_time", "linformer_figure3"):
+    for name in ("runs", "BEFORE", "AFTER", "equal_time"):
         shutil.copytree(RESULTS / "quickstart", folder / name)
     for record in (RESULTS / "family").glob("linformer-listops-*"):
         shutil.copy(record, folder / "runs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from attn_zoo.cli.analyze import error, figure3, matrix, projections, spectrum
+from attn_zoo.cli.analyze import error, matrix, projections, spectrum
 from attn_zoo.cli.analyze.error import error_table as error_table
 from attn_zoo.cli.analyze.projections import projections_table as projections_table
 from attn_zoo.cli.analyze.spectrum import spectrum_table as spectrum_table
@@ -13,5 +13,5 @@ from attn_zoo.cli.analyze.spectrum import spectrum_table as spectrum_table
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the analyses."""
     analyses = parser.add_subparsers(required=True, metavar="ANALYSIS")
-    for part in (spectrum, projections, error, matrix, figure3):
+    for part in (spectrum, projections, error, matrix):
         part.add_to(analyses)

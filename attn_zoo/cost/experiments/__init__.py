@@ -10,9 +10,7 @@ from attn_zoo.cost.experiments.cost import StepCost
 from attn_zoo.cost.experiments.counted import CountedCost
 from attn_zoo.cost.experiments.crossover import Crossover
 from attn_zoo.cost.experiments.growth import Growth
-from attn_zoo.cost.experiments.linformer_table3 import LinformerTable3
 from attn_zoo.cost.experiments.models import WholeModels
-from attn_zoo.cost.experiments.peers import Peers
 from attn_zoo.cost.grid import Grid
 from attn_zoo.cost.measurement import Measurement
 
@@ -21,8 +19,6 @@ EXPERIMENTS: Mapping[str, type[Grid]] = {
     "batch_size": BatchSize,
     "counted": CountedCost,
     "cost": StepCost,
-    "linformer_table3": LinformerTable3,
-    "peers": Peers,
     "crossover": Crossover,
     "models": WholeModels,
 }

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from peer_layers import fla_naive
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.cost.peers.layers import fla_naive
 
 pytest.importorskip("fla", reason="flash-linear-attention is not installed (extra: peers)")
 

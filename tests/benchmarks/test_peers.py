@@ -7,17 +7,18 @@ import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import peers
 import pytest
 import torch
+from peer_comparisons import BASELINE, COMPARISONS, OURS, Peer, build_side, compared_rows
+from peers import PRODUCT, Peers
 from torch.utils.flop_counter import FlopCounterMode
 
+from attn_zoo.cli.measure import run_experiment
 from attn_zoo.contract import CompressingAttention, UnknownNameError
 from attn_zoo.cost import session
 from attn_zoo.cost.bench import MatrixProducts
-from attn_zoo.cost.experiments import peers
-from attn_zoo.cost.experiments.peers import PRODUCT, Peers
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, Peer, build_side, compared_rows
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.session import LEAST_ROUNDS, Session
 from attn_zoo.cost.timed import KINDS
@@ -144,7 +145,7 @@ def test_every_side_runs_and_learns(name):
         ({"lengths": []}, "lengths are different whole numbers"),
         ({"rounds": 0}, "rounds is a count, so it is a whole number of at least 1"),
         ({"allocator": "jemalloc"}, "protocol.allocator is one of default, keep; got 'jemalloc'"),
-        ({"mechanisms": ["linformr"]}, "no mechanism of experiment=peers is called 'linformr'; did you mean 'linformer'"),
+        ({"mechanisms": ["linformr"]}, "no mechanism of peers is called 'linformr'; did you mean 'linformer'"),
         ({"mechanisms": []}, "mechanisms must name at least one of linformer"),
         ({"mechanisms": ["linformer", "linformer[projected_length=8]"]}, "name each comparison once; got linformer twice"),
         ({"mechanisms": ["entmax[alpha=2]"]}, "no hyperparameter of the comparison entmax is called 'alpha'"),
@@ -322,3 +323,26 @@ def test_table_of_the_fixture():
     partial = fixture()
     partial.complete = False
     assert Peers.report(partial).startswith("**Not complete")
+
+
+@needs("linformer")
+def test_the_program_measures_and_prints(tmp_path, capsys):
+    words = ["mechanisms=[linformer[projected_length=8]]", "lengths=[64]", "tokens=128", "dim=16", "heads=2", "rounds=2"]
+    words += ["allocator=keep", "repeat_seconds=0", f"output={tmp_path / 'found.json'}"]
+    assert run_experiment("peers", Peers, words) == 0
+    found = Measurement.from_dict(json.loads((tmp_path / "found.json").read_text(encoding="utf-8")))
+    cells = {(cell.role, cell.group, cell.kind): f for cell, f in found.cells.items()}
+    assert not any(figures.failures for figures in cells.values())
+    for side in ("ours", "linformer"):
+        for kind in ("forward", "training"):
+            assert len(cells["linformer", side, kind].all("seconds")) == 2
+            assert (cells["linformer", side, kind].one("peak_bytes") or 0) > 0
+    assert Peers.report(found) == capsys.readouterr().out.rstrip("\n")
+
+
+def test_the_program_names_the_extra_of_a_missing_peer(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "linformer", None)
+    assert run_experiment("peers", Peers, ["mechanisms=[linformer]"]) == 2
+    assert "attn-zoo[peers]" in capsys.readouterr().err
+    assert run_experiment("peers", Peers, ["sharing=none"]) == 2
+    assert "no key of experiment=peers is called 'sharing'" in capsys.readouterr().err

@@ -1,16 +1,22 @@
-"""Layers of the zoo against public ones: time, memory, distance to the arithmetic floor and to full attention."""
+"""Layers of the zoo against public ones: time, memory, distance to the arithmetic floor and to full attention.
+
+``python benchmarks/peers.py 'mechanisms=[window,reformer]'``; ``--help`` lists the keys.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
+from peer_comparisons import BASELINE, COMPARISONS, OURS, build_side, compared_rows, floor_flops, require_peers
+
+from attn_zoo.cli.measure import run_experiment
 from attn_zoo.cost.bench import Bench, MatrixProducts, random_tokens
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, build_side, compared_rows, floor_flops, require_peers
 from attn_zoo.cost.probes import MEMORY, Answer, Ask, Probe
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.tables import conditions, failures, joined, markdown, spread
@@ -205,3 +211,7 @@ class Peers(Timed):
         notes = [failures(found.cells.values(), KINDS), *_left_out(found), *_differences(found)]
         table = markdown(HEAD, rows, words=(0, 1, 3))
         return joined(found, table, "\n".join(note for note in notes if note), _method(found, rates))
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_experiment("peers", Peers, sys.argv[1:]))

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from figure3 import figure3_data, figure3_page, read_figure
+from figure3.cells import USUAL_START, Arm, Cell
+from figure3.claims import CLAIMS, FAILS, HOLDS, NOT_RUN, UNSURE
+from figure3.plot import panels, plot_figure3
 from make import make_record
 
-from attn_zoo.leaderboard.figure3 import figure3_data, figure3_page, read_figure
-from attn_zoo.leaderboard.figure3.cells import USUAL_START, Arm, Cell
-from attn_zoo.leaderboard.figure3.claims import CLAIMS, FAILS, HOLDS, NOT_RUN, UNSURE
-from attn_zoo.leaderboard.figure3.plot import panels, plot_figure3
 from attn_zoo.records import Budget, ModelSpec, RunRecord, Tuning
 from attn_zoo.registry import card
 

@@ -1,29 +1,39 @@
-"""``attn-zoo analyze figure3``: the Linformer paper's Figure 3 from records, as verdicts on its claims, a table and a picture."""
+"""The Linformer paper's Figure 3 from records, as verdicts on its claims, a table and a picture.
+
+``python benchmarks/linformer_figure3.py --records linformer_figure3 --output FOLDER``
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import sys
+from collections.abc import Sequence
+
+from figure3 import figure3_data, figure3_page, read_figure
+from figure3.plot import plot_figure3
 
 from attn_zoo.cli.analyze.results import add_results, as_json, deliver
 from attn_zoo.cli.records_of import add_records, loaded, records_root
-from attn_zoo.leaderboard.figure3 import figure3_data, figure3_page, read_figure
-from attn_zoo.leaderboard.figure3.plot import plot_figure3
 
 FOLDER = "linformer_figure3"
 """Default folder of records, to which the experiment writes."""
 
 
-def add_to(analyses: Any) -> None:
-    """Add the command to the other analyses."""
-    figure3 = analyses.add_parser(
-        "figure3",
-        help="the Linformer paper's Figure 3 from recorded runs: verdicts on its claims, perplexities, curves",
+def main(words: Sequence[str]) -> int:
+    """Print the figure, and write its files if a folder is given; return 0, or 2 for bad input."""
+    parser = argparse.ArgumentParser(
+        "linformer_figure3.py",
         description="Perplexity of masked language models over projected length, sharing and length, from the records of "
         "attn-zoo run -m experiment=linformer_figure3_cpu, and whether each claim of the paper's Section 5.1 holds on them.",
     )
-    add_records(figure3, default=FOLDER)
-    add_results(figure3, "figure3.md, .json, .png and .svg", ("github", "json"), _figure3)
+    add_records(parser, default=FOLDER)
+    add_results(parser, "figure3.md, .json, .png and .svg", ("github", "json"), _figure3)
+    parsed = parser.parse_args(words)
+    try:
+        return int(parsed.handler(parsed))
+    except (ValueError, OSError) as error:
+        print(f"linformer_figure3.py: {error}", file=sys.stderr)
+        return 2
 
 
 def _figure3(parsed: argparse.Namespace) -> int:
@@ -35,3 +45,7 @@ def _figure3(parsed: argparse.Namespace) -> int:
     texts = {"figure3.md": figure3_page(figure, "github"), "figure3.json": data}
     text = data if parsed.format == "json" else figure3_page(figure, parsed.format)
     return deliver(parsed, text, texts, lambda folder: plot_figure3(figure, folder / "figure3.png", folder / "figure3.svg"))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

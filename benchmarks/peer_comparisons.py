@@ -9,13 +9,13 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
+import peer_layers as layers
 import torch
 from torch import nn
 
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.bench import Subject, build_layer
 from attn_zoo.cost.counted.formulas import layer_cost
-from attn_zoo.cost.peers import layers
 from attn_zoo.rows import RowName, read_rows, typed
 
 OURS = "ours"
@@ -194,7 +194,7 @@ def compared_rows(texts: Sequence[str]) -> dict[str, RowName]:
     for given in (row for text in texts for row in read_rows(text)):
         name = given.attention
         if name not in COMPARISONS:
-            raise UnknownNameError("mechanism of experiment=peers", name, COMPARISONS)
+            raise UnknownNameError("mechanism of peers", name, COMPARISONS)
         shared = [COMPARISONS[name].hyperparameter] if COMPARISONS[name].hyperparameter else []
         if unknown := [option for option in given.options if option not in shared]:
             raise UnknownNameError(f"hyperparameter of the comparison {name}", unknown[0], shared)
@@ -229,7 +229,7 @@ def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]
     versions = {peer.package: version(peer.package) for peer in peers if peer.missing() is None}
     if not versions:
         raise ValueError(
-            f"experiment=peers compares with public packages, and none of them is installed: {'; '.join(missing)}; "
+            f"peers compares with public packages, and none of them is installed: {'; '.join(missing)}; "
             "install them with: pip install 'attn-zoo[peers]'"
         )
     return versions, missing

@@ -1,6 +1,6 @@
 """Layers of public packages with their projections, (batch, length, dim) -> same; a package is imported when its layer is built.
 
-``value`` is the hyperparameter of the comparison; see ``attn_zoo.cost.peers.comparisons``.
+``value`` is the hyperparameter of the comparison; see ``peer_comparisons``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Table 3 of the Linformer paper (Wang et al. 2020, arXiv:2006.04768) on this machine, beside the printed one.
 
+``python benchmarks/linformer_table3.py``; ``--help`` lists the keys.
+
 The paper measures inference of whole models on one 16 GB V100, on random data, with layerwise sharing. Left half: time saved, each
 at the largest batch that fits. Right half: memory saved, the quotient of these batches. Here one attention layer with its
 projections is measured, so that no feed-forward part dilutes the quotients, against softmax attention, materialised and fused.
@@ -8,12 +10,14 @@ projections is measured, so that no feed-forward part dilutes the quotients, aga
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 
+from attn_zoo.cli.measure import run_experiment
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
@@ -50,7 +54,7 @@ TABLES: Mapping[str, tuple[str, str, str]] = {
 
 
 def table3_report(found: Measurement, tables: Sequence[str] = tuple(TABLES)) -> str:
-    """Report of ``experiment=linformer_table3``.
+    """Return the report.
 
     Args:
         tables: keys of ``TABLES``, those to print.
@@ -259,3 +263,7 @@ class LinformerTable3(Timed):
 def pairs(lengths: Sequence[int], projected_lengths: Sequence[int]) -> list[tuple[int, int]]:
     """Cells of the table: every length with every projected length below it, as in the paper."""
     return [(n, k) for n in lengths for k in projected_lengths if k < n]
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_experiment("linformer_table3", LinformerTable3, sys.argv[1:]))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED, SMALLEST
-from attn_zoo.leaderboard.figure3.cells import REPEATED, TEST, Arm, Cell, Figure, Runs
 from attn_zoo.leaderboard.statistics import Estimate
+from figure3.cells import REPEATED, TEST, Arm, Cell, Figure, Runs
 
 NEAR = 0.05
 """Relative difference of perplexity within which the paper's "nearly on par" and "approximately the same" are taken to hold."""

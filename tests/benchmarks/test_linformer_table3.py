@@ -7,11 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from attn_zoo.contract import UnknownNameError
-from attn_zoo.cost import session, timed
-from attn_zoo.cost.bench import Subject
-from attn_zoo.cost.experiments.linformer_table3 import (
+import torch
+from linformer_table3 import (
     LENGTHS,
     MEMORY_SAVED,
     PROJECTED_LENGTHS,
@@ -21,6 +18,11 @@ from attn_zoo.cost.experiments.linformer_table3 import (
     reduced,
     table3_report,
 )
+
+from attn_zoo.cli.measure import run_experiment
+from attn_zoo.contract import UnknownNameError
+from attn_zoo.cost import session, timed
+from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.session import Session
@@ -256,3 +258,51 @@ def test_a_measurement_that_was_cut_short_says_so():
     assert "Not complete" not in table3_report(found)
     found.complete = False
     assert table3_report(found).startswith("**Not complete")
+
+
+SMALL = ["device=cpu", "lengths=[64]", "projected_lengths=[16,64]", "dim=16", "heads=2", "tokens=128", "rounds=2"]
+
+
+@pytest.mark.process
+def test_the_program_measures_prints_and_resumes(tmp_path, capsys):
+    file = tmp_path / "found.json"
+    words = [*SMALL, "repeat_seconds=0", f"output={file}"]
+    assert run_experiment("linformer_table3", LinformerTable3, words) == 0
+    printed = capsys.readouterr().out
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert found["complete"] is True
+    cells = Measurement.from_dict(found).cells
+    assert list(dict.fromkeys(cell.role for cell in cells)) == ["materialised", "sdpa", "linformer"]
+    largest = {(cell.role, cell.kind): f.one("largest_batch") or 0 for cell, f in cells.items() if cell.batch == 1}
+    assert all(largest[role, "forward"] > largest[role, "training"] > 0 for role, _ in largest)
+    for cell, figures in cells.items():
+        assert not figures.failures
+        timed = 2 if cell.batch == 2 else 0
+        assert len(figures.all("seconds")) == timed
+        assert len(figures.all("backward_seconds")) == (timed if cell.kind == "training" else 0)
+    assert table3_report(Measurement.from_dict(found)) == printed.rstrip("\n"), "the file is enough to print the table anew"
+    assert printed.count("| materialised |") == 5
+
+    file.write_text(json.dumps({**found, "complete": False}), encoding="utf-8")
+    assert run_experiment("linformer_table3", LinformerTable3, words) == 0
+    again = capsys.readouterr()
+    assert f"found.json holds {len(found['rows'])} rows of this measurement; going on from there" in again.err
+    assert again.out == printed, "all its lengths were done"
+    assert json.loads(file.read_text(encoding="utf-8"))["complete"] is True
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_the_program_on_cuda(tmp_path, capsys):
+    file = tmp_path / "found.json"
+    words = ["lengths=[512]", "projected_lengths=[128,256]", "tokens=2048", "rounds=2", "memory_gib=1", f"output={file}"]
+    assert run_experiment("linformer_table3", LinformerTable3, ["device=cuda", *words]) == 0
+    cells = Measurement.from_dict(json.loads(file.read_text(encoding="utf-8"))).cells
+    by_backend = {cell.subject.backend for cell in cells if cell.role == "sdpa" and cell.subject}
+    assert by_backend == {"flash", "cudnn", "efficient"}
+    once = {(cell.role, cell.label, cell.kind): f for cell, f in cells.items() if cell.batch == 1 and cell.role != "sdpa"}
+    for role, label, _ in once:
+        forward, training = (once[role, label, kind] for kind in ("forward", "training"))
+        assert not forward.failures and not training.failures
+        assert 0 < (training.one("largest_batch") or 0) < (forward.one("largest_batch") or 0)
+    assert "(paper 1.5)" in capsys.readouterr().out

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attn_zoo.leaderboard.figure3.cells import Arm, Cell, Figure
-from attn_zoo.leaderboard.figure3.claims import CONTROLS
 from attn_zoo.plotting.theme import INK, MUTED, SERIES, hover, save, settings, short
+from figure3.cells import Arm, Cell, Figure
+from figure3.claims import CONTROLS
 
 _WIDTH, _ROW, _PANELS = 13.0, 3.5, 4
 """Width of the figure and height of a row of panels in inches, and panels of a row."""

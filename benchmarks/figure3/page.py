@@ -10,10 +10,10 @@ from tabulate import tabulate
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
-from attn_zoo.leaderboard.figure3.cells import REPEATED, SHARINGS, TEST, Arm, Cell, Figure
-from attn_zoo.leaderboard.figure3.claims import CLAIMS, NEAR, NOT_RUN, Claim, Verdict
 from attn_zoo.leaderboard.statistics import CONFIDENCE
 from attn_zoo.terminal import STYLES
+from figure3.cells import REPEATED, SHARINGS, TEST, Arm, Cell, Figure
+from figure3.claims import CLAIMS, NEAR, NOT_RUN, Claim, Verdict
 
 
 def figure3_page(figure: Figure, format: str = "terminal") -> str:

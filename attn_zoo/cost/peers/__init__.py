@@ -1,1 +1,0 @@
-"""Comparisons of layers of the zoo with layers of public packages."""

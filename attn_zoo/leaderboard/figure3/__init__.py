@@ -1,6 +1,0 @@
-"""Figure 3 of the Linformer paper from records: cells, verdicts on the paper's claims, table and picture."""
-
-from attn_zoo.leaderboard.figure3.cells import Figure as Figure
-from attn_zoo.leaderboard.figure3.cells import read_figure as read_figure
-from attn_zoo.leaderboard.figure3.page import figure3_data as figure3_data
-from attn_zoo.leaderboard.figure3.page import figure3_page as figure3_page
