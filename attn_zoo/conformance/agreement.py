@@ -34,7 +34,7 @@ enough."""
 @attention_check("implementation")
 def limit_is_softmax(subject: Subject) -> str | None:
     """An exact attention equals softmax attention at every drawn size, with and without padding, also for inputs 100 times as
-    large; any other attention equals softmax attention in the limit that its card documents."""
+    large, with the sinks that it has; any other attention equals softmax attention in the limit that its card documents."""
     card = subject.card
     if card.can.exact:
         for geometry in (*subject.plain_and_causal(), *subject.sized()):
@@ -63,18 +63,23 @@ def _require_softmax(subject: Subject, module: Attention, *, padded: bool = True
         allowed = torch.ones(geometry.queries, geometry.keys, dtype=torch.bool, device=subject.device)
         allowed = allowed.tril() if geometry.causal else allowed
         allowed = allowed if mask is None else allowed & mask[:, None, None, :]
-        want = _softmax_attention(request, allowed)
+        want = _softmax_attention(request, allowed, getattr(module, "sinks", None))
         where = f"against softmax attention, {geometry}, padded={mask is not None}" + (", inputs 100 times as large" * (scale > 1))
         subject.equal(request.padded(mask)(module), want, where)
 
 
-def _softmax_attention(request: Request, allowed: Tensor) -> Tensor:
-    """PyTorch's softmax attention, with zeros where no key is allowed."""
-    query, key = request.query, request.key
+def _softmax_attention(request: Request, allowed: Tensor, sinks: Tensor | None) -> Tensor:
+    """PyTorch's softmax attention, with zeros where no key is allowed; a sink is the score of one more key, whose value is zero."""
+    query, key, value = request.query, request.key, request.value
     if query is None or key is None:
         raise NotApplicable("softmax attention needs queries and keys, and the card does not read both")
+    if sinks is not None:
+        scores = query.new_zeros(()).masked_fill(~allowed, float("-inf")).expand(*query.shape[:3], -1)
+        scores = torch.cat([scores, sinks.to(query.dtype)[:, None, None].expand(*query.shape[:3], 1)], dim=-1)
+        key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=scores)
     blind = ~allowed.any(dim=-1, keepdim=True)
-    out = F.scaled_dot_product_attention(query, key, request.value, attn_mask=allowed | blind)
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed | blind)
     return out.masked_fill(blind, 0)
 
 

@@ -10,13 +10,14 @@ from attn_zoo.contract.errors import DamagedDataError, MissingDataError, Unknown
 from attn_zoo.contract.growth import Growth
 from attn_zoo.contract.implementations import FLA_DTYPE, IMPLEMENTATIONS, auto_may_take, auto_order, unavailable
 from attn_zoo.contract.length_maps import LengthMap, LengthMappedAttention, resample
-from attn_zoo.contract.masks import allowed_pairs, hide_rows_without_keys, softmax_over_valid, weighted_mean
+from attn_zoo.contract.masks import allowed_pairs, hide_rows_without_keys, softmax_over_valid, weighted_mean, with_sink_token
 from attn_zoo.contract.memory import MemoryAttention, MemoryState
 from attn_zoo.contract.options import (
     Bound,
     DropoutOptions,
     LengthRule,
     NoOptions,
+    SinkOptions,
     above_zero,
     added_later,
     at_least,
@@ -89,6 +90,7 @@ __all__ = [
     "Patches",
     "Problem",
     "RedrawnAttention",
+    "SinkOptions",
     "Split",
     "StackedAttention",
     "Stream",
@@ -122,4 +124,5 @@ __all__ = [
     "softmax_over_valid",
     "unavailable",
     "weighted_mean",
+    "with_sink_token",
 ]

@@ -1,24 +1,50 @@
-"""Masked softmax and mean, without padded keys and, in causal attention, without future keys."""
+"""Masked softmax and mean, without padded keys and, in causal attention, without future keys; and sinks of a softmax."""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.shapes import KeyValid
+from attn_zoo.shapes import Keys, KeyValid, Queries
+
+Sinks = Float[Tensor, "heads"] | None
+"""Sink logit of each head, a term in the denominator of its softmax without a key or value; None where there are no sinks."""
 
 
-def softmax_over_valid(scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None) -> Float[Tensor, "... keys"]:
+def softmax_over_valid(
+    scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, sinks: Sinks = None
+) -> Float[Tensor, "... keys"]:
     """Softmax over the last axis restricted to ``allowed``; a row that allows nothing gets zeros.
 
-    ``allowed`` broadcasts against ``scores``; None allows everything.
+    ``allowed`` broadcasts against ``scores``; None allows everything. With sinks, the second axis of ``scores`` is that of
+    heads, and ``allowed`` holds every key.
     """
+    if sinks is not None:
+        sink = sinks.to(scores.dtype).view(-1, *[1] * (scores.dim() - 2)).expand(*scores.shape[:-1], 1)
+        allowed = None if allowed is None else F.pad(allowed, (0, 1), value=True)
+        return softmax_over_valid(torch.cat([scores, sink], dim=-1), allowed)[..., :-1]
     if allowed is None:
         return scores.softmax(dim=-1)
     # The lowest finite number instead of -inf keeps a row that allows nothing free of NaN, in the gradient too.
     weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(dim=-1)
     return weights.masked_fill(~allowed, 0)
+
+
+def with_sink_token(
+    query: Queries, key: Keys, value: Keys, key_valid: KeyValid, sinks: Float[Tensor, "heads"]
+) -> tuple[Queries, Keys, Keys, KeyValid]:
+    """Put a token before the first position whose value is zero and whose key gives every query the score of the sink.
+
+    Heads are one channel wider: 1 in queries, 0 in keys, the sink in its key. Softmax attention with scores q·k / √(d + 1) over
+    these inputs, without the first output and the last channel, is softmax attention with sinks over the given ones.
+    """
+    wide = query.shape[-1] + 1
+    query = F.pad(query * (wide / query.shape[-1]) ** 0.5, (0, 1, 1, 0), value=1.0)
+    sink = F.pad((sinks.to(key.dtype) * wide**0.5)[None, :, None, None], (wide - 1, 0)).expand(len(key), -1, -1, -1)
+    valid = None if key_valid is None else F.pad(key_valid, (1, 0), value=True)
+    return query, torch.cat([sink, F.pad(key, (0, 1))], dim=2), F.pad(value, (0, 1, 1, 0)), valid
 
 
 def allowed_pairs(

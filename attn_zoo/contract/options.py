@@ -85,6 +85,15 @@ class DropoutOptions:
     """Share of attention weights set to zero in training."""
 
 
+@dataclass
+class SinkOptions:
+    """Options of a mechanism whose softmax may have sinks."""
+
+    sinks: bool = field(default=False, kw_only=True, metadata={_LATER: True})
+    """One learned logit for each head is added to the denominator of the softmax. It has no key, no value and no 1/√d, starts at 0,
+    and lets a query attend to nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class LengthRule:
     """Default of an option as a function of the geometry."""

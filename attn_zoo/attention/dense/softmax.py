@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry, allowed_pairs, softmax_over_valid
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry, SinkOptions
+from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid, with_sink_token
 from attn_zoo.kernels.derivatives import refuse_graph_of_gradients, refuse_transforms
 from attn_zoo.kernels.sdpa import fused_attention
 from attn_zoo.registry import register_attention
@@ -15,7 +18,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
-class Options(DropoutOptions):
+class Options(SinkOptions, DropoutOptions):
     """Options of softmax attention."""
 
 
@@ -27,7 +30,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
     flops = 4 * n * m * inner
     state = 2 * FLOAT * m * inner if geometry.causal else None
-    return Cost(flops, 0, backward_flops=2 * flops, state_bytes=state)
+    return Cost(flops, geometry.heads * options.sinks, backward_flops=2 * flops, state_bytes=state)
 
 
 @register_attention(
@@ -41,32 +44,49 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     memory="n^2",
     cost=cost,
     implementations=("eager", "sdpa", "xformers"),
+    variants={"sinks": {"sinks": True}},
 )
 class Softmax(Attention[Options]):
     """Softmax attention Y = softmax(Q Kᵀ / √d) V.
 
-    Paper: Vaswani et al. 2017, Eq. 1.
+    Paper: Vaswani et al. 2017, Eq. 1; for sinks OpenAI 2025, arXiv:2508.10925 (gpt-oss).
     Symbols: d_k → head_dim.
     Differs: a query without a valid key in its reach yields zeros, where the equation is undefined.
     """
 
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.sinks = nn.Parameter(torch.zeros(geometry.heads)) if options.sinks else None
+
+    @classmethod
+    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
+        """Refuse sinks with xFormers, whose kernels take heads of a multiple of 8 channels."""
+        if implementation == "xformers" and options.sinks:
+            return f"{cls.card.name}.sinks needs implementation=eager or sdpa: xformers has no sinks"
+        return None
+
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute Eq. 1."""
         scores = query @ key.mT / query.shape[-1] ** 0.5
-        return softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal)) @ value
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        return softmax_over_valid(scores, allowed, self.sinks) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Materialise the queries × keys weights."""
         scores = query @ (key * query.shape[-1] ** -0.5).mT
-        weights = softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal))
+        weights = softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal), self.sinks)
         weights = F.dropout(weights, self.options.dropout, self.training)
         return weights @ value
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend with PyTorch's fused kernels, which PyTorch chooses for the device, dtype and mask."""
+        """Attend with PyTorch's fused kernels, which PyTorch chooses for the device, dtype and mask; a sink is one more token."""
+        if self.sinks is not None:
+            query, key, value, key_valid = with_sink_token(query, key, value, key_valid, self.sinks)
         allowed = None if key_valid is None else allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         causal = self.geometry.causal and allowed is None
         out = fused_attention(query, key, value, allowed, dropout=self.dropout_rate, causal=causal)
+        if self.sinks is not None:
+            return out[:, :, 1:, :-1]
         # Back ends differ on rows that see no key (zeros, NaN or a mean), so the contract's zeros are set here.
         return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)
 

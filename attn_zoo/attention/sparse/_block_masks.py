@@ -178,7 +178,7 @@ class BlockPatternAttention(PairwiseAttention[OptionsT]):
             if pattern.causal:
                 allowed = allowed & (positions[known].flatten(2)[:, :, None] <= positions[rows][..., None])
             scores = queries.index_select(2, rows) @ _gather(keys, known).mT * query.shape[-1] ** -0.5
-            weights = F.dropout(softmax_over_valid(scores, allowed), self.options.dropout, self.training)
+            weights = F.dropout(softmax_over_valid(scores, allowed, self.sinks), self.options.dropout, self.training)
             outputs.append(weights @ _gather(values, known))
         order = torch.cat([table.queries for table in tables]).argsort()
         return torch.cat(outputs, dim=2).index_select(2, order).flatten(2, 3)[:, :, :n]

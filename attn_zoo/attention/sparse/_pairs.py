@@ -6,14 +6,23 @@ from abc import abstractmethod
 from typing import Any
 
 import torch
+from torch import nn
 
-from attn_zoo.contract import Attention, Geometry, OptionsT, softmax_over_valid
+from attn_zoo.contract import Attention, Geometry, OptionsT, SinkOptions, softmax_over_valid
 from attn_zoo.kernels.flex import MaskMod, PairTables, cached_tables, flex_attention_over
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 class PairwiseAttention(Attention[OptionsT]):
-    """Attention yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the pairs (i, j) of ``mask_mod``, by definition and by FlexAttention."""
+    """Attention yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the pairs (i, j) of ``mask_mod``, by definition and by FlexAttention.
+
+    Mechanisms whose options are ``SinkOptions`` may have sinks in the denominator.
+    """
+
+    def __init__(self, geometry: Geometry, options: OptionsT, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        has_sinks = isinstance(options, SinkOptions) and options.sinks
+        self.sinks = nn.Parameter(torch.zeros(geometry.heads)) if has_sinks else None
 
     @abstractmethod
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
@@ -25,9 +34,11 @@ class PairwiseAttention(Attention[OptionsT]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Refuse dropout with FlexAttention, which cannot drop weights."""
+        """Refuse dropout with FlexAttention, which cannot drop weights, and sinks."""
         if implementation == "flex" and options.dropout > 0:
             return f"{cls.card.name}.dropout needs implementation=eager: flex has no dropout of weights"
+        if implementation == "flex" and isinstance(options, SinkOptions) and options.sinks:
+            return f"{cls.card.name}.sinks needs implementation=eager: flex has no sinks"
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
@@ -36,7 +47,7 @@ class PairwiseAttention(Attention[OptionsT]):
         heads, positions = torch.arange(query.shape[1], device=device)[:, None, None], torch.arange(n, device=device)
         allowed = self.mask_mod(n, device)(heads, positions[:, None], positions)
         allowed = allowed if key_valid is None else allowed & key_valid[:, None, None, :]
-        return softmax_over_valid(query @ key.mT / query.shape[-1] ** 0.5, allowed) @ value
+        return softmax_over_valid(query @ key.mT / query.shape[-1] ** 0.5, allowed, self.sinks) @ value
 
     def attend_flex(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Attend with PyTorch's FlexAttention over the same pairs."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Pattern
-from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, at_least, bounded, share_of_length
+from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, SinkOptions, at_least, bounded, share_of_length
 from attn_zoo.registry import register_attention
 
 
 @dataclass
-class Options(DropoutOptions):
+class Options(SinkOptions, DropoutOptions):
     """Options of local attention."""
 
     block: int = share_of_length(4, most=256)
@@ -27,7 +27,7 @@ def pattern(geometry: Geometry, options: Options) -> Pattern:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """FLOPs of each block against itself and its neighbours; the backward pass takes twice as many, as it recomputes nothing."""
     in_tiles = pattern(geometry, options).cost(geometry)
-    return replace(in_tiles, backward_flops=2 * in_tiles.flops)
+    return replace(in_tiles, parameters=geometry.heads * options.sinks, backward_flops=2 * in_tiles.flops)
 
 
 @register_attention(
@@ -42,14 +42,14 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     cost=cost,
     implementations=("eager", "flex"),
     softmax_limit=lambda geometry: Local(geometry, Options(block=geometry.keys)),
-    variants={"small": {"block": 6}, "neighbours": {"block": 4, "neighbours": 2}},
+    variants={"small": {"block": 6}, "neighbours": {"block": 4, "neighbours": 2}, "sinks": {"sinks": True}},
 )
 class Local(BlockPatternAttention[Options]):
     """Softmax attention within blocks that do not overlap, or to a query's own block and its neighbours.
 
     Paper: Tay et al. 2021 (Long Range Arena), whose baseline Local sees the own block alone.
     Symbols: b → block, w → neighbours.
-    Differs: neighbours are an addition.
+    Differs: neighbours and sinks (as in softmax) are additions.
     """
 
     layout = staticmethod(pattern)

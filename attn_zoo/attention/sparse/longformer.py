@@ -12,8 +12,8 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
-from attn_zoo.contract import FLOAT, Capabilities, Cost, DropoutOptions, Geometry, Stream
-from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid
+from attn_zoo.contract import FLOAT, Capabilities, Cost, DropoutOptions, Geometry, SinkOptions, Stream
+from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid, with_sink_token
 from attn_zoo.contract.options import WIDE, at_least, bounded, window_by_length
 from attn_zoo.kernels.cpu import window as band
 from attn_zoo.kernels.flex import MaskMod
@@ -22,7 +22,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 
 @dataclass
-class Options(DropoutOptions):
+class Options(SinkOptions, DropoutOptions):
     """Options of Longformer."""
 
     window: int = window_by_length()
@@ -47,12 +47,14 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     are read, also their global keys and values.
     """
     n, g, dilation, inner = geometry.keys, min(options.global_tokens, geometry.keys), options.dilation, geometry.inner_dim
+    wide = geometry.heads * (geometry.head_dim + options.sinks)  # tiles take a sink as one more global key and one more channel
     left, right = reach(geometry, options, length := math.ceil((n - g) / dilation))
-    local, local_backward = band.band_flops(length, left, right, extra=g)
-    flops, backward = (4 * g * n + dilation * local) * inner, (8 * g * n + dilation * local_backward) * inner
+    local, local_backward = band.band_flops(length, left, right, extra=g + options.sinks)
+    flops = 4 * g * n * inner + dilation * local * wide
+    backward = 8 * g * n * inner + dilation * local_backward * wide
     held = max(2 * g, min(n, (options.window - 1) * dilation + 1 + g))
     state = 2 * FLOAT * held * inner if geometry.causal else None
-    return Cost(flops=flops, parameters=0, backward_flops=backward, state_bytes=state)
+    return Cost(flops=flops, parameters=geometry.heads * options.sinks, backward_flops=backward, state_bytes=state)
 
 
 def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
@@ -83,6 +85,7 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
         "window": {"window": 5, "global_tokens": 0},
         "dilated": {"window": 5, "dilation": 3},
         "three_globals": {"window": 3, "global_tokens": 3},
+        "sinks": {"window": 5, "sinks": True},
     },
 )
 class Longformer(PairwiseAttention[Options]):
@@ -92,7 +95,8 @@ class Longformer(PairwiseAttention[Options]):
     Symbols: w → window - 1 for the symmetric form (theirs counts w/2 keys on each side and leaves the position itself out of the
         count), Q_g, K_g, V_g → the streams global_query, global_key, global_value.
     Differs: global tokens are the first positions, not any; window and dilation are the same for all heads of a layer; the causal
-        window reaches into the past alone, and a global token then sees its past and is seen by later positions.
+        window reaches into the past alone, and a global token then sees its past and is seen by later positions. Sinks, as in
+        softmax, are an addition; global rows have them, too.
     """
 
     saturates = (*WIDE, ("global_tokens", "are all {n} tokens: every token sees all"))
@@ -133,7 +137,7 @@ class Longformer(PairwiseAttention[Options]):
             return local(query, key, value, key_valid)
         global_query, global_key, global_value = (global_streams[f"global_{name}"] for name in ("query", "key", "value"))
         allowed = allowed_pairs(global_query, global_key, key_valid, causal=self.geometry.causal)
-        weights = softmax_over_valid((global_query * query.shape[-1] ** -0.5) @ global_key.mT, allowed)
+        weights = softmax_over_valid((global_query * query.shape[-1] ** -0.5) @ global_key.mT, allowed, self.sinks)
         rows = F.dropout(weights, self.options.dropout, self.training) @ global_value
         if (others := query.shape[2] - rows.shape[2]) == 0:
             return rows
@@ -158,15 +162,19 @@ class Longformer(PairwiseAttention[Options]):
         allowed = torch.cat([global_valid.mT.expand(*window.shape[:-1], -1), window], dim=-1)
 
         scores = torch.cat([query @ global_key.mT, query @ key.mT], dim=-1) * query.shape[-1] ** -0.5
-        weights = F.dropout(softmax_over_valid(scores, allowed), self.options.dropout, self.training)
+        weights = F.dropout(softmax_over_valid(scores, allowed, self.sinks), self.options.dropout, self.training)
         local = weights[..., :g] @ global_value + weights[..., g:] @ value
         return local.flatten(3, 4)[:, :, :, :length].transpose(2, 3).flatten(2, 3)[:, :, : n - g]
 
     def _windows_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         g, dilation = self.options.global_tokens, self.options.dilation
         left, right = reach(self.geometry, self.options, math.ceil((query.shape[2] - g) / dilation))
-        how = {"extra": g, "dilation": dilation, "left": left, "right": right}
-        return band.attend_dilated(query, key, value, key_valid, **how, dropout=self.dropout_rate)
+        sinks = 0 if self.sinks is None else 1
+        if self.sinks is not None:  # a sink is one more global key
+            query, key, value, key_valid = with_sink_token(query, key, value, key_valid, self.sinks)
+        how = {"extra": g + sinks, "dilation": dilation, "left": left, "right": right}
+        out = band.attend_dilated(query, key, value, key_valid, **how, dropout=self.dropout_rate)
+        return out[..., : out.shape[-1] - sinks]
 
 
 def _by_residue(x: Shaped[Tensor, "batch heads n d"], dilation: int) -> Shaped[Tensor, "batch heads dilation length d"]:

@@ -121,9 +121,12 @@ class Attached(nn.Module):
 
 
 def _over_cached_keys(mechanism: Attention) -> Attention | None:
-    """Non-causal copy of an exact causal mechanism, with which one new token attends to all cached keys; None for others."""
+    """Non-causal copy of an exact causal mechanism, with which one new token attends to all cached keys; None for others.
+
+    A mechanism with parameters of its own, such as sinks, has none, because the copy would not follow them.
+    """
     can, geometry = mechanism.card.can, mechanism.geometry
-    if not (geometry.causal and can.exact and can.cross and can.any_length):
+    if not (geometry.causal and can.exact and can.cross and can.any_length) or next(mechanism.parameters(), None) is not None:
         return None
     return type(mechanism)(replace(geometry, causal=False), mechanism.options, mechanism.implementation)
 
