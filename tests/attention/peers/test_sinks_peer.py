@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from attn_zoo.cost.peers.layers import fla_naive
 from torch import Tensor, nn
 
 from attn_zoo import Attention, Geometry, build_attention
-from attn_zoo.cost.peers.layers import fla_naive
 
 N, HEADS, D, WINDOW = 37, 3, 8, 6
 CASES: list[tuple[str, str, dict[str, Any]]] = [("softmax", "eager", {}), ("softmax", "sdpa", {})]
