@@ -80,7 +80,7 @@ class _Refusal(Function):
 
 def name_refusal(out: Tensor) -> Tensor:
     """Make second derivatives that PyTorch refuses, as those of its fused attention, raise our error, which says what to do."""
-    if out.grad_fn is not None and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and out.grad_fn is not None:  # in this order: the compiler does not trace grad_fn
         out.grad_fn.register_hook(_name_refusal)
     return out
 
@@ -92,7 +92,7 @@ def _name_refusal(found: tuple[Tensor | None, ...], _: Any) -> tuple[Tensor | No
 
 def refuse_graph_of_gradients(out: Tensor) -> Tensor:
     """Refuse ``create_graph=True`` for the output of another package's kernel, whose gradients may have no graph or a wrong one."""
-    if out.requires_grad and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and out.requires_grad:
         out.register_hook(_refuse_graph)
     return out
 
