@@ -48,6 +48,8 @@ class ShortConvolution(nn.Module):
         Args:
             valid: True for a real token; the result is zero at padding.
         """
+        if 0 in tokens.shape:
+            return tokens * 1  # a convolution takes at least one window
         if valid is None:
             return self.slide(F.pad(tokens, (0, 0, self.before, self.after)))
         padding = ~valid[..., None]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
+from typing import Any
 
 import pytest
 import torch
@@ -228,6 +230,33 @@ def test_an_empty_batch_is_answered(name):
     with torch.no_grad():
         assert layer(tokens(batch=0)).shape == (0, LENGTH, DIM)
     layer(tokens(batch=0)).sum().backward()
+
+
+def compressing() -> list[tuple[str, dict[str, Any]]]:
+    """Mechanisms and options whose tokens a layer can compress before it projects them."""
+    found = []
+    for name in attentions():
+        for options in [{}, *card(name).variants.values()]:
+            with suppress(UnsupportedError):
+                MultiHeadAttention(DIM, 2, name, length=LENGTH, context_length=LENGTH, order="compress_first", **options)
+                found.append((name, dict(options)))
+    return found
+
+
+@pytest.mark.parametrize(("name", "options"), compressing())
+def test_a_layer_that_compresses_first_attends_to_no_keys_as_one_that_projects_first(name, options):
+    layer = MultiHeadAttention(DIM, 2, name, length=LENGTH, context_length=LENGTH, order="compress_first", **options)
+    for batch, queries in ((2, LENGTH), (2, 0), (0, LENGTH)):
+        asking, context = torch.randn(batch, queries, DIM), torch.randn(batch, 0, DIM, requires_grad=True)
+        try:
+            out = layer(asking, context)
+        except UnsupportedError:  # built for another number of keys
+            assert not (layer.mechanism.card.can.any_length or layer.mechanism.card.can.shorter)
+            continue
+        assert out.shape == asking.shape and torch.equal(out, layer.out(torch.zeros_like(asking)))
+        assert torch.equal(layer(asking, remembered=layer.remember(context)), out)
+        out.sum().backward()
+        assert all(parameter.grad is None or not parameter.grad.any() for parameter in layer.mechanism.parameters())
 
 
 @pytest.mark.parametrize("name", ["softmax", "linformer", "linformer_causal"])

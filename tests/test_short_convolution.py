@@ -103,6 +103,17 @@ def test_lengths_and_batches_other_than_those_built_for(name):
     assert layer(tokens(length=10)).shape == (3, 10, DIM)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("batch", "length"), [(2, 0), (0, LENGTH), (0, 0)])
+def test_no_tokens_give_no_tokens(batch, length, causal):
+    layer = build("linear", causal=causal)
+    for valid in (None, torch.ones(batch, length, dtype=torch.bool)):
+        x = torch.randn(batch, length, DIM, dtype=torch.float64, requires_grad=True)
+        out = layer(x, key_valid=valid)
+        assert out.shape == x.shape
+        out.sum().backward()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["softmax", "linformer", "performer"])
 def test_half_precision_and_autocast(name, dtype):

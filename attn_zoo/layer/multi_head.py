@@ -157,7 +157,7 @@ class MultiHeadAttention(Projections):
         self.mechanism.check_lengths(source.shape[0], tokens.shape[1], source.shape[1], key_valid)
         source = self._read(source, key_valid)
         tokens = tokens if self.crosses else source
-        if self.order is Order.compress_first:
+        if self._compresses(source.shape[1]):
             self.mechanism.check_device(source)
             return self._attend_compressed(tokens, *self._compressed_key_and_value(source, key_valid), key_valid)
         query, key, value = self._project_all(tokens, source)
@@ -186,7 +186,7 @@ class MultiHeadAttention(Projections):
         batch, length = context.shape[:2]
         self.mechanism.check_lengths(batch, length, length, key_valid)
         context = self._read(context, key_valid)
-        if self.order is Order.compress_first:
+        if self._compresses(length):
             self.mechanism.check_device(context)
             return Remembered(*self._compressed_key_and_value(context, key_valid), {}, key_valid, length)
         made = {name: self._project(name, context) for name in self.reads if name != "query"}
@@ -281,7 +281,7 @@ class MultiHeadAttention(Projections):
         self.mechanism.check_lengths(batch, tokens.shape[1], remembered.length, valid)
         if self.makes_queries and not self.crosses:
             tokens = self._read(tokens, valid if tokens.shape[1] == remembered.length else None)
-        if self.order is Order.compress_first:
+        if self._compresses(remembered.length):
             assert remembered.key is not None
             self.mechanism.check_device(tokens)
             return self._attend_compressed(tokens, remembered.key, remembered.value, valid)
@@ -340,6 +340,10 @@ class MultiHeadAttention(Projections):
         self, mixed: Float[Tensor, "batch heads queries head_dim"], tokens: Float[Tensor, "batch queries dim"]
     ) -> Float[Tensor, "batch queries dim"]:
         return self.output_dropout(self.out(self._gated(self._merge(mixed), tokens)))
+
+    def _compresses(self, keys: int) -> bool:
+        """Whether tokens are compressed before they are projected; no keys are left to the mechanism's call, which gives zeros."""
+        return self.order is Order.compress_first and keys > 0
 
     def _attend_compressed(self, tokens: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         mechanism = self.mechanism
