@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing itself takes ten milliseconds to import, in which an interrupt would print a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from attn_zoo.contract import (
         Attention,
         AttentionCard,
@@ -61,6 +61,8 @@ _ROOMS = ("contract", "layer", "registry")
 
 def __getattr__(name: str) -> Any:
     """Import a name on first access, because tables of records need no tensor library, whose import takes seconds."""
+    from importlib import import_module
+
     if name in __all__:
         for room in _ROOMS:
             found = getattr(import_module(f"attn_zoo.{room}"), name, None)

@@ -31,10 +31,11 @@ from tabulate import tabulate
 
 from attn_zoo import reference
 from attn_zoo.cli.analyze import error_table, projections_table, spectrum_table
+from attn_zoo.cli.commands import parser
 from attn_zoo.cli.compare import place
 from attn_zoo.cli.layers import layer_axes
 from attn_zoo.cli.listing import attention_table, task_table
-from attn_zoo.cli.main import main, parser
+from attn_zoo.cli.main import main
 from attn_zoo.cli.recommend import required_of
 from attn_zoo.cost.experiments import report
 from attn_zoo.leaderboard import Table, leaderboard

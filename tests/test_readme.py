@@ -10,8 +10,8 @@ from committed import ROOT
 from readme import PAGES, README, pictures, renewed
 
 from attn_zoo import registry
+from attn_zoo.cli.commands import parser
 from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.main import parser
 from attn_zoo.cli.plan import plan
 from attn_zoo.cli.tune import read_request
 from attn_zoo.records import Store

@@ -21,8 +21,8 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from attn_zoo.cli import main
+from attn_zoo.cli.commands import COMMANDS, parser
 from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.main import COMMANDS, parser
 from attn_zoo.cli.measure import compose
 from attn_zoo.cli.plan import plan
 from attn_zoo.leaderboard import tables

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from patience import HANG
 
 from attn_zoo import registry
 from attn_zoo.cli import main
-from attn_zoo.cli.main import COMMANDS, parser
+from attn_zoo.cli.commands import COMMANDS, parser
 from attn_zoo.plugin_files import VARIABLE
 
+ROOT = Path(__file__).parents[2]
 TINY = ["task=digits", "level=smoke", "budget.steps=2", "budget.evaluate_every=2", "report=false", "device=cpu"]
 
 PLUGIN = '''"""yᵢ = {scale} vᵢ."""
@@ -118,9 +121,59 @@ def test_help_of_run_shows_defaults_of_the_task_that_is_named(capsys):
     assert "task.length=" in printed and "attention.projected_length=" in printed
 
 
+STARTING = """
+import sys
+
+
+class Failing:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise {error}
+
+
+sys.meta_path.insert(0, Failing())
+from attn_zoo.cli import main
+
+sys.exit(main({words!r}))
+"""
+"""Program that starts a command, during which the import of a module fails."""
+FAILURES = {
+    "interrupt of the command": ("attn_zoo.cli.commands", "KeyboardInterrupt", 130, "interrupted"),
+    "interrupt of a library": ("argparse", "KeyboardInterrupt", 130, "interrupted"),
+    "interrupt of torch": ("torch", "KeyboardInterrupt", 130, "interrupted"),
+    "interrupt that a library wraps": ("torch", "ImportError('no numpy') from KeyboardInterrupt()", 130, "interrupted"),
+    "no room for torch": ("torch", "ImportError('libtorch_cpu.so: failed to map segment from shared object')", 1, "ulimit"),
+    "no room for a file": ("torch", "OSError(12, 'Cannot allocate memory')", 2, "Cannot allocate memory"),
+    "no memory": ("attn_zoo.registry", "MemoryError", 1, "not enough memory (MemoryError)"),
+}
+
+
+@pytest.mark.parametrize(("module", "error", "status", "words"), FAILURES.values(), ids=FAILURES)
+def test_a_start_that_fails_ends_with_one_line(module, error, status, words):
+    code = STARTING.format(module=module, error=error, words=["list"])
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == status, done.stderr
+    assert words in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no limit of addresses")
+def test_a_gigabyte_of_addresses_is_refused_in_one_line():
+    limited = ["sh", "-c", 'ulimit -v 1000000; exec "$@"', "sh", sys.executable, "-P", "-m", "attn_zoo.cli", "list"]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("attn-zoo: not enough memory (") and len(done.stderr.splitlines()) == 1
+
+
+def test_nothing_is_imported_before_an_interrupt_is_caught():
+    code = "import sys; before = set(sys.modules); import attn_zoo.cli; print(*sorted(set(sys.modules) - before))"
+    command = [sys.executable, "-S", "-c", code]  # without the packages of this environment
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, timeout=HANG)
+    assert set(done.stdout.split()) - {"__future__"} == {"attn_zoo", "attn_zoo.cli", "attn_zoo.cli.main"}
+
+
 def test_commands_whose_extra_is_missing_say_so(monkeypatch):
     wanted = {"transplant": "attn-zoo[minilm]"}
-    module = sys.modules["attn_zoo.cli.main"]
+    module = sys.modules["attn_zoo.cli.commands"]
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     for name, command in COMMANDS.items():
         assert ("pip install" in command.said) == (name in wanted) and wanted.get(name, "") in command.said

@@ -15,8 +15,8 @@ from readme import FIVE_NEEDS
 
 from attn_zoo import reference
 from attn_zoo.cli import main
+from attn_zoo.cli.commands import parser
 from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.main import parser
 from attn_zoo.cli.plan import plan
 from attn_zoo.cli.recommend import memory_bytes
 from attn_zoo.leaderboard import Table, tables

@@ -18,8 +18,8 @@ from page_blocks import blocks
 from patience import HANG
 
 from attn_zoo import registry
+from attn_zoo.cli.commands import parser
 from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.main import parser
 from attn_zoo.cli.measure import compose
 from attn_zoo.cli.plan import plan
 from attn_zoo.cost.experiments import EXPERIMENTS

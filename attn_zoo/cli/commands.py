@@ -1,0 +1,116 @@
+"""Commands and their arguments; each command calls the part of the zoo that does the work."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from attn_zoo.cli.main import comes_of_an_interrupt, say_interrupted
+from attn_zoo.cli.parsing import KEY_VALUE, Parser, add_plugin, refuse_other_form
+from attn_zoo.escapes import terminal
+from attn_zoo.terminal import wrap
+
+
+class Command(NamedTuple):
+    """Command: its help text, and the module of this folder that has its ``add_arguments`` and its handler."""
+
+    help: str
+    module: str
+    needs: tuple[str, str] = ("", "")
+    """Package that the command requires, and the extra that installs it."""
+
+    @property
+    def said(self) -> str:
+        """Help text, with the extra to install where the command's package is missing."""
+        package, extra = self.needs
+        return self.help if not package or find_spec(package) else f"{self.help} (needs: pip install 'attn-zoo[{extra}]')"
+
+
+COMMANDS = {
+    "list": Command("list attentions, tasks and plugins as tables", "listing"),
+    "run": Command("train and test: attn-zoo run attention=NAME task=NAME key=value ... (-m: sweep)", "run"),
+    "compare": Command("train your attention, check it and rank it among the recorded rows of the quickstart", "compare"),
+    "tune": Command("search settings by validation, then train the best: attn-zoo tune attention=NAME,... task=NAME", "tune"),
+    "leaderboard": Command("tables of recorded runs: scores, ranks, costs, equal budgets", "leaderboard"),
+    "findings": Command("strengths, weaknesses and costs in sentences from records; recommendations for five needs", "findings"),
+    "show": Command("one row: status, score, seeds, data, code, machine, and the command that reproduces it", "show"),
+    "diff": Command("compare two folders of records, and fail where B is worse beyond noise", "diff"),
+    "new": Command("write an installable package with an attention, or a task, of your own", "new"),
+    "check": Command("run the conformance kit on attentions and tasks", "check"),
+    "measure": Command("time and memory: growth with length, crossovers, largest batches, whole models", "measure"),
+    "data": Command("list, fetch and verify data sets", "data"),
+    "records": Command("verify a folder of records, or repeat some of its runs and compare scores", "records"),
+    "recommend": Command("recommend an attention for a length, device and needs, with evidence and doubts", "recommend"),
+    "analyze": Command("analyze attention: singular values, error against softmax, effective matrices, projections", "analyze"),
+    "transplant": Command(
+        "replace the attention of a trained encoder: swap, distil, fine-tune, and measure what is kept",
+        "transplant",
+        ("transformers", "minilm"),
+    ),
+}
+"""Commands by name, in the order of the help."""
+_READ_BY_HYDRA = ("run", "tune")
+"""Commands whose words Hydra parses, by ``run_command`` of their modules."""
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run ``attn-zoo`` and return its exit status: 0 success, 1 a check or run failed, 2 bad input, 130 interrupted."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    asked = arguments[0] if arguments else ""
+    kept = "recorded runs are kept" if asked in _READ_BY_HYDRA else ""
+    try:
+        refuse_other_form(asked, arguments[1:])
+        if asked in KEY_VALUE:
+            _load([word.partition("=")[2] for word in arguments if word.startswith("plugin=")])
+            arguments = [word for word in arguments if not word.startswith("plugin=")]
+        if asked in _READ_BY_HYDRA:
+            return int(import_module(f"attn_zoo.cli.{asked}").run_command(arguments[1:]))
+        parsed = parser(asked).parse_args(arguments)
+        _load(getattr(parsed, "plugin", None) or [])
+        return int(parsed.handler(parsed))
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe; Python still flushes stdout when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, LookupError, OSError) as error:
+        if isinstance(error, KeyError | IndexError):  # a bug of the zoo; an UnknownNameError is neither
+            raise
+        if comes_of_an_interrupt(error):
+            return say_interrupted(kept)
+        said = terminal(f"attn-zoo: {error}")
+        print(wrap(said) if sys.stderr.isatty() else said, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stop:
+        return say_interrupted(kept or str(stop))
+
+
+def _load(paths: Sequence[str]) -> None:
+    """Load plugins that are files or folders."""
+    if paths:
+        from attn_zoo.registry import load_plugin  # here, as it needs torch
+
+        for path in paths:
+            load_plugin(Path(path))
+
+
+def parser(asked: str | None = None) -> Parser:
+    """Parser of a command line.
+
+    Args:
+        asked: command to parse; the others are then only named, as their modules may take seconds to import. None parses all.
+    """
+    made = Parser(prog="attn-zoo", description="A fair comparison of efficient attention.")
+    made.add_argument("--version", action="version", version=f"attn-zoo {version('attn-zoo')}")
+    commands = made.add_subparsers(required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        below = commands.add_parser(name, help=command.said, add_help=name not in _READ_BY_HYDRA)
+        if name not in _READ_BY_HYDRA and asked in (None, name):
+            import_module(f"attn_zoo.cli.{command.module}").add_arguments(below)
+            if name not in KEY_VALUE:
+                add_plugin(below)
+    return made
