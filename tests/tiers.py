@@ -38,7 +38,7 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(["survival", "sweeps", "cli/test_cli.py", "benchmarks/test_gpu.py"], "process"),
     **dict.fromkeys(["cli/test_every_task_runs.py", "cli/test_recommend.py", "cost/test_workers.py"], "process"),
     **dict.fromkeys(["leaderboard/test_page_in_browser.py", "runner/test_checkpoint.py", "test_packaging.py"], "process"),
-    **dict.fromkeys(["runner/test_pretraining.py", "runner/test_tracking.py"], "process"),
+    **dict.fromkeys(["runner/test_pretraining.py", "runner/test_callback.py"], "process"),
     **dict.fromkeys(["test_plugin.py", "test_pytest_plugin.py", "tasks/test_published_flaws.py"], "process"),
     **dict.fromkeys(["records/test_committed_ids.py", "records/test_rerun.py", "leaderboard/test_tradeoff.py"], "process"),
     **dict.fromkeys(["test_light_import.py", "cli/test_new.py", "cost/test_batch_size.py", "cost/test_cost.py"], "process"),

@@ -58,20 +58,6 @@ class WeightsConfig:
 
 
 @dataclass
-class TrackingConfig:
-    """Experiment trackers of a run, in addition to its record."""
-
-    to: List[str] = field(default_factory=list)  # noqa: UP006 (OmegaConf's form)
-    """Names of trackers: ``tensorboard``, ``mlflow``, ``wandb``."""
-    project: str = "attn-zoo"
-    """Project of the runs; MLflow's experiment."""
-    folder: str = "tracking"
-    """Folder of files that trackers write."""
-    every: int = 10
-    """Steps between two points of the training loss."""
-
-
-@dataclass
 class TuningConfig:
     """A search of hyperparameters; none where ``space`` is empty."""
 
@@ -100,7 +86,7 @@ class TuningConfig:
 
 @dataclass
 class Settings:
-    """Settings of runs that are no part of their specs: folder of records, launcher, search, checkpoints, weights, trackers."""
+    """Settings of runs that are no part of their specs: folder of records, launcher, search, checkpoints, weights, callback."""
 
     records: str = "runs"
     """Folder that records are added to."""
@@ -121,7 +107,8 @@ class Settings:
     tuning: TuningConfig = field(default_factory=lambda: TuningConfig())
     checkpoint: CheckpointConfig = field(default_factory=lambda: CheckpointConfig())
     weights: WeightsConfig = field(default_factory=lambda: WeightsConfig())
-    tracking: TrackingConfig = field(default_factory=lambda: TrackingConfig())
+    callback: Optional[str] = None  # noqa: UP045 (OmegaConf's form)
+    """Class that follows each run, such as a tracker: FILE.py:NAME."""
 
 
 @dataclass

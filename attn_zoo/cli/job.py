@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from attn_zoo.cli.callback import Watched
 from attn_zoo.cli.config import Settings
 from attn_zoo.cli.progress import RunProgress
 from attn_zoo.escapes import terminal
@@ -24,7 +24,6 @@ from attn_zoo.records.tuning import setting
 from attn_zoo.registry import load_plugin, task_card
 from attn_zoo.runner import run
 from attn_zoo.runner.checkpoint import Checkpoint
-from attn_zoo.runner.tracking import Tracking, Watchers, check_trackers
 from attn_zoo.runner.weights import KeptWeights
 from attn_zoo.terminal import show
 
@@ -97,11 +96,9 @@ def one_run(order: Order, job: Job) -> RunRecord | None:
 
     Raises:
         OSError: the folder cannot take the record; the message names the place where it was written instead, if any.
-        ValueError: a tracker is missing.
-        UnknownNameError: no such tracker.
+        ValueError: the callback cannot be made.
     """
     settings, run_id = order.settings, job.run_id
-    check_trackers(settings.tracking.to)
     store = Store(settings.records)
     store.check_writable()  # before each run, since disks fill up in the course of a sweep
     with store.claim(run_id) as ours:
@@ -144,35 +141,28 @@ def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:
 
 
 def _do(order: Order, job: Job) -> RunRecord:
-    """Execute the run with the checkpoints and trackers of the settings, and record it."""
+    """Execute the run with the checkpoints and callback of the settings, and record it."""
     settings, run_id = order.settings, job.run_id
-    keep, told, version = settings.checkpoint, settings.tracking, task_card(job.spec.task).version
-    kept = KeptWeights(settings.weights.folder, settings.weights.after, job.spec, version) if settings.weights.after else None
+    keep, card = settings.checkpoint, task_card(job.spec.task)
+    shown = RunProgress(bool(job.spec.budget.seconds), bar=settings.launcher is None, metric=card.metric)
+    progress = Watched(shown, settings.callback, job.spec, run_id)
+    kept = KeptWeights(settings.weights.folder, settings.weights.after, job.spec, card.version) if settings.weights.after else None
     checkpoint = None
     if keep.every or keep.minutes:
         checkpoint = Checkpoint(settings.records, run_id, keep.every, keep.minutes)
         checkpoint.longer = job.longer
         if words := checkpoint.open():
             _say(job, words)
-    trackers: AbstractContextManager[Tracking | None] = nullcontext()
-    if told.to:
-        trackers = Tracking(told.to, job.spec, run_id, project=told.project, folder=told.folder, every=told.every)
-    with trackers as tracking:
-        metric = task_card(job.spec.task).metric
-        shown = RunProgress(bool(job.spec.budget.seconds), bar=settings.launcher is None, metric=metric)
-        progress = Watchers(shown, *([tracking] if tracking else []))
-        record = with_tuning(run(job.spec, progress, job.locations, checkpoint, kept), job.tuning)
-        record = replace(record, environment={**record.environment, "command": command_line(order.command)})
-        record = _readable(record)
-        path = _keep(record, Store(settings.records))
-        if tracking:
-            tracking.finish(record, path)
-        if checkpoint:
-            checkpoint.remove()
-        if kept:
-            written, missing = len(kept.after) - len(kept.missing), ", ".join(map(str, kept.missing))
-            lacking = f"; there are none after step {missing}" if missing else ""
-            _say(job, f"weights of {written} step{'s' * (written != 1)} are in {settings.weights.folder!r}{lacking}")
+    record = with_tuning(run(job.spec, progress, job.locations, checkpoint, kept), job.tuning)
+    record = _readable(replace(record, environment={**record.environment, "command": command_line(order.command)}))
+    path = _keep(record, Store(settings.records))
+    progress.finish(record, path)
+    if checkpoint:
+        checkpoint.remove()
+    if kept:
+        written, missing = len(kept.after) - len(kept.missing), ", ".join(map(str, kept.missing))
+        lacking = f"; there are none after step {missing}" if missing else ""
+        _say(job, f"weights of {written} step{'s' * (written != 1)} are in {settings.weights.folder!r}{lacking}")
     return record
 
 

@@ -97,7 +97,6 @@ def check_launch(settings: Settings) -> None:
     check_whole("restarts", settings.restarts, 0)
     check_whole("checkpoint.every", settings.checkpoint.every, 0)
     check_number("checkpoint.minutes", settings.checkpoint.minutes, 0)
-    check_whole("tracking.every", settings.tracking.every)
     if settings.workers is not None and settings.workers < 1:
         raise ValueError(f"workers counts processes, so it is at least 1; got {settings.workers}")
     if not settings.records:

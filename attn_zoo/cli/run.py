@@ -136,7 +136,7 @@ def run_help(words: Sequence[str] = ()) -> str:
 
 
 _UNSET = (
-    *("weights.after=[STEP,...]", "tracking.to=[TRACKER,...]", "data.root=$ATTN_ZOO_DATA"),
+    *("weights.after=[STEP,...]", "callback=FILE.py:NAME", "data.root=$ATTN_ZOO_DATA"),
     *("workers=CORES (with launch=)", "plugin=PATH"),
 )
 """Keys that have no value unless they are given."""

@@ -34,7 +34,6 @@ EXTRAS = {
     r"minilm|analyze matrix|transplant": "minilm",
     r"transplant|experiment=models": "text",
     r"launch=(ray|submitit_local)": "sweeps",
-    r"tracking\.to=": "trackers",
 }
 """Extra that a command needs, by a pattern of its text."""
 VERDICTS = {

@@ -289,7 +289,7 @@ def test_a_worker_that_does_not_see_the_folder_says_so(groups, tmp_path):
 
 
 def test_jobs_are_plain_data_for_every_worker(groups):
-    planned = plan([*SWEEP[1:], "attention=performer[features=8|16],none", "tracking.every=3"])
+    planned = plan([*SWEEP[1:], "attention=performer[features=8|16],none", "checkpoint.every=3"])
     assert pickle.loads(pickle.dumps(planned)) == planned
     assert [job.spec.options.get("features") for job in planned.jobs] == [8, 16, None]
 

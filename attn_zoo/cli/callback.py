@@ -1,0 +1,94 @@
+"""Callback of a run, such as a tracker: a class in the user's own file. Results do not depend on it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from attn_zoo import plugin_files
+from attn_zoo.records import RunRecord, RunSpec
+from attn_zoo.runner import Progress
+
+
+class Callback(Progress, Protocol):
+    """Observer of a run that is also told about its record."""
+
+    def finish(self, record: RunRecord, path: Path) -> None:
+        """Receive the record of the run and its file."""
+
+
+MakeCallback = Callable[[RunSpec, str], Callback]
+"""Class or function that takes the spec of a run and its id."""
+
+
+def load_callback(name: str) -> MakeCallback:
+    """Return the class that ``callback=FILE.py:NAME`` names.
+
+    Raises:
+        ValueError: the word has another form, the file cannot be imported, or it has no such class.
+        FileNotFoundError: the file does not exist.
+    """
+    file, _, attribute = name.rpartition(":")
+    if not file.endswith(".py") or not attribute:
+        raise ValueError(f"callback must be FILE.py:NAME, the name of a class in a file; got {name!r}")
+    (module,) = plugin_files.load(Path(file))
+    made = getattr(module, attribute, None)
+    if not callable(made):
+        raise ValueError(f"callback must name a class in {file}, and there is none called {attribute!r}")
+    return made
+
+
+class Watched:
+    """``Progress`` observer that also tells a callback; a callback that fails is reported once and not called again.
+
+    Args:
+        shown: progress for the user.
+        callback: name of the callback, or None.
+        spec, run_id: the run, for the callback.
+
+    Raises:
+        ValueError: the callback cannot be loaded, or fails when it is made.
+    """
+
+    def __init__(self, shown: Progress, callback: str | None, spec: RunSpec, run_id: str) -> None:
+        self._shown, self._name = shown, callback
+        self._callback: Callback | None = None
+        if callback:
+            make = load_callback(callback)
+            try:
+                self._callback = make(spec, run_id)
+            except Exception as error:  # code of the user may raise anything
+                raise ValueError(f"callback {callback} cannot be made: {_text(error)}; mend it, or leave it out") from error
+
+    def start(self, label: str, steps: int) -> None:
+        """Begin a run."""
+        self._shown.start(label, steps)
+        self._tell(lambda callback: callback.start(label, steps))
+
+    def advance(self, step: int, loss: float, valid: float | None) -> None:
+        """Report a step."""
+        self._shown.advance(step, loss, valid)
+        self._tell(lambda callback: callback.advance(step, loss, valid))
+
+    def stop(self) -> None:
+        """End the run."""
+        self._shown.stop()
+        self._tell(lambda callback: callback.stop())
+
+    def finish(self, record: RunRecord, path: Path) -> None:
+        """Hand the record to the callback."""
+        self._tell(lambda callback: callback.finish(record, path))
+
+    def _tell(self, say: Callable[[Callback], None]) -> None:
+        if self._callback is not None:
+            try:
+                say(self._callback)
+            except Exception as error:  # code of the user may raise anything
+                self._callback = None
+                print(f"attn-zoo: callback {self._name} failed and is not called again ({_text(error)})", file=sys.stderr)
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
