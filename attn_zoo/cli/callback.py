@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from attn_zoo import plugin_files
+from attn_zoo.escapes import terminal
 from attn_zoo.records import RunRecord, RunSpec
 from attn_zoo.runner import Progress
 
@@ -91,4 +92,4 @@ class Watched:
 
 
 def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+    return terminal(f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": "))
