@@ -25,6 +25,7 @@ from attn_zoo.contract import (
     TaskCard,
     UnknownNameError,
     check_bounds,
+    check_dtype,
     choose_implementation,
     length_rules,
     plain_options,
@@ -199,13 +200,15 @@ def build_attention(
 
     Raises:
         UnknownNameError: no such attention, implementation or option.
-        ValueError: an option breaks its rule.
+        ValueError: an option breaks its rule, or ``dtype`` is not a dtype of floating-point numbers.
         UnsupportedError: the geometry needs what the card does not claim.
     """
     entry = card(name)
     if not isinstance(geometry, Geometry):
         raise ValueError(f"geometry is a Geometry(heads, head_dim, queries, keys); got {geometry!r}")
     check_text("implementation", implementation)
+    if dtype is not None:
+        check_dtype(dtype)
     chosen = attention_options(entry, geometry, options)
     if implementation != "auto":
         return entry.build(geometry, chosen, implementation)

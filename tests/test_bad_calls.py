@@ -11,6 +11,7 @@ import torch
 from attn_zoo import MultiHeadAttention, build_attention, join_layers
 from attn_zoo.attention.dense.softmax import Softmax
 from attn_zoo.contract import Frames, Geometry, Patches, TaskSpec, Tokens
+from attn_zoo.integrations.timm import attention_layer
 from attn_zoo.leaderboard import leaderboard, tables
 from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.registry import build_task, card, register_attention, register_task, task_card
@@ -49,6 +50,13 @@ CALLS = {
     "projected_length ": lambda: build_attention("linformer", GEOMETRY, projected_length=True),
     "dropout": lambda: build_attention("softmax", GEOMETRY, dropout=math.nan),
     "dropout ": lambda: build_attention("softmax", GEOMETRY, dropout="much"),
+    "dtype        ": lambda: build_attention("softmax", GEOMETRY, dtype=torch.int32),
+    "dtype ": lambda: build_attention("linear", GEOMETRY, implementation="eager", dtype="float32"),  # type: ignore[arg-type]
+    "dtype  ": lambda: MultiHeadAttention(16, 2, length=8, dtype=torch.int32),
+    "dtype   ": lambda: STEPS.initial_state(1, dtype=torch.int32),
+    "dtype    ": lambda: STEPS.mechanism.initial_state(1, dtype=torch.complex64),
+    "dtype     ": lambda: attention_layer("linformer", length=8)(16, 2, dtype=torch.int32),
+    "dtype      ": lambda: build_attention("softmax", GEOMETRY, dtype=torch.float8_e4m3fn),
     "the name of an attention": lambda: card(None),  # type: ignore[arg-type]
     "the name of an attention ": lambda: build_attention(7, GEOMETRY),  # type: ignore[arg-type]
     "the name of a task": lambda: task_card(None),  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """Interfaces of attentions, tasks and their cards. Of the rest it imports ``checks``, ``grouping``, ``precision``, ``shapes``."""
 
-from attn_zoo.contract.attention import Attention, OptionsT, check_floating
+from attn_zoo.contract.attention import Attention, OptionsT, check_dtype, check_floating
 from attn_zoo.contract.attention_card import AttentionCard, choose_implementation
 from attn_zoo.contract.carried import CarriedState, check_state
 from attn_zoo.contract.claims import FLOAT, Capabilities, Cost, Geometry, Stream
@@ -109,6 +109,7 @@ __all__ = [
     "bounded",
     "by_length",
     "check_bounds",
+    "check_dtype",
     "check_floating",
     "check_state",
     "choose_implementation",

@@ -41,6 +41,16 @@ def check_floating(owner: str, name: str, tensor: object) -> None:
         raise ValueError(f"{owner}: {name} is a tensor of floating-point numbers; got {_kind(tensor)}")
 
 
+def check_dtype(dtype: object) -> None:
+    """Refuse a dtype in which no mechanism computes: one of integers, truth values, complex numbers or of fewer than 16 bits.
+
+    Raises:
+        ValueError: the message names the rule and the value.
+    """
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or dtype.itemsize < 2:
+        raise ValueError(f"dtype must be a torch.dtype of floating-point numbers of 16 bits or more; got {dtype!r}")
+
+
 def _kind(value: object) -> str:
     """Dtype and shape of a tensor, in words; the type of anything else."""
     if isinstance(value, Tensor):

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.contract.attention import Attention, OptionsT
+from attn_zoo.contract.attention import Attention, OptionsT, check_dtype
 from attn_zoo.contract.carried import check_state
 from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, Queries
@@ -57,6 +57,7 @@ class MemoryAttention(Attention[OptionsT]):
         self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
     ) -> MemoryState:
         """State before the first token: zeros, in float32 at least."""
+        check_dtype(dtype)
         wide = torch.promote_types(dtype, torch.float32)
         return MemoryState(torch.zeros(batch, self.geometry.heads, *self.state_shape(), dtype=wide, device=device))
 

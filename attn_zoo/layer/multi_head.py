@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.checks import check_flag, check_number, check_text, check_whole
-from attn_zoo.contract import CompressingAttention, Geometry, UnsupportedError, check_floating, hide_rows_without_keys
+from attn_zoo.contract import CompressingAttention, Geometry, UnsupportedError, check_dtype, check_floating, hide_rows_without_keys
 from attn_zoo.layer.order import Order, choose_order
 from attn_zoo.layer.projections import OUTPUT_GATES, Projections
 from attn_zoo.layer.states import LayerState, Remembered
@@ -216,13 +216,13 @@ class MultiHeadAttention(Projections):
         """Return the state before the first token of ``batch`` sequences; None means dtype and device of the layer's weights.
 
         Raises:
-            ValueError: ``batch`` is not a whole number of at least 0, or ``dtype`` is not a torch.dtype.
+            ValueError: ``batch`` is not a whole number of at least 0, or ``dtype`` is not a dtype of floating-point numbers.
             UnsupportedError: the layer cannot step; see ``step``.
         """
         self._check_steps()
         check_whole("batch", batch, 0)
-        if not isinstance(dtype, torch.dtype | None):
-            raise ValueError(f"dtype is a torch.dtype; got {dtype!r}")
+        if dtype is not None:
+            check_dtype(dtype)
         weight = self.out.weight
         dtype, device = dtype or weight.dtype, device or weight.device
         projected = autocast_dtype(torch.empty(0, dtype=dtype, device=device))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry, check_state
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry, check_dtype, check_state
 from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid
 from attn_zoo.contract.options import at_least, share_of_length
 from attn_zoo.kernels.cpu.segments import Distances, Segmentation, attend_segments, segment_flops
@@ -169,6 +169,7 @@ class TransformerXL(Attention[Options]):
         self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
     ) -> SegmentState:
         """State before the first token: an empty cache."""
+        check_dtype(dtype)
         nothing = torch.zeros(batch, self.geometry.heads, 0, self.geometry.head_dim, dtype=dtype, device=device)
         return SegmentState(nothing, nothing)
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attn_zoo.contract import UnsupportedError
+from attn_zoo.contract import UnsupportedError, check_dtype
 from attn_zoo.integrations.timm.masks import key_valid_of
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.registry import card, stated_options
@@ -81,6 +81,8 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         gated: bool = False,
     ) -> None:
         bound = self.settings
+        if dtype is not None:
+            check_dtype(dtype)
         self._refuse_shape(dim, num_heads, attn_head_dim, dim_out, gated)
         if (qk_norm or scale_norm) and norm_layer is None:
             raise ValueError(f"{bound.name} in timm: qk_norm and scale_norm need norm_layer, the class of the norm; got None")
