@@ -1,4 +1,4 @@
-"""What a report says first: the likeliest cause of many failures, and what no check could know."""
+"""First lines of a report: the gap that no check could close, and the likeliest cause of many failures."""
 
 from __future__ import annotations
 
