@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 import torch
 
 from attn_zoo.cli.progress import Work
-from attn_zoo.conformance import Report, run_cases
+from attn_zoo.conformance import Case, Report, Result, run_cases
 from attn_zoo.conformance.attention_suite import DEFAULT, unknown_of
+from attn_zoo.conformance.remaining import Remaining
 from attn_zoo.conformance.targets import Card, cases_of, entries, note_of
 from attn_zoo.terminal import wrap
 
@@ -16,7 +18,7 @@ REMEDY = (
     "  Write your equation in a few naive lines as a method `definition`, with the arguments of `attend`; the checks then "
     "compare both (docs/add-an-attention.md). Until then, attn-zoo check --strict fails."
 )
-"""What to do about an attention without a definition."""
+"""Remedy for an attention without a definition."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +60,11 @@ def prove(card: Card, device: str | None = None, *, defaults: bool = False) -> R
         raise ValueError(f"device is a device type of PyTorch, such as cpu or cuda; got {device!r}") from error
     cases = list(cases_of(card, where))
     cases = [case for case in cases if not defaults or case.variant in ("", DEFAULT)]
-    with Work(f"check {card.name}", len(cases)) as work:
-        unknown = unknown_of(card)
-        return run_cases(card.name, cases, note=note_of(card), unknown=unknown, tell=lambda case: work.update(note=case.setting))
+    remaining = Remaining(cases)
+    with Work(f"check {card.name}", len(cases), left=remaining.seconds) as work:
+
+        def tell(case: Case, done: Sequence[Result]) -> None:
+            remaining.begin(done)
+            work.update(len(done), case.setting)
+
+        return run_cases(card.name, cases, note=note_of(card), unknown=unknown_of(card), tell=tell)

@@ -5,11 +5,21 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.metrics import written
@@ -30,15 +40,26 @@ class Work:
         total: number of its parts; None where it is unknown.
         bar: draw a bar on a terminal; False prints lines there, too, as several processes cannot share one line.
         first: seconds until the first line.
+        left: function that estimates the remaining seconds, or returns None if it cannot; by default all parts take equally long.
     """
 
-    def __init__(self, label: str, total: int | None = None, *, bar: bool = True, first: float = FIRST) -> None:
+    def __init__(
+        self,
+        label: str,
+        total: int | None = None,
+        *,
+        bar: bool = True,
+        first: float = FIRST,
+        left: Callable[[], float | None] | None = None,
+    ) -> None:
         self.label, self.total, self._done, self._note, self._first = label, total, 0, "", first
         self._started, self._over = time.monotonic(), threading.Event()
+        self._left = left or self._by_parts
         console = Console(stderr=True)
         self._bar: Progress | None = None
         if bar and console.is_terminal:
-            counted = () if total is None else (MofNCompleteColumn(), TimeRemainingColumn(compact=True))
+            remaining = _LeftColumn(left) if left else TimeRemainingColumn(compact=True)
+            counted = () if total is None else (MofNCompleteColumn(), remaining)
             columns = (TextColumn("{task.description}"), BarColumn(20), *counted, TimeElapsedColumn())
             self._bar = Progress(*columns, console=console, transient=True)
             self._task = self._bar.add_task(label, total=total)
@@ -64,18 +85,34 @@ class Work:
             self._bar.update(self._task, completed=self._done, description=described[:room])
 
     def line(self) -> str:
-        """Progress in one line, with the remaining time estimated from the finished parts."""
-        seconds = time.monotonic() - self._started
+        """Progress in one line, with the estimated remaining time if there is an estimate."""
+        seconds, left = time.monotonic() - self._started, self._left()
         parts = f"{self._done} of {self.total}" if self.total else str(self._done or "")
-        left = seconds * (self.total - self._done) / self._done if self.total and 0 < self._done < self.total else None
         times = f"{seconds:.0f} s" + ("" if left is None else f", about {left:.0f} s left")
         return terminal(f"{self.label}: {', '.join(filter(None, [parts, self._note, times]))}")[:COLUMNS]
+
+    def _by_parts(self) -> float | None:
+        """Remaining seconds if every part takes as long as the finished ones."""
+        seconds = time.monotonic() - self._started
+        return seconds * (self.total - self._done) / self._done if self.total and 0 < self._done < self.total else None
 
     def _tick(self) -> None:
         wait = self._first
         while not self._over.wait(wait):
             print(self.line(), file=sys.stderr, flush=True)
             wait = EVERY
+
+
+class _LeftColumn(ProgressColumn):
+    """Column of a bar with the remaining time of an estimate, in minutes and seconds."""
+
+    def __init__(self, left: Callable[[], float | None]) -> None:
+        super().__init__()
+        self._left = left
+
+    def render(self, task: Task) -> Text:
+        seconds = self._left()
+        return Text("--:--" if seconds is None else f"{seconds // 60:02.0f}:{seconds % 60:02.0f}", style="progress.remaining")
 
 
 def tracked(items: Iterable[T], label: str) -> Iterator[T]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -142,11 +142,11 @@ class Report:
     note: str = ""
     """Sentence about all results, such as the sizes that were drawn."""
     unknown: str = ""
-    """What no check could know, as part of the summary line; empty if nothing is left open."""
+    """Gap that no check could close, as part of the summary line; empty if there is none."""
 
     @property
     def ok(self) -> bool:
-        """True where nothing failed and something passed."""
+        """True if nothing failed and something passed."""
         return not self.failures and any(result.status == "passed" for result in self.results)
 
     @property
@@ -191,7 +191,7 @@ def run_cases(
     note: str = "",
     *,
     unknown: str = "",
-    tell: Callable[[Case], object] = lambda case: None,
+    tell: Callable[[Case, Sequence[Result]], object] = lambda case, done: None,
 ) -> Report:
     """Run every case and report, with strict waivers.
 
@@ -199,8 +199,8 @@ def run_cases(
         expected_failures: reasons by check name, or by ``variant-implementation-check`` for one
             setting only. A failure it names is ``waived``; a waiver without any failure fails.
         note: sentence that the report ends with.
-        unknown: what no check could know; stands in the summary line.
-        tell: called with each case before it runs.
+        unknown: gap that no check could close, for the summary line.
+        tell: called before each case, with it and the results so far.
 
     Raises:
         UnknownNameError: a waiver names no check of this entry.
@@ -212,9 +212,9 @@ def run_cases(
         if name not in known:
             raise UnknownNameError(f"check of {subject}", name, known)
     used: set[str] = set()
-    results = []
+    results: list[Result] = []
     for case in cases:
-        tell(case)
+        tell(case, results)
         result = _run(case)
         key = case.setting if case.setting in waivers else case.check
         if key in waivers and result.status == "failed":
