@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from attn_zoo.cost.peers.layers import fla_naive
+from peer_layers import fla_naive
 from torch import Tensor, nn
 
 from attn_zoo import Attention, Geometry, build_attention
