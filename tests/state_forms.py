@@ -121,11 +121,11 @@ def mega(mechanism: Any, request: Request) -> Iterator[Step]:
         if t % mechanism.options.chunk == 0:
             keys, values = [], []
         state = enter * spread * token["query"][..., None] + (1 - enter * leave) * state
-        shared = F.silu((gather * state).sum(dim=-1))
+        shared = F.silu((gather * state).sum(dim=-1) + mechanism.residual[:, 0] * token["query"])
         keys.append(shared * mechanism.gain[1, :, 0])
         values.append(token["value"])
         out = answer(shared * mechanism.gain[0, :, 0] + mechanism.offset[:, 0], keys, values)
-        yield out, sum(x.numel() for x in [state, *keys, *values])
+        yield out + shared, sum(x.numel() for x in [state, *keys, *values])
 
 
 def linformer_causal(mechanism: Any, request: Request) -> Iterator[Step]:

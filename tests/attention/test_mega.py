@@ -56,13 +56,14 @@ def written_out(built: Mega, x: Tensor, value: Tensor, valid: Tensor) -> Tensor:
     enter, leave = built.decay_in.sigmoid(), built.decay_out.sigmoid()
     seen = x * valid[:, None, :, None]
     y = averages(seen, 1 - enter * leave, enter * built.spread, built.gather)
+    y = y + built.residual * seen
     shared = y * y.sigmoid()
     query, key = shared * built.gain[0] + built.offset, shared * built.gain[1]
     chunk, out = built.options.chunk, []
     for b, h, i in torch.cartesian_prod(*map(torch.arange, x.shape[:3])).tolist():
         own = [j for j in range(x.shape[2]) if j // chunk == i // chunk and valid[b, j] and not (built.geometry.causal and j > i)]
         weights = (key[b, h, own] @ query[b, h, i] / 8**0.5).softmax(dim=-1)
-        out.append(weights @ value[b, h, own] if own and valid[b, i] else torch.zeros(8, dtype=torch.float64))
+        out.append(weights @ value[b, h, own] + shared[b, h, i] if valid[b, i] else torch.zeros(8, dtype=torch.float64))
     return torch.stack(out).view_as(x)
 
 

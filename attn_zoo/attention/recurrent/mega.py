@@ -1,4 +1,4 @@
-"""MEGA: Y = softmax(Q Kᵀ / √d) V within chunks, Q = κ_q ∘ Z + μ_q and K = κ_k ∘ Z, Z = silu(EMA(X)).
+"""MEGA: Y = softmax(Q Kᵀ / √d) V + Z, softmax within chunks, Q = κ_q ∘ Z + μ_q and K = κ_k ∘ Z, Z = silu(EMA(X) + ω ∘ X).
 
 EMA takes h damped moving averages of each channel: sₜ = α ∘ β xₜ + (1 - α ∘ δ) ∘ sₜ₋₁, read as η·sₜ.
 """
@@ -45,7 +45,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     flops = moving_average_flops(geometry, ways, options.expansion) + 4 * inner * slots * chunk
     held = options.expansion + 2 * chunk
     state = FLOAT * inner * held if geometry.causal else None
-    return Cost(flops, inner * (4 * ways * options.expansion + 3), backward_flops=2 * flops, state_bytes=state)
+    return Cost(flops, inner * (4 * ways * options.expansion + 4), backward_flops=2 * flops, state_bytes=state)
 
 
 @register_attention(
@@ -60,19 +60,21 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     cost=cost,
     reads=("query", "value"),
     variants={"small": {"chunk": 6, "expansion": 2}},
+    version=2,  # 1 had neither ω ∘ X nor Z in the output
 )
 class Mega(Attention[Options]):
-    """Softmax attention within chunks, with queries and keys from moving averages that reach across chunks.
+    """Softmax attention within chunks, plus moving averages that reach across chunks and make the queries and keys.
 
-    Paper: Ma et al. 2022: multi-dimensional damped EMA, queries and keys of one representation, MEGA-chunk.
+    Paper: Ma et al. 2022: multi-dimensional damped EMA, queries and keys of one representation, MEGA-chunk, candidate.
     Symbols: α, δ → decay_in and decay_out before their sigmoid; β → spread, η → gather, κ and μ → gain and offset; X → the layer's
-        query projection; h → expansion, c → chunk.
+        query projection; ω → residual, as in the published code; h → expansion, c → chunk.
     Differs: averages are taken of a head's projected channels, where the paper projects the averages; silu follows directly.
-        Attention has several heads, and values are projected without silu. These parts are left out: what surrounds attention (the
-        reset gate, the candidate and the update gate between it and X), the learned residual ω ∘ x that the published code adds
-        to the average, the bias of relative positions, the offset of keys, which softmax cancels, and the laplace function.
-        Queries and keys start as Z, with κ = 1 and μ = 0; η from N(0, 1/h). Without causality a second average runs backwards, and
-        both are added. Padded tokens enter as zeros and keep their positions: the average decays over them as over real ones.
+        Attention has several heads, and values are projected without silu. The candidate adds Z to the outputs, before the layer's
+        out projection, where the paper projects both apart; what passes from chunk to chunk passes through Z alone. These parts
+        are left out: the reset gate and the update gate between the candidate and X, the bias of relative positions, the offset
+        of keys, which softmax cancels, and the laplace function. Queries and keys start as Z, with κ = 1 and μ = 0; η from
+        N(0, 1/h), ω from N(0, 1). Without causality a second average runs backwards, and both are added. Padded tokens enter as
+        zeros and keep their positions: the average decays over them as over real ones.
     """
 
     saturates = (("chunk", "is no shorter than the {n} tokens: every token sees all"),)
@@ -86,6 +88,7 @@ class Mega(Attention[Options]):
         signs = 1.0 - 2 * (torch.arange(h) % 2)  # initial signs of the published code, for stability
         self.spread = nn.Parameter(0.02 * torch.randn(shape) + signs)
         self.gather = nn.Parameter(torch.randn(shape) * h**-0.5)
+        self.residual = nn.Parameter(torch.randn(heads, 1, d))
         self.gain = nn.Parameter(torch.ones(2, heads, 1, d))
         self.offset = nn.Parameter(torch.zeros(heads, 1, d))
 
@@ -99,29 +102,30 @@ class Mega(Attention[Options]):
                 state = enter[way] * self.spread[way] * query[:, :, t, :, None] + (1 - enter[way] * leave[way]) * state
                 found[t] = (self.gather[way] * state).sum(dim=-1)
             averages.append(torch.stack([found[t] for t in range(n)], dim=2))
-        shared = F.silu(torch.stack(averages).sum(dim=0))
+        shared = F.silu(torch.stack(averages).sum(dim=0) + self.residual * query)
         chunk = torch.arange(n, device=query.device) // self.options.chunk
         allowed, same = allowed_pairs(query, value, key_valid, causal=self.geometry.causal), chunk[:, None] == chunk
         scores = (self.gain[0] * shared + self.offset) @ (self.gain[1] * shared).mT * query.shape[-1] ** -0.5
-        return softmax_over_valid(scores, same if allowed is None else same & allowed) @ value
+        return softmax_over_valid(scores, same if allowed is None else same & allowed) @ value + shared
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute queries and keys from averages, then all chunks at once: (batch, heads, chunks, chunk, chunk) scores."""
         n, chunk = query.shape[2], min(self.options.chunk, query.shape[2])
-        queries, keys, values = (into_chunks(x, chunk) for x in (*self._queries_and_keys(query), value))
+        shared = self._averages(query)
+        inputs = shared * self.gain[0] + self.offset, shared * self.gain[1], value
+        queries, keys, values = (into_chunks(x.to(value.dtype), chunk) for x in inputs)
         valid = torch.ones(1, n, dtype=torch.bool, device=query.device) if key_valid is None else key_valid
         allowed = F.pad(valid, (0, -n % chunk)).unflatten(1, (-1, chunk))[:, None, :, None]
         if self.geometry.causal:
             allowed = allowed & torch.ones(chunk, chunk, dtype=torch.bool, device=query.device).tril()
         weights = softmax_over_valid(queries * query.shape[-1] ** -0.5 @ keys.mT, allowed)
         out = F.dropout(weights, self.options.dropout, self.training) @ values
-        return out.flatten(2, 3)[:, :, :n]
+        return (out.flatten(2, 3)[:, :, :n] + shared).to(value.dtype)
 
-    def _queries_and_keys(self, x: Float[Tensor, "batch heads n d"]) -> tuple[Tensor, Tensor]:
-        """Compute Q and K from Z, in float32 at least, also under autocast, since long sums need it."""
+    def _averages(self, x: Float[Tensor, "batch heads n d"]) -> Float[Tensor, "batch heads n d"]:
+        """Compute Z in float32 at least, also under autocast, since long sums need it."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         with without_autocast(x.device):
             enter, leave = self.decay_in.to(dtype).sigmoid(), self.decay_out.to(dtype).sigmoid()
             averages = moving_average(x.to(dtype), 1 - enter * leave, enter * self.spread, self.gather.to(dtype))
-            shared = F.silu(averages).contiguous()
-            return (shared * self.gain[0] + self.offset).to(x.dtype), (shared * self.gain[1]).to(x.dtype)
+            return F.silu(averages + self.residual * x).contiguous()
