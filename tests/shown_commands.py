@@ -137,6 +137,8 @@ def _small(words: list[str]) -> list[str]:
         if name == "tune":
             del sizes["seed"]
             sizes |= TUNE
+            if str(experiment).startswith("profile3"):  # its search decides how many trials there are
+                del sizes["trials"]
         return _with(words, {**(ROWS if experiment else {}), **sizes})
     if name == "measure":
         keys = {f.name: f.default for f in fields(EXPERIMENTS[compose(words[1:])[0]])}
