@@ -57,6 +57,7 @@ class DenseSynthesizer(Synthesizer[Options]):
     Differs: W₁ maps to head_dim and not to the width of the model, so that heads cost as much as in softmax attention.
         Factorised, key j takes the scores j mod a and ⌊j/a⌋, and a need not divide N. W₂ starts from N(0, 2/d), b from zero, which
         gives scores the scale of unit queries and keys. Inputs shorter than N use the first columns of W₂.
+    Nature: Weights depend on the query's token and on positions, not on the keys, so no position can look for a token by content.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:

@@ -56,6 +56,7 @@ class FactorisedSynthesizer(Synthesizer[Options]):
     Symbols: R₁, R₂ → left, right; k → rank, N → keys of the longest input.
     Differs: R₁ and R₂ start from N(0, 1/√k), which gives scores the scale of unit queries and keys. Inputs shorter than N use
         the first rows of both.
+    Nature: Weights depend on positions alone, so no position can look for a token by content.
     """
 
     left: Float[Tensor, "heads n rank"]

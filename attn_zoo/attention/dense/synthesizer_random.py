@@ -49,6 +49,7 @@ class RandomSynthesizer(Synthesizer[Options]):
     Symbols: R → scores, N → keys of the longest input.
     Differs: R starts from N(0, 1), the scale of scores of unit queries and keys. Inputs shorter than N use its first rows and
         columns.
+    Nature: Weights depend on positions alone, so no position can look for a token by content.
     """
 
     scores: Float[Tensor, "heads n n"]

@@ -37,6 +37,7 @@ class FNet(Attention):
     Differs: transforms are unitary, divided by √(n D), where the paper leaves the scale to the next layer norm; so the output has
         the scale of the values at every length. The transform applies to the layer's values, where the paper has no projection,
         and mixes the channels of all heads. A padded position would change every frequency, so padding is refused.
+    Nature: The mixing is fixed, so no position can look for a token by content.
     """
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:

@@ -78,6 +78,8 @@ class Fixed(PairwiseAttention[Options]):
     Symbols: l → stride, c → summary, t → stride - summary.
     Differs: every head sees the union of both parts in one softmax (the paper's merged head, Section 5.1), each key once;
         without causality the summaries of later blocks are seen as well; all heads have the same summaries.
+    Nature: Causally, a position sees only the last positions of earlier blocks, so recall across blocks needs a layer that gathers
+        them there first.
     """
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:

@@ -50,6 +50,8 @@ class Local(BlockPatternAttention[Options]):
     Paper: Tay et al. 2021 (Long Range Arena), whose baseline Local sees the own block alone.
     Symbols: b → block, w → neighbours.
     Differs: neighbours and sinks (as in softmax) are additions.
+    Nature: Without neighbours, attention never crosses the borders of blocks, in any number of layers, so recall and copying stop
+        there.
     """
 
     layout = staticmethod(pattern)

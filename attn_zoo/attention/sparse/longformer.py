@@ -97,6 +97,7 @@ class Longformer(PairwiseAttention[Options]):
     Differs: global tokens are the first positions, not any; window and dilation are the same for all heads of a layer; the causal
         window reaches into the past alone, and a global token then sees its past and is seen by later positions. Sinks, as in
         softmax, are an addition; global rows have them, too.
+    Nature: Each layer reaches one window further; what lies beyond is seen through global tokens alone, and is hardly recalled.
     """
 
     saturates = (*WIDE, ("global_tokens", "are all {n} tokens: every token sees all"))
