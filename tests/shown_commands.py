@@ -10,7 +10,9 @@ from pathlib import Path
 
 from page_blocks import blocks
 
+from attn_zoo.cli.commands import parser
 from attn_zoo.cli.measure import compose
+from attn_zoo.cli.plan import plan
 from attn_zoo.cost.experiments import EXPERIMENTS
 from attn_zoo.rows import rows_of
 
@@ -98,6 +100,24 @@ def _lines(text: str) -> Iterator[str]:
                 if _PROMPT.match(line):
                     words = shlex.split(line, comments=True)
                     yield shlex.join(words[: words.index("|")] if "|" in words else words)
+
+
+def wrong_command(line: str) -> str | None:
+    """Return why attn-zoo would reject a command; None if it accepts the command."""
+    program, *words = shlex.split(line, comments=True)
+    if program != "attn-zoo":
+        return "is no command of the zoo"
+    try:
+        if words[0] == "run":
+            plan(words[1:])
+        elif words[0] == "measure":
+            name, given = compose(words[1:])
+            EXPERIMENTS[name](**given)
+        else:
+            parser(words[0]).parse_args(words)
+    except (Exception, SystemExit) as refusal:
+        return f"{type(refusal).__name__}: {refusal}"
+    return None
 
 
 def small(command: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -16,13 +15,10 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 from page_blocks import blocks
 from patience import HANG
+from shown_commands import wrong_command
 
 from attn_zoo import registry
-from attn_zoo.cli.commands import parser
 from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.measure import compose
-from attn_zoo.cli.plan import plan
-from attn_zoo.cost.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -117,23 +113,6 @@ def wrong_commands(generated: Path, every: int = 1) -> Iterator[str]:
             for line in block.content.splitlines() if block.language == "bash" else ():
                 if reason := wrong_command(line):
                     yield f"{page.relative_to(generated)}: {line}: {reason}"
-
-
-def wrong_command(line: str) -> str | None:
-    program, *words = shlex.split(line, comments=True)
-    if program != "attn-zoo":
-        return "is no command of the zoo"
-    try:
-        if words[0] == "run":
-            plan(words[1:])
-        elif words[0] == "measure":
-            name, given = compose(words[1:])
-            EXPERIMENTS[name](**given)
-        else:
-            parser(words[0]).parse_args(words)
-    except (Exception, SystemExit) as refusal:
-        return f"{type(refusal).__name__}: {refusal}"
-    return None
 
 
 def wrong_python(generated: Path) -> Iterator[str]:
