@@ -1,6 +1,7 @@
 """Dense attention: n × n weights, from queries and keys (softmax, entmax, top-k) or without comparing them (synthesizers)."""
 
 from attn_zoo.attention.dense import entmax as entmax
+from attn_zoo.attention.dense import forgetting as forgetting
 from attn_zoo.attention.dense import softmax as softmax
 from attn_zoo.attention.dense import synthesizer_dense as synthesizer_dense
 from attn_zoo.attention.dense import synthesizer_factorised as synthesizer_factorised

@@ -1,7 +1,12 @@
 """Linear attention: sums over keys in place of weights, by feature maps, or by a memory that every token writes to."""
 
 from attn_zoo.attention.linear import cosformer as cosformer
+from attn_zoo.attention.linear import delta_product as delta_product
 from attn_zoo.attention.linear import delta_rule as delta_rule
+from attn_zoo.attention.linear import gated_delta_rule as gated_delta_rule
 from attn_zoo.attention.linear import gated_linear as gated_linear
+from attn_zoo.attention.linear import kda as kda
 from attn_zoo.attention.linear import linear as linear
 from attn_zoo.attention.linear import performer as performer
+from attn_zoo.attention.linear import retention as retention
+from attn_zoo.attention.linear import ssd as ssd

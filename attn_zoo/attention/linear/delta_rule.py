@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.attention.linear._recurrence import Answer, NormalisedMemory
+from attn_zoo.attention.linear._recurrence import Answer, NormalisedMemory, per_head, unit_length
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState, Stream, added_later
 from attn_zoo.kernels import fla
 from attn_zoo.kernels.cpu._chunks import filled, into_chunks
@@ -22,8 +22,6 @@ CHUNK = 32
 """Number of positions in a chunk; one triangular system gives the corrections of a chunk."""
 WIDEST = 256
 """Widest head that flash-linear-attention's kernel takes."""
-LENGTH_FLOOR = 1e-6
-"""Epsilon added to the squared length of a key before its normalisation."""
 
 
 @dataclass
@@ -102,9 +100,9 @@ class DeltaRule(NormalisedMemory[Options]):
 
     def _prepared(self, query: Tensor, key: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Float[Tensor, "batch heads n 1"]]:
         """Queries and keys of unit length, and β."""
-        query, key = (_unit_length(F.silu(x)) for x in (query, key))
+        query, key = (unit_length(F.silu(x)) for x in (query, key))
         most = 2.0 if self.options.negative_eigenvalues else 1.0
-        return query, key, most * (strength.sum(dim=-1, keepdim=True) * strength.shape[-1] ** -0.5).sigmoid()
+        return query, key, most * per_head(strength).sigmoid()
 
     def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs of consecutive positions, and the state after them, from the state before them.
@@ -125,7 +123,3 @@ class DeltaRule(NormalisedMemory[Options]):
             state = state + keys @ corrections[-1]
         out = query @ torch.stack(before, dim=2) + (query @ key.mT).tril() @ torch.stack(corrections, dim=2)
         return out.flatten(2, 3)[:, :, :n], state
-
-
-def _unit_length(x: Tensor) -> Tensor:
-    return x * torch.rsqrt(x.square().sum(dim=-1, keepdim=True) + LENGTH_FLOOR)

@@ -1,0 +1,103 @@
+"""Forgetting attention: Y = softmax(Q Kᵀ / √d + D) V with Dᵢⱼ = Σ log fₗ over l from j + 1 to i, fₗ = σ(x wₗ) per head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from attn_zoo.attention.linear._recurrence import per_head
+from attn_zoo.contract import (
+    FLOAT,
+    Attention,
+    Capabilities,
+    Cost,
+    DropoutOptions,
+    Geometry,
+    Stream,
+    allowed_pairs,
+    softmax_over_valid,
+)
+from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
+
+
+@dataclass
+class Options(DropoutOptions):
+    """Options of forgetting attention."""
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """FLOPs of Q Kᵀ and P V. State: keys, values and one sum of gates per head and token."""
+    n, inner = geometry.keys, geometry.inner_dim
+    flops = 4 * n * n * inner
+    state = FLOAT * n * (2 * inner + geometry.heads) if geometry.causal else None
+    return Cost(flops, 0, backward_flops=2 * flops, state_bytes=state)
+
+
+@register_attention(
+    "forgetting",
+    title="Forgetting attention (FoX)",
+    paper="Lin et al. 2025, arXiv:2503.02130",
+    equation="Section 3, softmax attention with a bias of summed log forget gates",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
+    time="n^2 d",
+    memory="n^2",
+    cost=cost,
+    implementations=("eager", "sdpa"),
+    streams=lambda *_: (Stream("gate", of="keys", starts_as="key"),),
+)
+class Forgetting(Attention[Options]):
+    """Softmax attention in which a weight shrinks by every forget gate between key and query.
+
+    Paper: Lin et al. 2025, Section 3.
+    Symbols: f → σ of the stream gate, D → bias.
+    Differs: the gate's projection is the sum over the channels of a stream, divided by √d, without bias. The gate is added
+        unscaled, and the key's own gate is not applied. Without causality, which the paper does not treat, the gates between a
+        query and a later key are those from the query's own up to the one before the key. A padded token has no gate.
+    """
+
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
+        """Sum the log gates of every pair in a loop, and compute the softmax of Section 3."""
+        logs = self._log_gates(gate, key_valid)
+        n = query.shape[2]
+        bias = torch.stack(
+            [torch.stack([logs[..., min(i, j) + (j < i) : max(i, j) + (j < i)].sum(-1) for j in range(n)], -1) for i in range(n)],
+            -2,
+        )
+        scores = query @ key.mT / query.shape[-1] ** 0.5 + bias
+        return softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal)) @ value
+
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
+        """Materialise the n × n weights."""
+        scores = query @ (key * query.shape[-1] ** -0.5).mT + self._bias(gate, key_valid).to(query.dtype)
+        weights = softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal))
+        return F.dropout(weights, self.options.dropout, self.training) @ value
+
+    def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
+        """Attend with PyTorch's fused kernels, with D as the mask."""
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        bias = self._bias(gate, key_valid).to(query.dtype)
+        if allowed is not None:
+            bias = bias.masked_fill(~allowed, -torch.inf)
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=self.dropout_rate)
+        return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)
+
+    def _log_gates(self, gate: Keys, key_valid: KeyValid) -> Float[Tensor, "batch heads keys"]:
+        logs = F.logsigmoid(per_head(gate)[..., 0])
+        return logs if key_valid is None else logs.masked_fill(~key_valid[:, None], 0)
+
+    def _bias(self, gate: Keys, key_valid: KeyValid) -> Float[Tensor, "batch heads keys keys"]:
+        """Return D from running sums: from the key to the query, and for later keys from the query to the key."""
+        logs = self._log_gates(gate.to(torch.promote_types(gate.dtype, torch.float32)), key_valid)
+        sums = logs.cumsum(dim=-1)
+        past = sums[..., :, None] - sums[..., None, :]
+        if self.geometry.causal:
+            return past
+        before = sums - logs
+        future = before[..., None, :] - before[..., :, None]
+        return torch.where(torch.ones_like(past, dtype=torch.bool).tril(), past, future)

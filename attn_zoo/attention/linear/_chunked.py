@@ -1,0 +1,135 @@
+"""One recurrence, by chunks: Sₜ = Diag(aₜ) Sₜ₋₁ + kₜ uₜᵀ, yₜ = Sₜᵀ qₜ, with uₜ = vₜ or uₜ = βₜ (vₜ − (Diag(aₜ) Sₜ₋₁)ᵀ kₜ).
+
+The first u adds the value to the memory (decay family). The second u replaces the value that the memory holds at the key (delta
+family). a is one number per head, or one number per channel of the key.
+
+With bᵢ the sum of log a over the positions of a chunk up to i, and S the state before the chunk, position j reaches position i ≥ j
+with the weight Σ_c xᵢ_c kⱼ_c exp(bᵢ_c − bⱼ_c), where x is q for outputs and β k for corrections:
+
+    y = (q ∘ exp b) S + weights(q) u
+    u = β v − (weights(β k) below the diagonal) u − (β k ∘ exp b) S
+    S after the chunk = exp(b_last) ∘ S + (k ∘ exp(b_last − b))ᵀ u
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from attn_zoo.attention.linear._recurrence import Answer, NormalisedMemory
+from attn_zoo.contract import Geometry, MemoryState, OptionsT
+from attn_zoo.kernels.cpu._chunks import into_chunks
+
+CHUNK = 32
+"""Number of updates in a chunk."""
+BLOCK = 8
+"""Number of rows in a block of a chunk; decays per channel are taken relative to the middle of a block."""
+LOWEST = -160 / BLOCK
+"""Lowest log a, as a factor 2e-9: over half a block decays multiply to exp(-80) at least, so neither they nor their inverses leave
+float32."""
+
+Chunks = Float[Tensor, "batch heads chunks chunk d"]
+
+
+class Updates(NamedTuple):
+    """What a recurrence does at each position: every position makes equally many updates, and then its query reads the state."""
+
+    query: Float[Tensor, "batch heads n d"]
+    key: Float[Tensor, "batch heads updates d"]
+    value: Float[Tensor, "batch heads updates d"]
+    log_decay: Float[Tensor, "batch heads updates 1"] | Float[Tensor, "batch heads updates d"]
+    """log a, from ``LOWEST`` to 0. One per channel only with one update per position."""
+    strength: Float[Tensor, "batch heads updates 1"] | None = None
+    """β; None for the decay family."""
+
+
+class ChunkedMemory(NormalisedMemory[OptionsT]):
+    """Mechanism whose memory obeys ``recurrence``. Subclasses implement ``updates``: the inputs of ``attend`` → ``Updates``."""
+
+    def updates(self, *inputs: Tensor | None, **streams: Tensor) -> Updates:
+        """Return the updates that the inputs make; padded tokens must neither write (k = 0) nor decay the state (log a = 0)."""
+        raise TypeError(f"{type(self).__name__} must implement updates")
+
+    def read(self, state: MemoryState, *inputs: Tensor | None, **streams: Tensor) -> Answer:
+        """Read all chunks, one after the other."""
+        updates = self.updates(*inputs, **streams)
+        out, summed = recurrence(updates, state.summed)
+        return out, state.after(summed, out.shape[2])
+
+
+def recurrence(updates: Updates, state: Float[Tensor, "batch heads d d"]) -> tuple[Tensor, Tensor]:
+    """Return the outputs of consecutive positions, and the state after them, from the state before them."""
+    n, each = updates.query.shape[2], updates.key.shape[2] // updates.query.shape[2]
+    positions = min(CHUNK // each, n)
+    query = into_chunks(updates.query, positions)
+    key, value, log_decay = (into_chunks(x, positions * each) for x in (updates.key, updates.value, updates.log_decay))
+    sums = log_decay.cumsum(dim=-2)
+    at_reads, last = sums[..., each - 1 :: each, :], sums[..., -1:, :]
+
+    between = _past(_weights(query, at_reads, key, sums), each)
+    reads, keeps, writes = query * at_reads.exp(), last.exp().mT.unbind(2), (key * (last - sums).exp()).mT.unbind(2)
+    written, removed = list(value.unbind(2)), None
+    if updates.strength is not None:
+        beta = into_chunks(updates.strength, positions * each)
+        among = _weights(beta * key, sums, key, sums).tril(-1)
+        both = torch.cat([beta * value, beta * key * sums.exp()], dim=-1)
+        solved = torch.linalg.solve_triangular(among, both, upper=False, unitriangular=True)
+        written, removed = (list(part.unbind(2)) for part in solved.chunk(2, dim=-1))
+
+    before = []
+    for chunk, (keep, write) in enumerate(zip(keeps, writes, strict=True)):
+        before.append(state)
+        if removed is not None:
+            written[chunk] = written[chunk] - removed[chunk] @ state
+        state = keep * state + write @ written[chunk]
+    out = reads @ torch.stack(before, dim=2) + between @ torch.stack(written, dim=2)
+    return out.flatten(2, 3)[:, :, :n], state
+
+
+def _weights(x: Chunks, x_sums: Chunks, key: Chunks, sums: Chunks) -> Float[Tensor, "batch heads chunks rows chunk"]:
+    """Return Σ_c xᵢ_c kⱼ_c exp(bᵢ_c − bⱼ_c) for positions j up to i; entries at later j are finite and have no meaning."""
+    if sums.shape[-1] == 1:
+        return x @ key.mT * (x_sums - sums.mT).clamp(max=0).exp()
+    chunk, parts = key.shape[-2], []
+    for start in range(0, chunk, BLOCK):
+        end = min(start + BLOCK, chunk)
+        middle = sums[..., (start + end - 1) // 2, None, :]
+        rows = x[..., start:end, :] * (x_sums[..., start:end, :] - middle).exp()
+        columns = key[..., :end, :] * (middle - sums[..., :end, :]).exp()
+        parts.append(F.pad((rows @ columns.mT).tril(start), (0, chunk - end)))
+    return torch.cat(parts, dim=-2)
+
+
+def _past(weights: Tensor, each: int) -> Tensor:
+    """Set the weights of updates after a position to zero; a position makes ``each`` updates."""
+    if each == 1:
+        return weights.tril()
+    return weights.unflatten(-1, (-1, each)).movedim(-1, -3).tril().movedim(-3, -1).flatten(-2)
+
+
+def recurrence_flops(geometry: Geometry, *, per_channel: bool = False, delta: bool = False, each: int = 1) -> tuple[int, int]:
+    """Return the FLOPs of ``recurrence`` for one example, forward and backward, read in both directions if not causal.
+
+    The triangular system is not counted, but its backward pass has one product. No gradient reaches the state before the first
+    chunk and none comes from the state after the last one.
+
+    Args:
+        per_channel: a has one number per channel.
+        delta: the recurrence has strengths.
+        each: number of updates per position.
+    """
+    d, positions = geometry.head_dim, min(CHUNK // each, geometry.keys)
+    chunk, chunks = positions * each, -(-geometry.keys // positions)
+    ends = [min(start + BLOCK, chunk) for start in range(0, chunk, BLOCK)]
+    among = sum((end - start) * end for start, end in zip(range(0, chunk, BLOCK), ends, strict=True)) if per_channel else chunk**2
+    pairs = among // each + delta * among + positions * chunk  # weights of outputs, of corrections, and the outputs of a chunk
+    states = positions + chunk + delta * chunk  # rows of the products with the state: reads, writes, corrections
+    forward = 2 * d * chunks * (pairs + d * states)
+    untracked = 2 * chunk + delta * chunk + (positions if chunks == 1 else 0)
+    backward = 2 * forward - 2 * d * d * untracked + delta * 2 * chunks * chunk**2 * 2 * d
+    directions = geometry.heads * (1 if geometry.causal else 2)
+    return directions * forward, directions * backward

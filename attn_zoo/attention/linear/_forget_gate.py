@@ -1,0 +1,43 @@
+"""Decay of Mamba-2's kind: log a = −A softplus(x + b), with A and b trained."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attn_zoo.attention.linear._chunked import LOWEST
+from attn_zoo.shapes import KeyValid
+
+FASTEST = 16.0
+"""Largest initial A."""
+STEPS = (0.001, 0.1)
+"""Smallest and largest initial softplus(b)."""
+
+
+class ForgetGate(nn.Module):
+    """Log decays from logits: one A per head, one b per head or channel.
+
+    The public layers draw A from U(0, 16) and softplus(b) log-uniformly from 0.001 to 0.1. Here the heads get evenly spaced
+    quantiles of both, the fastest A with the smallest step, so that building a layer draws nothing at random.
+    """
+
+    def __init__(self, heads: int, channels: int = 1) -> None:
+        super().__init__()
+        quantile = (torch.arange(heads) + 0.5) / heads
+        low, high = STEPS
+        steps = (high * (low / high) ** quantile)[:, None].expand(heads, channels)
+        self.log_rate = nn.Parameter((FASTEST * quantile).log())
+        self.offset = nn.Parameter(steps.expm1().log().flatten())  # flat, because optimisers decay matrices only
+
+    def step(self, logits: Float[Tensor, "batch heads n channels"]) -> Float[Tensor, "batch heads n channels"]:
+        """Return the step sizes softplus(x + b)."""
+        return F.softplus(logits + self.offset.view(len(self.log_rate), 1, -1))
+
+    def forward(
+        self, logits: Float[Tensor, "batch heads n channels"], key_valid: KeyValid
+    ) -> Float[Tensor, "batch heads n channels"]:
+        """Return log a, at least ``LOWEST``; 0 for padded tokens, which do not decay the state."""
+        logs = (-self.log_rate.exp()[:, None, None] * self.step(logits)).clamp(min=LOWEST)
+        return logs if key_valid is None else logs.masked_fill(~key_valid[:, None, :, None], 0)

@@ -1,0 +1,109 @@
+"""Gated delta product: per token S ← a S once, then S ← S + βⱼ kⱼ (vⱼ − Sᵀ kⱼ)ᵀ for j = 1 … r, and y = Sᵀ q / √d."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attn_zoo.attention.linear._chunked import CHUNK, ChunkedMemory, Updates, recurrence_flops
+from attn_zoo.attention.linear._forget_gate import ForgetGate
+from attn_zoo.attention.linear._recurrence import per_head, unit_length
+from attn_zoo.contract import FLOAT, Bound, Capabilities, Cost, Geometry, Stream, bounded
+from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
+
+
+@dataclass
+class Options:
+    """Options of the gated delta product."""
+
+    rules: int = bounded(2, Bound(lambda rules: 1 <= rules <= CHUNK, f"must be an integer from 1 to {CHUNK}"))
+    """r, the number of delta rules per token; 1 is the gated delta rule."""
+    negative_eigenvalues: bool = True
+    """β in (0, 2), so that a rule can reflect the memory and a product of rules can rotate it; otherwise β in (0, 1)."""
+    normalise: bool = True
+    """Divide each output by its root mean square over the head."""
+
+
+def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
+    """Return the decay, the strength of each rule, and keys and values of the rules after the first."""
+    later = range(2, options.rules + 1)
+    strengths = (f"strength_{rule}" for rule in range(1, options.rules + 1))
+    return (
+        Stream("decay", of="keys", starts_as="key"),
+        *(Stream(name, of="keys", starts_as="key") for name in strengths),
+        *(Stream(f"key_{rule}", of="keys", starts_as="key") for rule in later),
+        *(Stream(f"value_{rule}", of="keys", starts_as="value") for rule in later),
+    )
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """FLOPs of the chunked recurrence; its parameters are A and b, one of each per head. State: S."""
+    forward, backward = recurrence_flops(geometry, delta=True, each=options.rules)
+    state = FLOAT * geometry.inner_dim * geometry.head_dim if geometry.causal else None
+    return Cost(forward, 2 * geometry.heads, backward_flops=backward, state_bytes=state)
+
+
+@register_attention(
+    "delta_product",
+    title="Gated delta product (DeltaProduct)",
+    paper="Siems et al. 2025, arXiv:2502.10297",
+    equation="the product of generalised Householder matrices, with a decay per token",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True, stepwise=True),
+    time="n d^2",
+    memory="n d",
+    cost=cost,
+    streams=streams,
+    variants={"three": {"rules": 3, "negative_eigenvalues": False}, "raw": {"normalise": False}},
+)
+class DeltaProduct(ChunkedMemory[Options]):
+    """A memory of fixed size that several delta rules update at each token, which lets it track states such as permutations.
+
+    Paper: Siems et al. 2025 (DeltaProduct, its gated form); the decay is that of the gated delta rule.
+    Symbols: n_h → rules, α → exp of ForgetGate, β → the streams strength_j, k and v of rule j → key_j and value_j.
+    Differs: SiLU and unit length are applied here, to queries and keys; short convolutions and the output gate belong to the
+        layer. The projections of decay and strengths are sums over the channels of a stream, divided by √d. A decay is at least
+        2e-9 per token. The norm has no scale of its own. Without causality, which the paper does not treat, the sequence is read
+        forwards and backwards and the outputs are added. Padded tokens neither write to the memory nor decay it.
+    """
+
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.forget = ForgetGate(geometry.heads)
+
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
+        """Apply the rules token by token; in both directions if not causal."""
+        query, keys, values, betas = self._prepared(query, key, value, streams)
+        alpha = self.forget(per_head(streams["decay"]), key_valid).exp()
+
+        def update(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            state = alpha[:, :, t, :, None] * state
+            for k, v, beta in zip(keys, values, betas, strict=True):
+                held = (k[:, :, t, None] @ state)[:, :, 0]
+                state = state + beta[:, :, t, :, None] * k[:, :, t, :, None] * (v[:, :, t] - held)[:, :, None]
+            return state, (query[:, :, t, None] @ state)[:, :, 0]
+
+        return self.scan(update, query, value)
+
+    def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Updates:
+        """Make r updates per token, of which the first also decays the memory."""
+        query, *rules = self._prepared(query, key, value, streams)
+        first = self.forget(per_head(streams["decay"]), key_valid)
+        keys, values, betas, decays = (
+            torch.stack(parts, dim=3).flatten(2, 3)
+            for parts in (*rules, [first] + [torch.zeros_like(first)] * (self.options.rules - 1))
+        )
+        return Updates(query, keys, values, decays, betas)
+
+    def _prepared(self, query: Queries, key: Keys, value: Keys, streams: dict[str, Any]) -> tuple[Any, ...]:
+        """Queries, and lists of keys, values and strengths, one of each per rule."""
+        later, most = range(2, self.options.rules + 1), 2.0 if self.options.negative_eigenvalues else 1.0
+        keys = [unit_length(F.silu(k)) for k in (key, *(streams[f"key_{rule}"] for rule in later))]
+        betas = [most * per_head(streams[f"strength_{rule}"]).sigmoid() for rule in range(1, self.options.rules + 1)]
+        values = [value, *(streams[f"value_{rule}"] for rule in later)]
+        return unit_length(F.silu(query)) * query.shape[-1] ** -0.5, keys, values, betas

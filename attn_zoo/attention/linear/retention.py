@@ -1,0 +1,114 @@
+"""Retention: Sₜ = γ Sₜ₋₁ + kₜ vₜᵀ, yₜ = Sₜᵀ qₜ / √d, with a fixed decay γ = 1 − 2^(−5−h) for head h."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from attn_zoo.attention.linear._chunked import ChunkedMemory, Updates, recurrence_flops
+from attn_zoo.attention.linear._recurrence import Answer
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, MemoryState
+from attn_zoo.kernels import fla
+from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
+
+
+class Rates(Enum):
+    """Fixed decays of the heads."""
+
+    retention = "retention"
+    """γ = 1 − 2^(−5−h) for head h from 0; queries, keys and values as they are, scale 1/√d (RetNet)."""
+    lightning = "lightning"
+    """γ = exp(−2^(−8(h+1)/H) (1 − l/(L−1))) in layer l of L; SiLU on queries, keys and values, scale 1 (MiniMax-01)."""
+
+
+@dataclass
+class Options:
+    """Options of retention."""
+
+    rates: Rates = Rates.retention
+    normalise: bool = True
+    """Divide each output by its root mean square over the head."""
+
+    def __post_init__(self) -> None:
+        self.rates = Rates(self.rates)
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """FLOPs of the chunked recurrence. State: S."""
+    forward, backward = recurrence_flops(geometry)
+    state = FLOAT * geometry.inner_dim * geometry.head_dim if geometry.causal else None
+    return Cost(forward, 0, backward_flops=backward, state_bytes=state)
+
+
+@register_attention(
+    "retention",
+    title="Retention (RetNet)",
+    paper="Sun et al. 2023, arXiv:2307.08621",
+    equation="Section 2, the recurrent form by chunks",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True, stepwise=True),
+    time="n d^2",
+    memory="n d",
+    cost=cost,
+    implementations=("eager", "fla"),
+    variants={"lightning": {"rates": "lightning"}, "raw": {"normalise": False}},
+)
+class Retention(ChunkedMemory[Options]):
+    """A memory of fixed size that decays at a fixed rate, which differs from head to head.
+
+    Paper: Sun et al. 2023, Section 2 (recurrence, chunks, decays by head, the norm of each head). Rates ``lightning``: Lightning
+        Attention as MiniMax-01 uses it, arXiv:2501.08313.
+    Symbols: γ → decays, S → MemoryState.summed.
+    Differs: the rotation of queries and keys by position is left out, as are the swish gate and output gate, which belong to the
+        layer. The norm has no scale of its own. Without causality, which the paper does not treat, the sequence is read forwards
+        and backwards and the outputs are added. Padded tokens neither write to the memory nor decay it.
+    """
+
+    depth = 0.0  # l / (L − 1)
+
+    def join(self, layer: int, stack: Sequence[Attention]) -> None:
+        """Take the rates of layer ``layer``."""
+        self.depth = layer / max(1, len(stack) - 1)
+
+    def log_decays(self, like: Tensor) -> Float[Tensor, " heads"]:
+        """Return log γ of each head."""
+        head = torch.arange(self.geometry.heads, dtype=like.dtype, device=like.device)
+        if self.options.rates is Rates.retention:
+            return torch.log1p(-torch.exp2(-5 - head))
+        return -torch.exp2(-8 * (head + 1) / self.geometry.heads) * (1 - self.depth + 1e-5)
+
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Apply the recurrence token by token; in both directions if not causal."""
+        query, key, value = self._prepared(query, key, value)
+        gamma = self.log_decays(value).exp()[:, None].expand(*value.shape[:3])
+        gamma = gamma if key_valid is None else gamma.masked_fill(~key_valid[:, None], 1)
+
+        def update(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            state = gamma[:, :, t, None, None] * state + key[:, :, t, :, None] * value[:, :, t, None]
+            return state, (query[:, :, t, None] @ state)[:, :, 0]
+
+        return self.scan(update, query, value)
+
+    def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Updates:
+        """Add k vᵀ to the memory."""
+        decays = self.log_decays(value)[:, None, None].expand(*value.shape[:3], 1)
+        decays = decays if key_valid is None else decays.masked_fill(~key_valid[:, None, :, None], 0)
+        return Updates(*self._prepared(query, key, value), decays)
+
+    def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
+        """Apply the recurrence by flash-linear-attention's kernel."""
+        updates = self.updates(*inputs, **streams)
+        return fla.answers("simple_gla", *updates[:3], updates.log_decay[..., 0], scale=1.0), state
+
+    def _prepared(self, query: Queries, key: Keys, value: Keys) -> tuple[Queries, Keys, Keys]:
+        if self.options.rates is Rates.retention:
+            return query * query.shape[-1] ** -0.5, key, value
+        return F.silu(query), F.silu(key), F.silu(value)

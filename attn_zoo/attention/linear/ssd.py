@@ -1,0 +1,93 @@
+"""State-space duality (Mamba-2): Sₜ = exp(−A Δₜ) Sₜ₋₁ + Δₜ Bₜ xₜᵀ, yₜ = Sₜᵀ Cₜ + D xₜ, with Δ = softplus(δ + b) per head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attn_zoo.attention.linear._chunked import ChunkedMemory, Updates, recurrence_flops
+from attn_zoo.attention.linear._forget_gate import ForgetGate
+from attn_zoo.attention.linear._recurrence import Answer, per_head
+from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState, Stream
+from attn_zoo.kernels import fla
+from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
+
+
+@dataclass
+class Options:
+    """Options of state-space duality."""
+
+    normalise: bool = True
+    """Divide each output by its root mean square over the head."""
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """FLOPs of the chunked recurrence; its parameters are A, b and D, one of each per head. State: S."""
+    forward, backward = recurrence_flops(geometry)
+    state = FLOAT * geometry.inner_dim * geometry.head_dim if geometry.causal else None
+    return Cost(forward, 3 * geometry.heads, backward_flops=backward, state_bytes=state)
+
+
+@register_attention(
+    "ssd",
+    title="State-space duality (Mamba-2)",
+    paper="Dao and Gu 2024, arXiv:2405.21060",
+    equation="the scalar-decay state-space model, in its attention form by chunks",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True, stepwise=True),
+    time="n d^2",
+    memory="n d",
+    cost=cost,
+    implementations=("eager", "fla"),
+    streams=lambda *_: (Stream("step", of="keys", starts_as="key"),),  # δ
+    variants={"raw": {"normalise": False}},
+)
+class StateSpaceDuality(ChunkedMemory[Options]):
+    """A memory of fixed size with one decay per head, whose step size also scales what a token writes.
+
+    Paper: Dao and Gu 2024, the structured state-space model with a scalar decay, and its chunks.
+    Symbols: C, B, x → SiLU of query, key and value; Δ → ForgetGate.step of the stream step; D → skip; S → MemoryState.summed.
+    Differs: every head has its own B and C (in the paper all heads of a group share them). SiLU is applied here; the paper's
+        short convolution and gated norm belong to the layer. The projection of δ is the sum over the channels of a stream,
+        divided by √d. A decay is at least 2e-9 per token. The norm has no scale of its own. Without causality, which the paper
+        does not treat, the sequence is read forwards and backwards and the outputs are added, D x once per direction. Padded
+        tokens neither write to the memory nor decay it.
+    """
+
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.forget = ForgetGate(geometry.heads)
+        self.skip = nn.Parameter(torch.ones(geometry.heads))
+
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys) -> Queries:
+        """Apply the recurrence token by token; in both directions if not causal."""
+        c, b, x = F.silu(query), F.silu(key), F.silu(value)
+        decay, size = self.forget(per_head(step), key_valid).exp(), self.forget.step(per_head(step))
+
+        def update(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            state = decay[:, :, t, :, None] * state + size[:, :, t, :, None] * b[:, :, t, :, None] * x[:, :, t, None]
+            return state, (c[:, :, t, None] @ state)[:, :, 0] + self.skip[:, None] * x[:, :, t]
+
+        return self.scan(update, query, value)
+
+    def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys) -> Updates:
+        """Add Δ B xᵀ to the memory."""
+        logits = per_head(step)
+        written = self.forget.step(logits) * F.silu(key)
+        return Updates(F.silu(query), written, F.silu(value), self.forget(logits, key_valid))
+
+    def read(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Answer:
+        """Read all chunks, and add D x."""
+        out, after = super().read(state, query, key, value, key_valid, **streams)
+        return out + self.skip[:, None, None] * F.silu(value), after
+
+    def read_fla(self, state: MemoryState, query: Queries, key: Keys, value: Keys, *others: Any, **streams: Keys) -> Answer:
+        """Apply the recurrence by flash-linear-attention's kernel, and add D x."""
+        updates = self.updates(query, key, value, *others, **streams)
+        out = fla.answers("simple_gla", *updates[:3], updates.log_decay[..., 0], scale=1.0)
+        return out + self.skip[:, None, None] * F.silu(value), state

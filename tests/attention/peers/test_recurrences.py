@@ -1,0 +1,157 @@
+"""Recurrent mechanisms and forgetting attention against public references, in float64: outputs and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from public_references import in_float64
+from torch import Tensor
+
+from attn_zoo import Geometry, build_attention, card
+from attn_zoo.attention.linear._recurrence import per_head, unit_length
+from attn_zoo.contract import Attention
+
+HEADS, D = 3, 16
+LENGTHS = [37, 130]
+"""Lengths that no chunk divides."""
+
+Reference = Callable[..., Tensor]
+"""(mechanism, query, key, value, streams) → outputs, with all tensors (batch, heads, length, width)."""
+
+
+def tokens_first(*tensors: Tensor) -> list[Tensor]:
+    return [x.transpose(1, 2) for x in tensors]
+
+
+def prepared(query: Tensor, key: Tensor) -> list[Tensor]:
+    return [unit_length(F.silu(x)) for x in (query, key)]
+
+
+def log_decay(mechanism: Attention, logits: Tensor) -> Tensor:
+    """The public layers' gate: −exp(A_log) softplus(a + dt_bias)."""
+    gate = mechanism.forget
+    bias = gate.offset.view(HEADS, 1, -1)
+    return -gate.log_rate.exp()[:, None, None] * F.softplus(logits + bias)
+
+
+def fla_gated_delta_rule(function: str) -> Reference:
+    def reference(mechanism: Attention, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor) -> Tensor:
+        module = in_float64("fla", "ops/gated_delta_rule/naive.py")
+        query, key, value = tokens_first(*prepared(query, key), value)
+        gate = log_decay(mechanism, per_head(decay))[..., 0].transpose(1, 2)
+        beta = per_head(strength)[..., 0].sigmoid().transpose(1, 2)
+        return getattr(module, function)(query, key, value, beta=beta, g=gate)[0].transpose(1, 2)
+
+    return reference
+
+
+def transformers_gated_delta_rule(
+    mechanism: Attention, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor
+) -> Tensor:
+    module = in_float64("transformers", "models/qwen3_next/modeling_qwen3_next.py")
+    query, key, value = tokens_first(F.silu(query), F.silu(key), value)
+    gate = log_decay(mechanism, per_head(decay))[..., 0].transpose(1, 2)
+    beta = per_head(strength)[..., 0].sigmoid().transpose(1, 2)
+    function = module.torch_chunk_gated_delta_rule
+    out, _ = function(query, key, value, gate, beta, use_qk_l2norm_in_kernel=True)
+    return out.transpose(1, 2)
+
+
+def fla_kda(mechanism: Attention, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor) -> Tensor:
+    module = in_float64("fla", "ops/kda/naive.py")
+    gate = log_decay(mechanism, decay)
+    query, key, value, gate = tokens_first(*prepared(query, key), value, gate)
+    beta = per_head(strength)[..., 0].sigmoid().transpose(1, 2)
+    return module.naive_recurrent_kda(query, key, value, gate, beta)[0].transpose(1, 2)
+
+
+def transformers_ssd(mechanism: Attention, query: Tensor, key: Tensor, value: Tensor, step: Tensor) -> Tensor:
+    module = in_float64("transformers", "models/mamba2/modeling_mamba2.py")
+    c, b, x = tokens_first(F.silu(query), F.silu(key), F.silu(value))
+    dt = per_head(step)[..., 0].transpose(1, 2)
+    gate = mechanism.forget
+    out = module.mamba2_chunk_scan(
+        x, dt, -gate.log_rate.exp(), b, c, chunk_size=16, D=mechanism.skip, dt_bias=gate.offset, dt_softplus=True
+    )
+    return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+
+def fla_retention(mechanism: Attention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return in_float64("fla", "ops/retention/naive.py").naive_retention(query, key, value)
+
+
+def fla_delta_product(mechanism: Attention, query: Tensor, key: Tensor, value: Tensor, **streams: Tensor) -> Tensor:
+    module = in_float64("fla", "ops/gated_delta_product/naive.py")
+    rules = mechanism.options.rules
+    keys = [unit_length(F.silu(k)) for k in (key, *(streams[f"key_{rule}"] for rule in range(2, rules + 1)))]
+    values = [value, *(streams[f"value_{rule}"] for rule in range(2, rules + 1))]
+    most = 2.0 if mechanism.options.negative_eigenvalues else 1.0
+    betas = [most * per_head(streams[f"strength_{rule}"]).sigmoid() for rule in range(1, rules + 1)]
+    key, value, beta = (torch.stack(parts, dim=3).flatten(2, 3) for parts in (keys, values, betas))
+    gate = log_decay(mechanism, per_head(streams["decay"]))
+    query, key, value, beta, gate = tokens_first(unit_length(F.silu(query)), key, value, beta, gate)
+    out, _ = module.naive_recurrent_gated_delta_product(
+        query, key, value, gate[..., 0], beta[..., 0], scale=D**-0.5, num_householder=rules
+    )
+    return out.transpose(1, 2)
+
+
+def fla_forgetting(mechanism: Attention, query: Tensor, key: Tensor, value: Tensor, gate: Tensor) -> Tensor:
+    module = in_float64("fla", "ops/forgetting_attn/naive.py")
+    logs = F.logsigmoid(per_head(gate)[..., 0]).transpose(1, 2)
+    return module.naive_forgetting_attn(*tokens_first(query, key, value), logs).transpose(1, 2)
+
+
+CASES: dict[str, tuple[str, dict[str, object], Reference]] = {
+    "gated_delta_rule, fla, token by token": (
+        "gated_delta_rule",
+        {"normalise": False},
+        fla_gated_delta_rule("naive_recurrent_gated_delta_rule"),
+    ),
+    "gated_delta_rule, fla, chunks": (
+        "gated_delta_rule",
+        {"normalise": False},
+        fla_gated_delta_rule("naive_chunk_gated_delta_rule"),
+    ),
+    "gated_delta_rule, transformers": ("gated_delta_rule", {"normalise": False}, transformers_gated_delta_rule),
+    "kda, fla": ("kda", {"normalise": False}, fla_kda),
+    "ssd, transformers": ("ssd", {"normalise": False}, transformers_ssd),
+    "retention, fla": ("retention", {"normalise": False}, fla_retention),
+    "delta_product, fla": ("delta_product", {"normalise": False}, fla_delta_product),
+    "delta_product with three rules, fla": (
+        "delta_product",
+        {"normalise": False, "rules": 3, "negative_eigenvalues": False},
+        fla_delta_product,
+    ),
+    "forgetting, fla": ("forgetting", {}, fla_forgetting),
+}
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_public_reference(case, n):
+    name, options, reference = CASES[case]
+    mechanism = build_attention(name, Geometry(HEADS, D, n, n, causal=True), implementation="eager", **options).double()
+    names = [stream.name for stream in card(name).streams(mechanism.geometry, mechanism.options)]
+    generator = torch.Generator().manual_seed(1)
+    tensors = [
+        torch.randn(2, HEADS, n, D, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3 + len(names))
+    ]
+    streams = dict(zip(names, tensors[3:], strict=True))
+    ours = mechanism(*tensors[:3], streams=streams)
+    theirs = reference(mechanism, *tensors[:3], **streams)
+    require_close("outputs", ours, theirs)
+    weights = torch.randn(ours.shape, dtype=torch.float64, generator=generator)
+    trained = [*tensors, *mechanism.parameters()]
+    grads = [torch.autograd.grad((out * weights).sum(), trained) for out in (ours, theirs)]
+    for what, one, other in zip([*"qkv", *names, *dict(mechanism.named_parameters())], *grads, strict=True):
+        require_close(f"gradient of {what}", one, other)
+
+
+def require_close(what: str, ours: Tensor, theirs: Tensor) -> None:
+    difference = (ours - theirs).abs().max().item() / max(1e-30, theirs.abs().max().item())
+    print(f"{what}: {difference:.1e}")
+    assert theirs.abs().max() > 0 and difference < 1e-9, f"{what}: the largest relative difference is {difference:.1e}"

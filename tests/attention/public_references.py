@@ -1,0 +1,39 @@
+"""Public reference functions in float64: their casts to float32 are replaced, so that ours can be held to them at 1e-9."""
+
+from __future__ import annotations
+
+import ast
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+
+def in_float64(package: str, path: str) -> SimpleNamespace:
+    """Return the functions of a source file of an installed package, with every cast to float32 replaced by one to float64.
+
+    Only the functions are executed, without their decorators: fla's imports need Triton, and transformers' decorators swap a
+    function for a Triton kernel as soon as fla can be imported.
+    """
+    found = find_spec(package)
+    if found is None or found.origin is None:
+        pytest.skip(f"{package} is not installed (extra: peers)")
+    einops = pytest.importorskip("einops", reason="einops is not installed (extra: peers)")
+    source = (Path(found.origin).parent / path).read_text(encoding="utf-8")
+    wide = re.sub(r"torch\.float32\b|torch\.float\b", "torch.float64", source).replace(".float()", ".double()")
+    functions = [node for node in ast.parse(wide).body if isinstance(node, ast.FunctionDef)]
+    for function in functions:
+        function.decorator_list = []
+    lines = "\n".join(["from __future__ import annotations", *map(ast.unparse, functions)])
+    names = {
+        "torch": torch,
+        "F": torch.nn.functional,
+        "rearrange": einops.rearrange,
+        "repeat": einops.repeat,
+        "is_torchdynamo_exporting": lambda: False,
+    }
+    exec(compile(lines, path, "exec"), names)
+    return SimpleNamespace(**names)
