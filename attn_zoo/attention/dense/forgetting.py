@@ -48,7 +48,6 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n^2 d",
     memory="n^2",
     cost=cost,
-    implementations=("eager", "sdpa"),
     streams=lambda *_: (Stream("gate", of="keys", starts_as="key"),),
 )
 class Forgetting(Attention[Options]):
@@ -77,15 +76,6 @@ class Forgetting(Attention[Options]):
         scores = query @ (key * query.shape[-1] ** -0.5).mT + self._bias(gate, key_valid).to(query.dtype)
         weights = softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal))
         return F.dropout(weights, self.options.dropout, self.training) @ value
-
-    def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Attend with PyTorch's fused kernels, with D as the mask."""
-        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
-        bias = self._bias(gate, key_valid).to(query.dtype)
-        if allowed is not None:
-            bias = bias.masked_fill(~allowed, -torch.inf)
-        out = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=self.dropout_rate)
-        return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)
 
     def _log_gates(self, gate: Keys, key_valid: KeyValid) -> Float[Tensor, "batch heads keys"]:
         logs = F.logsigmoid(per_head(gate)[..., 0])
