@@ -40,7 +40,32 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, scale
     return out[:, :, :n].transpose(1, 2).to(dtype), None
 
 
-KERNELS: dict[str, Callable[..., Any]] = {"linear_attn": linear_attn, "gla": gla, "delta_rule": delta_rule}
+def gated_delta_rule(
+    query: Tensor, key: Tensor, value: Tensor, gate: Tensor, beta: Tensor, *, scale: float
+) -> tuple[Tensor, None]:
+    """Gated delta rule by the package's recurrence in float32."""
+    return fla_naive("gated_delta_rule").naive_recurrent_gated_delta_rule(query, key, value, beta, gate, scale=scale)
+
+
+def kda(query: Tensor, key: Tensor, value: Tensor, gate: Tensor, beta: Tensor, *, scale: float) -> tuple[Tensor, None]:
+    """Kimi delta attention by the package's recurrence in float32."""
+    assert key.shape == gate.shape, "the kernel wants gates of all features"
+    return fla_naive("kda").naive_recurrent_kda(query, key, value, gate, beta, scale=scale)
+
+
+def simple_gla(query: Tensor, key: Tensor, value: Tensor, gate: Tensor, *, scale: float) -> tuple[Tensor, None]:
+    """Linear attention with a decay per head by the package's recurrence in float32."""
+    return fla_naive("simple_gla").naive_recurrent_simple_gla(query, key, value, gate, scale=scale)
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "linear_attn": linear_attn,
+    "gla": gla,
+    "delta_rule": delta_rule,
+    "gated_delta_rule": gated_delta_rule,
+    "kda": kda,
+    "simple_gla": simple_gla,
+}
 
 
 def on_a_cpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype = torch.bfloat16) -> None:

@@ -33,9 +33,14 @@ CASES: list[tuple[str, dict[str, Any], bool]] = [
     ("gated_linear", {"feature_map": "none"}, True),
     *(("delta_rule", {"negative_eigenvalues": n}, causal) for n in (False, True) for causal in (False, True)),
     ("delta_rule", {"normalise": False}, True),
+    *(("gated_delta_rule", {"negative_eigenvalues": n}, causal) for n in (False, True) for causal in (False, True)),
+    ("gated_delta_rule", {"normalise": False}, True),
+    *(("kda", {"normalise": normalise}, causal) for normalise in (False, True) for causal in (False, True)),
+    *(("retention", {"rates": rates}, causal) for rates in ("retention", "lightning") for causal in (False, True)),
+    *(("ssd", {"normalise": normalise}, causal) for normalise in (False, True) for causal in (False, True)),
 ]
 NAMES = sorted({name for name, _, _ in CASES})
-SINGLE = {"gated_linear", "performer"}
+SINGLE = {"gated_linear", "performer", "gated_delta_rule", "kda", "retention", "ssd"}
 """Mechanisms whose reference computes in float32."""
 
 

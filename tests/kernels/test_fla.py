@@ -41,7 +41,7 @@ def kernels(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Autotuner, "run", first_tile)
     monkeypatch.setattr("attn_zoo.contract.attention.unavailable", lambda *_: None)
-    for operator in ("linear_attn", "gla", "delta_rule"):
+    for operator in ("linear_attn", "gla", "delta_rule", "gated_delta_rule", "kda", "simple_gla"):
         importlib.import_module(f"fla.ops.{operator}")
     for name, loaded in list(sys.modules.items()):
         if name.startswith("fla.ops.") and getattr(loaded, "tl", None) is tl:
@@ -63,6 +63,10 @@ def kernels(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
         ("gated_linear", {"normalise": False}, False),
         ("delta_rule", {"normalise": False, "negative_eigenvalues": True}, True),
         ("delta_rule", {"normalise": False}, False),
+        ("gated_delta_rule", {"normalise": False}, True),
+        ("kda", {"normalise": False}, True),
+        ("retention", {"normalise": False}, True),
+        ("ssd", {"normalise": False}, True),
     ],
     ids=str,
 )
