@@ -18,7 +18,10 @@ from attn_zoo.cost.session import Session
 
 ROOT = Path(__file__).parents[2]
 
-CHUNKS = {"delta_rule": 32, "gated_linear": 32, "mega": 64, "performer": 128}
+CHUNKS = {
+    **{"delta_product": 16, "delta_rule": 32, "gated_delta_rule": 32, "gated_linear": 32, "kda": 32, "mega": 64, "performer": 128},
+    **{"retention": 32, "ssd": 32},
+}
 """Positions in a chunk of each recurrence, whose launches grow with the number of chunks; Performer is one when causal."""
 
 MOST_FORWARD, MOST_BACKWARD, PER_CHUNK = 150, 350, 8
