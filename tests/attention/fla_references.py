@@ -40,9 +40,7 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, scale
     return out[:, :, :n].transpose(1, 2).to(dtype), None
 
 
-def gated_delta_rule(
-    query: Tensor, key: Tensor, value: Tensor, gate: Tensor, beta: Tensor, *, scale: float
-) -> tuple[Tensor, None]:
+def gated_delta_rule(query: Tensor, key: Tensor, value: Tensor, gate: Tensor, beta: Tensor, *, scale: float) -> tuple[Tensor, None]:
     """Gated delta rule by the package's recurrence in float32."""
     return fla_naive("gated_delta_rule").naive_recurrent_gated_delta_rule(query, key, value, beta, gate, scale=scale)
 

@@ -13,7 +13,8 @@ with the weight Σ_c xᵢ_c kⱼ_c exp(bᵢ_c − bⱼ_c), where x is q for outp
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,7 @@ from torch import Tensor
 from attn_zoo.attention.linear._recurrence import Answer, NormalisedMemory
 from attn_zoo.contract import Geometry, MemoryState, OptionsT
 from attn_zoo.kernels.cpu._chunks import into_chunks
+from attn_zoo.shapes import Keys
 
 CHUNK = 32
 """Number of updates in a chunk."""
@@ -50,11 +52,10 @@ class Updates(NamedTuple):
 class ChunkedMemory(NormalisedMemory[OptionsT]):
     """Mechanism whose memory obeys ``recurrence``. Subclasses implement ``updates``: the inputs of ``attend`` → ``Updates``."""
 
-    def updates(self, *inputs: Tensor | None, **streams: Tensor) -> Updates:
-        """Return the updates that the inputs make; padded tokens must neither write (k = 0) nor decay the state (log a = 0)."""
-        raise TypeError(f"{type(self).__name__} must implement updates")
+    updates: Callable[..., Updates]
+    """Padded tokens must neither write (k = 0) nor decay the state (log a = 0)."""
 
-    def read(self, state: MemoryState, *inputs: Tensor | None, **streams: Tensor) -> Answer:
+    def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
         """Read all chunks, one after the other."""
         updates = self.updates(*inputs, **streams)
         out, summed = recurrence(updates, state.summed)

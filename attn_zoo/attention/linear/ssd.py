@@ -81,13 +81,16 @@ class StateSpaceDuality(ChunkedMemory[Options]):
         written = self.forget.step(logits) * F.silu(key)
         return Updates(F.silu(query), written, F.silu(value), self.forget(logits, key_valid))
 
-    def read(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Answer:
+    def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
         """Read all chunks, and add D x."""
-        out, after = super().read(state, query, key, value, key_valid, **streams)
-        return out + self.skip[:, None, None] * F.silu(value), after
+        out, after = super().read(state, *inputs, **streams)
+        return out + self._skipped(*inputs), after
 
-    def read_fla(self, state: MemoryState, query: Queries, key: Keys, value: Keys, *others: Any, **streams: Keys) -> Answer:
+    def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
         """Apply the recurrence by flash-linear-attention's kernel, and add D x."""
-        updates = self.updates(query, key, value, *others, **streams)
+        updates = self.updates(*inputs, **streams)
         out = fla.answers("simple_gla", *updates[:3], updates.log_decay[..., 0], scale=1.0)
-        return out + self.skip[:, None, None] * F.silu(value), state
+        return out + self._skipped(*inputs), state
+
+    def _skipped(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        return self.skip[:, None, None] * F.silu(value)

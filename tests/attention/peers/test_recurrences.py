@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from attn_zoo import Geometry, build_attention, card
 from attn_zoo.attention.linear._recurrence import per_head, unit_length
-from attn_zoo.contract import Attention
 
 HEADS, D = 3, 16
 LENGTHS = [37, 130]
@@ -30,7 +30,7 @@ def prepared(query: Tensor, key: Tensor) -> list[Tensor]:
     return [unit_length(F.silu(x)) for x in (query, key)]
 
 
-def log_decay(mechanism: Attention, logits: Tensor) -> Tensor:
+def log_decay(mechanism: Any, logits: Tensor) -> Tensor:
     """The public layers' gate: −exp(A_log) softplus(a + dt_bias)."""
     gate = mechanism.forget
     bias = gate.offset.view(HEADS, 1, -1)
@@ -38,7 +38,7 @@ def log_decay(mechanism: Attention, logits: Tensor) -> Tensor:
 
 
 def fla_gated_delta_rule(function: str) -> Reference:
-    def reference(mechanism: Attention, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor) -> Tensor:
+    def reference(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor) -> Tensor:
         module = in_float64("fla", "ops/gated_delta_rule/naive.py")
         query, key, value = tokens_first(*prepared(query, key), value)
         gate = log_decay(mechanism, per_head(decay))[..., 0].transpose(1, 2)
@@ -49,7 +49,7 @@ def fla_gated_delta_rule(function: str) -> Reference:
 
 
 def transformers_gated_delta_rule(
-    mechanism: Attention, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor
+    mechanism: Any, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor
 ) -> Tensor:
     module = in_float64("transformers", "models/qwen3_next/modeling_qwen3_next.py")
     query, key, value = tokens_first(F.silu(query), F.silu(key), value)
@@ -60,7 +60,7 @@ def transformers_gated_delta_rule(
     return out.transpose(1, 2)
 
 
-def fla_kda(mechanism: Attention, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor) -> Tensor:
+def fla_kda(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor) -> Tensor:
     module = in_float64("fla", "ops/kda/naive.py")
     gate = log_decay(mechanism, decay)
     query, key, value, gate = tokens_first(*prepared(query, key), value, gate)
@@ -68,7 +68,7 @@ def fla_kda(mechanism: Attention, query: Tensor, key: Tensor, value: Tensor, dec
     return module.naive_recurrent_kda(query, key, value, gate, beta)[0].transpose(1, 2)
 
 
-def transformers_ssd(mechanism: Attention, query: Tensor, key: Tensor, value: Tensor, step: Tensor) -> Tensor:
+def transformers_ssd(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, step: Tensor) -> Tensor:
     module = in_float64("transformers", "models/mamba2/modeling_mamba2.py")
     c, b, x = tokens_first(F.silu(query), F.silu(key), F.silu(value))
     dt = per_head(step)[..., 0].transpose(1, 2)
@@ -79,11 +79,11 @@ def transformers_ssd(mechanism: Attention, query: Tensor, key: Tensor, value: Te
     return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
 
 
-def fla_retention(mechanism: Attention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def fla_retention(mechanism: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return in_float64("fla", "ops/retention/naive.py").naive_retention(query, key, value)
 
 
-def fla_delta_product(mechanism: Attention, query: Tensor, key: Tensor, value: Tensor, **streams: Tensor) -> Tensor:
+def fla_delta_product(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, **streams: Tensor) -> Tensor:
     module = in_float64("fla", "ops/gated_delta_product/naive.py")
     rules = mechanism.options.rules
     keys = [unit_length(F.silu(k)) for k in (key, *(streams[f"key_{rule}"] for rule in range(2, rules + 1)))]
@@ -99,13 +99,13 @@ def fla_delta_product(mechanism: Attention, query: Tensor, key: Tensor, value: T
     return out.transpose(1, 2)
 
 
-def fla_forgetting(mechanism: Attention, query: Tensor, key: Tensor, value: Tensor, gate: Tensor) -> Tensor:
+def fla_forgetting(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, gate: Tensor) -> Tensor:
     module = in_float64("fla", "ops/forgetting_attn/naive.py")
     logs = F.logsigmoid(per_head(gate)[..., 0]).transpose(1, 2)
     return module.naive_forgetting_attn(*tokens_first(query, key, value), logs).transpose(1, 2)
 
 
-CASES: dict[str, tuple[str, dict[str, object], Reference]] = {
+CASES: dict[str, tuple[str, dict[str, Any], Reference]] = {
     "gated_delta_rule, fla, token by token": (
         "gated_delta_rule",
         {"normalise": False},
