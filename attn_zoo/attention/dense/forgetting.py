@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.attention.linear._recurrence import per_head
+from attn_zoo.attention.linear.delta_rule import per_head
 from attn_zoo.contract import (
     FLOAT,
     Attention,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.contract import Geometry, MemoryAttention, MemoryState, OptionsT
@@ -16,9 +15,6 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 RMS_FLOOR = 1e-5
 """Epsilon added to the mean square of an output, so that an output of zeros stays zeros."""
-
-LENGTH_FLOOR = 1e-6
-"""Epsilon added to the squared length of a vector before its normalisation."""
 
 Answer = tuple[Queries, MemoryState]
 Read = Callable[..., Answer]
@@ -98,13 +94,3 @@ class NormalisedMemory(RecurrentAttention[OptionsT]):
     def finish(self, out: Queries) -> Queries:
         """Divide by the root mean square over a head: RMSNorm without its scale, which the output projection makes up for."""
         return out * torch.rsqrt(out.square().mean(dim=-1, keepdim=True) + RMS_FLOOR) if self.options.normalise else out
-
-
-def unit_length(x: Keys) -> Keys:
-    """Return vectors of length one: x / √(Σ x² + 1e-6)."""
-    return x * torch.rsqrt(x.square().sum(dim=-1, keepdim=True) + LENGTH_FLOOR)
-
-
-def per_head(stream: Keys) -> Float[Tensor, "batch heads keys 1"]:
-    """Return one number per head: the sum of a stream over its channels, divided by √d, which equals one row of a projection."""
-    return stream.sum(dim=-1, keepdim=True) * stream.shape[-1] ** -0.5

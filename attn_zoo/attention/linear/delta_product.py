@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attn_zoo.attention.linear._chunked import CHUNK, ChunkedMemory, Updates, recurrence_flops
 from attn_zoo.attention.linear._forget_gate import ForgetGate
-from attn_zoo.attention.linear._recurrence import per_head, unit_length
+from attn_zoo.attention.linear.delta_rule import per_head, unit_length
 from attn_zoo.contract import FLOAT, Bound, Capabilities, Cost, Geometry, Stream, bounded
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.attention.linear._recurrence import Answer, NormalisedMemory, per_head, unit_length
+from attn_zoo.attention.linear._recurrence import Answer, NormalisedMemory
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState, Stream, added_later
 from attn_zoo.kernels import fla
 from attn_zoo.kernels.cpu._chunks import filled, into_chunks
@@ -22,6 +22,8 @@ CHUNK = 32
 """Number of positions in a chunk; one triangular system gives the corrections of a chunk."""
 WIDEST = 256
 """Widest head that flash-linear-attention's kernel takes."""
+LENGTH_FLOOR = 1e-6
+"""Epsilon added to the squared length of a vector before its normalisation."""
 
 
 @dataclass
@@ -123,3 +125,13 @@ class DeltaRule(NormalisedMemory[Options]):
             state = state + keys @ corrections[-1]
         out = query @ torch.stack(before, dim=2) + (query @ key.mT).tril() @ torch.stack(corrections, dim=2)
         return out.flatten(2, 3)[:, :, :n], state
+
+
+def unit_length(x: Keys) -> Keys:
+    """Return vectors of length one: x / √(Σ x² + 1e-6)."""
+    return x * torch.rsqrt(x.square().sum(dim=-1, keepdim=True) + LENGTH_FLOOR)
+
+
+def per_head(stream: Keys) -> Float[Tensor, "batch heads keys 1"]:
+    """Return one number per head: the sum of a stream over its channels, divided by √d, which equals one row of a projection."""
+    return stream.sum(dim=-1, keepdim=True) * stream.shape[-1] ** -0.5

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from attn_zoo.attention.linear._chunked import ChunkedMemory, Updates, recurrence_flops
 from attn_zoo.attention.linear._forget_gate import ForgetGate
-from attn_zoo.attention.linear._recurrence import Answer, per_head
+from attn_zoo.attention.linear._recurrence import Answer
+from attn_zoo.attention.linear.delta_rule import per_head
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState, Stream
 from attn_zoo.kernels import fla
 from attn_zoo.registry import register_attention

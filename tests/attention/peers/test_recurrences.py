@@ -12,7 +12,7 @@ from public_references import in_float64
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention, card
-from attn_zoo.attention.linear._recurrence import per_head, unit_length
+from attn_zoo.attention.linear.delta_rule import per_head, unit_length
 
 HEADS, D = 3, 16
 LENGTHS = [37, 130]
