@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -149,11 +150,29 @@ def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("mistake", "padded"), [(twice, False), (seen_by_padding, True), (scaled, False)])
-def test_mistakes_are_caught_here_and_by_the_kit(mistake, padded, monkeypatch):
+def test_mistakes_are_caught(mistake, padded, monkeypatch):
     mistake(monkeypatch)
     with pytest.raises(AssertionError):
         test_a_sink_is_one_more_term_of_the_denominator("softmax", "sdpa", {}, True, padded)
-    case = next(c for c in attention_checks("softmax") if c.setting == "sinks-sdpa-implementation_agrees_with_eager")
-    if mistake is not scaled:  # sinks start at 0
-        with pytest.raises(Violation):
-            case()
+
+
+@pytest.mark.parametrize("mistake", [twice, seen_by_padding])
+def test_the_kit_catches_them_where_an_implementation_differs_from_eager(mistake, monkeypatch):
+    mistake(monkeypatch)
+    with pytest.raises(Violation):
+        kit("sinks-sdpa-implementation_agrees_with_eager")()
+
+
+def test_the_kit_catches_a_scaled_sink_in_eager_and_definition_alike(monkeypatch):
+    """Sinks start at 0, so it takes parameters that have moved, and softmax attention with those sinks to compare with."""
+    right = masks.softmax_over_valid
+    monkeypatch.setattr(
+        "attn_zoo.attention.dense.softmax.softmax_over_valid",
+        lambda scores, allowed, sinks: right(scores, allowed, None if sinks is None else sinks / D**0.5),
+    )
+    with pytest.raises(Violation, match="against softmax attention"):
+        kit("sinks-eager-promises_hold_once_trained")()
+
+
+def kit(setting: str) -> Callable[[], object]:
+    return next(case for case in attention_checks("softmax") if case.setting == setting)
