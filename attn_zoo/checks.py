@@ -1,4 +1,4 @@
-"""Checks of single arguments: types, bounds and names, each refused by a ValueError that names the argument."""
+"""Checks of single arguments: types, bounds and names. Each raises a ValueError that names the argument."""
 
 from __future__ import annotations
 
@@ -18,26 +18,25 @@ _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u20
 
 
 def check_whole(name: str, value: object, least: int = 1, most: int = MOST) -> None:
-    """Refuse a value that is not a whole number from ``least`` to ``most``; True and 2.0 are refused, too.
+    """Refuse a value that is not an integer from ``least`` to ``most``; True and 2.0 are refused, too.
 
     Raises:
         ValueError: the message names the argument, the rule and the value.
     """
     if type(value) is not int or value < least:
-        rule = "is a whole number and cannot be negative" if least == 0 else f"is a whole number of at least {least}"
-        raise ValueError(f"{name} is a count, so it {rule}; got {value!r}")
+        raise ValueError(f"{name} must be an integer >= {least}; got {value!r}")
     if value > most:
-        raise ValueError(f"{name} is at most {most}; got {value}")
+        raise ValueError(f"{name} must be at most {most}; got {value}")
 
 
 def check_seed(value: object) -> None:
-    """Refuse a seed that is not a whole number from 0 to 2**63 - 1.
+    """Refuse a seed that is not an integer from 0 to 2**63 - 1.
 
     Raises:
         ValueError: the message names the rule and the value.
     """
     if type(value) is not int or not 0 <= value < 2**63:
-        raise ValueError(f"seed is a whole number, at least 0 and below 2**63; got {value!r}")
+        raise ValueError(f"seed must be an integer from 0 to 2**63 - 1; got {value!r}")
 
 
 def check_number(name: str, value: object, least: float = -math.inf, *, above: float = -math.inf) -> None:
@@ -47,9 +46,9 @@ def check_number(name: str, value: object, least: float = -math.inf, *, above: f
         ValueError: the message names the argument, the rule and the value.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{name} is a finite number; got {value!r}")
+        raise ValueError(f"{name} must be a finite number; got {value!r}")
     if value < least:
-        raise ValueError(f"{name} cannot be negative; got {value}" if least == 0 else f"{name} is at least {least}; got {value}")
+        raise ValueError(f"{name} must be at least {least:g}; got {value}")
     if not value > above:
         raise ValueError(f"{name} must be above {above:g}; got {value}")
 
@@ -61,17 +60,17 @@ def check_flag(name: str, value: object) -> None:
         ValueError: the message names the argument and the value.
     """
     if not isinstance(value, bool):
-        raise ValueError(f"{name} is True or False; got {value!r}")
+        raise ValueError(f"{name} must be True or False; got {value!r}")
 
 
 def check_text(name: str, value: object, known: Collection[str] = ()) -> None:
-    """Refuse a value that is not text or, where ``known`` is given, is not one of ``known``.
+    """Refuse a value that is not a string or, if ``known`` is given, is not one of ``known``.
 
     Raises:
         ValueError: the message names the argument, the rule and the value.
     """
     if not isinstance(value, str) or (known and value not in known):
-        raise ValueError(f"{name} is {' or '.join(map(repr, known)) or 'text'}; got {value!r}")
+        raise ValueError(f"{name} must be {' or '.join(map(repr, known)) or 'a string'}; got {value!r}")
 
 
 def check_name(kind: str, name: object) -> None:
@@ -81,8 +80,8 @@ def check_name(kind: str, name: object) -> None:
         ValueError: the message names the kind of thing, the rule and the name.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.lower() in _VALUES:
-        rule = "an identifier: letters, digits and underscores, no digit first, 64 at most"
-        raise ValueError(f"the name of {kind} is {rule}, and none of {', '.join(_VALUES)}; got {name!a}")
+        rule = "an identifier of at most 64 letters, digits and underscores, without a digit at its beginning"
+        raise ValueError(f"the name of {kind} must be {rule}, and not one of {', '.join(_VALUES)}; got {name!a}")
 
 
 def check_printed(owner: str, name: str, text: object) -> None:
@@ -92,16 +91,16 @@ def check_printed(owner: str, name: str, text: object) -> None:
         ValueError: the message names the card and the field.
     """
     if not isinstance(text, str):
-        raise ValueError(f"{owner}: {name} is text; got {text!r}")
+        raise ValueError(f"{owner}: {name} must be a string; got {text!r}")
     if _CONTROL.search(text):
-        raise ValueError(f"{owner}: {name} is printed, so it holds no control characters; got {text!a}")
+        raise ValueError(f"{owner}: {name} must not contain control characters, because it is printed; got {text!a}")
 
 
 def check_types(owner: str, kind: Any, given: Mapping[str, Any] | None = None) -> None:
     """Refuse field values of a dataclass that do not have the type of their annotation: int, float, bool or str.
 
     Args:
-        kind: the dataclass; an instance of it where no values are ``given``.
+        kind: the dataclass; an instance of it if no values are ``given``.
 
     Raises:
         ValueError: the message names the owner, the field, the type and the value.
@@ -113,7 +112,7 @@ def check_types(owner: str, kind: Any, given: Mapping[str, Any] | None = None) -
         annotation = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", "")
         name = f"{owner}.{field.name}"
         if annotation == "int" and (type(value) is not int or abs(value) > MOST):
-            raise ValueError(f"{name} is a whole number of at most {MOST}; got {value!r}")
+            raise ValueError(f"{name} must be an integer from -{MOST} to {MOST}; got {value!r}")
         if annotation == "float":
             check_number(name, value)
         if annotation == "bool":

@@ -82,16 +82,16 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
         for implementation in card.implementations:
             if implementation not in IMPLEMENTATIONS:
                 raise ValueError(
-                    f"attention {name!r}: implementation {implementation!r} is not one of {', '.join(IMPLEMENTATIONS)}"
+                    f"attention {name!r}: implementations must be among {', '.join(IMPLEMENTATIONS)}; got {implementation!r}"
                 )
             method = "attend" if implementation == "eager" else f"attend_{implementation}"
             if not callable(getattr(cls, method, None)):
                 raise ValueError(
-                    f"attention {name!r} lists implementation {implementation!r} but {card.origin} has no method {method}"
+                    f"attention {name!r} lists implementation {implementation!r}, but {card.origin} has no method {method}"
                 )
         for method in ("initial_state", "advance") if card.can.stepwise else ():
             if getattr(cls, method) is getattr(Attention, method):
-                raise ValueError(f"attention {name!r} claims stepwise but {card.origin} has no method {method}")
+                raise ValueError(f"attention {name!r} claims stepwise, but {card.origin} has no method {method}")
         _refuse_reserved(card.origin, card.options, RESERVED)
         _refuse_second(_ATTENTIONS, "attention", name, card.origin)
         cls.card = _ATTENTIONS[name] = card
@@ -205,7 +205,7 @@ def build_attention(
     """
     entry = card(name)
     if not isinstance(geometry, Geometry):
-        raise ValueError(f"geometry is a Geometry(heads, head_dim, queries, keys); got {geometry!r}")
+        raise ValueError(f"geometry must be a Geometry(heads, head_dim, queries, keys); got {geometry!r}")
     check_text("implementation", implementation)
     if dtype is not None:
         check_dtype(dtype)

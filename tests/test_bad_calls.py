@@ -122,5 +122,5 @@ def test_a_bad_argument_is_refused_by_name(name, call):
 )
 def test_names_are_identifiers(name):
     for register, kind in ((register_attention, "an attention"), (register_task, "a task")):
-        with pytest.raises(ValueError, match=f"the name of {kind} is an identifier"):
+        with pytest.raises(ValueError, match=f"the name of {kind} must be an identifier"):
             register(name, **({"time": "n", "memory": "n"} if register is register_attention else {}))(torch.nn.Identity)  # type: ignore[type-var]

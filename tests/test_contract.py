@@ -28,12 +28,12 @@ SQUARE = Geometry(heads=2, head_dim=4, queries=6, keys=6)
 @pytest.mark.parametrize("name", ["heads", "head_dim", "queries", "keys"])
 def test_geometry_refuses_what_counts_nothing(name: str) -> None:
     sizes: dict[str, Any] = {"heads": 2, "head_dim": 4, "queries": 6, "keys": 6, name: 0}
-    with pytest.raises(ValueError, match=rf"geometry\.{name} is a count, so it is a whole number of at least 1; got 0"):
+    with pytest.raises(ValueError, match=rf"geometry\.{name} must be an integer >= 1; got 0"):
         Geometry(**sizes)
 
 
 def test_geometry_refuses_causality_between_unequal_lengths() -> None:
-    with pytest.raises(ValueError, match="as many queries as keys to know which keys are past; got 5 and 6"):
+    with pytest.raises(ValueError, match="because it must know which keys are past; got 5 and 6"):
         Geometry(2, 4, 5, 6, causal=True)
 
 
@@ -120,7 +120,7 @@ def test_unknown_names_are_refused(ask: Callable[[], object], message: str) -> N
 
 
 def test_rules_of_options_reach_the_caller() -> None:
-    with pytest.raises(ValueError, match=r"softmax\.dropout is the share of weights set to zero, so it lies in \[0, 1\); got 1.5"):
+    with pytest.raises(ValueError, match=r"softmax\.dropout must lie in \[0, 1\), because it is the share .*; got 1.5"):
         build_attention("softmax", SQUARE, dropout=1.5)
 
 

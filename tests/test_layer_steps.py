@@ -82,7 +82,7 @@ def test_what_cannot_step_is_refused():
     for layer, words in (
         (build("softmax"), "softmax carries no state from token to token"),
         (build("linear", causal=False), "linear was built to see all tokens at once; build it with causal=True"),
-        (build("linear", 0, context_dim=DIM), "built with a context cannot step"),
+        (build("linear", 0, context_dim=DIM), "with a context cannot step"),
     ):
         with pytest.raises(UnsupportedError, match=words):
             layer.initial_state(3)
@@ -90,21 +90,21 @@ def test_what_cannot_step_is_refused():
             layer.step(x, None)  # type: ignore[arg-type]
     layer = build("linear")
     state = layer.initial_state(3)
-    with pytest.raises(UnsupportedError, match="built for 24 tokens, this step ends at 25"):
+    with pytest.raises(UnsupportedError, match="built for 24 tokens, but this step ends at token 25"):
         build("cosformer").step(tokens(length=LENGTH + 1), build("cosformer").initial_state(3))
     _, after = layer.step(x[:, :5], state)
     bad: tuple[tuple[Tensor, object, str], ...] = (
-        (x[:, :0], state, "takes a token or more, got none"),
+        (x[:, :0], state, "needs at least one token; got none"),
         (x[..., :7], state, "dim=8"),
-        (x, None, "comes from its initial_state or the step before; got NoneType"),
-        (x, state.mechanism, "comes from its initial_state or the step before; got"),
-        (x[:2], after, r"holds a tail \(2, 3, 8\) torch.float64 on cpu, got \(3, 3, 8\)"),
-        (x.float(), after, r"torch.float32 on cpu, got .* torch.float64"),
+        (x, None, r"from the layer's initial_state\(\) or the step before; got NoneType"),
+        (x, state.mechanism, r"from the layer's initial_state\(\) or the step before; got"),
+        (x[:2], after, r"its tail must be \(2, 3, 8\) torch.float64 on cpu; got \(3, 3, 8\)"),
+        (x.float(), after, r"torch.float32 on cpu; got .* torch.float64"),
         (x, replace(after, tail=after.tail[:, 1:]), r"got \(3, 2, 8\)"),
         (x, LayerState(after.mechanism, state.tail), r"got \(3, 0, 8\)"),
     )
     for given, carried, words in bad:
         with pytest.raises(ValueError, match=words):
             layer.step(given, carried)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"holds a tail \(3, 0, 8\)"):
+    with pytest.raises(ValueError, match=r"its tail must be \(3, 0, 8\)"):
         build("linear", 0).step(x, after)

@@ -146,5 +146,5 @@ def test_what_makes_no_sense_is_refused():
         MultiHeadAttention(DIM, HEADS, length=LENGTH, context_length=7, short_convolution=4)
     bad: tuple[Any, ...] = (-1, 2.0, True)
     for width in bad:
-        with pytest.raises(ValueError, match=f"short_convolution is a count, .* whole number and cannot be negative; got {width}"):
+        with pytest.raises(ValueError, match=f"short_convolution must be an integer >= 0; got {width}"):
             MultiHeadAttention(DIM, HEADS, length=LENGTH, short_convolution=width)

@@ -64,7 +64,7 @@ def _trained(module: Attention, query: Any, key: Any, value: Tensor, **given: An
 
 
 def _draws(module: Attention, request: Request) -> bool:
-    """True where a training call draws random numbers, or changes what the module holds."""
+    """Return True if a training call draws random numbers, or changes what the module holds."""
     fresh = copy.deepcopy(module).train()
     before, start = copy.deepcopy(fresh.state_dict()), torch.get_rng_state()
     request(fresh)

@@ -114,7 +114,7 @@ def _gap_when_permuted(module: Attention, request: Request, before: Tensor, seed
 
 @torch.no_grad()
 def _has_neutral_token(subject: Subject, geometry: Geometry) -> bool:
-    """True where some token changes no other output wherever it stands, so that outputs do not depend on positions.
+    """Return True if some token changes no other output wherever it stands, so that outputs do not depend on positions.
 
     Its value is zero, and its key and streams are zero or saturate their gates: a gate of 1 keeps a state.
     """
@@ -129,7 +129,7 @@ def _has_neutral_token(subject: Subject, geometry: Geometry) -> bool:
 
 
 def _is_neutral(subject: Subject, module: Attention, request: Request, fills: Mapping[str, float], valid: Tensor) -> bool:
-    """True where tokens that hold ``fills``, at the padded positions of a mask, do not change the outputs of the other tokens."""
+    """Return True if tokens that hold ``fills`` at the padded positions of a mask change no output of the other tokens."""
     valid = valid.to(request.value.device)
     want = _without_padding(request, valid)(module)
 

@@ -30,7 +30,7 @@ class Request:
 
     @property
     def shared(self) -> bool:
-        """True where one tensor serves as queries and keys."""
+        """True if one tensor serves as queries and keys."""
         return self.query is not None and self.key is self.query
 
     @property

@@ -159,7 +159,7 @@ def _directions(tensors: Tensors, seed: int) -> Tensors:
 
 
 def _refuses(subject: Subject, form: Form, loss: Loss, tensors: Tensors, where: str) -> bool:
-    """True where the form is refused by an error that names eager, or ``eager`` refuses it by any error."""
+    """Return True if the form is refused by an error that names eager, or ``eager`` refuses it by any error."""
     try:
         _quietly(form, loss, tensors, _directions(tensors, 0))
     except Exception as error:

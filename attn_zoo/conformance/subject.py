@@ -58,7 +58,7 @@ class Subject:
 
     @property
     def interpreted(self) -> bool:
-        """True where a CPU does the work of kernels for a GPU, in Triton's interpreter or by plain references, far slower."""
+        """True if a CPU does the work of kernels for a GPU, in Triton's interpreter or by plain references, far slower."""
         return self.implementation in ("triton", "fla") and self.device.type == "cpu"
 
     @property
@@ -141,7 +141,7 @@ class Subject:
 
     @property
     def causal(self) -> bool:
-        """True where a causal form is claimed and ``refuses`` does not exclude it for these options."""
+        """True if a causal form is claimed and ``refuses`` does not exclude it for these options."""
         return self.card.can.causal and not self.card.build.refuses("eager", self.geometry(causal=True), self.options)
 
     @cached_property

@@ -311,7 +311,7 @@ def augmentation_is_reproducible(task: Task) -> None:
 
 
 def _same(one: Labels, other: Labels) -> bool:
-    """True where labels are equal; NaN equals NaN."""
+    """Return True if labels are equal; NaN equals NaN."""
     return one.dtype == other.dtype and torch.equal(one.nan_to_num(torch.inf), other.nan_to_num(torch.inf))
 
 

@@ -38,7 +38,7 @@ def check_floating(owner: str, name: str, tensor: object) -> None:
         ValueError: the message names the owner, the argument, and the dtype and shape, or the type, of the value.
     """
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-        raise ValueError(f"{owner}: {name} is a tensor of floating-point numbers; got {_kind(tensor)}")
+        raise ValueError(f"{owner}: {name} must be a tensor of floating-point numbers; got {_kind(tensor)}")
 
 
 def check_dtype(dtype: object) -> None:
@@ -100,7 +100,7 @@ class Attention(nn.Module, Generic[OptionsT]):
             raise UnsupportedError(f"{card.name} has no causal form; build it with causal=False or choose a causal attention")
         if geometry.queries != geometry.keys and not card.can.cross:
             raise UnsupportedError(
-                f"{card.name} needs as many queries as keys, got {geometry.queries} and {geometry.keys}; build it with equal "
+                f"{card.name} needs as many queries as keys; got {geometry.queries} and {geometry.keys}; build it with equal "
                 "lengths, or choose an attention that claims cross"
             )
         check_bounds(card.name, options)
@@ -270,17 +270,17 @@ class Attention(nn.Module, Generic[OptionsT]):
         card, g = self.card, self.geometry
         self.check_steps()
         if not isinstance(state, CarriedState):
-            raise ValueError(f"{card.name}: a state comes from initial_state or the step before; got {type(state).__name__}")
+            raise ValueError(f"{card.name}: a state must come from initial_state() or the step before; got {type(state).__name__}")
         queries = self._check_tensors(query, key, value, streams, start=state.position)
         if queries != value.shape[2] or queries == 0:
             raise ValueError(
-                f"{card.name}: a step takes a token or more, and as many queries as keys; got {queries} queries and "
+                f"{card.name}: step() needs at least one token, and as many queries as keys; got {queries} queries and "
                 f"{value.shape[2]} keys"
             )
         end = state.position + queries
         if end > g.keys and not card.can.any_length:
             raise UnsupportedError(
-                f"{card.name} was built for {g.keys} tokens, this step ends at {end}; "
+                f"{card.name} was built for {g.keys} tokens, but this step ends at token {end}; "
                 "build it for the longest sequence, or call resize_length"
             )
         out, after = self.advance(query, query if card.can.shares_query_key else key, value, state, **streams)
@@ -318,12 +318,12 @@ class Attention(nn.Module, Generic[OptionsT]):
         """
         card, can, g = self.card, self.card.can, self.geometry
         if queries != keys and (g.causal or not can.cross):
-            raise UnsupportedError(f"{card.name} needs as many queries as keys here, got {queries} and {keys}")
+            raise UnsupportedError(f"{card.name} needs as many queries as keys here; got {queries} and {keys}")
         if not can.any_length and (keys > g.keys or (keys < g.keys and not can.shorter)):
             advice = (
                 f"pad to {g.keys} and pass key_valid" if keys < g.keys else "build it for the longest input, or call resize_length"
             )
-            raise UnsupportedError(f"{card.name} was built for {g.keys} keys, got {keys}; {advice}")
+            raise UnsupportedError(f"{card.name} was built for {g.keys} keys; got {keys}; {advice}")
         if key_valid is None:
             return
         if not can.key_padding:
@@ -354,7 +354,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         for name, tensor in {"value": value, "query": query, "key": key}.items():
             if tensor is None:
                 if name in card.reads:
-                    raise ValueError(f"{card.name} needs the {name}; got None")
+                    raise ValueError(f"{card.name} needs the {name}, but got None")
                 continue
             check_floating(card.name, name, tensor)
             if tensor.dim() != 4 or tensor.shape[1] != g.heads or tensor.shape[3] != g.head_dim:
@@ -369,11 +369,12 @@ class Attention(nn.Module, Generic[OptionsT]):
                 )
             if tensor.shape[0] != value.shape[0]:
                 raise ValueError(
-                    f"{card.name}: query, key and value must have one batch; got {name} {tensor.shape[0]}, value {value.shape[0]}"
+                    f"{card.name}: query, key and value must have one batch size; "
+                    f"got {name} {tensor.shape[0]}, value {value.shape[0]}"
                 )
         keys = value.shape[2]
         if key is not None and key.shape[2] != keys:
-            raise ValueError(f"{card.name}: key and value must have the same length, got {key.shape[2]} and {keys}")
+            raise ValueError(f"{card.name}: key and value must have the same length; got {key.shape[2]} and {keys}")
         queries = keys if query is None else query.shape[2]
         if can.shares_query_key and key is not None and key is not query:
             raise UnsupportedError(
@@ -383,7 +384,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         wanted = {stream.name: stream for stream in card.streams(g, self.options)}
         if set(streams) != set(wanted):
             raise ValueError(
-                f"{card.name} needs the streams {sorted(wanted)}, got {sorted(streams)}; MultiHeadAttention makes them"
+                f"{card.name} needs the streams {sorted(wanted)}; got {sorted(streams)}; MultiHeadAttention makes them"
             )
         for name, stream in wanted.items():
             length = queries if stream.of == "queries" else keys
@@ -391,7 +392,7 @@ class Attention(nn.Module, Generic[OptionsT]):
             shape = (value.shape[0], g.heads, held, g.head_dim)
             check_floating(card.name, f"stream {name}", streams[name])
             if streams[name].shape != shape:
-                raise ValueError(f"{card.name}: stream {name} must have shape {shape}, got {tuple(streams[name].shape)}")
+                raise ValueError(f"{card.name}: stream {name} must have shape {shape}; got {tuple(streams[name].shape)}")
         self.check_device(value)
         return queries
 

@@ -34,7 +34,8 @@ class Geometry:
         check_flag("geometry.causal", self.causal)
         if self.causal and self.queries != self.keys:
             raise ValueError(
-                f"causal attention needs as many queries as keys to know which keys are past; got {self.queries} and {self.keys}"
+                f"causal attention needs as many queries as keys, because it must know which keys are past; "
+                f"got {self.queries} and {self.keys}"
             )
 
     @property

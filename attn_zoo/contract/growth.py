@@ -39,7 +39,7 @@ class Growth:
 
     @property
     def has_log(self) -> bool:
-        """True where a factor ``log n`` appears."""
+        """True if a factor ``log n`` appears."""
         return "log n" in self.text
 
 

@@ -21,31 +21,31 @@ class Bound:
 
     holds: Callable[[Any], bool]
     words: str
-    """The rule as the error states it after the name of the option: ``counts blocks, so it is at least 0``."""
+    """The rule as the error states it after the name of the option: ``must be at least 0, because it counts blocks``."""
     advice: Callable[[Any], str] = lambda value: ""
     """Function from the refused value to the last part of the error: what to write instead."""
 
 
 def at_least(least: int, counted: str = "", advice: str = "") -> Bound:
     """Bound of an option that is a count; ``counted`` says of what, in the error."""
-    role = f"counts {counted}" if counted else "is a count"
-    return Bound(lambda count: count >= least, f"{role}, so it is at least {least}", lambda _: advice)
+    reason = f", because it counts {counted}" if counted else ""
+    return Bound(lambda count: count >= least, f"must be at least {least}{reason}", lambda _: advice)
 
 
 def above_zero(role: str) -> Bound:
-    """Bound of an option that is a finite positive number; ``role`` begins the rule in the error."""
-    return Bound(lambda number: 0 < number < math.inf, f"{role}, so it is above 0")
+    """Bound of an option that is a finite positive number; ``role`` is the reason in the error: ``divides scores``."""
+    return Bound(lambda number: 0 < number < math.inf, f"must be above 0, because it {role}")
 
 
 def odd(counted: str, least: int = 1, advice: str = "") -> Bound:
     """Bound of an odd width, which reaches equally far on both sides."""
-    words = f"counts {counted}, so it is odd and at least {least}"
+    words = f"must be odd and at least {least}, because it counts {counted}"
     return Bound(lambda width: width >= least and width % 2 == 1, words, lambda width: f"write {max(least, width + 1)}{advice}")
 
 
 COUNT = at_least(1)
-RATE = Bound(lambda rate: 0 <= rate < 1, "is the share of weights set to zero, so it lies in [0, 1)")
-REDRAW = Bound(lambda calls: calls >= 0, "counts training calls, so it is at least 1, or 0 for never")
+RATE = Bound(lambda rate: 0 <= rate < 1, "must lie in [0, 1), because it is the share of weights set to zero")
+REDRAW = Bound(lambda calls: calls >= 0, "must be at least 1, because it counts training calls; 0 means never")
 WINDOW = replace(
     odd("the keys seen, the position itself included"),
     advice=lambda window: f"write {max(1, window + 1)} for {max(0, window // 2)} on either side",
@@ -141,7 +141,7 @@ def added_later(default: Any) -> Any:
 
 
 def left_out(option: Field[Any], value: object) -> bool:
-    """True where a spec leaves the option out at this value."""
+    """Return True if a spec leaves the option out at this value."""
     return bool(option.metadata.get(_LATER)) and value == option.default
 
 

@@ -35,7 +35,7 @@ class StackedAttention(Attention[OptionsT]):
 
     @property
     def shares_maps(self) -> bool:
-        """True where all layers use the maps of the first."""
+        """True if all layers use the maps of the first."""
         return False
 
     @property
@@ -51,13 +51,13 @@ class StackedAttention(Attention[OptionsT]):
         """
         if len(self.by_layer()) > 1:
             raise UnsupportedError(
-                f"{self.card.name}: {self.options} has one value for each layer, and this layer does not know its number; "
+                f"{self.card.name}: {self.options} has one value per layer, but this layer does not know its number; "
                 "call attn_zoo.join_layers(model) after building the model"
             )
         if (held := self.owner.geometry.keys) != self.geometry.keys:
             raise UnsupportedError(
-                f"{self.card.name}: the maps that the layers share are now for {held} keys, this layer for {self.geometry.keys}; "
-                "call resize_length on every layer"
+                f"{self.card.name}: the maps that the layers share are now for {held} keys, but this layer is for "
+                f"{self.geometry.keys}; call resize_length on every layer"
             )
 
     def check_stack(self, stack: Sequence[Attention]) -> None:
@@ -73,13 +73,13 @@ class StackedAttention(Attention[OptionsT]):
         for at, other in enumerate(stack):
             if other.options != self.options or (self.shares_maps and other.geometry != self.geometry):
                 raise UnsupportedError(
-                    f"{name}: layers that share maps, or whose options have one value for each layer, must be built alike; "
-                    f"layer {at} has {other.options}, {other.geometry}, another layer {self.options}, {self.geometry}; "
+                    f"{name}: layers that share maps, or whose options have one value per layer, must be built alike; "
+                    f"layer {at} has {other.options}, {other.geometry}, but another layer has {self.options}, {self.geometry}; "
                     "call join_layers once for each stack"
                 )
         if named not in (1, len(stack)):
             raise ValueError(
-                f"{name}: {self.options} has values for {named} layers, the model has {len(stack)}; give one value for each layer, "
+                f"{name}: {self.options} has values for {named} layers, but the model has {len(stack)}; give one value per layer, "
                 "or one for all"
             )
         if self._owner and (self is stack[0] or self.owner is not stack[0]):
@@ -123,7 +123,7 @@ def join_stacks(mechanisms: Sequence[Attention]) -> None:
 
 
 def read_by_layer(name: str, given: object) -> list[list[int]]:
-    """Parse whole numbers by layer and head, such as 8+4/4+2: layers separated by ``/``, heads by ``+``.
+    """Parse integers by layer and head, such as 8+4/4+2: layers separated by ``/``, heads by ``+``.
 
     Raises:
         ValueError: the text has another form; the message names the option ``name``.
@@ -131,7 +131,7 @@ def read_by_layer(name: str, given: object) -> list[list[int]]:
     layers = [layer.split("+") for layer in str(given).split("/")]
     if not all(number.isascii() and number.strip().isdigit() and int(number) > 0 for layer in layers for number in layer):
         raise ValueError(
-            f"{name}, such as 8 or 8+4/4+2 with '/' between layers and '+' between heads, holds whole numbers of at least 1; "
+            f"{name} must consist of integers >= 1, such as 8 or 8+4/4+2, with '/' between layers and '+' between heads; "
             f"got {given!r}"
         )
     return [list(map(int, layer)) for layer in layers]

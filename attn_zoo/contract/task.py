@@ -99,7 +99,7 @@ class TaskSpec:
 
     def __post_init__(self) -> None:
         if not isinstance(self.inputs, Tokens | Pairs | Frames | Patches):
-            raise ValueError(f"inputs of a task are Tokens, Pairs, Frames or Patches; got {self.inputs!r}")
+            raise ValueError(f"inputs of a task must be Tokens, Pairs, Frames or Patches; got {self.inputs!r}")
         check_whole("length of a task", self.length)
         check_whole("classes of a task", self.classes)
         check_text("labels of a task", self.labels, ("example", "position"))
@@ -111,7 +111,7 @@ class TaskSpec:
             )
         if self.causal and self.labels == "example":
             raise ValueError(
-                "a causal task must label positions: a class is read at the first token, which would see no other token"
+                "a causal task must label positions, because a class is read at the first token, which sees no other token"
             )
 
     @property
@@ -229,7 +229,7 @@ class TaskCard:
             ValueError: the card has no level.
         """
         if not self.levels:
-            raise ValueError(f"the card of task {self.name} has no level; a run needs one, which says how long to train")
+            raise ValueError(f"the card of task {self.name} has no level, but a run needs one, because it says how long to train")
         chosen = next(iter(self.levels)) if name is None else name
         if chosen not in self.levels:
             raise UnknownNameError(f"level of task {self.name}", chosen, self.levels)

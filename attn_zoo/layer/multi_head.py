@@ -90,9 +90,9 @@ class MultiHeadAttention(Projections):
         check_whole("short_convolution", short_convolution, 0)
         check_text("output_gate", output_gate, OUTPUT_GATES)
         if dim % heads:
-            raise ValueError(f"dim must be divisible by heads, both at least 1; got dim={dim} and heads={heads}")
+            raise ValueError(f"dim must be divisible by heads, and both must be at least 1; got dim={dim} and heads={heads}")
         if not 0.0 <= output_dropout < 1.0:
-            raise ValueError(f"output_dropout is the share of outputs set to zero, so it lies in [0, 1); got {output_dropout}")
+            raise ValueError(f"output_dropout must lie in [0, 1), as the share of outputs set to zero; got {output_dropout}")
         crosses = context_length is not None or context_dim is not None
         if fused and crosses:
             raise ValueError("fused=True reads queries, keys and values from the same tokens; use fused=False with a context")
@@ -182,7 +182,7 @@ class MultiHeadAttention(Projections):
         self.check_remembers()
         check_floating(self.mechanism.card.name, "context", context)
         if context.dim() != 3 or context.shape[-1] != self.context_dim:
-            raise ValueError(f"the context to remember must be (batch, length, dim={self.context_dim}), got {tuple(context.shape)}")
+            raise ValueError(f"the context must have shape (batch, length, dim={self.context_dim}); got {tuple(context.shape)}")
         batch, length = context.shape[:2]
         self.mechanism.check_lengths(batch, length, length, key_valid)
         context = self._read(context, key_valid)
@@ -194,7 +194,7 @@ class MultiHeadAttention(Projections):
 
     @property
     def makes_queries(self) -> bool:
-        """True where the layer projects the tokens of the queries, to the query, to a stream of the queries or to the gate."""
+        """True if the layer projects the tokens of the queries, to the query, to a stream of the queries or to the gate."""
         return "query" in self.reads or self.gate is not None or any(stream.of == "queries" for stream in self.streams)
 
     def check_remembers(self) -> None:
@@ -277,7 +277,7 @@ class MultiHeadAttention(Projections):
         self._check_tokens(tokens)
         batch, valid = remembered.value.shape[0], remembered.key_valid
         if tokens.shape[0] != batch:
-            raise ValueError(f"remembered has a batch of {batch}, got tokens {tuple(tokens.shape)}")
+            raise ValueError(f"remembered has a batch of {batch}, but the tokens have shape {tuple(tokens.shape)}")
         self.mechanism.check_lengths(batch, tokens.shape[1], remembered.length, valid)
         if self.makes_queries and not self.crosses:
             tokens = self._read(tokens, valid if tokens.shape[1] == remembered.length else None)
@@ -293,26 +293,28 @@ class MultiHeadAttention(Projections):
     def _check_tokens(self, tokens: Tensor) -> None:
         check_floating(self.mechanism.card.name, "tokens", tokens)
         if tokens.dim() != 3 or tokens.shape[-1] != self.dim:
-            raise ValueError(f"the layer was built for (batch, length, dim={self.dim}), got {tuple(tokens.shape)}")
+            raise ValueError(f"the layer was built for (batch, length, dim={self.dim}); got {tuple(tokens.shape)}")
 
     def _check_steps(self) -> None:
         if self.crosses:
-            raise UnsupportedError("a layer that was built with a context cannot step: its keys do not come from the tokens")
+            raise UnsupportedError("a layer with a context cannot step, because its keys do not come from the tokens")
         self.mechanism.check_steps()
 
     def _check_state(self, tokens: Tensor, state: LayerState) -> None:
         name = self.mechanism.card.name
         if tokens.shape[1] == 0:
-            raise ValueError(f"{name}: a step takes a token or more, got none")
+            raise ValueError(f"{name}: step() needs at least one token; got none")
         if not isinstance(state, LayerState):
-            raise ValueError(f"{name}: a layer's state comes from its initial_state or the step before; got {type(state).__name__}")
+            raise ValueError(
+                f"{name}: a state must come from the layer's initial_state() or the step before; got {type(state).__name__}"
+            )
         reach = 0 if self.short_convolution is None else self.short_convolution.before
         shape, tail = (tokens.shape[0], min(reach, state.position), self.dim), state.tail
         wanted, got = (f"{tuple(size)} {of.dtype} on {of.device}" for size, of in ((shape, tokens), (tail.shape, tail)))
         if got != wanted:
             raise ValueError(
-                f"{name}: after {state.position} tokens the state of these inputs holds a tail {wanted}, got {got}; start from "
-                f"initial_state({tokens.shape[0]}, dtype={tokens.dtype}, device={str(tokens.device)!r})"
+                f"{name}: the state does not fit these inputs: after {state.position} tokens its tail must be {wanted}; got {got}; "
+                f"start again with initial_state({tokens.shape[0]}, dtype={tokens.dtype}, device={str(tokens.device)!r})"
             )
 
     def _source(self, tokens: Tensor, context: Tensor | None) -> Tensor:
@@ -325,7 +327,7 @@ class MultiHeadAttention(Projections):
         check_floating(self.mechanism.card.name, "context", context)
         if context.dim() != 3 or context.shape[-1] != self.context_dim or context.shape[0] != tokens.shape[0]:
             raise ValueError(
-                f"context must be (batch={tokens.shape[0]}, length, context_dim={self.context_dim}), got {tuple(context.shape)}"
+                f"context must have shape (batch={tokens.shape[0]}, length, {self.context_dim}); got {tuple(context.shape)}"
             )
         return context
 

@@ -21,7 +21,7 @@ def join_layers(model: nn.Module) -> None:
         UnsupportedError: layers that share maps are built differently, or share maps with another stack already.
     """
     if not isinstance(model, nn.Module):
-        raise ValueError(f"model is an nn.Module; got a {type(model).__name__}")
+        raise ValueError(f"model must be an nn.Module; got a {type(model).__name__}")
     layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
     join_stacks([layer.mechanism for layer in layers])
     for layer in layers:

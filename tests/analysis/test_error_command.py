@@ -154,7 +154,7 @@ def test_the_figure_draws_zeros_and_names_every_line(tmp_path, monkeypatch):
         (["--attention", "performer[features=8|8]"], "performer[features=8] is named twice"),
         (["--attention", "performer[features=8"], "brackets and quotes of a row must come in pairs"),
         (["--attention", "linformer:triton"], "leave out :triton"),
-        (["--seeds", "0"], "--seeds is a count"),
+        (["--seeds", "0"], "--seeds must be an integer >= 1"),
         (["--scale", "0"], "scale is the standard deviation"),
         (["--heads", "0"], "heads is a count"),
         (["--sentences", "0"], "sequences is a count"),

@@ -110,11 +110,11 @@ def test_the_seed_is_an_option_and_draws_nothing_else():
     ("options", "message"),
     [
         ({"block": 0}, "at least 1; got 0"),
-        ({"local_blocks": -1}, "local_blocks counts blocks, so it is at least 0; got -1"),
+        ({"local_blocks": -1}, "local_blocks must be at least 0, because it counts blocks; got -1"),
         ({"global_blocks": -1}, "global_blocks"),
         ({"random_blocks": -1}, "random_blocks"),
         ({"seed": -1}, "from 0 to 2147483647; got -1"),
-        ({"dropout": 1.0}, "lies in"),
+        ({"dropout": 1.0}, "must lie in"),
     ],
 )
 def test_bad_options_are_refused(options, message):

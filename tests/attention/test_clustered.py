@@ -100,10 +100,10 @@ def test_queries_in_few_bundles_are_answered_as_by_softmax():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"clusters": 0}, "clusters is a count"),
-        ({"bits": 0}, "bits is a count"),
+        ({"clusters": 0}, "clusters must be at least 1"),
+        ({"bits": 0}, "bits must be at least 1"),
         ({"iterations": -1}, "steps of k-means"),
-        ({"dropout": 1.0}, "lies in"),
+        ({"dropout": 1.0}, "must lie in"),
     ],
 )
 def test_bad_options_are_refused(options, message):

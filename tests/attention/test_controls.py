@@ -71,7 +71,7 @@ def test_convolution_of_few_positions():
 
 @pytest.mark.parametrize("kernel", [0, 4])
 def test_even_kernels_are_refused(kernel):
-    with pytest.raises(ValueError, match=f"convolution.kernel .* odd and at least 1; got {kernel}; write {kernel + 1}"):
+    with pytest.raises(ValueError, match=f"convolution.kernel must be odd and at least 1, .*; got {kernel}; write {kernel + 1}"):
         convolution(kernel, False)
 
 
@@ -138,12 +138,12 @@ def test_frozen_random_is_for_one_length():
     short = draw(20)
     filled, valid = F.pad(short, (0, 0, 0, 13), value=7.0), torch.arange(33).expand(3, -1) < 20
     torch.testing.assert_close(built(None, None, short), built(None, None, filled, key_valid=valid)[:, :, :20])
-    with pytest.raises(UnsupportedError, match="was built for 33 keys, got 34"):
+    with pytest.raises(UnsupportedError, match="was built for 33 keys; got 34"):
         built(None, None, draw(34))
 
 
 def test_frozen_random_needs_a_link():
-    with pytest.raises(ValueError, match=r"frozen_random\.links counts positions, .* so it is at least 1; got 0"):
+    with pytest.raises(ValueError, match=r"frozen_random\.links must be at least 1, because it counts positions, .*; got 0"):
         frozen(links=0)
 
 

@@ -47,9 +47,9 @@ def test_cost_is_far_below_that_of_all_pairs():
     ("options", "message"),
     [
         ({"stride": -1}, "0 for the square root of the length; got -1"),
-        ({"stride": 4, "summary": 5}, "from 0 to stride=4; got 5"),
-        ({"summary": -1}, "from 0 on; got -1"),
-        ({"dropout": 1.0}, "lies in"),
+        ({"stride": 4, "summary": 5}, "from 0 to stride=4, .*; got 5"),
+        ({"summary": -1}, "from 0 on, .*; got -1"),
+        ({"dropout": 1.0}, "must lie in"),
     ],
 )
 def test_bad_options_are_refused(options, message):

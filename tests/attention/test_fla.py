@@ -158,7 +158,7 @@ def test_other_types_are_refused_unless_autocast_changes_them(monkeypatch):
     module = build_attention("linear", Geometry(2, D, N, N, True), implementation="fla")
     for dtype in (torch.float16, torch.float32, torch.float64):
         with pytest.raises(
-            UnsupportedError, match=f"linear: fla multiplies in torch.bfloat16, and these are {dtype}; use autocast"
+            UnsupportedError, match=f"linear: fla multiplies in torch.bfloat16 only, but these are {dtype}; use autocast"
         ):
             draw(module, dtype, CPU)(module)
     with torch.autocast("cpu", torch.bfloat16):

@@ -162,12 +162,12 @@ def test_steps_that_make_no_sense_are_refused():
     with pytest.raises(UnsupportedError, match="build it with causal=True to step"):
         step(build(5), inputs, build(5).initial_state(3, dtype=torch.float64))
     causal = build(5, causal=True)
-    advice = r"start from initial_state\(3, dtype=torch.float64, device='cpu'\)"
+    advice = r"start again with initial_state\(3, dtype=torch.float64, device='cpu'\)"
     cosformer = build_attention("cosformer", causal.geometry)
     for other in (causal.initial_state(3), causal.initial_state(2, dtype=torch.float64), cosformer.initial_state(3)):
         with pytest.raises(ValueError, match=advice):
             step(causal, inputs, other)
-    with pytest.raises(ValueError, match="comes from initial_state or the step before; got NoneType"):
+    with pytest.raises(ValueError, match=r"must come from initial_state\(\) or the step before; got NoneType"):
         step(causal, inputs, None)
     with pytest.raises(ValueError, match="as many queries as keys; got 4 queries and 5 keys"):
         step(causal, [inputs[0][:, :, 1:], *inputs[1:]], causal.initial_state(3, dtype=torch.float64))

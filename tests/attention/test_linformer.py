@@ -254,15 +254,15 @@ def test_resized_convolution_keeps_the_sum_of_its_taps():
         ({"projected_lengths": "6+4"}, ValueError, "which needs sharing=none; got sharing=headwise"),
         ({"projected_lengths": "6+4+2", "sharing": "none"}, ValueError, "names 3 heads, but the layer has 2"),
         ({"projected_lengths": "6/4", "sharing": "layerwise"}, ValueError, "one projection for all layers"),
-        ({"projected_lengths": "6,4"}, ValueError, "whole numbers of at least 1"),
-        ({"projected_lengths": "6//4"}, ValueError, "whole numbers of at least 1"),
+        ({"projected_lengths": "6,4"}, ValueError, "integers >= 1"),
+        ({"projected_lengths": "6//4"}, ValueError, "integers >= 1"),
         ({"projected_length": 0}, ValueError, "at least 1; got 0"),
         ({"sharing": "per_head"}, ValueError, "per_head"),
         ({"projection": "pooling"}, ValueError, "pooling"),
         ({"init": "average", "projection": "mean"}, ValueError, "init must be random.* got projection=mean, init='average'"),
         ({"init": "means"}, ValueError, "init must be random, or average or pooling with projection=learned; .* init='means'"),
         ({"equalised": True, "projection": "mean"}, ValueError, "equalised=true is for projection=learned; got projection=mean"),
-        ({"dropout": 1.0}, ValueError, r"lies in \[0, 1\)"),
+        ({"dropout": 1.0}, ValueError, r"must lie in \[0, 1\)"),
     ],
 )
 def test_bad_options_are_refused(options, error, message):

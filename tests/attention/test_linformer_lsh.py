@@ -141,7 +141,7 @@ def test_causality_is_refused():
         ({"window": 4}, "got 4; write 5 for 2"),
         ({"buckets": 3}, "power of two up to 16777216, or 0"),
         ({"projected_length": 0}, "at least 1"),
-        ({"dropout": 1.0}, "lies in"),
+        ({"dropout": 1.0}, "must lie in"),
     ],
 )
 def test_bad_options_are_refused(options, message):

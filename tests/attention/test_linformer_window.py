@@ -86,7 +86,7 @@ def test_the_layer_projects_first():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"window": 4}, "got 4; write 5 for 2"), ({"projected_length": 0}, "at least 1"), ({"dropout": 1.0}, "lies in")],
+    [({"window": 4}, "got 4; write 5 for 2"), ({"projected_length": 0}, "at least 1"), ({"dropout": 1.0}, "must lie in")],
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):

@@ -143,7 +143,7 @@ def test_an_offset_of_keys_would_be_cancelled():
     [
         ({"chunk": 0}, r"mega\.chunk .* at least 1; got 0"),
         ({"expansion": 0}, r"mega\.expansion .*got 0"),
-        ({"dropout": 1.0}, "lies in"),
+        ({"dropout": 1.0}, "must lie in"),
     ],
 )
 def test_bad_options_are_refused(options, message):

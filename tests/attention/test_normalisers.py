@@ -249,7 +249,7 @@ def test_threshold_flows_on_meta_and_through_compile():
 
 @pytest.mark.parametrize("alpha", [0.5, 1.001, 2.5, float("nan")])
 def test_other_alphas_are_refused(alpha):
-    with pytest.raises(ValueError, match=r"entmax\.alpha is 1 \(softmax\) or from 1\.01 to 2"):
+    with pytest.raises(ValueError, match=r"entmax\.alpha must be 1 \(softmax\) or from 1\.01 to 2"):
         check_bounds("entmax", Options(alpha=alpha))
 
 

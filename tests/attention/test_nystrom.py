@@ -117,10 +117,10 @@ def test_more_landmarks_come_nearer_to_softmax():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"landmarks": 0}, "landmarks is a count"),
-        ({"iterations": 0}, "iterations is a count"),
-        ({"convolution": 4}, "odd, or 0 for none; got 4"),
-        ({"convolution": -1}, "odd, or 0 for none"),
+        ({"landmarks": 0}, "landmarks must be at least 1"),
+        ({"iterations": 0}, "iterations must be at least 1"),
+        ({"convolution": 4}, "must be odd, .* 0 means none; got 4"),
+        ({"convolution": -1}, "must be odd, .* 0 means none"),
     ],
 )
 def test_bad_options_are_refused(options, message):

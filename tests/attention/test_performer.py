@@ -152,7 +152,7 @@ def test_redraws_in_training_only_and_on_request():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"features": 0}, "at least 1"), ({"redraw": -1}, "0 for never"), ({"kernel": "cosine"}, "cosine")],
+    [({"features": 0}, "at least 1"), ({"redraw": -1}, "0 means never"), ({"kernel": "cosine"}, "cosine")],
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):

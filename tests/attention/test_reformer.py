@@ -201,7 +201,7 @@ def test_a_key_of_its_own_is_refused():
         ({"chunk": 0}, "at least 1"),
         ({"rounds": 0}, "at least 1"),
         ({"buckets": 6}, "power of two"),
-        ({"redraw": -1}, "0 for never"),
+        ({"redraw": -1}, "0 means never"),
     ],
 )
 def test_bad_options_are_refused(options, message):

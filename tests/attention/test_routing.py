@@ -127,7 +127,7 @@ def test_causality_is_refused():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"cluster_scale": 0.0}, "multiplies √n"), ({"decay": 1.1}, "share of a centroid"), ({"dropout": 1.0}, "lies in")],
+    [({"cluster_scale": 0.0}, "multiplies √n"), ({"decay": 1.1}, "share of a centroid"), ({"dropout": 1.0}, "must lie in")],
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):

@@ -128,9 +128,9 @@ def test_one_block_is_softmax():
     ("options", "message"),
     [
         ({"block_scale": 0.0}, "multiplies √n"),
-        ({"balancing": 0}, "balancing counts normalisations"),
-        ({"temperature": 0.0}, "temperature divides scores"),
-        ({"dropout": 1.0}, "lies in"),
+        ({"balancing": 0}, "balancing must be at least 1, because it counts normalisations"),
+        ({"temperature": 0.0}, "temperature must be above 0, because it divides scores"),
+        ({"dropout": 1.0}, "must lie in"),
     ],
 )
 def test_bad_options_are_refused(options, message):

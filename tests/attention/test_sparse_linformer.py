@@ -111,7 +111,7 @@ def test_compresses_first_in_a_layer():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alpha": 0.9}, r"sparse_linformer\.alpha is 1 \(softmax\) or from 1\.01 to 2"),
+        ({"alpha": 0.9}, r"sparse_linformer\.alpha must be 1 \(softmax\) or from 1\.01 to 2"),
         ({"dropout": 1.0}, r"sparse_linformer\.dropout"),
         ({"projected_length": 0}, "at least 1"),
     ],

@@ -44,7 +44,7 @@ def test_cost_is_far_below_that_of_all_pairs():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"stride": -1}, "0 for the square root of the length; got -1"), ({"dropout": 1.0}, "lies in")],
+    [({"stride": -1}, "0 for the square root of the length; got -1"), ({"dropout": 1.0}, "must lie in")],
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):

@@ -123,7 +123,7 @@ def test_other_numbers_of_queries():
 def test_longer_inputs_are_refused():
     for name, _ in SETTINGS.values():
         built = build(name, Geometry(2, 8, 33, 33), {})
-        with pytest.raises(UnsupportedError, match="was built for 33 keys, got 34"):
+        with pytest.raises(UnsupportedError, match="was built for 33 keys; got 34"):
             built(*draw(queries=34, keys=34)[:1], None, draw(queries=34, keys=34)[1])
 
 
@@ -162,8 +162,12 @@ def test_parameters_are_those_of_the_paper():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("synthesizer_dense", {"factor": -1}, r"synthesizer_dense\.factor counts numbers, so it is at least 0; got -1"),
-        ("synthesizer_factorised", {"rank": 0}, r"synthesizer_factorised\.rank counts numbers, so it is at least 1; got 0"),
+        ("synthesizer_dense", {"factor": -1}, r"synthesizer_dense\.factor must be at least 0, because it counts numbers; got -1"),
+        (
+            "synthesizer_factorised",
+            {"rank": 0},
+            r"rank must be at least 1, because it counts numbers; got 0",
+        ),
     ],
 )
 def test_bad_options_are_refused(name, options, message):

@@ -90,7 +90,7 @@ def test_what_tiles_keep_grows_with_k_and_not_with_the_square_of_the_length():
 
 @pytest.mark.parametrize("kept", [0, -1])
 def test_bad_options_are_refused(kept):
-    with pytest.raises(ValueError, match=r"topk\.kept counts keys"):
+    with pytest.raises(ValueError, match=r"topk\.kept must be at least 1, because it counts keys"):
         build(9, kept=kept)
 
 

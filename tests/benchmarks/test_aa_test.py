@@ -131,8 +131,8 @@ def test_it_is_passed_by_95_of_100_of_both():
     ("wrong", "message"),
     [
         ({"dim": 10, "heads": 4}, "dim must be divisible by heads"),
-        ({"repeats": 0}, "repeats is a count, so it is a whole number of at least 1; got 0"),
-        ({"fresh_every": 0}, "fresh_every is a count, so it is a whole number of at least 1"),
+        ({"repeats": 0}, "repeats must be an integer >= 1; got 0"),
+        ({"fresh_every": 0}, "fresh_every must be an integer >= 1"),
         ({"rounds": 5}, "rounds must be at least 6 for an interval; got 5"),
         ({"smallest_difference": 0.1}, r"smallest_difference must lie from 0 to below 0\.1"),
         ({"time_limit": 0.0}, "time_limit must be above 0"),

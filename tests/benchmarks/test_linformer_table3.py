@@ -69,7 +69,7 @@ def test_layers_at_a_length_are_both_baselines_and_linformer_for_each_k_below_it
         ({"dim": 10}, "dim must be divisible by heads"),
         ({"lengths": [64, 64]}, "lengths are different whole numbers"),
         ({"lengths": [64], "projected_lengths": [64]}, "nothing to compare"),
-        ({"rounds": 0}, "rounds is a count, so it is a whole number of at least 1"),
+        ({"rounds": 0}, "rounds must be an integer >= 1"),
         ({"time_limit": 0.0}, "time_limit must be above 0"),
         ({"implementation": "xformers"}, "no implementation of linformer is called 'xformers'"),
         ({"sharing": "nonsense"}, "nonsense"),

@@ -262,7 +262,7 @@ def test_measure_prints_exponents_and_writes_them(tmp_path):
         (["+dim=8"], "measure takes KEY=VALUE"),
         (["dim"], "missing EQUAL"),
         (["dim=10", "heads=4"], "dim must be divisible by heads"),
-        (["rounds=0"], "rounds is a count, so it is a whole number of at least 1"),
+        (["rounds=0"], "rounds must be an integer >= 1"),
         (["attentions=[sofmax]"], "did you mean 'softmax'"),
         (["attentions=[softmax:cuda]"], "no implementation of softmax is called 'cuda'"),
         (["attentions=[linformer[projected_lenght=3]]"], "did you mean 'projected_length'"),

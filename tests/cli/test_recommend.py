@@ -241,7 +241,7 @@ def test_json_holds_the_lines_and_the_evidence(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--length", "0"], "length is a count"),
+        (["--length", "0"], "length must be an integer >= 1"),
         (["--heads", "3"], "width must be divisible by heads; got width 256 and 3 heads"),
         (["--memory", "1GiB"], "memory is limited only for training and for the state of generation"),
         (["--causal", "--cross"], "ask for one of the two"),

@@ -11,8 +11,8 @@ from attn_zoo.cli import main
     ("words", "says"),
     [
         ("check none --device gpu", "device is a device type of PyTorch, such as cpu or cuda; got 'gpu'"),
-        ("analyze error --seed 18446744073709551616", "seed is a whole number, at least 0 and below 2**63"),
-        ("transplant attention=none seed=18446744073709551616", "seed is a whole number, at least 0 and below 2**63"),
+        ("analyze error --seed 18446744073709551616", "seed must be an integer from 0 to 2**63 - 1"),
+        ("transplant attention=none seed=18446744073709551616", "seed must be an integer from 0 to 2**63 - 1"),
         ("tune experiment=tune,curves attention=none task=digits", "tune searches one experiment after another"),
         (
             "run experiment=tune attention=none task=digits tuning.sampler=grid "

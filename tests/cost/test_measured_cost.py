@@ -72,7 +72,7 @@ def test_a_model_is_that_of_the_task_at_the_length_asked_for():
         ({"memory_gib": 0.0}, "memory_gib must be above 0"),
         ({"batch_seconds": -1.0}, "batch_seconds must be above 0"),
         ({"time_limit": 0.0}, "time_limit must be above 0"),
-        ({"rounds": 0}, "rounds is a count, so it is a whole number of at least 1"),
+        ({"rounds": 0}, "rounds must be an integer >= 1"),
         ({"order": "sorted"}, "protocol.order is one of"),
         ({"device": "tpu"}, "device is auto, cpu or cuda"),
     ],

@@ -85,7 +85,7 @@ def test_layers_may_have_lengths_of_their_own(kind):
     uneven, inputs = model(kind, projected_lengths="7+2/5/3+4", sharing="none")
     assert [[m.results for m in layer.maps] for layer in layers(uneven)] == [[2, 7], [5], [3, 4]]
     uneven(inputs).sum().backward()
-    with pytest.raises(ValueError, match=r"'7/5'.* has values for 2 layers, the model has 3"):
+    with pytest.raises(ValueError, match=r"'7/5'.* has values for 2 layers, but the model has 3"):
         model(kind, projected_lengths="7/5")
 
 

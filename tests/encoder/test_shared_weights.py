@@ -140,7 +140,7 @@ def test_a_shared_block_is_a_stack_of_one_layer(task):
     (layer,) = (m for m in built.modules() if isinstance(m, MultiHeadAttention))
     assert sum(p.numel() for p in layer.mechanism.parameters()) == 5 * layer.mechanism.geometry.keys
     model(task, "linformer", options={"projected_lengths": "7"}, shared_weights=True)
-    with pytest.raises(ValueError, match=r"'7/5/3'.* has values for 3 layers, the model has 1"):
+    with pytest.raises(ValueError, match=r"'7/5/3'.* has values for 3 layers, but the model has 1"):
         model(task, "linformer", options={"projected_lengths": "7/5/3"}, shared_weights=True)
 
 

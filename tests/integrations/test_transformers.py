@@ -166,7 +166,7 @@ def test_lengths_are_those_the_mechanism_claims():
     batch = tiny.inputs("bert")
     assert replace_attention(tiny.build("bert"), "linformer", projected_length=4)(**batch)[0].shape == (3, 10, 16)
     short = replace_attention(tiny.build("bert"), "linformer", length=8, projected_length=4)
-    with pytest.raises(UnsupportedError, match="built for 8 keys, got 10"):
+    with pytest.raises(UnsupportedError, match="built for 8 keys; got 10"):
         short(**batch)
 
 

@@ -219,5 +219,5 @@ def test_ids_tell_pretrained_runs_apart_and_are_as_before_without():
     scratch = replace(pretrained, budget=replace(pretrained.budget, pretrain_steps=0))
     assert pretrained.run_id("1") != scratch.run_id("1") and "pretrain_steps" not in scratch.to_dict()["budget"]
     assert RunSpec.from_dict(json.loads(json.dumps(pretrained.to_dict()))) == pretrained
-    with pytest.raises(ValueError, match=r"budget\.pretrain_steps is a count, .* cannot be negative; got -1"):
+    with pytest.raises(ValueError, match=r"budget\.pretrain_steps must be an integer >= 0; got -1"):
         Budget(pretrain_steps=-1)

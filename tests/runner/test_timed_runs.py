@@ -105,8 +105,8 @@ def test_ids_tell_timed_runs_apart_and_are_as_before_without_a_time():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"seconds": -1.0}, "budget.seconds cannot be negative; got -1"),
-        ({"seconds": math.nan}, "budget.seconds is a finite number; got nan"),
+        ({"seconds": -1.0}, "budget.seconds must be at least 0; got -1"),
+        ({"seconds": math.nan}, "budget.seconds must be a finite number; got nan"),
         ({"schedule": "linear"}, "budget.schedule is cosine or constant; got 'linear'"),
         ({"seconds": 60.0, "max_seconds": 90.0}, r"ends a run as done, .* got seconds=60 and max_seconds=90"),
     ],

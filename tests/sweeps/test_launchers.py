@@ -206,7 +206,7 @@ def test_slurm_is_asked_for_what_the_configuration_says(tmp_path, monkeypatch):
         (["launch=ray", "workers=2", "launcher.init.address=auto"], "leave workers= out"),
         (["launch=dask"], "launch/dask"),
         (["launch=slurm"], "sweep with launch=submitit_local"),
-        (["restarts=-1"], "restarts is a count"),
+        (["restarts=-1"], "restarts must be an integer >= 0"),
     ],
 )
 def test_bad_input_is_refused_before_anything_starts(words, message, groups):

@@ -25,7 +25,8 @@ class Options(DropoutOptions):
     bits: int = bounded(32)
     """B, the number of bits in a query's hash, by which queries are clustered."""
     iterations: int = bounded(
-        10, Bound(lambda steps: steps >= 0, "counts steps of k-means, so it is at least 1, or 0 to keep the first centroids")
+        10,
+        Bound(lambda steps: steps >= 0, "must be at least 1, because it counts steps of k-means, or 0 to keep the first centroids"),
     )
     """L, the number of k-means iterations."""
 

@@ -29,7 +29,7 @@ class Options(DropoutOptions):
     cluster_scale: float = bounded(1.0, above_zero("multiplies √n"))
     """Factor of √n in k = cluster_scale · √n centroids, for the length it is built for; at 1 routing and attending cost n^1.5."""
     decay: float = bounded(
-        0.999, Bound(lambda x: 0 <= x <= 1, "is the share of a centroid that an update keeps, so it lies in [0, 1]")
+        0.999, Bound(lambda x: 0 <= x <= 1, "must lie in [0, 1], because it is the share of a centroid that an update keeps")
     )
     """Decay of the moving average of a centroid in a training call; 1 keeps the first draw."""
 

@@ -18,7 +18,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 KERNEL = Bound(
     lambda width: width == 0 or (width > 0 and width % 2 == 1),
-    "spans as many positions on either side, so it is odd, or 0 for none",
+    "must be odd, because it spans as many positions on either side; 0 means none",
     lambda _: "the paper's is 33",
 )
 

@@ -13,7 +13,7 @@ from attn_zoo.contract import Bound, Capabilities, Cost, DropoutOptions, Geometr
 from attn_zoo.registry import register_attention
 
 BLOCKS = at_least(0, "blocks")
-SEED = Bound(lambda seed: 0 <= seed < 2**31, f"is a whole number from 0 to {2**31 - 1}")
+SEED = Bound(lambda seed: 0 <= seed < 2**31, f"must be an integer from 0 to {2**31 - 1}")
 
 
 @dataclass

@@ -22,7 +22,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 class Options(DropoutOptions):
     """Options of fixed attention."""
 
-    stride: int = bounded(0, Bound(lambda size: size >= 0, "counts positions, at least 1, or 0 for the square root of the length"))
+    stride: int = bounded(0, Bound(lambda size: size >= 0, "must be at least 1, or 0 for the square root of the length"))
     """Size of a block in positions, l in the paper; 0 takes about the square root of the length it is built for."""
     summary: int = 1
     """Number of last positions of each block that all positions see, c in the paper; at most the block."""
@@ -31,7 +31,7 @@ class Options(DropoutOptions):
         if self.summary < 0 or 0 < self.stride < self.summary:
             most = f"to stride={self.stride}" if self.stride else "on"
             raise ValueError(
-                f"fixed.summary counts positions of a block, so it is a whole number from 0 {most}; got {self.summary}"
+                f"fixed.summary must be an integer from 0 {most}, because it counts positions of a block; got {self.summary}"
             )
 
 
