@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 
 import pytest
 from patience import HANG
@@ -60,6 +61,10 @@ def test_on_a_terminal_a_bar_is_drawn_and_taken_away(monkeypatch, capsys):
     assert "check: padding" in printed and "1/2" in printed
 
 
+def float_or_none(left: float | None) -> float | None:
+    return left
+
+
 def test_an_estimate_of_ones_own_replaces_that_by_parts(monkeypatch, capsys):
     assert Work("check", 4, left=lambda: 12.3).line() == "check: 0 of 4, 0 s, about 12 s left"
     unknown = Work("check", 4, left=lambda: None)
@@ -68,7 +73,7 @@ def test_an_estimate_of_ones_own_replaces_that_by_parts(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "80")
     for left, shown in ((75.0, "01:15"), (None, "--:--")):
-        with Work("check", 2, left=lambda left=left: left) as work:
+        with Work("check", 2, left=partial(float_or_none, left)) as work:
             work.update(note="padding")
         assert shown in capsys.readouterr().err
 
