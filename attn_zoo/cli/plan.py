@@ -47,8 +47,8 @@ class Plan:
 
     def missing(self) -> int:
         """Number of runs without any record, even of a failure; 0 for a study, whose search knows its trials."""
-        recorded = {record.run_id for record in Store(self.settings.records).load()[0]}
-        return sum(job.run_id not in recorded for job in self.jobs)
+        store = Store(self.settings.records)
+        return sum(not store.has(job.run_id) for job in self.jobs)
 
     def read_data(self) -> None:
         """Read the published data of every run that is left, once for each task and its options, before the first run starts.
@@ -71,7 +71,7 @@ class Plan:
         """Line that announces the runs or trials to do, and the folder of their records."""
         to = f"records go to {self.settings.records!r}"
         if study := self.study:
-            known = len(trials_of(Store(self.settings.records).load()[0], study.id))
+            known = len(trials_of(Store(self.settings.records).load(study.base.task, study.base.attention)[0], study.id))
             searched = ", ".join(f"{key}={text}" for key, text in study.space.items())
             trials = f"{study.trials} trial{'s' * (study.trials != 1)}" if study.trials else "bracketed search"
             what = f"{trials} of {study.base.attention} on {study.base.task} over {searched}"

@@ -204,7 +204,7 @@ def _search(study: Study, order: Order) -> None:
 def _bracket(study: Study, order: Order) -> None:
     """Execute the trials of a bracketed search, each set of them decided by the results so far."""
     store, cap = Store(order.settings.records), study.base.budget.steps
-    known = trials_of(store.load()[0], study.id)
+    known = trials_of(store.load(study.base.task, study.base.attention)[0], study.id)
     while trials := next_trials(bracket_results(study, known), cap, bracket_rates(study)):
         jobs = [
             Job(bracketed(study, trial), study.locations, Tuning(study.id, study.space, trial=at), longer_id(study, trial))

@@ -214,7 +214,7 @@ def _seeded(job: Job, seeds: Iterable[int]) -> tuple[Job, ...]:
 def _wanted(best: Plan) -> int:
     """Number of seeds that the rule asks for, by the recorded runs with the best settings and those of the controls."""
     (job,) = best.jobs
-    final = [record for record in Store(best.settings.records).load()[0] if not record.is_trial]
+    final = [record for record in Store(best.settings.records).load(job.spec.task)[0] if not record.is_trial]
     by_id = {record.run_id: record for record in final}
     scores = []
     for seeded in _seeded(job, range(1, MANY + 1)):
@@ -241,7 +241,7 @@ def _best(searched: Plan) -> Plan:
     """Print the best settings that the trials of a study have found, and plan a run with them, whose seed is to be replaced."""
     study, settings = searched.study, searched.settings
     assert isinstance(study, Study)
-    known = Store(settings.records).load()[0]
+    known = Store(settings.records).load(study.base.task, study.base.attention)[0]
     trials = trials_of(known, study.id)
     best = best_of(trials)
     if study.tuning.sampler == "bracket" and best is not None:

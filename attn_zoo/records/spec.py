@@ -229,5 +229,15 @@ class RunSpec:
 
 def file_stem(spec: RunSpec, run_id: str) -> str:
     """Beginning of the names of a run's files: letters, digits, dots, dashes and underscores, short enough for any file system."""
-    words = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{spec.attention}-{spec.task}-s{spec.seed}")
-    return f"{words[:_LONGEST_WORDS]}-{run_id}"
+    return f"{_words(f'{spec.attention}-{spec.task}-s{spec.seed}')}-{run_id}"
+
+
+def file_pattern(attention: str | None, task: str | None) -> str:
+    """Pattern of the names of all records or, given both names or the task's, of those of an attention and a task."""
+    if task is None:
+        return "*.json"
+    return f"*-{_words(task)}-s*.json" if attention is None else f"{_words(f'{attention}-{task}-s')}*.json"
+
+
+def _words(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", text)[:_LONGEST_WORDS]

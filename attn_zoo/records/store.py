@@ -21,7 +21,7 @@ from attn_zoo.records.judge import judged, read_record
 from attn_zoo.records.packed import is_packed, unpack
 from attn_zoo.records.plain import MOST_BYTES
 from attn_zoo.records.record import FINAL_STATUSES, RunRecord
-from attn_zoo.records.spec import file_stem
+from attn_zoo.records.spec import file_pattern, file_stem
 from attn_zoo.records.tuning import Tuning
 
 ROOM = 2**18
@@ -104,8 +104,12 @@ class Store:
             ) from error
         return path
 
-    def load(self) -> tuple[list[RunRecord], list[Damaged]]:
+    def load(self, task: str | None = None, attention: str | None = None) -> tuple[list[RunRecord], list[Damaged]]:
         """Read all records below the folder; return them and the unreadable files with reasons, both empty without a folder.
+
+        Args:
+            task: name of a task, to read only files that are named after it; with ``attention`` as well.
+            attention: name of an attention, likewise.
 
         Raises:
             NotADirectoryError: the root is a file, and not a packed one.
@@ -118,7 +122,7 @@ class Store:
         records: list[RunRecord] = []
         damaged: list[Damaged] = []
         with _collector_paused():
-            for path in self._files():
+            for path in self._files(file_pattern(attention, task)):
                 try:
                     records.append(read_record(path, path.relative_to(self.root).as_posix()))
                 except RecordError as error:
@@ -142,6 +146,10 @@ class Store:
     def finished(self, run_id: str, tuning: Tuning | None = None) -> bool:
         """Return whether ``find`` returns a record."""
         return self.find(run_id, tuning) is not None
+
+    def has(self, run_id: str) -> bool:
+        """Return whether a run has a record, even of a failure."""
+        return next(self._recorded(run_id), None) is not None
 
     def clear_leftovers(self) -> None:
         """Remove checkpoints of runs that were recorded since, and files of writers that were killed more than an hour ago."""

@@ -153,6 +153,17 @@ def test_two_processes_write_into_one_folder(tmp_path):
     assert damaged == []
 
 
+def test_records_of_a_task_or_an_attention_on_it_are_read_alone(tmp_path):
+    store = Store(tmp_path)
+    for attention, task in (("linear", "mqar"), ("linear", "copying"), ("2*linear+softmax", "mqar")):
+        store.add(make_record(attention, task))
+    (tmp_path / "linear-copying-s1-broken.json").write_text("{", encoding="utf-8")
+    assert {record.spec.attention for record in store.load("mqar")[0]} == {"linear", "2*linear+softmax"}
+    ((record,), damaged) = store.load("mqar", "2*linear+softmax")
+    assert (record.spec.attention, damaged) == ("2*linear+softmax", []), "other files are not read"
+    assert store.has(record.run_id) and not store.has("0" * 16)
+
+
 def test_every_old_schema_keeps_loading():
     fixtures = sorted((Path(__file__).parent / "fixtures").glob("schema-*.json"))
     assert [path.stem for path in fixtures] == [f"schema-{n}" for n in range(1, SCHEMA + 1)]

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from together import Quiet
+from run_helpers import Quiet
 
 from attn_zoo.cli import main
 from attn_zoo.cli.callback import Watched, load_callback

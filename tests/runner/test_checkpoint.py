@@ -13,9 +13,9 @@ import pytest
 import torch
 from commands import Command
 from PIL import Image
+from run_helpers import CutShort, Quiet
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from together import CutShort, Quiet
 
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec, Store
 from attn_zoo.records.store import CHECKPOINT

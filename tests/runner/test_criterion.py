@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from together import CutShort, Quiet
+from run_helpers import CutShort, Quiet
 
 from attn_zoo.cli.config import _budget_from
 from attn_zoo.contract import Level

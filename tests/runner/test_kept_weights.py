@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate import Accelerator
+from run_helpers import Quiet
 from safetensors.torch import load_file, save_file
-from together import Quiet
 
 from attn_zoo.analysis import attention_matrices
 from attn_zoo.analysis.sources import Request, load_subject

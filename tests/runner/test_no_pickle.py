@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from together import record_watching_pickle, together
+from run_helpers import apart, record_watching_pickle
 
 from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.runner import resolve_spec
@@ -119,9 +119,9 @@ def test_a_run_that_is_resumed_recorded_and_read_unpickles_nothing(tmp_path):
     budget = Budget(steps=4, batch_size=8, evaluate_every=2)
     model = ModelSpec(dim=16, heads=2, dropout=0.1)
     spec = resolve_spec(RunSpec("performer", "digits", options={"redraw": 1}, model=model, budget=budget, device="cpu"))
-    ((status, resumed, seen),) = together(1, record_watching_pickle, spec, tmp_path)
+    status, resumed, seen = apart(record_watching_pickle, spec, tmp_path)
     assert status == "done" and resumed == [2]
     assert seen == []
     torch.save({"a": torch.ones(1)}, tmp_path / "x.pt")
-    ((_, _, seen),) = together(1, record_watching_pickle, spec, tmp_path / "again", str(tmp_path / "x.pt"))
+    _, _, seen = apart(record_watching_pickle, spec, tmp_path / "again", str(tmp_path / "x.pt"))
     assert seen, "the watch sees torch.load"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from together import CutShort, Quiet, StepClock
+from run_helpers import CutShort, Quiet, StepClock
 from torch import Tensor, nn
 
 from attn_zoo.contract import UNASKED, Batch, Examples, Pairs, TaskSpec

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from together import CutShort, Quiet, StepClock
+from run_helpers import CutShort, Quiet, StepClock
 
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
 from attn_zoo.runner import resolve_spec, run

@@ -1,12 +1,10 @@
-"""Calls of a function in several processes that join each other as under torchrun. A server forks the processes."""
+"""What tests of runs share: progress displays, a clock, and the call of a function in a process of its own."""
 
 from __future__ import annotations
 
-import os
-import socket
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -47,49 +45,25 @@ class StepClock:
         return self._seconds * self._reading
 
 
-def meeting(count: int) -> list[dict[str, str]]:
-    """Environment variables of each of ``count`` processes, by which it finds the others."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return [{name: str(value) for name, value in {**shared, "RANK": at, "LOCAL_RANK": at}.items()} for at in range(count)]
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Result of ``function``, which must be importable from a module, in a process of its own."""
+    end, told = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=_work, args=(function, arguments, told))
+    process.start()
+    told.close()
+    assert end.poll(HANG), "the process hangs"
+    failed, result = end.recv()
+    process.join(60)
+    assert not failed, result
+    return result
 
 
-def together(count: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Results of ``function``, which must be importable from a module, in each of ``count`` processes."""
-    ends, processes = [], []
-    for environment in meeting(count):
-        mine, told = CONTEXT.Pipe(duplex=False)
-        process = CONTEXT.Process(target=_work, args=(environment, function, arguments, told))
-        process.start()
-        told.close()
-        ends.append(mine)
-        processes.append(process)
-    found = []
-    for end in ends:
-        assert end.poll(HANG), "processes wait for each other"
-        found.append(end.recv())
-    for process in processes:
-        process.join(60)
-    for result in found:
-        if isinstance(result, _Failed):
-            raise AssertionError(result.words)
-    return found
-
-
-class _Failed:
-    def __init__(self, words: str) -> None:
-        self.words = words
-
-
-def _work(environment: Mapping[str, str], function: Callable[..., Any], arguments: Sequence[Any], told: Connection) -> None:
-    os.environ.update(environment)
+def _work(function: Callable[..., Any], arguments: Sequence[Any], told: Connection) -> None:
     torch.set_num_threads(1)
     try:
-        told.send(function(*arguments))
+        told.send((False, function(*arguments)))
     except BaseException:
-        told.send(_Failed(traceback.format_exc()))
+        told.send((True, traceback.format_exc()))
 
 
 def record_watching_pickle(spec: Any, folder: Path, also: str = "") -> tuple[str, list[int], list[str]]:
