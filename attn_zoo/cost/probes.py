@@ -25,7 +25,6 @@ class Probe:
     take: Callable[[Ask, Figures], Answer]
     needed: bool = True
     """True if the whole cell fails if this probe fails."""
-    most_rounds: int | None = None
 
 
 def step_arguments(cell: Cell) -> tuple[str, int, int]:

@@ -135,8 +135,7 @@ class Session:
         figures = self.found.of(cell)
         values = figures.values.get(probe.quantity, [])
         slow = len(values) >= LEAST_ROUNDS and min(figures.all(probe.quantity)) > self.grid.slow_seconds
-        over = probe.most_rounds is not None and turn >= probe.most_rounds
-        return not (slow or over or len(values) > turn or probe.quantity in figures.failures)
+        return not (slow or len(values) > turn or probe.quantity in figures.failures)
 
     def _take(self, cell: Cell, probe: Probe) -> None:
         figures, time_limit = self.found.of(cell), getattr(self.grid, "time_limit", math.inf)
