@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from attn_zoo.records.errors import RecordError
 from attn_zoo.records.judge import whole_record
-from attn_zoo.records.plain import MOST_BYTES, parse
+from attn_zoo.records.plain import MOST_BYTES, parse, writable
 from attn_zoo.records.record import RunRecord
 
 SUFFIX = ".jsonl.xz"
@@ -25,12 +26,13 @@ def pack(records: Iterable[RunRecord], path: Path) -> None:
     """Write ``records`` to ``path`` with all their fields, each with the name of its source file.
 
     Raises:
-        ValueError: the name of ``path`` does not end in ``SUFFIX``.
+        ValueError: the name of ``path`` does not end in ``SUFFIX``, or a record has no source file of its own.
         OSError: the file cannot be written.
     """
     if not path.name.endswith(SUFFIX):
         raise ValueError(f"the name of a packed file must end in {SUFFIX}; got {path.name!r}")
-    lines = [{"source": record.source, "record": record.to_dict()} for record in records]
+    lines = [{"source": writable(record.source), "record": record.to_dict()} for record in records]
+    _check_sources([line["source"] for line in lines])
     text = "".join(json.dumps(line, sort_keys=True, allow_nan=False, separators=(",", ":")) + "\n" for line in lines)
     path.write_bytes(lzma.compress(text.encode(), preset=lzma.PRESET_EXTREME | 9))
 
@@ -48,6 +50,17 @@ def unpack(path: Path) -> list[RunRecord]:
         if len(text) > MOST_BYTES:
             raise RecordError(f"more than {MOST_BYTES:,} bytes")
         lines = [parse(line) for line in text.decode().splitlines()]
+        _check_sources([line["source"] for line in lines])
         return [whole_record(line["record"], line["source"]) for line in lines]
     except (lzma.LZMAError, EOFError, ValueError, KeyError, TypeError) as error:
         raise RecordError(f"{path.name} is not a complete file of packed records ({error}); get it again") from error
+
+
+def _check_sources(sources: Sequence[Any]) -> None:
+    """Check that every record has a source file of its own, by which tables find it.
+
+    Raises:
+        ValueError: a source is not text, is empty, or occurs twice.
+    """
+    if any(not isinstance(source, str) or not source for source in sources) or len(set(sources)) < len(sources):
+        raise ValueError("each packed record must have the name of a source file of its own")

@@ -51,7 +51,7 @@ def test_a_stale_packed_file_is_noticed(folder, packed):
     records = Store(folder).load()[0]
     assert is_current(packed, records)
     assert not is_current(packed, records[1:]) and not is_current(folder / "none.jsonl.xz", records)
-    pack([make_record("softmax", test=0.91), *records[1:]], packed)
+    pack([make_record("softmax", test=0.91, source="other.json"), *records[1:]], packed)
     assert not is_current(packed, records)
 
 
@@ -60,6 +60,22 @@ def test_a_packed_file_holds_every_field_and_the_names_of_the_files(folder, pack
     found = Store(packed).load()
     assert found == wanted and [r.source for r in found[0]] == [r.source for r in wanted[0]]
     assert leaderboard(packed, format="csv") == leaderboard(folder, format="csv")
+
+
+@pytest.mark.parametrize("sources", [[None, "b.json"], ["", "b.json"], ["a.json", "a.json"], [1, 2], [["a"], "b.json"]], ids=str)
+def test_each_packed_record_has_a_file_of_its_own(tmp_path, sources):
+    records = [make_record(seed=seed, source=source) for seed, source in zip((1, 2), sources, strict=True)]
+    with pytest.raises(ValueError, match="a source file of its own"):
+        pack(records, tmp_path / "some.jsonl.xz")
+    lines = [json.dumps({"source": source, "record": record.to_dict()}) for source, record in zip(sources, records, strict=True)]
+    (tmp_path / "some.jsonl.xz").write_bytes(lzma.compress("\n".join(lines).encode()))
+    with pytest.raises(RecordError, match="a source file of its own"):
+        unpack(tmp_path / "some.jsonl.xz")
+
+
+def test_a_file_name_that_is_not_text_is_packed_as_an_escape(tmp_path):
+    pack([make_record(source="half\udc9b.json")], tmp_path / "some.jsonl.xz")
+    assert unpack(tmp_path / "some.jsonl.xz")[0].source == "half\\udc9b.json"
 
 
 @pytest.mark.parametrize("command", [["leaderboard", "--records"], ["findings", "--records"], ["show", "linformer", "--records"]])
