@@ -33,6 +33,7 @@ PLACES: Mapping[str, str] = {
     ),
     **dict.fromkeys(["attention/peers", "attention/test_linformer_peer.py", "benchmarks/test_peers.py"], "peers"),
     **dict.fromkeys(["attention/test_eager_form.py", "integrations/test_transformers_zoo.py"], "variants"),
+    "integrations/test_timm_own_tests.py": "variants",
     **dict.fromkeys(["attention/test_second_derivatives.py", "cost/test_counted.py", "cost/test_counted_models.py"], "variants"),
     **dict.fromkeys(["mutants", "test_convolution_mutants.py", "test_layer_steps.py"], "variants"),
     **dict.fromkeys(["survival", "sweeps", "cli/test_cli.py", "benchmarks/test_gpu.py"], "process"),

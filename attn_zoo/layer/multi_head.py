@@ -266,6 +266,10 @@ class MultiHeadAttention(Projections):
         self.mechanism.resize_length(length)
         self.set_order()
 
+    def __prepare_scriptable__(self) -> None:
+        """Refuse TorchScript, which calls this on every module that it is about to compile."""
+        raise UnsupportedError(f"{self.mechanism.card.name}: TorchScript is not supported; use torch.compile or torch.export")
+
     def extra_repr(self) -> str:
         return f"dim={self.dim}, order={self.order.value}"
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from attn_zoo import UnknownNameError, UnsupportedError, attentions, card
 from attn_zoo.integrations.timm import TimmAttention, replace_attention, set_input_size
-from attn_zoo.integrations.timm.sizes import tokens_of
 
 SIZES: dict[str, Any] = {
     "img_size": 8,
@@ -149,28 +148,36 @@ def test_tokens_are_read_off_the_model(name, changes, tokens):
     model: Any = timm.create_model(name, **{"img_size": 32, "embed_dim": 32, "num_heads": 2, "depth": 1, **changes}).eval()
     inputs = torch.randn(1, 3, model.patch_embed.img_size[0], model.patch_embed.img_size[1])
     expected = model(inputs)
-    assert tokens_of(model) == tokens
     assert replace_attention(model, "softmax").attention_replacement.layers[0].length == tokens
     torch.testing.assert_close(model(inputs), expected)
 
 
 @pytest.mark.parametrize(
     ("name", "size", "lengths"),
-    [("pit_ti_224", 224, {730, 197, 50}), ("mobilevit_xxs", 64, {16, 4, 1}), ("crossvit_9_240", 240, {401, 197})],
+    [
+        ("pit_ti_224", None, {730, 197, 50}),
+        ("mobilevit_xxs", 64, {16, 4, 1}),
+        ("mobilevit_xxs", None, {256, 64, 16}),
+        ("crossvit_9_240", None, {401, 197}),
+    ],
 )
-def test_models_of_several_stages_are_counted_in_an_example(name, size, lengths):
+def test_models_of_several_stages_are_counted_in_an_example_or_an_image_of_their_size(name, size, lengths):
     torch.manual_seed(0)
-    model = timm.create_model(name).train()
-    example = images(1, 3, size, size)
+    model: Any = timm.create_model(name).train()
+    example = images(1, 3, *([size, size] if size else model.pretrained_cfg["input_size"][1:]))
     with torch.no_grad():
         expected = copy.deepcopy(model).eval()(example)
-    with pytest.raises(UnsupportedError, match=r"does not say how many tokens its layers see; give length=, or example="):
-        replace_attention(model, "softmax")
-    report: Any = replace_attention(model, "softmax", example=example).attention_replacement
+    report: Any = replace_attention(model, "softmax", example=example if size else None).attention_replacement
     assert {layer.length for layer in report.layers} == lengths
     assert all(module.training for module in model.modules())
     with torch.no_grad():
         torch.testing.assert_close(model.eval()(example), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_that_does_not_take_an_image_of_its_default_size_is_refused():
+    model = timm.create_model("pit_ti_224", img_size=96)
+    with pytest.raises(UnsupportedError, match=r"give length=, or example=.*image of shape \(1, 3, 224, 224\) was tried"):
+        replace_attention(model, "softmax")
 
 
 class TwoReadings(nn.Module):
@@ -190,6 +197,10 @@ def test_an_example_that_does_not_tell_the_length_is_refused(called, words):
     with pytest.raises(UnsupportedError, match=f"{words} in the example; give length= instead"):
         replace_attention(model, "softmax", example=torch.randn(1, 4, 16))
     assert not model.attn._forward_pre_hooks
+    with pytest.raises(
+        UnsupportedError, match=r"TwoReadings does not say how many tokens its layers see; give length=, or example="
+    ):
+        replace_attention(model, "softmax")
     tokens = torch.randn(1, 4, 16)
     expected = model(tokens)
     replace_attention(model, "softmax", length=4)
@@ -290,7 +301,7 @@ def test_sizes_that_cannot_be_set_are_refused():
     assert shared(images()).shape == (2, 3)
     with pytest.raises(UnsupportedError, match=r"blocks.0.attn cannot be resized to 2 tokens.*not below the 2 keys"):
         set_input_size(shared, patch_size=8)
-    assert shared(images()).shape == (2, 3) and tokens_of(shared) == 5
+    assert shared(images()).shape == (2, 3) and [layer.mechanism.geometry.keys for layer in layers(shared)] == [5, 5]
 
 
 @pytest.mark.parametrize("model", [None, "vit_tiny_patch16_224"])

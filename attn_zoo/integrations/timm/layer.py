@@ -6,6 +6,7 @@ import copyreg
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -86,6 +87,7 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         self._refuse_shape(dim, num_heads, attn_head_dim, dim_out, gated)
         if (qk_norm or scale_norm) and norm_layer is None:
             raise ValueError(f"{bound.name} in timm: qk_norm and scale_norm need norm_layer, the class of the norm; got None")
+        _leave_whole()
         # `auto` chooses an implementation for this device, except for meta, where nothing can run.
         building = torch.device(device) if device is not None and torch.device(device).type != "meta" else nullcontext()
         with building:
@@ -294,6 +296,15 @@ def attention_layer(
     if causal and not entry.can.causal:
         raise UnsupportedError(_other_causality(name, can=False, is_causal=True))
     return _bind(Settings(name, length, implementation, causal, fused, order, short_convolution, output_gate, options))
+
+
+@cache
+def _leave_whole() -> None:
+    """Have timm's graphs (torch.fx) call the layer as one node, as they call timm's own layers that check their inputs."""
+    # Imported here, because importing timm takes seconds, and only a model that timm builds needs it.
+    from timm.models import register_notrace_module
+
+    register_notrace_module(TimmAttention)
 
 
 def _bind(settings: Settings) -> type[TimmAttention]:

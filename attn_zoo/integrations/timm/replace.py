@@ -10,7 +10,7 @@ from torch import nn
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.grouping import grouped
 from attn_zoo.integrations.timm.layer import TimmAttention, attention_layer
-from attn_zoo.integrations.timm.sizes import count_tokens, tokens_of
+from attn_zoo.integrations.timm.sizes import count_tokens, tokens_in
 from attn_zoo.layer import MultiHeadAttention, join_layers
 from attn_zoo.rows import row_of_arguments
 
@@ -103,9 +103,8 @@ def replace_attention(
         attention: a registered attention, or a hybrid such as ``3*linformer[projected_length=64]+softmax``, a pattern of
             mechanisms that is repeated over the layers.
         length: number of tokens in every layer, prefix tokens included; the maximum if images differ in size. None takes it from
-            a VisionTransformer, or counts it with ``example``.
-        example: an input of the model, run once without gradients to count the tokens of every layer; for models whose stages
-            have different numbers of tokens.
+            a VisionTransformer, and counts it in every layer of another model, which is run once without gradients.
+        example: the input of that run; None takes an image of the size that the model is built for.
         implementation, causal, fused, order, short_convolution, output_gate, **options: see ``attention_layer``.
 
     Returns:
@@ -127,7 +126,7 @@ def replace_attention(
     if example is not None:
         lengths = count_tokens(model, places, example)
     else:
-        lengths = dict.fromkeys(places, tokens_of(model) if length is None else length)
+        lengths = tokens_in(model, places) if length is None else dict.fromkeys(places, length)
     bound: dict[str, Any] = {"causal": causal, "fused": fused, "order": order, "short_convolution": short_convolution}
     bound["output_gate"] = output_gate
     row = row_of_arguments(attention, implementation, options)

@@ -12,18 +12,34 @@ from attn_zoo.contract import UnsupportedError
 from attn_zoo.integrations.timm.layer import TimmAttention
 
 
-def tokens_of(model: nn.Module) -> int:
-    """Number of patches and prefix tokens (class token, registers) in every block of a VisionTransformer.
+def tokens_in(model: nn.Module, layers: dict[str, nn.Module]) -> dict[str, int]:
+    """Number of tokens in each layer, by path: patches and prefix tokens (class token, registers).
+
+    A VisionTransformer, also inside another model, such as that of ``features_only=True``, says how many there are. In any other
+    model they are counted with an image of the model's default size, all zeros.
+
+    Args:
+        layers: attention modules by path; one module may have several paths.
 
     Raises:
-        UnsupportedError: the model is not a VisionTransformer.
+        UnsupportedError: the model has no default size, or does not take an image of it.
     """
-    if not _is_vision_transformer(model):
-        raise UnsupportedError(
-            f"timm's {type(model).__name__} does not say how many tokens its layers see; give length=, or example=, an input that "
-            "is run once to count them"
-        )
-    return _tokens(model, model.patch_embed)
+    for module in model.modules():
+        if _is_vision_transformer(module) and set(layers.values()) <= set(module.modules()):
+            return dict.fromkeys(layers, _tokens(module, module.patch_embed))
+    advice = (
+        f"timm's {type(model).__name__} does not say how many tokens its layers see; give length=, or example=, an input that "
+        "is run once to count them"
+    )
+    settings: Any = getattr(model, "pretrained_cfg", None) or {}
+    stem = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
+    if "input_size" not in settings or stem is None:
+        raise UnsupportedError(advice)
+    shape = (1, stem.in_channels, *settings["input_size"][1:])
+    try:
+        return count_tokens(model, layers, stem.weight.new_zeros(shape))
+    except Exception as error:  # a model may raise anything on an image of the wrong size
+        raise UnsupportedError(f"{advice}. An image of shape {shape} was tried: {error}") from error
 
 
 @torch.no_grad()
