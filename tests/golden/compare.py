@@ -23,6 +23,14 @@ from golden.collect import Golden, collect  # noqa: E402  (a program puts its fo
 GOLDEN = Path(__file__).with_name("tables.json.xz")
 GONE: dict[str, str] = {"pages / export": "the survey of what can be exported is gone"}
 """Tables that left with their feature, as ``experiment / table``, and why."""
+GROWN = "it counts the mechanisms of the zoo, and some were added"
+CHANGED: dict[str, str] = {
+    "pages / launches / : gated_linear": "the code applies SiLU to queries and keys, which launches two kernels more",
+    "pages / recommend / : Exact recall over 4,096 tokens / why": GROWN,
+    "pages / recommend / : Generation of 4,096 tokens / why": GROWN,
+    "pages / advice / : text: none of # cheaper mechanisms": GROWN,
+}
+"""Cells that changed with the zoo, not with the makers of tables, by the beginning of their address, and why."""
 CLOSE = 1e-6
 """Relative difference of figures that count as equal: the golden file has 8 digits, and sums may be taken in another order."""
 
@@ -51,12 +59,14 @@ def differences(golden: Golden, found: Golden) -> Iterator[str]:
                 continue
             for row, cells in rows.items():
                 if row not in there:
-                    yield f"{where} / {row}: the row is absent"
+                    if not f"{where} / {row}".startswith(tuple(CHANGED)):
+                        yield f"{where} / {row}: the row is absent"
                     continue
                 for column, value in cells.items():
                     now = there[row].get(column)
-                    if not same(value, now):
-                        yield f"{where} / {row} / {column}: {value!r} became {now!r}"
+                    address = f"{where} / {row} / {column}"
+                    if not same(value, now) and not address.startswith(tuple(CHANGED)):
+                        yield f"{address}: {value!r} became {now!r}"
 
 
 def same(one: Any, other: Any) -> bool:
