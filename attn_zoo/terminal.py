@@ -77,7 +77,7 @@ def wrap(text: str, width: int | None = None) -> str:
 
 def paragraph(text: str, width: int, mark: str = "", indent: str = "") -> list[str]:
     """Lines of a paragraph after a mark, wrapped such that no figure is parted from its unit or its interval."""
-    whole = text.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")
+    whole = terminal(text).replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")
     made = textwrap.wrap(whole, width, initial_indent=mark, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace("\xa0", " ") for line in made]
 

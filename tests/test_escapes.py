@@ -103,6 +103,7 @@ CHECKS: dict[str, tuple[list[str], Callable[[str, str], None]]] = {
     "separation as CSV": (["leaderboard", "--separation", "--format", "csv"], check_csv),
     "findings": (["findings"], check_lines),
     "show": (["show", "RUN", "--all"], check_lines),
+    "recommend": (["recommend", "--length", "16", "--all"], check_lines),
     "verify": (["records", "verify"], check_lines),
     "diff": (["diff", "FOLDER", "FOLDER"], check_lines),
     "diff for GitHub": (["diff", "FOLDER", "FOLDER", "--format", "github"], check_markdown),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from attn_zoo import reference
 from attn_zoo.cli.parsing import quantity
 from attn_zoo.cli.records_of import add_records
+from attn_zoo.escapes import terminal_lines
 from attn_zoo.leaderboard.findings.abilities import ACCEPT
 from attn_zoo.leaderboard.findings.needs import NEEDS
 
@@ -114,5 +115,5 @@ def _recommend(parsed: argparse.Namespace) -> int:
         rows=rows,
         timer=partial(times, tell=partial(print, file=sys.stderr, flush=True)) if parsed.measure else None,
     )
-    print(as_json(found) if parsed.format == "json" else as_text(found, whole=parsed.all))
+    print(as_json(found) if parsed.format == "json" else terminal_lines(as_text(found, whole=parsed.all)))
     return 0 if found.taken else 1
