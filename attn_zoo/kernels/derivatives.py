@@ -38,7 +38,8 @@ class OnceDifferentiable(Function):
             UnsupportedError: an input has a tangent (forward mode), or ``torch.func`` transforms a function without
                 ``setup_context``.
         """
-        refuse_transforms(*inputs, func=cls.setup_context is Function.setup_context)
+        if not torch.compiler.is_compiling():  # which cannot trace the comparison
+            refuse_transforms(*inputs, func=cls.setup_context is Function.setup_context)
         return cls.apply(*inputs)
 
 

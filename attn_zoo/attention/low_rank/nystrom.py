@@ -154,10 +154,21 @@ def softmax_attention(query: Queries, key: Keys, value: Keys, valid: KeyValid) -
 
 def segment_means(tokens: Keys, m: int) -> Float[Tensor, "batch heads m d"]:
     """Means of m consecutive parts; the first n mod m of them hold one token more."""
-    each, longer = divmod(tokens.shape[2], m)
+    each, longer = tokens.shape[2] // m, tokens.shape[2] % m
+    if torch.compiler.is_compiling():
+        return _gathered_means(tokens, m, each, longer)
     cut = longer * (each + 1)
     parts = [tokens[:, :, :cut].unflatten(2, (-1, each + 1)).mean(dim=3)] if longer else []
     return torch.cat([*parts, tokens[:, :, cut:].unflatten(2, (-1, each)).mean(dim=3)], dim=2)
+
+
+def _gathered_means(tokens: Keys, m: int, each: int, longer: int) -> Float[Tensor, "batch heads m d"]:
+    """Compute ``segment_means`` in shapes that hold at every length, so that the compiler makes one graph for all lengths."""
+    part, step = torch.arange(m, device=tokens.device), torch.arange(each + 1, device=tokens.device)
+    size, first = each + (part < longer).long(), part * each + part.clamp(max=longer)
+    places = (first[:, None] + step).clamp(max=tokens.shape[2] - 1)
+    gathered = tokens.index_select(2, places.flatten()).unflatten(2, (m, each + 1))
+    return gathered.masked_fill((step >= size[:, None])[..., None], 0).sum(dim=3) / size[:, None]
 
 
 def means_of_valid(

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.kernels.cpu._tiling import exported, like_tokens
+from attn_zoo.kernels.cpu._tiling import like_tokens
 from attn_zoo.kernels.derivatives import OnceDifferentiable
 from attn_zoo.precision import without_autocast
 
@@ -37,7 +37,7 @@ def spans(length: int, bytes_each: int) -> list[slice]:
 
     A rest shorter than a chunk joins the block before it, so that all chunks are of one size.
     """
-    if exported():
+    if torch.compiler.is_compiling():  # the compiler tiles, and a list of blocks would hold for one length
         return [slice(0, length)]
     chunk, _ = filled(length)
     block = max(1, BLOCK_BYTES // (bytes_each * chunk)) * chunk

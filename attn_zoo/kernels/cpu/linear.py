@@ -217,6 +217,10 @@ def _add_product(to: Tensor, left: Tensor, right: Tensor) -> Tensor:
 def _sums(start: Float[Tensor, "bh *w"], parts: Float[Tensor, "bhc *w"], *, later: bool = False) -> tuple[Tensor, Tensor]:
     """Exclusive sums: for each chunk ``start`` plus the parts of all earlier chunks, or of all later ones; and the total."""
     split = parts.unflatten(0, (start.shape[0], -1))
+    if torch.compiler.is_compiling():  # the loop would hold for one number of chunks
+        order = split.flip(1) if later else split
+        running = torch.cat([start[:, None], order], dim=1).cumsum(dim=1)
+        return (running[:, :-1].flip(1) if later else running[:, :-1]).flatten(0, 1), running[:, -1]
     sums = torch.empty_like(split)
     each, part = (x.unbind(1)[::-1] if later else x.unbind(1) for x in (sums, split))
     each[0].copy_(start)
@@ -230,7 +234,11 @@ def _divide(top: Tensor, bottom: Tensor, out: Tensor, scale: Tensor) -> None:
     rows = out.shape[2]
     inverse = bottom.clamp_(min=_floor(bottom)).reciprocal_().view(*out.shape[:2], -1, 1)[:, :, :rows]
     scale.copy_(inverse)
-    torch.mul(top.view(*out.shape[:2], -1, out.shape[3])[:, :, :rows], inverse, out=out)
+    top = top.view(*out.shape[:2], -1, out.shape[3])[:, :, :rows]
+    if torch.compiler.is_compiling():  # which takes no view as ``out``
+        out.copy_(top * inverse)
+    else:
+        torch.mul(top, inverse, out=out)
 
 
 def _quotient_gradients(grad_out: Tensor, out: Tensor, scale: Tensor, rows: slice) -> tuple[Tensor, Tensor]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.library import custom_op
 
 from attn_zoo.contract.untraced import untraced
 from attn_zoo.kernels.cpu._softmax import TILE, drop_, masked_softmax_, softmax_backward_
-from attn_zoo.kernels.derivatives import OnceDifferentiable
+from attn_zoo.kernels.derivatives import OnceDifferentiable, once_differentiable
 from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 
@@ -40,7 +42,6 @@ def band_flops(length: int, left: int, right: int, extra: int) -> tuple[int, int
     return flops, 5 * flops // 2
 
 
-@untraced
 def banded_attention(
     query: Queries,
     key: Keys,
@@ -60,17 +61,35 @@ def banded_attention(
     count twice. None as ``valid`` and as ``extra_valid`` means that all are valid; both or neither are given. Only the inputs,
     both masks and dropout masks are saved for the backward pass.
     """
-    dtype, (batch, heads) = autocast_dtype(query), query.shape[:2]
+    dtype = autocast_dtype(query)
     tensors = [t.to(dtype) for t in (query, key, value, extra_key, extra_value)]
-    if _widest(query.shape[2], left, right, extra_key.shape[2]) * heads <= TILE // 2:  # a tile takes several examples
+    with without_autocast(query.device):
+        if torch.compiler.is_compiling() and not dropout:
+            return _band(*tensors, valid, extra_valid, left, right)
+        return _attend(tensors, valid, extra_valid, left, right, dropout)
+
+
+@untraced
+def _attend(
+    tensors: list[Tensor], valid: Tensor | None, extra_valid: Tensor | None, left: int, right: int, dropout: float
+) -> Queries:
+    query, (batch, heads) = tensors[0], tensors[0].shape[:2]
+    out: Tensor = _Band.run(*_joined(tensors, valid, extra_valid, left, right), left, right, dropout)
+    return out.view(query.shape) if len(out) == batch else out[0].unflatten(0, (batch, heads))
+
+
+def _joined(
+    tensors: list[Tensor], valid: Tensor | None, extra_valid: Tensor | None, left: int, right: int
+) -> tuple[Tensor | None, ...]:
+    """Join short examples along the heads, and expand both masks to all heads."""
+    (_, heads, length, _), extra = tensors[0].shape, tensors[3].shape[2]
+    if _widest(length, left, right, extra) * heads <= TILE // 2:  # a tile takes several examples
         tensors = [t.flatten(0, 1)[None] for t in tensors]
     if valid is not None and extra_valid is not None:
         valid, extra_valid = (
             seen.expand(-1, heads, -1).reshape(*tensors[0].shape[:2], -1) for seen in (valid, extra_valid[:, None])
         )
-    with without_autocast(query.device):
-        out: Tensor = _Band.run(*tensors, valid, extra_valid, left, right, dropout)
-    return out.view(query.shape) if len(out) == batch else out[0].unflatten(0, (batch, heads))
+    return *tensors, valid, extra_valid
 
 
 def attend_dilated(
@@ -160,6 +179,74 @@ class _Band(OnceDifferentiable):
                 _add_product(grad_extra_key[tile.sequences], grad_scores[..., :extra].mT, own, scale)
         grads = (grad_query, grad_key, grad_value, grad_extra_key, grad_extra_value)
         return *(grad.to(query.dtype) for grad in grads), None, None, None, None, None
+
+
+def _compute(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    extra_key: Tensor,
+    extra_value: Tensor,
+    valid: Tensor | None,
+    extra_valid: Tensor | None,
+    left: int,
+    right: int,
+) -> Tensor:
+    return _attend([query, key, value, extra_key, extra_value], valid, extra_valid, left, right, 0.0).contiguous()
+
+
+def _differentiate(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    extra_key: Tensor,
+    extra_value: Tensor,
+    valid: Tensor | None,
+    extra_valid: Tensor | None,
+    left: int,
+    right: int,
+) -> tuple[Tensor, ...]:
+    given = [query, key, value, extra_key, extra_value]
+    saved: Any = _joined(given, valid, extra_valid, left, right)
+    context = SimpleNamespace(saved_tensors=saved, reach=(left, right))
+    grads = _Band.backward(context, gradient.reshape(saved[0].shape))
+    return tuple(grad.reshape(x.shape).contiguous() for grad, x in zip(grads[: len(given)], given, strict=True))
+
+
+_INPUTS = "Tensor query, Tensor key, Tensor value, Tensor extra_key, Tensor extra_value, Tensor? valid, Tensor? extra_valid"
+# Operators, because a graph with the loop over tiles would hold for one length, and take minutes to trace.
+_band = custom_op("attn_zoo::band", _compute, mutates_args=(), schema=f"({_INPUTS}, SymInt left, SymInt right) -> Tensor")
+_band_backward = custom_op(
+    "attn_zoo::band_backward",
+    _differentiate,
+    mutates_args=(),
+    schema=f"(Tensor gradient, {_INPUTS}, SymInt left, SymInt right) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+@_band.register_fake
+def _(query: Tensor, *others: Any) -> Tensor:
+    return query.new_empty(query.shape)
+
+
+@_band_backward.register_fake
+def _(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for x in (query, key, value, *others[:2]))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, left, right = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.reach = left, right
+
+
+@once_differentiable
+def _band_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    return *_band_backward(gradient, *ctx.saved_tensors, *ctx.reach), None, None, None, None
+
+
+_band.register_autograd(_band_gradients, setup_context=_save)
 
 
 class _Tile(NamedTuple):
