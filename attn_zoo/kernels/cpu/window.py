@@ -210,7 +210,7 @@ def _differentiate(
     given = [query, key, value, extra_key, extra_value]
     saved: Any = _joined(given, valid, extra_valid, left, right)
     context = SimpleNamespace(saved_tensors=saved, reach=(left, right))
-    grads = _Band.backward(context, gradient.reshape(saved[0].shape))
+    grads: Any = _Band.backward(context, gradient.reshape(saved[0].shape))
     return tuple(grad.reshape(x.shape).contiguous() for grad, x in zip(grads[: len(given)], given, strict=True))
 
 
