@@ -26,6 +26,7 @@ GONE: dict[str, str] = {"pages / export": "the survey of what can be exported is
 GROWN = "it counts the mechanisms of the zoo, and some were added"
 CHANGED: dict[str, str] = {
     "pages / launches / : gated_linear": "the code applies SiLU to queries and keys, which launches two kernels more",
+    "pages / launches / : mega": "version 2 adds the averages to the output",
     "pages / recommend / : Exact recall over 4,096 tokens / why": GROWN,
     "pages / recommend / : Generation of 4,096 tokens / why": GROWN,
     "pages / advice / : text: none of # cheaper mechanisms": GROWN,
