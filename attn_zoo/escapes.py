@@ -73,3 +73,12 @@ def file_words(text: str, most: int = 80) -> str:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def error_text(error: BaseException) -> str:
+    """Return class and message of an error from outside, whose message may itself fail."""
+    try:
+        message = str(error)
+    except Exception as second:
+        message = f"its message cannot be read ({type(second).__name__})"
+    return f"{type(error).__name__}: {message}"

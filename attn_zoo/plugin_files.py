@@ -10,6 +10,8 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
+from attn_zoo.escapes import error_text
+
 VARIABLE = "ATTN_ZOO_PLUGIN"
 """Environment variable with the paths of plugins, separated as in PATH; every process of the zoo loads them."""
 
@@ -86,8 +88,10 @@ def _module(file: Path) -> ModuleType:
     sys.path.insert(0, str(root))
     try:
         module = importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # a file outside the zoo may raise anything
-        raise ValueError(f"{file} cannot be imported: {type(error).__name__}: {error} ({_where(error, root)})") from error
+    except BaseException as error:  # a file outside the zoo may raise anything
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise ValueError(f"{file} cannot be imported: {error_text(error)} ({_where(error, root)})") from error
     if file_of(module) != file:
         raise ValueError(f"{file} would be module {name!r}, which is another file here ({module.__file__}); rename it")
     return module

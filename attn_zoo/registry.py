@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from importlib.metadata import entry_points
@@ -31,6 +30,8 @@ from attn_zoo.contract import (
     plain_options,
 )
 from attn_zoo.escapes import terminal
+from attn_zoo.plugin_imports import apart, imported, in_words, tell
+from attn_zoo.process_state import sentence
 
 A = TypeVar("A", bound=type[Attention])
 T = TypeVar("T", bound=type[Task])
@@ -47,6 +48,8 @@ _ATTENTIONS: dict[str, AttentionCard] = {}
 _TASKS: dict[str, TaskCard] = {}
 _LOADED: set[tuple[str, str]] = set()
 _FAILURES: dict[str, str] = {}
+_CHANGES: dict[str, str] = {}
+"""Sentences on the settings of the process that plugins changed, by the origin of their cards or options."""
 _SEARCHED: list[str] = []
 """``sys.path`` at the last search for plugins. A search takes tens of milliseconds, and cards are looked up thousands of times."""
 
@@ -242,7 +245,14 @@ def make_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
             raise UnknownNameError(f"option of {owner}", name, known)
     name = owner.partition(" ")[2] or owner
     check_types(name, kind, given)
-    made = kind(**given)
+    if kind.__module__.startswith("attn_zoo."):
+        made = kind(**given)
+    else:
+        when = "when its options were made"
+        with apart(owner, when) as changed:
+            made = kind(**given)
+        if changed:
+            _CHANGES[f"{kind.__module__}:{kind.__qualname__}"] = sentence(owner, when, changed)
     check_bounds(name, made)
     return made
 
@@ -281,26 +291,34 @@ def load_plugins() -> Mapping[str, str]:
     _register_built_in()
     _SEARCHED[:] = sys.path
     for point in entry_points(group=ENTRY_POINT_GROUP):
-        if (point.name, point.value) in _LOADED:
-            continue
-        _LOADED.add((point.name, point.value))
-        before = dict(_ATTENTIONS), dict(_TASKS)
-        try:
-            point.load()
-        except (Exception, SystemExit) as error:  # a plugin may raise anything; the failure is reported
-            _restore(_ATTENTIONS, before[0])
-            _restore(_TASKS, before[1])
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            reason = f"{point.value}: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-            _FAILURES[terminal(point.name)] = terminal(reason)
+        if (point.name, point.value) not in _LOADED:
+            _LOADED.add((point.name, point.value))
+            try:
+                _load(point.name, point.value, point.load)
+            except BaseException as error:  # a plugin may raise anything; the failure is reported
+                _leave_out(point.name, f"{point.value}: {in_words(error)}", error)
     for path in plugin_files.handed_on():
         if ("", str(path)) not in _LOADED:
             try:
                 _load_file(path)
-            except (ValueError, OSError) as error:
-                _FAILURES[terminal(str(path))] = terminal(str(error))
+            except BaseException as error:
                 plugin_files.take_back(path)
+                _leave_out(str(path), str(error) if isinstance(error, ValueError | OSError) else in_words(error), error)
     return dict(_FAILURES)
+
+
+def _leave_out(name: str, reason: str, error: BaseException) -> None:
+    """Report a plugin that failed, unless the user interrupted its import."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    _FAILURES[terminal(name)] = terminal(reason)
+    tell(f"plugin {name} failed and is left out: {reason}")
+
+
+def changes_outside_runs(entry: AttentionCard | TaskCard) -> list[str]:
+    """Return sentences on the settings of the process that a plugin changed when it was imported and when its options were made."""
+    places = entry.origin, f"{entry.options.__module__}:{entry.options.__qualname__}"
+    return [_CHANGES[place] for place in places if place in _CHANGES]
 
 
 def load_plugin(path: Path) -> list[AttentionCard | TaskCard]:
@@ -331,13 +349,22 @@ def _stands_in(place: Path, card: AttentionCard | TaskCard) -> bool:
 def _load_file(path: Path) -> None:
     """Import a plugin; one that fails registers nothing."""
     _LOADED.add(("", str(path.resolve())))
+    _load(path.name, str(path.resolve()), lambda: plugin_files.load(path))
+
+
+def _load(name: str, place: str, load: Callable[[], object]) -> None:
+    """Import a plugin; one that fails registers nothing."""
     before = dict(_ATTENTIONS), dict(_TASKS)
     try:
-        plugin_files.load(path)
-    except (ValueError, OSError):
+        changes = imported(name, place, load)
+    except BaseException:
         _restore(_ATTENTIONS, before[0])
         _restore(_TASKS, before[1])
         raise
+    if changes:
+        new = [card.origin for name, card in _ATTENTIONS.items() if name not in before[0]]
+        new += [card.origin for name, card in _TASKS.items() if name not in before[1]]
+        _CHANGES.update(dict.fromkeys(new, changes))
 
 
 def _register_built_in() -> None:

@@ -17,7 +17,10 @@ ALLOWED = {
     "grouping": set(),
     "result_files": set(),
     "terminal": {"escapes"},
-    "plugin_files": set(),
+    "deaths": set(),
+    "process_state": set(),
+    "plugin_files": {"escapes"},
+    "plugin_imports": {"deaths", "escapes", "process_state"},
     "contract": {
         "checks",
         "grouping",
@@ -25,7 +28,7 @@ ALLOWED = {
         "shapes",
     },  # the dtype of products under autocast, on which an implementation may depend
     # attention only to register the built-in entries, inside load_plugins
-    "registry": {"checks", "escapes", "contract", "attention", "plugin_files"},
+    "registry": {"checks", "escapes", "contract", "attention", "plugin_files", "plugin_imports", "process_state"},
     "rows": {"contract", "registry"},
     "attention": {"contract", "registry", "kernels", "precision", "shapes"},
     "precision": set(),
@@ -35,7 +38,7 @@ ALLOWED = {
     "integrations": {"contract", "grouping", "registry", "layer", "rows", "short_convolution"},
     "encoder": {"contract", "layer", "integrations", "rows"},
     "cost": {"contract", "registry", "layer", "encoder", "integrations", "plotting", "published", "rows", "terminal"}
-    | {"checks", "result_files"},
+    | {"checks", "process_state", "result_files"},
     "records": {"checks", "grouping", "plugin_files"},
     "published": set(),
     "plotting": {"escapes"},
@@ -58,13 +61,14 @@ ALLOWED = {
     },
     "scaffold": {"registry"},
     "pytest_plugin": {"conformance"},
-    "runner": {"checks", "contract", "escapes", "registry", "layer", "encoder", "cost", "records", "rows"},
+    "runner": {"checks", "contract", "registry", "layer", "encoder", "cost", "records", "rows"}
+    | {"deaths", "escapes", "plugin_imports", "process_state"},
     "leaderboard": {"checks", "escapes", "grouping", "records", "plotting", "published", "result_files", "rows", "terminal"},
     "recommend": {"checks", "contract", "grouping", "registry", "rows", "layer", "cost", "records", "leaderboard", "terminal"},
-    "conformance": {"contract", "registry", "cost", "data", "escapes", "plugin_files", "rows"},
+    "conformance": {"contract", "registry", "cost", "data", "escapes", "plugin_files", "plugin_imports", "rows"},
     "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend", "reference"}
     | {"conformance", "analysis", "layer", "plotting", "rows", "scaffold", "terminal", "transplant", "plugin_files"}
-    | {"checks", "escapes", "result_files"},
+    | {"checks", "deaths", "escapes", "plugin_imports", "process_state", "result_files"},
     "configs": set(),
     "data": {"contract"},
     "tasks": {"contract", "registry", "data"},

@@ -36,7 +36,7 @@ PLACES: Mapping[str, str] = {
     "integrations/test_timm_own_tests.py": "variants",
     **dict.fromkeys(["attention/test_second_derivatives.py", "cost/test_counted.py", "cost/test_counted_models.py"], "variants"),
     **dict.fromkeys(["mutants", "test_convolution_mutants.py", "test_layer_steps.py"], "variants"),
-    **dict.fromkeys(["survival", "sweeps", "cli/test_cli.py", "benchmarks/test_gpu.py"], "process"),
+    **dict.fromkeys(["hostile", "survival", "sweeps", "cli/test_cli.py", "benchmarks/test_gpu.py"], "process"),
     **dict.fromkeys(["cli/test_every_task_runs.py", "cli/test_recommend.py", "cost/test_workers.py"], "process"),
     **dict.fromkeys(["leaderboard/test_page_in_browser.py", "runner/test_checkpoint.py", "test_packaging.py"], "process"),
     **dict.fromkeys(["runner/test_pretraining.py", "runner/test_callback.py"], "process"),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from attn_zoo import deaths
 from attn_zoo.cli.progress import Work
 from attn_zoo.conformance import Case, Report, Result, run_cases
 from attn_zoo.conformance.attention_suite import DEFAULT, unknown_of
@@ -64,6 +65,7 @@ def prove(card: Card, device: str | None = None, *, defaults: bool = False) -> R
     with Work(f"check {card.name}", len(cases), left=remaining.seconds) as work:
 
         def tell(case: Case, done: Sequence[Result]) -> None:
+            deaths.note(f"the check {case.setting} of {card.name}")
             remaining.begin(done)
             work.update(len(done), case.setting)
 

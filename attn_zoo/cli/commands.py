@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attn_zoo.cli.main import comes_of_an_interrupt, say_interrupted
 from attn_zoo.cli.parsing import KEY_VALUE, Parser, add_plugin, refuse_other_form
@@ -55,6 +56,7 @@ COMMANDS = {
     ),
 }
 """Commands by name, in the order of the help."""
+_PYTHONS = warnings.showwarning
 _READ_BY_HYDRA = ("run", "tune")
 """Commands whose words Hydra parses, by ``run_command`` of their modules."""
 
@@ -63,6 +65,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Run ``attn-zoo`` and return its exit status: 0 success, 1 a check or run failed, 2 bad input, 130 interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     asked = arguments[0] if arguments else ""
+    warnings.showwarning = _shown  # type: ignore[assignment]
     kept = "recorded runs are kept" if asked in _READ_BY_HYDRA else ""
     try:
         refuse_other_form(asked, arguments[1:])
@@ -87,6 +90,14 @@ def run(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as stop:
         return say_interrupted(kept or str(stop))
+
+
+def _shown(message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """Print a warning of a plugin as a line of the command, and other warnings as Python does."""
+    if category.__name__ == "PluginWarning":
+        print(terminal(f"attn-zoo: {message}"), file=sys.stderr)
+    else:
+        _PYTHONS(message, category, *place)
 
 
 def _load(paths: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from attn_zoo import registry
 from attn_zoo.contract import Level, UnknownNameError
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.metrics import SHARES
+from attn_zoo.plugin_imports import tell
 from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.records.criterion import criterion_budget
 from attn_zoo.rows import RowName, convert_options, typed_options
@@ -102,8 +103,6 @@ class Settings:
     """Options of the launcher that ``launch=`` selects."""
     workers: Optional[int] = None  # noqa: UP045 (OmegaConf's form)
     """Number of runs at a time, with a launcher (``launch=``)."""
-    restarts: int = 2
-    """Number of times that missing runs are started again after a worker has died, with a launcher."""
     tuning: TuningConfig = field(default_factory=lambda: TuningConfig())
     checkpoint: CheckpointConfig = field(default_factory=lambda: CheckpointConfig())
     weights: WeightsConfig = field(default_factory=lambda: WeightsConfig())
@@ -168,7 +167,8 @@ def store_groups() -> Mapping[str, str]:
         try:
             OmegaConf.structured(entry.options)
         except Exception as error:  # options of a plugin may hold anything
-            _UNTYPED[f"{group} {name}"] = terminal(f"Hydra does not accept the types of its options: {error}")
+            _UNTYPED[f"{group} {name}"] = reason = terminal(f"Hydra does not accept the types of its options: {error}")
+            tell(f"{group} {name} is left out: {reason}")
             continue
         store.store(group=group, name=name, node={"name": name, **_ungiven(entry.options)})
         if group == "attention":

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from attn_zoo import deaths
 from attn_zoo.cli.callback import Watched
 from attn_zoo.cli.config import Settings
 from attn_zoo.cli.progress import RunProgress
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.metrics import written
 from attn_zoo.plugin_files import digests
-from attn_zoo.records import RecordError, RunRecord, RunSpec, Store, Tuning
+from attn_zoo.records import DIED, RecordError, RunRecord, RunSpec, Status, Store, Tuning
 from attn_zoo.records.environment import command_line
 from attn_zoo.records.store import text_of
 from attn_zoo.records.tuning import setting
 from attn_zoo.registry import load_plugin, task_card
 from attn_zoo.runner import run
 from attn_zoo.runner.checkpoint import Checkpoint
+from attn_zoo.runner.execute import died
+from attn_zoo.runner.patience import place_of_hang, watched
 from attn_zoo.runner.weights import KeptWeights
 from attn_zoo.terminal import show
 
@@ -104,12 +107,21 @@ def one_run(order: Order, job: Job) -> RunRecord | None:
     with store.claim(run_id) as ours:
         if known := store.find(run_id, job.tuning):
             weights = "; no weights were written; to write them, give another records=FOLDER" if settings.weights.after else ""
-            _say(job, f"recorded already{_by_other_code(known)}{weights}")
+            _say(job, f"recorded already{_by_other_code(known)}{weights}{_dead_before(known)}")
             return known
         if not ours:
             _say(job, "left to another process, which is doing it; run the same command again to see its result")
             return None
-        record = _do(order, job)
+        what, hang = f"{deaths.RUN}{run_id}", place_of_hang(store.claim_path(run_id))
+        ends = deaths.reasons(what)
+        if len(ends) >= deaths.TRIES:
+            record = _dead(order, job, ends, hang)
+        else:
+            if ends:
+                _say(job, f"its process {_hung(hang) or ends[-1]}; the run is tried once more, alone")
+            store.claim_path(run_id).write_text("", encoding="utf-8")
+            with deaths.during(what), watched(job.spec.budget.max_seconds or job.spec.budget.seconds, store.claim_path(run_id)):
+                record = _do(order, job)
     _say(job, _outcome(record))
     return record
 
@@ -124,6 +136,12 @@ def _by_other_code(record: RunRecord) -> str:
     then, now = record.environment.get("plugins") or {}, digests()
     changed = [name for name in now if name in then and then[name] != now[name]]
     return f" by an earlier version of {', '.join(changed)}; give another records=FOLDER to repeat it" if changed else ""
+
+
+def _dead_before(record: RunRecord) -> str:
+    """Note on a run that is not tried again because its process died; empty for another."""
+    again = "; to try it again, delete its record or give another records=FOLDER"
+    return f" as {record.status}: {record.reason}{again}" if DIED in record.environment else ""
 
 
 def searched_values(spec: RunSpec, tuning: Tuning) -> str:
@@ -154,8 +172,7 @@ def _do(order: Order, job: Job) -> RunRecord:
         if words := checkpoint.open():
             _say(job, words)
     record = with_tuning(run(job.spec, progress, job.locations, checkpoint, kept), job.tuning)
-    record = _readable(replace(record, environment={**record.environment, "command": command_line(order.command)}))
-    path = _keep(record, Store(settings.records))
+    record, path = _add(order, record)
     progress.finish(record, path)
     if checkpoint:
         checkpoint.remove()
@@ -182,6 +199,24 @@ def _readable(record: RunRecord) -> RunRecord:
         }
         return replace(record, status="failed", reason=f"no reader would accept the record of this run: {error}", **empty)
     return record
+
+
+def _dead(order: Order, job: Job, ends: Sequence[str], hang: str | None) -> RunRecord:
+    """Record a run whose process ended each time that it was tried."""
+    status: Status = "timed_out" if hang else "out_of_memory" if ends[-1] == deaths.KILLED else "failed"
+    reason = f"the process {_hung(hang) or ends[-1]}, {len(ends)} times"
+    return _add(order, with_tuning(died(job.spec, status, reason), job.tuning))[0]
+
+
+def _hung(hang: str | None) -> str:
+    """Words for a process that was ended because a call did not return; empty if it was not."""
+    return f"did not return from a call within its time limit ({hang})" if hang else ""
+
+
+def _add(order: Order, record: RunRecord) -> tuple[RunRecord, Path]:
+    """Add a record, with the command as typed; return it and its path."""
+    record = _readable(replace(record, environment={**record.environment, "command": command_line(order.command)}))
+    return record, _keep(record, Store(order.settings.records))
 
 
 def _keep(record: RunRecord, store: Store) -> Path:

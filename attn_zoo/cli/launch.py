@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
+from attn_zoo import deaths
 from attn_zoo.checks import check_number, check_whole
 from attn_zoo.cli.config import Settings
 from attn_zoo.cli.job import Job, Order, one_run
-from attn_zoo.records import RunRecord
+from attn_zoo.records import RunRecord, Store
 
-Outcome = RunRecord | None | Exception
-"""Result of a worker: the record of a run, None where another process is executing it, or the error."""
+
+class Lost(NamedTuple):
+    """End of a worker process before the run that it was given."""
+
+    error: Exception
+    """Error of the launcher's package."""
+
+
+Outcome = RunRecord | None | Exception | Lost
+"""Result of a worker: the record of a run, None where another process is executing it, the error, or the worker's end."""
 
 _NEEDS = {"ray": "ray", "slurm": "submitit", "submitit_local": "submitit", "tpe": "optuna"}
 """Package that a launcher or sampler needs, from the extra ``sweeps``."""
@@ -31,19 +43,53 @@ _OBJECT_STORE_BYTES = 75 * 2**20
 def launch(order: Order, jobs: Sequence[Job]) -> list[RunRecord | None]:
     """Execute the jobs with the launcher of the settings; return records in order, None for a run that another process executes.
 
+    A run during which a worker ended is tried once more, alone, and recorded as failed if its worker ends again.
+
     Raises:
         OSError, ValueError, RuntimeError: an error in a worker.
+        Exception: an error of the launcher's package: a worker ended before it began a run (``is_death_of_a_worker``), or another.
     """
     kind = kind_of(order.settings)
     if kind is None:
         order.begin()
         return [one_run(order, job) for job in jobs]
-    found: list[RunRecord | None] = []
-    for outcome in _LAUNCHERS[kind](order, jobs):
-        if isinstance(outcome, Exception):
-            raise outcome
-        found.append(outcome)
-    return found
+    store, found, left = Store(order.settings.records), dict[int, RunRecord | None](), list(range(len(jobs)))
+    while left:
+        outcomes = dict(zip(left, _LAUNCHERS[kind](order, [jobs[at] for at in left]), strict=True))
+        lost = {at: outcome for at, outcome in outcomes.items() if isinstance(outcome, Lost)}
+        found |= {at: _record(outcome) for at, outcome in outcomes.items() if at not in lost}
+        begun = [at for at in lost if store.is_left_behind(jobs[at].run_id)]
+        if lost and not begun:
+            raise next(iter(lost.values())).error
+        found |= {at: _alone(order, jobs[at], lost[at].error) for at in begun}
+        left = [at for at in lost if at not in begun]
+    return [found[at] for at in range(len(jobs))]
+
+
+def _alone(order: Order, job: Job, error: Exception) -> RunRecord | None:
+    """Try a run again, without other runs beside it, and record it as failed if its worker ends again."""
+    print(f"attn-zoo: {job.label}: a worker {_ending(error)}; the run is tried once more, alone", file=sys.stderr)
+    deaths.add(f"{deaths.RUN}{job.run_id}", _ending(error))
+    [outcome] = _LAUNCHERS[str(kind_of(order.settings))](order, [job])
+    if not isinstance(outcome, Lost):
+        return _record(outcome)
+    deaths.add(f"{deaths.RUN}{job.run_id}", _ending(outcome.error))
+    return one_run(order, job)
+
+
+def _record(outcome: Outcome) -> RunRecord | None:
+    if isinstance(outcome, Exception):
+        raise outcome
+    assert not isinstance(outcome, Lost)
+    return outcome
+
+
+def _ending(error: Exception) -> str:
+    """How a worker ended, in words."""
+    codes = set(map(int, re.findall(r"[A-Z]\((-?\d+)\)", str(error))))
+    if codes == {-9} or type(error).__name__ == "OutOfMemoryError":
+        return deaths.KILLED
+    return deaths.ending(codes.pop()) if len(codes) == 1 else f"ended ({in_short(error)})"
 
 
 def attempt(order: Order, job: Job) -> Outcome:
@@ -94,7 +140,6 @@ def check_launch(settings: Settings) -> None:
     _check_launcher(settings.launcher)
     kind = kind_of(settings)
     check_whole("threads", settings.threads, 0, 4096)
-    check_whole("restarts", settings.restarts, 0)
     check_whole("checkpoint.every", settings.checkpoint.every, 0)
     check_number("checkpoint.minutes", settings.checkpoint.minutes, 0)
     if settings.workers is not None and settings.workers < 1:
@@ -146,9 +191,36 @@ def in_short(error: BaseException) -> str:
 def _joblib(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
     from joblib import Parallel, delayed
 
+    found: dict[int, Outcome] = {}
     # Batches of one job: runs take seconds to hours, and a free worker takes the next one.
-    work = Parallel(n_jobs=at_once(order.settings), backend="loky", batch_size=1)
-    return list(work(delayed(attempt)(order, job) for job in jobs))
+    work = Parallel(n_jobs=at_once(order.settings), backend="loky", batch_size=1, return_as="generator_unordered")
+    try:
+        for done in work(delayed(_numbered)(at, order, job) for at, job in enumerate(jobs)):
+            found |= dict([done])
+    except Exception as error:  # all workers are stopped when one dies
+        if not is_death_of_a_worker(error):
+            raise
+        return [found.get(at, Lost(error)) for at in range(len(jobs))]
+    return [found[at] for at in range(len(jobs))]
+
+
+def _numbered(at: int, order: Order, job: Job) -> tuple[int, Outcome]:
+    return at, attempt(order, job)
+
+
+def _or_lost(result: Callable[[], Any]) -> Outcome:
+    """Outcome of one worker, which may have died.
+
+    Raises:
+        Exception: another error of the launcher's package.
+    """
+    try:
+        outcome: Outcome = result()
+        return outcome
+    except Exception as error:
+        if is_death_of_a_worker(error):
+            return Lost(error)
+        raise
 
 
 def _ray(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
@@ -159,7 +231,8 @@ def _ray(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
         ray.init(**ray_arguments(order.settings))
     task = ray.remote(**_given(order.settings.launcher["remote"] or {}))(attempt)
     try:
-        return list(ray.get([task.remote(order, job) for job in jobs]))
+        asked = [task.remote(order, job) for job in jobs]
+        return [_or_lost(partial(ray.get, one)) for one in asked]
     finally:
         if started:
             ray.shutdown()
@@ -192,7 +265,7 @@ def _submitit(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
     found: list[Outcome] = []
     for start in range(0, len(jobs), together):
         batch = jobs[start : start + together]
-        found += [job.result() for job in executor.map_array(requeued, [order] * len(batch), batch)]
+        found += [_or_lost(job.result) for job in executor.map_array(requeued, [order] * len(batch), batch)]
     return found
 
 

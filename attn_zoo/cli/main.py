@@ -13,7 +13,22 @@ _NO_MEMORY = ("failed to map segment", "cannot allocate memory", "can't allocate
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``attn-zoo`` and return its exit status: 0 success, 1 a check or run failed, 2 bad input, 130 interrupted."""
+    """Run ``attn-zoo`` and return its exit status: 0 success, 1 a check or run failed, 2 bad input, 130 interrupted.
+
+    Without arguments it runs as typed in a shell, in a child process.
+    """
+    if argv is not None:
+        return _guarded(argv)
+    try:
+        from attn_zoo.cli.supervised import supervised
+
+        return supervised(lambda: _guarded(None))
+    except KeyboardInterrupt:
+        return say_interrupted()
+
+
+def _guarded(argv: Sequence[str] | None) -> int:
+    """Run a command; an interrupt or a lack of memory while it starts ends it with one line."""
     try:
         from attn_zoo.cli.commands import run
 

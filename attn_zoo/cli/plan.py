@@ -20,6 +20,7 @@ from attn_zoo.cli.launch import check_launch
 from attn_zoo.cli.overrides import parse, parse_overrides, unfold_row
 from attn_zoo.cli.progress import tracked
 from attn_zoo.cli.search import Study, study_of
+from attn_zoo.plugin_imports import apart
 from attn_zoo.records import RunSpec, Store
 from attn_zoo.records.tuning import trials_of
 from attn_zoo.registry import build_task, task_card
@@ -65,7 +66,8 @@ class Plan:
             if task_card(job.spec.task).locations and one not in data:
                 data.append(one)
         for task, options in tracked(data, "reading data") if data else data:
-            build_task(task, **options).examples("test")
+            with apart(f"task {task}", "when its data were read"):
+                build_task(task, **options).examples("test")
 
     def announcement(self) -> str:
         """Line that announces the runs or trials to do, and the folder of their records."""
@@ -96,7 +98,7 @@ def plan(words: Sequence[str], composer: Composer | None = None) -> Plan:
     given = parse_overrides([word for word in words if not word.startswith("-")])
     swept = [str(override.input_line) for override in given if override.is_sweep_override()]
     fixed = unfold_row([str(override.input_line) for override in given if not override.is_sweep_override()])
-    with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
+    with apart("a plugin", "when the runs were planned"), hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
         composer = composer or Composer()
         base = composer.config(fixed)
         settings = settings_from(base)

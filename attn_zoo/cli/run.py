@@ -45,14 +45,12 @@ def run_command(words: Sequence[str]) -> int:
     """Check every run that ``words`` ask for, execute all, and print the leaderboard.
 
     Returns:
-        Exit status: 0; 1 where a run ended without a score (a refusal counts only where it is the only run), or workers died more
-        often than ``restarts``.
+        Exit status: 0; 1 where a run ended without a score (a refusal counts only where it is the only run), or workers died.
 
     Raises:
         ValueError: a key, value or name in the words is wrong; the message lists the right ones.
     """
-    for name, reason in store_groups().items():
-        print(f"attn-zoo: plugin {name} failed and is left out: {reason}", file=sys.stderr)
+    store_groups()
     if {"-h", "--help"} & set(words):
         with in_words():
             print(run_help([word for word in words if not word.startswith("-")]))
@@ -71,7 +69,7 @@ def plugin_words() -> list[str]:
 
 
 def carry_out(planned: Plan, command: Sequence[str]) -> int:
-    """Execute a plan, restart missing runs where a worker died, and print the leaderboard unless the runs are trials.
+    """Execute a plan, and print the leaderboard unless the runs are trials.
 
     Args:
         command: command as typed, which records store.
@@ -88,7 +86,7 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
     planned.read_data()
     show(planned.announcement())
     order = Order(tuple(command), os.getcwd(), settings, tuple(handed_on()))
-    records = _until_done(planned, order)
+    records = _executed(planned, order)
     if settings.report and not planned.study:  # trials are no rows
         _report(settings)
     if missing := planned.missing():
@@ -164,26 +162,23 @@ def _configs(group: str) -> list[str]:
     return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
 
 
-def _until_done(planned: Plan, order: Order) -> Sequence[RunRecord | None] | None:
-    """Execute the runs and return their records; [] for a study, whose trials may fail; None where workers died too often."""
-    restarts = order.settings.restarts
+def _executed(planned: Plan, order: Order) -> Sequence[RunRecord | None] | None:
+    """Execute the runs and return their records; [] for a study, whose trials may fail; None where workers died before a run."""
     if not (planned.study or planned.left()):  # no run is left that would need workers
         order = replace(order, settings=replace(order.settings, launcher=None))
-    for again in range(restarts + 1):
-        try:
-            if planned.study:
-                _search(planned.study, order)
-                return []
-            return launch(order, planned.jobs)
-        except Exception as error:
-            if not is_death_of_a_worker(error):
-                if is_of_a_launcher(error):
-                    raise OSError(f"the launcher failed: {str(error).strip()}") from error
-                raise
-            then = "missing runs are started again" if again < restarts else "the same command does the missing runs"
-            said = f"a worker process ended before its run was done ({in_short(error)}); recorded runs are kept, and {then}"
-            print(terminal(f"attn-zoo: {said}"), file=sys.stderr)
-    return None
+    try:
+        if planned.study:
+            _search(planned.study, order)
+            return []
+        return launch(order, planned.jobs)
+    except Exception as error:
+        if is_death_of_a_worker(error):
+            said = f"a worker process ended before it began its run ({in_short(error)}); recorded runs are kept"
+            print(terminal(f"attn-zoo: {said}, and the same command does the missing runs"), file=sys.stderr)
+            return None
+        if is_of_a_launcher(error):
+            raise OSError(f"the launcher failed: {str(error).strip()}") from error
+        raise
 
 
 def _search(study: Study, order: Order) -> None:

@@ -15,11 +15,12 @@ from attn_zoo.cli.progress import Work
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.grid import option
 from attn_zoo.plotting.theme import check_plot
+from attn_zoo.process_state import flushes_denormals
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import build_task, card, stated_options, task_card
 from attn_zoo.result_files import write_json
 from attn_zoo.rows import RowName, hyperparameters, read_rows, rows_of, split, typed_options
-from attn_zoo.runner.denormals import denormals_are_flushed, flushed_denormals
+from attn_zoo.runner.denormals import flushed_denormals
 from attn_zoo.terminal import STYLES, show
 from attn_zoo.transplant import Bench, Candidate, Material, Setting, Start, Teacher, Trial, check, gather, load_teacher
 from attn_zoo.transplant.classification_table import classification_table
@@ -138,7 +139,7 @@ def _work(keys: Keys, rows: Sequence[RowName], starts: Sequence[Start], seeds: S
         for name, task in named_tasks
     ]
     material = gather(setting, teacher.tokenizer, train, test, pairs, tasks)
-    environment = {**describe_environment("cpu"), "denormals_flushed": denormals_are_flushed()}
+    environment = {**describe_environment("cpu"), "denormals_flushed": flushes_denormals()}
     found = begin(setting, teacher, material, environment)
     found = found if output is None else earlier(output, found)
     done = {(point["label"], point["init"], point["seed"]) for point in found["points"]}

@@ -69,7 +69,7 @@ def run_command(words: Sequence[str]) -> int:
     """Run ``attn-zoo tune`` with the words after it.
 
     Returns:
-        Exit status: 0, or 1 where a run with the best settings failed, or workers died more often than ``restarts``.
+        Exit status: 0, or 1 where a run with the best settings failed, or workers died.
 
     Raises:
         ValueError: a word is wrong, or no trial of a study has a score.

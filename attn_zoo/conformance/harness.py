@@ -16,7 +16,8 @@ from torch import Tensor
 
 from attn_zoo.conformance.causes import likeliest_cause
 from attn_zoo.contract import UnknownNameError
-from attn_zoo.escapes import terminal
+from attn_zoo.escapes import error_text, terminal
+from attn_zoo.plugin_imports import apart
 
 TORCH, KIT = Path(torch.__file__).parent, Path(__file__).parent
 
@@ -215,7 +216,8 @@ def run_cases(
     results: list[Result] = []
     for case in cases:
         tell(case, results)
-        result = _run(case)
+        with apart(subject, f"in the check {case.check}"):
+            result = _run(case)
         key = case.setting if case.setting in waivers else case.check
         if key in waivers and result.status == "failed":
             used.add(key)
@@ -240,14 +242,16 @@ def _run(case: Case) -> Result:
         status, detail = "skipped", str(reason)
     except Violation as fault:
         status, detail = "failed", str(fault)
-    except Exception as error:  # the entry may raise anything, and other checks still run
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the entry may raise anything, and other checks still run
         file, line = _place_of(error)
-        status, detail = "failed", f"{type(error).__name__}: {error} ({file.name}:{line})"
+        status, detail = "failed", f"{error_text(error)} ({file.name}:{line})"
         place = "" if file.is_relative_to(KIT) else f"{file}:{line}"
     return Result(case, status, detail, time.perf_counter() - start, place)
 
 
-def _place_of(error: Exception) -> tuple[Path, int]:
+def _place_of(error: BaseException) -> tuple[Path, int]:
     """File and line of an error: the last frame outside torch, which is the entry's own where it called torch wrongly."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if not Path(frame.filename).is_relative_to(TORCH)]

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 
+from attn_zoo.process_state import kept
+
 if TYPE_CHECKING:  # ForkServerContext does not exist on Windows
     from multiprocessing.context import ForkServerContext, SpawnContext
 
@@ -167,7 +169,8 @@ def _serve(pipe: Connection, make: Callable[..., object], arguments: tuple[Any, 
             return
         try:
             served = make(*arguments) if served is None else served
-            answer = ("done", getattr(served, method)(*given))
+            with kept():  # so that no row depends on another
+                answer = ("done", getattr(served, method)(*given))
         except Exception as error:  # a mechanism may raise anything; the asker decides what it means
             first_line = (str(error).splitlines() or [""])[0]
             answer = ("OOM", first_line) if out_of_memory(error) else ("failed", f"{type(error).__name__}: {first_line}")

@@ -16,16 +16,16 @@ SUFFIX = ".claim"
 
 
 @contextmanager
-def claimed(root: Path, run_id: str) -> Iterator[bool]:
+def claimed(path: Path) -> Iterator[bool]:
     """Context that yields True if this process has claimed the run, and False if another process has.
 
-    The claim is a lock on a hidden file, held until the block ends. The system releases it when the process ends, even if it is
-    killed. On a file system or platform without locks every process gets True; a run that is done twice counts once.
+    The claim is a lock on the hidden file ``path``, held until the block ends. The system releases it when the process ends, even
+    if it is killed. On a file system or platform without locks every process gets True; a run that is done twice counts once.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    held = _lock(root / f".{run_id}{SUFFIX}")
+    held = _lock(path)
     try:
         yield held is not None
     finally:

@@ -24,7 +24,12 @@ _YOUNGER = ("denormals_flushed", "plugins")
 Status = Literal["done", "diverged", "out_of_memory", "timed_out", "refused", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)
 FINAL_STATUSES = ("done", "diverged", "refused")
-"""Statuses that a repetition would not change; a run with another status is repeated when its command is given again."""
+"""Statuses that a repetition would not change; a run with another status is repeated when its command is given again, unless its
+process died."""
+
+
+DIED = "died"
+"""Key of the environment of a run whose process ended before the run did, each time that it was tried; the status is then final."""
 
 
 _TILED_AS_EAGER = frozenset(
@@ -83,8 +88,9 @@ class RunRecord:
     """Measurements on one machine: ``pretrain_seconds``, ``train_seconds`` (without pretraining), ``step_seconds_median``,
     ``step_seconds_iqr``, ``examples_per_second``, ``peak_bytes``."""
     environment: Mapping[str, Any]
-    """Versions, device, cores, commit, dirty, UTC start, command; ``resumed`` lists the
-    earlier parts of an interrupted run."""
+    """Versions, device, cores, commit, dirty, UTC start, command; ``resumed`` lists the earlier parts of an interrupted run,
+    ``settings`` the settings of the process that differ from PyTorch's defaults; ``died`` is there if the process ended before the
+    run did, each time that it was tried."""
     implementation: str | None
     """Implementation that ran; None if the run ended before it was chosen."""
     stopped: str | None = None
@@ -122,6 +128,11 @@ class RunRecord:
     def is_trial(self) -> bool:
         """True for a trial of a hyperparameter search; trials are not rows of tables."""
         return self.tuning is not None and self.tuning.trial is not None
+
+    @property
+    def is_final(self) -> bool:
+        """True if the run is not repeated when its command is given again."""
+        return self.status in FINAL_STATUSES or DIED in self.environment
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON, with its digest. None stands for NaN and infinity, such as a diverged loss."""

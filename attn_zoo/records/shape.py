@@ -139,7 +139,8 @@ _ENVIRONMENT = Fields(
     optional={
         **dict.fromkeys(("cpu", "gpu", "torch", "started", "command", "commit", "backend", "cuda"), OrNone(TEXT)),
         **{"threads": COUNT, "processes": COUNT, "cores": OrNone(COUNT), "memory_bytes": COUNT, "dirty": OrNone(FLAG)},
-        **{"denormals_flushed": FLAG, "resumed": Items(Fields(optional={"plugins": FREE}, others=SCALAR)), "plugins": FREE},
+        **{"denormals_flushed": FLAG, "resumed": Items(Fields(optional={"plugins": FREE}, others=SCALAR))},
+        **dict.fromkeys(("plugins", "settings"), FREE),
     },
     others=SCALAR,
 )

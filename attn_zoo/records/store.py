@@ -20,7 +20,7 @@ from attn_zoo.records.errors import RecordError
 from attn_zoo.records.judge import judged, read_record
 from attn_zoo.records.packed import is_packed, unpack
 from attn_zoo.records.plain import MOST_BYTES
-from attn_zoo.records.record import FINAL_STATUSES, RunRecord
+from attn_zoo.records.record import RunRecord
 from attn_zoo.records.spec import file_pattern, file_stem
 from attn_zoo.records.tuning import Tuning
 
@@ -134,14 +134,14 @@ class Store:
     def find(self, run_id: str, tuning: Tuning | None = None) -> RunRecord | None:
         """Find the record of an equal run that need not be repeated; None if there is none.
 
-        The record has a status of ``FINAL_STATUSES``, or is a trial; trials are never repeated. Only runs with the same study and
+        The record is final, or is a trial; trials are never repeated. Only runs with the same study and
         role in it (trial or best settings) are equal.
 
         Args:
             tuning: study of the run and its role in it; None for a run outside any study.
         """
         ours = (record for _, record in self._recorded(run_id) if _role(record.tuning) == _role(tuning))
-        return next((record for record in ours if record.is_trial or record.status in FINAL_STATUSES), None)
+        return next((record for record in ours if record.is_trial or record.is_final), None)
 
     def finished(self, run_id: str, tuning: Tuning | None = None) -> bool:
         """Return whether ``find`` returns a record."""
@@ -168,9 +168,9 @@ class Store:
         """
         run_id = checkpoint.name.strip(".").removesuffix(CHECKPOINT)
         with suppress(FileNotFoundError):  # of a run that ends now
-            final = [path for path, record in self._recorded(run_id) if record.status in FINAL_STATUSES]
+            final = [path for path, record in self._recorded(run_id) if record.is_final]
             since = checkpoint.stat().st_mtime
-            return not is_claimed(self.root / f".{run_id}{CLAIM}") and any(path.stat().st_mtime >= since for path in final)
+            return not is_claimed(self.claim_path(run_id)) and any(path.stat().st_mtime >= since for path in final)
         return False
 
     def _recorded(self, run_id: str) -> Iterator[tuple[Path, RunRecord]]:
@@ -182,7 +182,16 @@ class Store:
 
     def claim(self, run_id: str) -> AbstractContextManager[bool]:
         """Context that yields True if this process has claimed the run, False if another process has (see ``claimed``)."""
-        return claimed(self.root, run_id)
+        return claimed(self.claim_path(run_id))
+
+    def claim_path(self, run_id: str) -> Path:
+        """File by which a process claims a run; the process that ends during the run leaves it behind."""
+        return self.root / f".{run_id}{CLAIM}"
+
+    def is_left_behind(self, run_id: str) -> bool:
+        """Return whether a process ended during the run."""
+        path = self.claim_path(run_id)
+        return path.exists() and not is_claimed(path)
 
     def _files(self, pattern: str = "*.json") -> Iterator[Path]:
         """Paths sorted by file name, so that the order does not depend on subfolders of merged records."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from attn_zoo.grouping import grouped
 from attn_zoo.records.claim import SUFFIX, is_claimed
 from attn_zoo.records.plain import parse, read_text
-from attn_zoo.records.record import FINAL_STATUSES, SCHEMA, RunRecord
+from attn_zoo.records.record import SCHEMA, RunRecord
 from attn_zoo.records.spec import OLD_PROTOCOLS, PROTOCOLS
 from attn_zoo.records.store import CHECKPOINT, HALF, TRY, UNUSED, Damaged, Store
 
@@ -97,7 +97,7 @@ def _repeated(records: Iterable[RunRecord]) -> Iterator[Finding]:
         distinct = [record for at, record in enumerate(members) if record not in members[:at]]
         if len(distinct) < len(members):
             yield Finding("copied", _files(m for m in members if members.count(m) > 1), f"run {run_id} is here under several names")
-        final = [record for record in distinct if record.status in FINAL_STATUSES]
+        final = [record for record in distinct if record.is_final]
         if len(final) > 1:
             yield Finding("repeated", _files(final), f"run {run_id} was recorded {len(final)} times; {_agreement(final)}")
 

@@ -7,10 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-
-def denormals_are_flushed() -> bool:
-    """Tell whether this thread's processor gives zero in place of a denormal number, one below 2⁻¹²⁶ in float32."""
-    return (torch.tensor(2.0**-140, dtype=torch.float32) * 0.5).item() == 0
+from attn_zoo.process_state import flushes_denormals
 
 
 @contextmanager
@@ -19,7 +16,7 @@ def flushed_denormals() -> Iterator[None]:
 
     Gradients that vanish become denormal, and arithmetic with denormal numbers is slow on a processor.
     """
-    before = denormals_are_flushed()
+    before = flushes_denormals()
     torch.set_flush_denormal(True)
     try:
         yield

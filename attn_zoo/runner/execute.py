@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
@@ -32,16 +32,21 @@ from attn_zoo.contract import (
 )
 from attn_zoo.cost import attention_parameters, count_parameters, model_warnings
 from attn_zoo.encoder import PositionClassifier, backbone_sizes, build_paired_model, build_token_reader
-from attn_zoo.records import SCHEMA, Budget, RunRecord, RunSpec, Status, describe_environment
+from attn_zoo.escapes import error_text
+from attn_zoo.process_state import flushes_denormals, unusual
+from attn_zoo.process_state import kept as kept_state
+from attn_zoo.records import DIED, SCHEMA, Budget, RunRecord, RunSpec, Status, describe_environment
 from attn_zoo.records.criterion import is_flat, is_met, reached
 from attn_zoo.records.shape import LARGEST
 from attn_zoo.registry import attention_options, build_attention, build_task, card, make_options, stated_options, task_card
 from attn_zoo.rows import RowName, attention_version
 from attn_zoo.runner.checkpoint import Checkpoint, CheckpointError
 from attn_zoo.runner.count import count_per_example, geometry_of, model_arguments, row_of
-from attn_zoo.runner.denormals import denormals_are_flushed, flushed_denormals
+from attn_zoo.runner.denormals import flushed_denormals
 from attn_zoo.runner.facts import attention_facts, task_facts
+from attn_zoo.runner.interrupts import Outside
 from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_of
+from attn_zoo.runner.plugins import changes_by_plugins
 from attn_zoo.runner.pretrain import pretrain
 from attn_zoo.runner.train import DivergedError, Progress, TimedOutError, Trained, train
 from attn_zoo.runner.weights import KeptWeights
@@ -130,19 +135,29 @@ def run(
         CheckpointError: the checkpoint belongs to another network.
     """
     task_entry = task_card(spec.task)
-    found = _Found()
-    ended: tuple[Status, str | None] = "done", None
-    try:
-        progress.start(f"{spec.attention} on {spec.task}, seed {spec.seed}", spec.budget.steps)
-        with flushed_denormals():
-            _run(spec, build_task(spec.task, **spec.task_options, **(locations or {})), found, progress, checkpoint, kept)
-    except CheckpointError:
-        raise
-    except Exception as error:
-        ended = _failure(error)
-    finally:
-        progress.stop()
+    found = _Found(settings=unusual())
+    outside, ended = Outside(), cast(tuple[Status, str | None], ("done", None))
+    with kept_state() as changed:
+        try:
+            progress.start(f"{spec.attention} on {spec.task}, seed {spec.seed}", spec.budget.steps)
+            with flushed_denormals():
+                _run(spec, build_task(spec.task, **spec.task_options, **(locations or {})), found, progress, checkpoint, kept)
+        except CheckpointError:
+            raise
+        except BaseException as error:  # a plugin may raise anything
+            if outside.sent(error):
+                raise
+            ended = _failure(error)
+        finally:
+            progress.stop()
+    found.warnings += changes_by_plugins(spec, changed)
     return found.record(spec, *ended, task_entry)
+
+
+def died(spec: RunSpec, status: Status, reason: str) -> RunRecord:
+    """Return the record of a run whose process ended before the run did, each time that it was tried."""
+    record = _Found(settings=unusual()).record(spec, status, reason, task_card(spec.task))
+    return replace(record, environment={**record.environment, DIED: True})
 
 
 @dataclass
@@ -161,6 +176,8 @@ class _Found:
     trained: Trained = field(default_factory=Trained)
     environment: dict[str, Any] = field(default_factory=dict)
     implementation: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    """Settings of the process before the run that differ from PyTorch's defaults."""
 
     def record(self, spec: RunSpec, status: Status, reason: str | None, task: TaskCard) -> RunRecord:
         return RunRecord(
@@ -202,13 +219,14 @@ class _Found:
 
     def _environment(self, spec: RunSpec) -> dict[str, Any]:
         environment = self.environment or describe_environment(spec.device)
-        return {**environment, "resumed": self.trained.resumed} if self.trained.resumed else environment
+        said = {"resumed": self.trained.resumed, "settings": self.settings}
+        return {**environment, **{name: value for name, value in said.items() if value}}
 
 
 def _run(
     spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoint: Checkpoint | None, kept: KeptWeights | None
 ) -> None:
-    found.environment = {**describe_environment(spec.device), "denormals_flushed": denormals_are_flushed()}
+    found.environment = {**describe_environment(spec.device), "denormals_flushed": flushes_denormals()}
     if checkpoint is not None:
         checkpoint.environment = found.environment
     measure = measure_of(task.card.metric, task.spec)
@@ -293,7 +311,7 @@ def _test_scores(model: nn.Module, task: Task, examples: Examples, measure: Meas
     return evaluate_parts(model, examples, task.spec, measure, accelerator, parts)
 
 
-def _failure(error: Exception) -> tuple[Status, str]:
+def _failure(error: BaseException) -> tuple[Status, str]:
     """Status and reason of a run that ended in ``error``."""
     if isinstance(error, DivergedError):
         return "diverged", str(error)
@@ -301,7 +319,7 @@ def _failure(error: Exception) -> tuple[Status, str]:
         return "timed_out", str(error)
     if isinstance(error, UnsupportedError):
         return "refused", str(error)
-    text = str(error)
+    text = error_text(error).partition(": ")[2]
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
         return "out_of_memory", text.splitlines()[0] if text else "out of memory"
     where = traceback.extract_tb(error.__traceback__)[-1]

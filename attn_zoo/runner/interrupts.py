@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import traceback
 from types import FrameType
 from typing import Any
 
@@ -22,8 +23,25 @@ class StoppedError(BaseException):
         self.number = number
 
     def pass_on(self) -> BaseException:
-        """Exception that the signal would have raised: KeyboardInterrupt, or SystemExit with the status of a terminated process."""
-        return KeyboardInterrupt() if self.number == signal.SIGINT else SystemExit(128 + self.number)
+        """Exception that the signal would have raised: KeyboardInterrupt, or Terminated with the status of a terminated process."""
+        return KeyboardInterrupt() if self.number == signal.SIGINT else Terminated(128 + self.number)
+
+
+class Terminated(SystemExit):
+    """End of the process that SIGTERM asked for."""
+
+
+class Outside:
+    """Ends of a run that come from outside of it: Ctrl-C, and whatever a handler of signals raises that was set before."""
+
+    def __init__(self) -> None:
+        handlers = [getattr(handler, "__func__", handler) for handler in map(signal.getsignal, signal.valid_signals())]
+        self._codes = [code for handler in handlers if (code := getattr(handler, "__code__", None))]
+
+    def sent(self, error: BaseException) -> bool:
+        """Tell whether an error came from outside of the run."""
+        frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+        return isinstance(error, KeyboardInterrupt | Terminated) or any(code in frames for code in self._codes)
 
 
 class Interrupts:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from attn_zoo.contract import METRICS, Batch, Examples, Labels, TaskSpec, UnknownNameError, scored
 from attn_zoo.runner.interrupts import StoppedError, asked
+from attn_zoo.runner.patience import beat
 
 EVALUATION_TOKENS = 2**16
 """Maximum number of tokens in an evaluation batch, which also has at most 256 examples."""
@@ -222,6 +223,7 @@ def evaluate_parts(
     count = len(next(iter(parts.values())))
     size = max(1, min(256, EVALUATION_TOKENS // spec.positions))
     for at in range(0, count, size):
+        beat()
         if asked():
             break
         until = min(at + size, count)

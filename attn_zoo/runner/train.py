@@ -21,6 +21,7 @@ from attn_zoo.records.criterion import is_met
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.interrupts import Interrupts, StoppedError, asked
 from attn_zoo.runner.metrics import answers, evaluate, measure_of
+from attn_zoo.runner.patience import beat
 from attn_zoo.runner.state import Augment, BatchSource, Training
 from attn_zoo.runner.state import Trained as Trained
 from attn_zoo.runner.weights import KeptWeights
@@ -179,6 +180,7 @@ def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None)
         state.count(time.perf_counter() - started, training.pretraining)
     training.step = step
     state.losses.append(training.loss)
+    beat()
     if not math.isfinite(training.loss):
         raise DivergedError(f"the loss became {training.loss} at step {step}{_phase(training)}")
     state.spent = _spent(state, budget)

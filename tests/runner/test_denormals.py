@@ -8,9 +8,10 @@ import sys
 import pytest
 import torch
 
+from attn_zoo.process_state import flushes_denormals
 from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.runner import resolve_spec, run
-from attn_zoo.runner.denormals import denormals_are_flushed, flushed_denormals
+from attn_zoo.runner.denormals import flushed_denormals
 
 TINY = 2.0**-140
 
@@ -33,7 +34,7 @@ class Quiet:
 
 @pytest.fixture
 def restored():
-    before = denormals_are_flushed()
+    before = flushes_denormals()
     yield
     torch.set_flush_denormal(before)
 
@@ -44,12 +45,12 @@ def test_the_setting_before_returns_after_an_error_too(before, restored):
 
     @flushed_denormals()
     def fail() -> None:
-        assert denormals_are_flushed() and float(torch.tensor([TINY]) * 0.5) == 0
+        assert flushes_denormals() and float(torch.tensor([TINY]) * 0.5) == 0
         raise KeyError
 
     with pytest.raises(KeyError):
         fail()
-    assert denormals_are_flushed() is before and float(torch.tensor([TINY]) * 0.5 > 0) == (not before)
+    assert flushes_denormals() is before and float(torch.tensor([TINY]) * 0.5 > 0) == (not before)
 
 
 def test_threads_that_start_within_flush_as_well():
@@ -59,8 +60,8 @@ def test_threads_that_start_within_flush_as_well():
 
 def test_a_run_flushes_and_its_record_tells(monkeypatch):
     seen = []
-    monkeypatch.setattr("attn_zoo.runner.execute.train", lambda *given: seen.append(denormals_are_flushed()))
+    monkeypatch.setattr("attn_zoo.runner.execute.train", lambda *given: seen.append(flushes_denormals()))
     budget = Budget(steps=2, batch_size=32, evaluate_every=1, warmup_steps=1)
     wanted = resolve_spec(RunSpec("linear", "digits", model=ModelSpec(dim=16, heads=2), budget=budget))
     record = run(wanted, Quiet())
-    assert seen == [True] and record.environment["denormals_flushed"] is True and not denormals_are_flushed()
+    assert seen == [True] and record.environment["denormals_flushed"] is True and not flushes_denormals()

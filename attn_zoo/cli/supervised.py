@@ -1,0 +1,104 @@
+"""The command in a child process, which a plugin may end without ending the command: it goes on in a new one."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from attn_zoo import deaths
+
+_ENDED = "ended with status "
+"""Beginning of the note of a process that ends in an orderly manner."""
+_PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
+_STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM) if sys.platform != "win32" else ()
+
+
+def supervised(command: Callable[[], int]) -> int:
+    """Return the exit status of a command that runs in a child process; a child that dies is followed by another one.
+
+    The new child leaves out the plugin during whose import the last one died, tries the run again during which it died, and
+    records the run as failed after two deaths. A death at any other time ends the command with a status other than 0.
+    Without ``fork``, and in a process with threads or with PyTorch, which must not be forked, the command runs in this process.
+    """
+    if not hasattr(os, "fork") or threading.active_count() > 1 or "torch" in sys.modules:
+        return command()
+    while True:
+        memory = deaths.shared()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_numbers(), signal.SIGCHLD, signal.SIGTSTP})
+        parent, child = os.getpid(), os.fork()
+        if child == 0:
+            _die_with(parent)
+            return _child(command, memory, before)
+        stopped, status = _wait(child)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        note = deaths.read(memory)
+        if note.startswith(_ENDED):
+            return int(note.removeprefix(_ENDED))
+        if stopped:  # from outside; the child has handled the signal, or had no handler
+            return 128 + stopped
+        reason = deaths.ending(status)
+        tries = deaths.TRIES if note.startswith(deaths.RUN) else int(note.startswith(deaths.IMPORT))
+        if len(deaths.reasons(note)) >= tries:
+            where = f" during {note}" if note else ""
+            print(f"attn-zoo: the process of this command {reason}{where}", file=sys.stderr)
+            return 1
+        deaths.add(note, reason)
+
+
+def _numbers() -> set[signal.Signals]:
+    return {signal.Signals[name] for name in _PASSED_ON}
+
+
+def _child(command: Callable[[], int], memory: mmap.mmap, mask: set[int | signal.Signals]) -> int:
+    """Execute the command in a group of processes of its own, which receives each signal once, from the process that waits."""
+    os.setpgid(0, 0)
+    deaths.note_in(memory)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    status = 1
+    try:
+        status = command()
+        return status
+    except SystemExit as leaving:
+        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        raise
+    finally:
+        deaths.note(f"{_ENDED}{status}")
+
+
+def _die_with(parent: int) -> None:
+    """Ask the system to kill this process when its parent has ended, so that a killed command does not go on."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _wait(child: int) -> tuple[int, int]:
+    """Pass signals on until the child has ended; return the last of them that ends a process, or 0, and the exit status."""
+    stopped = 0
+    with suppress(OSError):
+        os.setpgid(child, child)  # here too, because either process may be the first
+    while True:
+        number: int = signal.sigwait({*_numbers(), signal.SIGCHLD, signal.SIGTSTP})
+        if number == signal.SIGCHLD:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                for pending in signal.sigpending() & set(_STOPS):
+                    stopped = signal.sigwait({pending})
+                return stopped, os.waitstatus_to_exitcode(status)
+            continue
+        with suppress(OSError):
+            os.killpg(child, signal.SIGSTOP if number == signal.SIGTSTP else number)
+        if number == signal.SIGTSTP:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            with suppress(OSError):
+                os.killpg(child, signal.SIGCONT)
+        stopped = number if number in _STOPS else stopped

@@ -1,0 +1,87 @@
+"""What a process was doing when it ended: noted where another process reads it, and told to the processes that follow."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+VARIABLE = "ATTN_ZOO_DEATHS"
+"""Environment variable with the reasons of the deaths so far, by what the process was doing."""
+
+GRACE = 30.0
+"""Seconds that a call of a network may take beyond the time limit of its run, for compilation and for a busy machine."""
+RUN = "the run "
+"""Beginning of what a process does that executes a run; the id of the run follows."""
+IMPORT = "the import of plugin "
+"""Beginning of what a process does that imports a plugin; its module or path follows."""
+KILLED = "was killed, probably for lack of memory"
+"""How a process ended that got SIGKILL."""
+TRIES = 2
+"""Deaths during one run after which it is not tried again."""
+_SIZE = 2**14
+_note: mmap.mmap | None = None
+"""Memory shared with the process that waits for this one; None if there is none."""
+
+
+def shared() -> mmap.mmap:
+    """Return memory for the note of a process that is about to be forked."""
+    return mmap.mmap(-1, _SIZE)
+
+
+def note_in(memory: mmap.mmap) -> None:
+    """Write the notes of this process into memory that the process that forked it reads."""
+    global _note
+    _note = memory
+
+
+def read(memory: mmap.mmap) -> str:
+    """Return the note of a process that has ended."""
+    return memory[:].rstrip(b"\0").decode(errors="replace")
+
+
+def note(what: str) -> None:
+    """Note what this process is doing."""
+    if _note is not None:
+        _note[:] = what.encode()[:_SIZE].ljust(_SIZE, b"\0")
+
+
+@contextmanager
+def during(what: str) -> Iterator[None]:
+    """Context in which the end of this process counts as a death during ``what``."""
+    before = "" if _note is None else read(_note)
+    note(what)
+    try:
+        yield
+    finally:
+        note(before)
+
+
+def reasons(what: str) -> list[str]:
+    """Return how processes of this command ended during ``what``, in order."""
+    found = _all().get(what, [])
+    return [str(reason) for reason in found]
+
+
+def add(what: str, reason: str) -> None:
+    """Remember a death, also for the processes that this one starts."""
+    found = _all()
+    os.environ[VARIABLE] = json.dumps({**found, what: [*found.get(what, []), reason]})
+
+
+def _all() -> dict[str, list[str]]:
+    found = json.loads(os.environ.get(VARIABLE) or "{}")
+    return found if isinstance(found, dict) else {}
+
+
+def ending(status: int) -> str:
+    """Return how a process ended, in words, from its exit status, which is negative for a signal."""
+    if status == -signal.SIGKILL:
+        return KILLED
+    if status < 0:
+        with suppress(ValueError):
+            return f"ended by {signal.Signals(-status).name}"
+    return f"ended with status {status}"

@@ -1,0 +1,75 @@
+"""Import of a plugin, which may raise anything, end the process, hang, or change settings of the whole process."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from attn_zoo import deaths
+from attn_zoo.escapes import error_text, terminal
+from attn_zoo.process_state import kept, sentence
+
+SLOW = 5.0
+"""Seconds after which a plugin that is still being imported is named."""
+
+
+class PluginWarning(UserWarning):
+    """Plugin that is left out, slow, or has changed settings of the whole process."""
+
+
+def tell(words: str) -> None:
+    """Warn of a plugin."""
+    warnings.warn(terminal(words), PluginWarning, stacklevel=2)
+
+
+@contextmanager
+def apart(who: str, when: str) -> Iterator[list[str]]:
+    """Context that puts settings of the process back at its end, and warns of those that had changed; it yields their names."""
+    with kept() as changed:
+        yield changed
+    if changed:
+        tell(sentence(who, when, changed))
+
+
+def in_words(error: BaseException) -> str:
+    """Return class, message and place of an error that a plugin raised."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{error_text(error)} ({where.filename}:{where.lineno})"
+
+
+def imported(name: str, place: str, load: Callable[[], object]) -> str | None:
+    """Import a plugin with ``load``, and put settings of the whole process back that it changes.
+
+    Args:
+        name: name in messages.
+        place: module or path, which no other plugin has.
+
+    Returns:
+        A sentence on what it changed, or None.
+
+    Raises:
+        ValueError: it ended a process of this command when it was imported there.
+        BaseException: whatever it raises.
+    """
+    what = f"{deaths.IMPORT}{place}"
+    if ends := deaths.reasons(what):
+        raise ValueError(f"the process that imports {place} {ends[-1]}, so it cannot be loaded")
+    who, when = f"plugin {name}", "when it was imported"
+    with _named_if_slow(name), apart(who, when) as changed, deaths.during(what):
+        load()
+    return sentence(who, when, changed) if changed else None
+
+
+@contextmanager
+def _named_if_slow(name: str) -> Iterator[None]:
+    """Context that warns of a plugin whose import takes longer than ``SLOW`` seconds."""
+    waiting = threading.Timer(SLOW, tell, [f"plugin {name} is still being imported after {SLOW:g} seconds; Ctrl-C ends the wait"])
+    waiting.daemon = True
+    waiting.start()
+    try:
+        yield
+    finally:
+        waiting.cancel()

@@ -1,0 +1,62 @@
+"""Contexts that put the state of the process back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from attn_zoo.process_state.part import Part
+from attn_zoo.process_state.python_parts import PYTHON_PARTS, PYTHON_RANDOM
+from attn_zoo.process_state.streams import streams_kept
+from attn_zoo.process_state.torch_parts import STATED, TORCH_PARTS, TORCH_RANDOM
+
+_PARTS = [*TORCH_PARTS, *PYTHON_PARTS]
+_RANDOM = [TORCH_RANDOM, *PYTHON_RANDOM]
+"""Generators of random numbers. Any code may draw from them, so they are put back without being named."""
+_UNREAD = object()
+"""Value of a part that cannot be read."""
+
+
+@contextmanager
+def kept() -> Iterator[list[str]]:
+    """Context that puts the state of the process back at its end; it yields a list, which then names the parts that had changed."""
+    changed: list[str] = []
+    before = [(part, _read(part)) for part in _PARTS]
+    generators = [(part, _read(part)) for part in _RANDOM]
+    with streams_kept(changed):
+        try:
+            yield changed
+        finally:
+            changed += [part.name for part, value in before if _put_back(part, value)]
+            for part, value in generators:
+                _put_back(part, value)
+
+
+def unusual() -> dict[str, str]:
+    """Return the settings that differ from those of a fresh process, by name: choices of the user that may move scores."""
+    found = {name: get() for name, (get, _) in STATED.items()}
+    return {name: str(value) for name, value in found.items() if value != STATED[name][1]}
+
+
+def sentence(who: str, when: str, changed: Sequence[str]) -> str:
+    """Return a sentence on what a plugin changed in the process."""
+    return f"{who} changed settings of the whole process {when}; they were put back: {', '.join(changed)}"
+
+
+def _read(part: Part) -> Any:
+    try:
+        return part.get()
+    except Exception:  # such as a working directory that was deleted
+        return _UNREAD
+
+
+def _put_back(part: Part, before: Any) -> bool:
+    """Put a part back if it differs; return whether it did."""
+    now = _read(part)
+    with suppress(Exception):  # values of a plugin may compare as they like
+        if before is _UNREAD or (now is not _UNREAD and part.same(before, now)):
+            return False
+    with suppress(Exception):  # such as a handler of signals in a thread; the part is named all the same
+        part.put(before)
+    return True

@@ -1,0 +1,222 @@
+"""State that PyTorch keeps for the whole process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.nn.modules import module as modules
+from torch.utils import _device
+
+from attn_zoo.process_state.part import Part
+
+_cuda = torch.backends.cuda
+_OPEN: list[Any] = []
+"""Contexts that were entered to undo another one; they stay open, because leaving them would bring it back."""
+
+_FLOAT32 = [("generic", "all")] + [(end, use) for end in ("cuda", "mkldnn") for use in ("all", "matmul", "conv", "rnn")]
+"""Back ends and operations that have a float32 precision of their own."""
+
+_SETTINGS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
+    "cuDNN": {name: (torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic")},
+    "reduced-precision sums": {
+        name: (torch.backends.cuda.matmul, name)
+        for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction", "allow_fp16_accumulation")
+    },
+    "einsum": {name: (torch.backends.opt_einsum, name) for name in ("enabled", "strategy")},
+}
+"""Attributes of PyTorch's modules, by part."""
+
+_USUAL_PRECISION = ("highest", True, ("none", "none", "none", "tf32", "tf32", "none", "none", "none", "none"))
+
+
+def _modes() -> tuple[Any, ...]:
+    """Modes that PyTorch's functions and operators pass through, and the default device, which is one of the former."""
+    functions = tuple(map(torch._C._get_function_stack_at, range(torch._C._len_torch_function_stack())))
+    operators = tuple(map(torch._C._get_dispatch_stack_at, range(torch._C._len_torch_dispatch_stack())))
+    return functions, operators, getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None), _device.CURRENT_DEVICE
+
+
+def _put_modes(before: tuple[Any, ...]) -> None:
+    """Rebuild both stacks: PyTorch's own functions fail where a mode was entered within another one."""
+    functions, operators, default, current = before
+    while torch._C._len_torch_function_stack():
+        torch._C._pop_torch_function_stack()
+    while torch._C._len_torch_dispatch_stack():
+        torch._C._pop_torch_dispatch_stack(None)
+    for mode in functions:
+        torch._C._push_on_torch_function_stack(mode)
+    for mode in operators:
+        torch._C._push_on_torch_dispatch_stack(mode)
+    torch._GLOBAL_DEVICE_CONTEXT.device_context = default
+    _device.CURRENT_DEVICE = current
+
+
+def _default_device() -> str | None:
+    """Default device; None if nobody has set one."""
+    context = _modes()[2]
+    return None if context is None else str(context.device)
+
+
+def _precision() -> tuple[Any, ...]:
+    """Precision of float32 products: the old setting, that of cuDNN, and those of every back end."""
+    own = tuple(torch._C._get_fp32_precision_getter(*pair) for pair in _FLOAT32)
+    return _or_none(torch.get_float32_matmul_precision), _or_none(torch._C._get_cudnn_allow_tf32), own
+
+
+def _or_none(get: Callable[[], Any]) -> Any:
+    try:
+        return get()
+    except RuntimeError:  # PyTorch does not name the old setting when a new one contradicts it
+        return None
+
+
+def _put_precision(before: tuple[Any, ...]) -> None:
+    old, cudnn, own = before
+    for value, put in ((old, torch.set_float32_matmul_precision), (cudnn, torch._C._set_cudnn_allow_tf32)):
+        if value is not None:
+            put(value)
+    for pair, value in zip(_FLOAT32, own, strict=True):
+        torch._C._set_fp32_precision_setter(*pair, value)
+
+
+def _put_inference(wanted: bool) -> None:
+    context = torch.inference_mode(wanted)
+    context.__enter__()
+    _OPEN.append(context)
+
+
+def _autocast() -> tuple[Any, ...]:
+    kinds = tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda"))
+    return kinds, torch.is_autocast_cache_enabled()
+
+
+def _put_autocast(before: tuple[Any, ...]) -> None:
+    for kind, enabled, dtype in before[0]:
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
+    torch.set_autocast_cache_enabled(before[1])
+
+
+def _hooks() -> dict[str, Any]:
+    """Hooks of every module and optimiser, by the name of PyTorch's table."""
+    return {f"{home.__name__}.{name}": dict(table) for home, name, table in _hook_tables()}
+
+
+def _hook_tables() -> list[tuple[Any, str, Any]]:
+    from torch.optim import optimizer
+
+    places = [(home, name) for home in (modules, optimizer) for name in vars(home) if name.startswith("_global_")]
+    return [(home, name, table) for home, name in places if isinstance(table := getattr(home, name), dict)]
+
+
+def _put_hooks(before: dict[str, Any]) -> None:
+    for home, name, table in _hook_tables():
+        table.clear()
+        table.update(before.get(f"{home.__name__}.{name}", {}))
+
+
+def _saved() -> tuple[Any, Any]:
+    """Hooks for the tensors that autograd saves, and the words with which they are forbidden."""
+    of = torch._C._autograd
+    return of._top_saved_tensors_default_hooks(True), of._saved_tensors_hooks_get_disabled_error_message()
+
+
+def _put_saved(before: tuple[Any, Any]) -> None:
+    of = torch._C._autograd
+    of._saved_tensors_hooks_enable()
+    while (top := _saved()[0]) is not None and top != before[0]:
+        of._pop_saved_tensors_default_hooks()
+    if before[0] is not None and _saved()[0] is None:
+        of._push_saved_tensors_default_hooks(*before[0])
+    if before[1] is not None:
+        of._saved_tensors_hooks_disable(before[1])
+
+
+def flushes_denormals() -> bool:
+    """Tell whether this thread's processor gives zero in place of a denormal number, one below 2⁻¹²⁶ in float32."""
+    return float((torch.tensor(2.0**-140, dtype=torch.float32, device="cpu") * 0.5).item()) == 0
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _put_deterministic(before: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def _anomaly() -> tuple[bool, bool]:
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+def _settings(name: str) -> Part:
+    places = _SETTINGS[name]
+
+    def put(before: Mapping[str, Any]) -> None:
+        for key, value in before.items():
+            home, attribute = places[key]
+            setattr(home, attribute, value)
+
+    return Part(name, lambda: {key: getattr(*place) for key, place in places.items()}, put)
+
+
+def _random() -> tuple[Any, ...]:
+    return torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())
+
+
+def _put_random(before: tuple[Any, ...]) -> None:
+    torch.set_rng_state(before[0])
+    if before[1:]:
+        torch.cuda.set_rng_state_all(list(before[1:]))
+
+
+def _fill() -> bool:
+    return bool(getattr(torch.utils.deterministic, "fill_uninitialized_memory"))  # noqa: B009 (PyTorch leaves it untyped)
+
+
+def _put_fill(before: bool) -> None:
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", before)  # noqa: B010
+
+
+TORCH_PARTS = [
+    Part("default device and modes", _modes, _put_modes),  # first, because they change what the other parts return
+    Part("inference mode", torch.is_inference_mode_enabled, _put_inference),
+    Part("gradient mode", torch.is_grad_enabled, torch.set_grad_enabled),
+    Part("default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    Part("precision of float32 products", _precision, _put_precision),
+    Part("autocast", _autocast, _put_autocast),
+    Part("number of threads", torch.get_num_threads, torch.set_num_threads),
+    Part("deterministic algorithms", _deterministic, _put_deterministic),
+    Part("filling of empty tensors", _fill, _put_fill),
+    Part("anomaly detection", _anomaly, lambda before: torch.set_anomaly_enabled(*before)),
+    Part("denormal numbers", flushes_denormals, torch.set_flush_denormal),
+    Part("hooks of every module", _hooks, _put_hooks),
+    Part("hooks of saved tensors", _saved, _put_saved),
+    Part("oneDNN", torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
+    Part("NNPACK", torch._C._get_nnpack_enabled, torch._C._set_nnpack_enabled),
+    Part("flash attention", _cuda.flash_sdp_enabled, _cuda.enable_flash_sdp),
+    Part("memory-efficient attention", _cuda.mem_efficient_sdp_enabled, _cuda.enable_mem_efficient_sdp),
+    Part("cuDNN attention", _cuda.cudnn_sdp_enabled, _cuda.enable_cudnn_sdp),
+    Part("attention by its formula", _cuda.math_sdp_enabled, _cuda.enable_math_sdp),
+    *(_settings(name) for name in _SETTINGS),
+]
+
+STATED: Mapping[str, tuple[Callable[[], Any], Any]] = {
+    "default device": (_default_device, None),
+    "default dtype": (torch.get_default_dtype, torch.float32),
+    "gradient mode": (torch.is_grad_enabled, True),
+    "inference mode": (torch.is_inference_mode_enabled, False),
+    "precision of float32 products": (_precision, _USUAL_PRECISION),
+    "deterministic algorithms": (_deterministic, (False, False)),
+    "anomaly detection": (torch.is_anomaly_enabled, False),
+    "autocast": (lambda: [kind for kind, enabled, _ in _autocast()[0] if enabled], []),
+    "oneDNN": (torch._C._get_mkldnn_enabled, True),
+    "flash attention": (_cuda.flash_sdp_enabled, True),
+    "memory-efficient attention": (_cuda.mem_efficient_sdp_enabled, True),
+    "cuDNN attention": (_cuda.cudnn_sdp_enabled, True),
+    "attention by its formula": (_cuda.math_sdp_enabled, True),
+}
+"""Settings that a user may choose before a run and that move scores, with their values in a fresh process."""
+TORCH_RANDOM = Part("PyTorch's generators", _random, _put_random)

@@ -1,0 +1,58 @@
+"""Time limit for a single call of a network: a process whose call never returns is ended."""
+
+from __future__ import annotations
+
+import faulthandler
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from attn_zoo import deaths
+
+PREPARATION = 600.0
+"""Least number of seconds that a run may take until its first call, in which data are read and the network is built."""
+
+_watched: list[tuple[float, IO[str]]] = []
+
+
+@contextmanager
+def watched(limit: float, path: Path) -> Iterator[None]:
+    """Context that ends this process if ``beat`` is not called for ``limit + deaths.GRACE`` seconds; no limit if it is 0.
+
+    A thread that needs no interpreter writes to ``path`` where the process hangs, and ends it.
+    """
+    if not limit:
+        yield
+        return
+    with path.open("a", encoding="utf-8") as file:
+        _watched.append((limit + deaths.GRACE, file))
+        _wait(max(limit + deaths.GRACE, PREPARATION), file)
+        try:
+            yield
+        finally:
+            _watched.pop()
+            faulthandler.cancel_dump_traceback_later()
+
+
+def beat() -> None:
+    """Say that a call has returned."""
+    if _watched:
+        _wait(*_watched[-1])
+
+
+def place_of_hang(path: Path) -> str | None:
+    """Return the function, file and line at which ``watched`` ended a process; None if it has not."""
+    try:
+        threads = path.read_text(encoding="utf-8", errors="replace").split("Thread ")
+    except OSError:
+        return None
+    if len(threads) < 2:
+        return None
+    found = re.search(r'File "(.*)", line (\d+) in (\S+)', threads[-1])  # the main thread comes last, its innermost call first
+    return f"{found[3]}, {Path(found[1]).name}:{found[2]}" if found else "an unknown place"
+
+
+def _wait(seconds: float, file: IO[str]) -> None:
+    faulthandler.dump_traceback_later(seconds, exit=True, file=file)

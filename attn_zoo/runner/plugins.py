@@ -1,0 +1,27 @@
+"""Settings of the process that the plugins of a run changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attn_zoo.contract import AttentionCard, TaskCard
+from attn_zoo.plugin_imports import tell
+from attn_zoo.process_state import sentence
+from attn_zoo.records import RunSpec
+from attn_zoo.registry import card, changes_outside_runs, task_card
+from attn_zoo.runner.count import row_of
+
+
+def changes_by_plugins(spec: RunSpec, changed: Sequence[str]) -> tuple[str, ...]:
+    """Return sentences on the settings that a run's plugins changed when they were imported and in the run; warn of the latter.
+
+    Args:
+        changed: names of the settings that changed in the run.
+    """
+    entries: list[AttentionCard | TaskCard] = [*(card(part.attention) for part in row_of(spec).parts()), task_card(spec.task)]
+    plugins = [entry for entry in entries if not entry.origin.startswith("attn_zoo.")]
+    said = [words for entry in plugins for words in changes_outside_runs(entry)]
+    if changed and plugins:
+        said.append(sentence(" or ".join(entry.name for entry in plugins), "in a run", changed))
+        tell(said[-1])
+    return tuple(dict.fromkeys(said))

@@ -1,0 +1,69 @@
+"""A row that ends its process is a record after a second try; the other rows run, and the same command does not try it again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hostile_plugins import write
+from patience import HANG
+from test_rows_apart import SMALL
+
+from attn_zoo.records import RunRecord, Store
+
+START = """
+import sys
+from attn_zoo import deaths
+from attn_zoo.cli import main
+deaths.GRACE = 1.0
+sys.exit(main())
+"""
+"""The command as a shell starts it, with little patience."""
+
+ENDS = {
+    "status": ("os._exit(0)", "failed", "the process ended with status 0, 2 times"),
+    "signal": ("os.kill(os.getpid(), signal.SIGSEGV)", "failed", "the process ended by SIGSEGV, 2 times"),
+    "killed": (
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        "out_of_memory",
+        "the process was killed, probably for lack of memory, 2 times",
+    ),
+    "hangs": ("signal.pause()", "timed_out", "the process did not return from a call within its time limit (harm, hangs.py:"),
+}
+"""Code that ends the process of its row, with the status and the beginning of the reason in its record."""
+
+
+def zoo(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", START, *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG, check=False)
+
+
+def recorded(folder: Path) -> dict[str, RunRecord]:
+    records, damaged = Store(folder / "runs").load()
+    assert damaged == [] and len({record.run_id for record in records}) == len(records)
+    return {record.spec.attention: record for record in records}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ends"),
+    [([], ["status", "killed", "hangs"]), (["launch=joblib", "workers=2"], ["signal", "killed"])],
+    ids=["serial", "joblib"],
+)
+def test_rows_that_end_their_process_are_records_and_the_others_run(launcher, ends, tmp_path):
+    plugins = [f"plugin={write(tmp_path, name, ENDS[name][0], 'backward')}" for name in ends]
+    rows = f"attention={','.join(['softmax', *ends, 'none'])}"
+    words = ["run", "-m", rows, *plugins, *SMALL, "budget.max_seconds=1", *launcher]
+    first = zoo(*words, folder=tmp_path)
+    assert first.returncode == 1, first.stderr
+    found = recorded(tmp_path)
+    assert set(found) == {"softmax", "none", *ends}
+    assert {found[name].status for name in ("softmax", "none")} == {"done"}
+    for name in ends:
+        _, status, reason = ENDS[name]
+        assert found[name].status == status and str(found[name].reason).startswith(reason), found[name].reason
+        assert "the run is tried once more, alone" in first.stdout + first.stderr
+    again = zoo(*words, folder=tmp_path)
+    assert again.returncode == 1 and recorded(tmp_path) == found, again.stderr
+    assert again.stdout.count("to try it again, delete its record or give another records=FOLDER") == len(ends)

@@ -1,0 +1,63 @@
+"""The score of softmax is the same, to the bit, after and beside hostile plugins, each of which is named."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from hostile_plugins import HARMS, PLACES, UNDONE, write
+
+from attn_zoo.plugin_imports import PluginWarning
+from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
+from attn_zoo.registry import load_plugin
+from attn_zoo.runner import resolve_spec, run
+
+TASK = {"length": 24, "train": 64, "valid": 16, "test": 16}
+SMALL = ["task=listops", *(f"task.{name}={value}" for name, value in TASK.items()), "budget.steps=3", "budget.evaluate_every=3"]
+SMALL += ["budget.batch_size=16", "model.dim=16", "model.heads=2", "model.depth=1", "threads=1", "report=false"]
+
+
+class Quiet:
+    def start(self, label: str, steps: int) -> None: ...
+
+    def advance(self, step: int, loss: float, valid: float | None) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def done(attention: str) -> RunRecord:
+    budget, model = Budget(steps=3, batch_size=16, evaluate_every=3), ModelSpec(dim=16, heads=2, depth=1)
+    spec = RunSpec(attention, "listops", seed=1, task_options=TASK, model=model, budget=budget, device="cpu")
+    return run(resolve_spec(spec), Quiet())
+
+
+def facts(record: RunRecord) -> object:
+    assert record.status == "done", record.reason
+    curve = [(point["train_loss"], point["valid"]) for point in record.curve]
+    return record.scores, curve, record.counted, record.environment["threads"]
+
+
+@pytest.fixture(scope="module")
+def alone() -> object:
+    return facts(done("softmax"))
+
+
+@pytest.mark.parametrize("kind", HARMS)
+def test_softmax_scores_the_same_after_a_hostile_plugin_which_is_named(kind, alone, tmp_path):
+    for place in PLACES:
+        name = f"{kind}_{place}"
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            load_plugin(write(tmp_path, name, HARMS[kind].code, place))
+            hostile = done(name)
+            said = " ".join(str(warning.message) for warning in told if warning.category is PluginWarning)
+        after = done("softmax")
+        assert facts(after) == alone, place
+        assert after.warnings == () and "settings" not in after.environment
+        if HARMS[kind].named and (kind, place) not in UNDONE:
+            assert HARMS[kind].named in said and name in said, (place, said)
+            assert HARMS[kind].named in " ".join(hostile.warnings), (place, hostile.warnings)
+
+
+def test_at_least_eighty_hostile_plugins_are_generated():
+    assert len(HARMS) * len(PLACES) >= 80
