@@ -171,6 +171,7 @@ def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None)
         StoppedError: a signal stops the run.
     """
     step, state = training.step + 1, training.state
+    beat()
     started = time.perf_counter()
     if step == 2 and not training.pretraining:  # the first step also allocates the optimiser's state
         device = training.accelerator.device
@@ -180,7 +181,6 @@ def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None)
         state.count(time.perf_counter() - started, training.pretraining)
     training.step = step
     state.losses.append(training.loss)
-    beat()
     if not math.isfinite(training.loss):
         raise DivergedError(f"the loss became {training.loss} at step {step}{_phase(training)}")
     state.spent = _spent(state, budget)
