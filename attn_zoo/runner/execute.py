@@ -46,6 +46,7 @@ from attn_zoo.runner.denormals import flushed_denormals
 from attn_zoo.runner.facts import attention_facts, task_facts
 from attn_zoo.runner.interrupts import Outside
 from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_of
+from attn_zoo.runner.patience import beat
 from attn_zoo.runner.plugins import changes_by_plugins
 from attn_zoo.runner.pretrain import pretrain
 from attn_zoo.runner.train import DivergedError, Progress, TimedOutError, Trained, train
@@ -236,6 +237,7 @@ def _run(
     found.data_title = task.data_title
     found.criterion = task.criterion if spec.budget.until == "criterion" else None
     found.chance = constant_score(splits["train"].labels(), splits["test"].labels(), task.spec, measure)
+    beat()  # from here on, a call that does not return ends the process if the run has a time limit
     found.implementation = implementation = _implementation(spec, task.spec)
     model = build_paired_model(task.spec, seed=spec.seed, implementation=implementation, **model_arguments(spec))
     found.counted = {
