@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 VARIABLE = "ATTN_ZOO_DEATHS"
 """Environment variable with the reasons of the deaths so far, by what the process was doing."""
 
-GRACE = 30.0
+GRACE = 120.0
 """Seconds that a call of a network may take beyond the time limit of its run, for compilation and for a busy machine."""
 RUN = "the run "
 """Beginning of what a process does that executes a run; the id of the run follows."""

@@ -12,15 +12,14 @@ from patience import HANG
 from test_rows_apart import SMALL
 
 from attn_zoo.records import RunRecord, Store
+from attn_zoo.runner.patience import place_of_hang
 
 START = """
 import sys
-from attn_zoo import deaths
 from attn_zoo.cli import main
-deaths.GRACE = 1.0
 sys.exit(main())
 """
-"""The command as a shell starts it, with little patience."""
+"""The command as a shell starts it."""
 
 ENDS = {
     "status": ("os._exit(0)", "failed", "the process ended with status 0, 2 times"),
@@ -30,7 +29,6 @@ ENDS = {
         "out_of_memory",
         "the process was killed, probably for lack of memory, 2 times",
     ),
-    "hangs": ("signal.pause()", "timed_out", "the process did not return from a call within its time limit (harm, hangs.py:"),
 }
 """Code that ends the process of its row, with the status and the beginning of the reason in its record."""
 
@@ -48,7 +46,7 @@ def recorded(folder: Path) -> dict[str, RunRecord]:
 
 @pytest.mark.parametrize(
     ("launcher", "ends"),
-    [([], ["status", "killed", "hangs"]), (["launch=joblib", "workers=2"], ["signal", "killed"])],
+    [([], ["status", "killed"]), (["launch=joblib", "workers=2"], ["signal", "killed"])],
     ids=["serial", "joblib"],
 )
 def test_rows_that_end_their_process_are_records_and_the_others_run(launcher, ends, tmp_path):
@@ -67,3 +65,24 @@ def test_rows_that_end_their_process_are_records_and_the_others_run(launcher, en
     again = zoo(*words, folder=tmp_path)
     assert again.returncode == 1 and recorded(tmp_path) == found, again.stderr
     assert again.stdout.count("to try it again, delete its record or give another records=FOLDER") == len(ends)
+
+
+HANGING = """
+import sys, time
+from pathlib import Path
+from attn_zoo import deaths
+from attn_zoo.runner.patience import beat, watched
+deaths.GRACE = 0.5
+def hang():
+    time.sleep(1000)
+with watched(0.5, Path(sys.argv[1])):
+    beat()
+    hang()
+"""
+
+
+def test_a_process_whose_call_never_returns_is_ended_and_the_place_is_known(tmp_path):
+    ended = subprocess.run([sys.executable, "-c", HANGING, tmp_path / "claim"], timeout=HANG, check=False)
+    assert ended.returncode == 1
+    assert str(place_of_hang(tmp_path / "claim")).startswith("hang, <string>:")
+    assert place_of_hang(tmp_path / "none") is None
