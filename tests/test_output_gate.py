@@ -102,7 +102,7 @@ def test_timm_gates_after_its_norm(gate):
 
 
 def test_a_gate_of_another_form_is_refused():
-    with pytest.raises(ValueError, match="output_gate is 'none' or 'elementwise' or 'headwise'; got 'both'"):
+    with pytest.raises(ValueError, match="output_gate must be 'none' or 'elementwise' or 'headwise'; got 'both'"):
         MultiHeadAttention(DIM, HEADS, length=LENGTH, output_gate="both")
 
 

@@ -120,7 +120,8 @@ def run_help(words: Sequence[str] = ()) -> str:
     }
     keys = "\n".join(_keys(title, pairs, "  ") for title, pairs in parts.items())
     return (
-        "usage: attn-zoo run [-m] [attention=ROW] [task=NAME] [experiment=NAME] [launch=NAME] [KEY=VALUE ...] [--plan]\n\n"
+        "usage: attn-zoo run [-m] [--plan] [attention=ROW] [task=NAME] [experiment=NAME] [launch=NAME]\n"
+        "                    [KEY=VALUE ...]\n\n"
         + wrap(
             f"One training run, or with -m a sweep over the lists in values (a,b). A row is {FORM}; attention=NAME "
             "attention.OPTION=VALUE means the same, and dials.NAME.OPTION=VALUE sets an option of NAME in a sweep. plugin=PATH "

@@ -167,7 +167,7 @@ def test_formats():
     assert json.loads(render(made, "json"))[0]["rows"][0]["score"]["count"] == 3
     assert "|" in render(made, "github")
     assert r"\begin{tabular}" in render(made, "latex")
-    with pytest.raises(ValueError, match="format is 'terminal' or 'github'"):
+    with pytest.raises(ValueError, match="format must be 'terminal' or 'github'"):
         render(made, "pdf")
 
 

@@ -51,7 +51,7 @@ def test_by_a_measured_cost_rows_are_ordered_within_their_blocks():
     eager = [make_record("softmax", **cost(1, 30.0, 1.0)), make_record("linformer", **cost(1, 20.0, 1.0))]
     (table,) = tables([*eager, make_record("softmax", spec_implementation="sdpa", **cost(1, 10.0, 1.0))])
     assert [row.label for row in ordered(table, "time").rows] == ["linformer", "softmax", "softmax (sdpa)"]
-    with pytest.raises(ValueError, match="by is 'score' or 'parameters' or 'flops' or 'time' or 'memory'; got 'luck'"):
+    with pytest.raises(ValueError, match="by must be 'score' or 'parameters' or 'flops' or 'time' or 'memory'; got 'luck'"):
         ordered(table, "luck")
 
 

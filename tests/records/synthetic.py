@@ -63,7 +63,11 @@ def synthetic_records(mechanisms: int = 60, tasks: int = 16, seeds: int = 3, dra
                 status = _status(name, task, seed)
                 test = score + chance.gauss(0, noise)
                 test = max(1.0, test) if lower else min(1.0, max(0.0, test))
-                records.append(make_record(name, task, seed, test=test, status=status, task_card=card, counted=counted))
+                records.append(
+                    make_record(
+                        name, task, seed, test=test, status=status, task_card=card, counted=counted, chance=19.0 if lower else 0.1
+                    )
+                )
     return [_marked(record) for record in records]
 
 
@@ -98,7 +102,15 @@ def dialled_records(dials: Sequence[int] = (8, 16, 32, 64, 128), tasks: int = 9,
                 measured = {"train_seconds": flops / 1e6 * 1.2, "peak_bytes": flops * 4, "examples_per_second": 1e9 / flops}
                 records.append(
                     make_record(
-                        name, task, seed, test=test, task_card=card, counted=counted, measured=measured, spec_options=chosen
+                        name,
+                        task,
+                        seed,
+                        test=test,
+                        task_card=card,
+                        counted=counted,
+                        measured=measured,
+                        spec_options=chosen,
+                        chance=19.0 if lower else 0.1,
                     )
                 )
     return [_marked(record) for record in records]
