@@ -55,7 +55,8 @@ class Work:
         self.label, self.total, self._done, self._note, self._first = label, total, 0, "", first
         self._started, self._over = time.monotonic(), threading.Event()
         self._left = left or self._by_parts
-        console = Console(stderr=True)
+        self._stream = sys.stderr  # that of now: work may redirect it, to see whether a call prints
+        console = Console(file=self._stream)
         self._bar: Progress | None = None
         if bar and console.is_terminal:
             remaining = _LeftColumn(left) if left else TimeRemainingColumn(compact=True)
@@ -99,7 +100,7 @@ class Work:
     def _tick(self) -> None:
         wait = self._first
         while not self._over.wait(wait):
-            print(self.line(), file=sys.stderr, flush=True)
+            print(self.line(), file=self._stream, flush=True)
             wait = EVERY
 
 

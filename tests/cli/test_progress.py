@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import redirect_stderr
 from functools import partial
+from io import StringIO
 
 import pytest
 from patience import HANG
@@ -80,3 +82,10 @@ def test_an_estimate_of_ones_own_replaces_that_by_parts(monkeypatch, capsys):
 
 def test_items_come_in_order(capsys):
     assert list(tracked(iter("abc"), "letters")) == ["a", "b", "c"]
+
+
+def test_progress_is_not_mixed_with_what_the_work_prints(capsys):
+    """The conformance tests redirect standard error to see whether a call prints; lines of progress must not count as its own."""
+    with Work("check", 2, first=0.01), redirect_stderr(StringIO()) as printed:
+        until_printed(capsys, "check: 0 of 2")
+    assert printed.getvalue() == ""
