@@ -29,8 +29,9 @@ FILES = {(folder, path.name.split("-")[1]): path for folder in FOLDERS for path 
 PATHS = sorted({*OLD.values(), *NEW.values(), *FILES.values()})
 
 
-def test_every_attention_has_a_record():
-    assert set(OLD) == set(attentions())
+def test_every_recorded_attention_is_registered():
+    assert set(OLD) | set(NEW) <= set(attentions())
+    assert len(OLD) == 39, "the family of protocol 2; later entries are not in it"
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name.rpartition("-")[0])
