@@ -147,8 +147,8 @@ def groups() -> None:
         (["attention=linformer", "attention.projected_length=int(interval(4,17))"], "not below the 17 keys"),
         (["attention=linformer", "attention.projected_length=range(4,17)"], "not below the 17 keys"),
         (["budget.learning_rate=0.001"], "nothing is left to search with budget.learning_rate=0.001; leave that out, or"),
-        (["tuning.trials=0"], "at least 1"),
-        (["tuning.sampler=random"], "tuning.sampler is 'grid' or 'tpe'"),
+        (["tuning.trials=0"], "an integer >= 1"),
+        (["tuning.sampler=random"], "tuning.sampler must be 'grid' or 'tpe' or 'bracket'"),
         (["tuning.sampler=grid"], "has infinitely many values"),
     ],
 )
