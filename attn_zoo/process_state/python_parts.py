@@ -49,14 +49,22 @@ def _is_of_the_compiler(function: Any) -> bool:
     return file.endswith("torch/_compile.py") or "torch/_dynamo/" in file
 
 
+def _shadowed(place: Any, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the methods that a class inherited before and has as its own now, such as ``torch.Tensor.softmax``."""
+    bases = place.__mro__[1:] if isinstance(place, type) else ()
+    return [name for name in now if name not in before and any(name in vars(base) for base in bases)]
+
+
 def _same_functions(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> bool:
-    return not any(map(_replaced, before, now))
+    return not any(map(_replaced, before, now)) and not any(map(_shadowed, _PATCHABLE, before, now))
 
 
 def _put_functions(before: list[dict[str, Any]]) -> None:
     for place, old, new in zip(_PATCHABLE, before, _functions(), strict=True):
         for name, function in _replaced(old, new).items():
             setattr(place, name, function)
+        for name in _shadowed(place, old, new):
+            delattr(place, name)
 
 
 def _same_environment(before: dict[str, str], now: dict[str, str]) -> bool:

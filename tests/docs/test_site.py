@@ -34,7 +34,8 @@ def test_it_is_built_and_whole(tmp_path):
     """Build and check the site in one test, because several tests would build it on each pytest worker."""
     docs, site = tmp_path / "docs", tmp_path / "site"
     shutil.copytree(DOCS, docs, ignore=shutil.ignore_patterns("generated", "_build", "__pycache__"))
-    (tmp_path / "results").symlink_to(ROOT / "results")
+    for folder in ("results", "benchmarks"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     built = build(docs, site)
     assert built.returncode == 0, built.stdout + built.stderr
     generated = docs / "generated"

@@ -23,7 +23,7 @@ sys.exit(main())
 
 ENDS = {
     "status": ("os._exit(0)", "failed", "the process ended with status 0, 2 times"),
-    "signal": ("os.kill(os.getpid(), signal.SIGSEGV)", "failed", "the process ended by SIGSEGV, 2 times"),
+    "segfault": ("os.kill(os.getpid(), signal.SIGSEGV)", "failed", "the process ended by SIGSEGV, 2 times"),
     "killed": (
         "os.kill(os.getpid(), signal.SIGKILL)",
         "out_of_memory",
@@ -46,7 +46,7 @@ def recorded(folder: Path) -> dict[str, RunRecord]:
 
 @pytest.mark.parametrize(
     ("launcher", "ends"),
-    [([], ["status", "killed"]), (["launch=joblib", "workers=2"], ["signal", "killed"])],
+    [([], ["status", "killed"]), (["launch=joblib", "workers=2"], ["segfault", "killed"])],
     ids=["serial", "joblib"],
 )
 def test_rows_that_end_their_process_are_records_and_the_others_run(launcher, ends, tmp_path):
