@@ -85,8 +85,7 @@ def run(argv: Sequence[str] | None = None) -> int:
             raise
         if comes_of_an_interrupt(error):
             return say_interrupted(kept)
-        said = terminal(f"attn-zoo: {error}")
-        print(wrap(said) if sys.stderr.isatty() else said, file=sys.stderr)
+        _say(error)
         return 2
     except KeyboardInterrupt as stop:
         return say_interrupted(kept or str(stop))
@@ -95,9 +94,15 @@ def run(argv: Sequence[str] | None = None) -> int:
 def _shown(message: Warning | str, category: type[Warning], *place: Any) -> None:
     """Print a warning of a plugin as a line of the command, and other warnings as Python does."""
     if category.__name__ == "PluginWarning":
-        print(terminal(f"attn-zoo: {message}"), file=sys.stderr)
+        _say(message)
     else:
         _PYTHONS(message, category, *place)
+
+
+def _say(words: object) -> None:
+    """Print an error or a warning of the command, on a terminal in lines that fit."""
+    said = terminal(f"attn-zoo: {words}")
+    print(wrap(said) if sys.stderr.isatty() else said, file=sys.stderr)
 
 
 def _load(paths: Sequence[str]) -> None:

@@ -50,9 +50,13 @@ def _is_of_the_compiler(function: Any) -> bool:
 
 
 def _shadowed(place: Any, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the methods that a class inherited before and has as its own now, such as ``torch.Tensor.softmax``."""
+    """Return the methods that a class inherited before and has as its own now, such as ``torch.Tensor.softmax``.
+
+    The step of an optimiser does not count: PyTorch wraps it when the first optimiser of a class is made, and marks it as hooked.
+    """
     bases = place.__mro__[1:] if isinstance(place, type) else ()
-    return [name for name in now if name not in before and any(name in vars(base) for base in bases)]
+    new = [name for name in now if name not in before and not getattr(now[name], "hooked", False)]
+    return [name for name in new if any(name in vars(base) for base in bases)]
 
 
 def _same_functions(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> bool:
