@@ -1,4 +1,4 @@
-"""What a process was doing when it ended: noted where another process reads it, and told to the processes that follow."""
+"""Deaths of processes: each process notes its present work where its parent reads it; later processes know of earlier deaths."""
 
 from __future__ import annotations
 

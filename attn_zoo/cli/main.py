@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _NO_MEMORY = ("failed to map segment", "cannot allocate memory", "can't allocate memory", "can't start new thread")
-"""What the messages of libraries say when an import gets no memory."""
+"""Parts of the messages that libraries give when an import gets no memory."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -348,7 +348,7 @@ class MultiHeadAttention(Projections):
         return self.output_dropout(self.out(self._gated(self._merge(mixed), tokens)))
 
     def _compresses(self, keys: int) -> bool:
-        """Whether tokens are compressed before they are projected; no keys are left to the mechanism's call, which gives zeros."""
+        """Return True if tokens are compressed before they are projected; without keys the mechanism's call gives the zeros."""
         return self.order is Order.compress_first and keys > 0
 
     def _attend_compressed(self, tokens: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:

@@ -38,7 +38,7 @@ Chunks = Float[Tensor, "batch heads chunks chunk d"]
 
 
 class Updates(NamedTuple):
-    """What a recurrence does at each position: every position makes equally many updates, and then its query reads the state."""
+    """Updates and reads of a recurrence: every position makes equally many updates, and then its query reads the state."""
 
     query: Float[Tensor, "batch heads n d"]
     key: Float[Tensor, "batch heads updates d"]
