@@ -134,11 +134,12 @@ def attention_index(results: Results, table_of_all: str) -> str:
 
 
 def use(entry: AttentionCard) -> Use:
-    """What to type for an attention: no more than its card claims."""
+    """Return commands for an attention, which ask for no more than its card claims."""
+    beside = ",".join(dict.fromkeys(("softmax", entry.name)))
     commands = [
         (f"attn-zoo run attention={entry.name} task=digits seed=1", "train and test it; the leaderboard is printed"),
         (f"attn-zoo check {entry.name}", "prove every claim on its card, and every refusal"),
-        (f"attn-zoo measure experiment=growth 'attentions=[softmax,{entry.name}]'", "growth with the length on this machine"),
+        (f"attn-zoo measure experiment=growth 'attentions=[{beside}]'", "growth with the length on this machine"),
     ]
     if entry.name != "softmax":
         commands.append((f"attn-zoo analyze error --attention {entry.name}", "distance to softmax, against cost"))

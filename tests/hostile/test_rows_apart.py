@@ -7,6 +7,7 @@ import warnings
 import pytest
 from hostile_plugins import HARMS, PLACES, UNDONE, write
 
+from attn_zoo import registry
 from attn_zoo.plugin_imports import PluginWarning
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
 from attn_zoo.registry import load_plugin
@@ -39,6 +40,12 @@ def facts(record: RunRecord) -> object:
 
 ROWS = ("softmax", "reformer")
 """Rows that must not change; reformer uses kernels and functions of PyTorch that softmax does not."""
+
+
+@pytest.fixture(autouse=True)
+def hostile_plugins_leave(monkeypatch):
+    """Take the plugins of a test out of the registry after it."""
+    monkeypatch.setattr(registry, "_ATTENTIONS", dict(registry._ATTENTIONS))
 
 
 @pytest.fixture(scope="module")
