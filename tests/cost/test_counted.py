@@ -347,7 +347,7 @@ def test_a_slow_first_count_leaves_no_length_out(tmp_path, capsys, monkeypatch):
 
 def test_command_refuses_what_is_wrong_before_it_counts(capsys):
     for words, says in (
-        (["level=model"], "level is 'mechanism' or 'layer' or 'block'; got 'model'"),
+        (["level=model"], "level must be 'mechanism' or 'layer' or 'block'; got 'model'"),
         (["heads=3"], "dim must be divisible by heads"),
         (["lengths=[]"], "lengths are different whole numbers of at least 1"),
         (["attentions=[softmax:triton]"], "no implementation of softmax is called 'triton'"),
