@@ -113,7 +113,8 @@ def _why_softmax(found: Recommendation) -> str:
     if not answer.compared:
         return f"none of {len(cheaper)} cheaper mechanisms was run with {SEEDS_NEEDED} seeds at {_deciding(found)}"
     if not found.required.trained:
-        return f"none of {len(cheaper)} cheaper mechanisms is surely within {_tolerance(found)} of it at {_deciding(found)}"
+        run = [each for each in cheaper if any(one.row for one in found.at_deciding(each.attention))]
+        return f"none of {len(run)} cheaper mechanisms is surely within {_tolerance(found)} of it at {_deciding(found)}"
     tried = [each.attention for each in cheaper if each.attention in found.transplanted]
     return f"of those transplanted ({listed(tried)}) none is surely within {_tolerance(found)} of it at {_deciding(found)}"
 

@@ -23,13 +23,9 @@ from golden.collect import Golden, collect  # noqa: E402  (a program puts its fo
 GOLDEN = Path(__file__).with_name("tables.json.xz")
 GONE: dict[str, str] = {"pages / export": "the survey of what can be exported is gone"}
 """Tables that left with their feature, as ``experiment / table``, and why."""
-GROWN = "it counts the mechanisms of the zoo, and some were added"
 CHANGED: dict[str, str] = {
     "pages / launches / : gated_linear": "the code applies SiLU to queries and keys, which launches two kernels more",
     "pages / launches / : mega": "version 2 adds the averages to the output",
-    "pages / recommend / : Exact recall over 4,096 tokens / why": GROWN,
-    "pages / recommend / : Generation of 4,096 tokens / why": GROWN,
-    "pages / advice / : text: none of # cheaper mechanisms": GROWN,
 }
 """Cells that changed with the zoo, not with the makers of tables, by the beginning of their address, and why."""
 CLOSE = 1e-6

@@ -35,7 +35,7 @@ def done(attention: str) -> RunRecord:
 def facts(record: RunRecord) -> object:
     assert record.status == "done", record.reason
     curve = [(point["train_loss"], point["valid"]) for point in record.curve]
-    return record.scores, curve, record.counted, record.environment["threads"]
+    return record.scores, curve, record.counted, record.environment["threads"], record.warnings
 
 
 ROWS = ("softmax", "reformer")
@@ -65,7 +65,7 @@ def test_rows_score_the_same_after_a_hostile_plugin_which_is_named(kind, alone, 
         for row in ROWS:
             after = done(row)
             assert facts(after) == alone[row], (place, row)
-            assert "settings" not in after.environment and not any(name in warning for warning in after.warnings)
+            assert "settings" not in after.environment
         if HARMS[kind].named and (kind, place) not in UNDONE:
             assert HARMS[kind].named in said and name in said, (place, said)
             assert HARMS[kind].named in " ".join(hostile.warnings), (place, hostile.warnings)
