@@ -17,6 +17,14 @@ class ScaledByTheBatch(PlainSoftmax):
         return super().attend(query, key / key.abs().max().clamp(min=8), value, key_valid)
 
 
+@breaks("batch_mates_have_no_influence", "softmax", "padded=True")
+class SkipsTheMaskOfOneExample(PlainSoftmax):
+    """Takes a single example for one without padding, as generation code of public layers does."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key, value, None if len(query) == 1 else key_valid)
+
+
 @breaks("batch_order_has_no_influence", "softmax", "permuted examples")
 class NumbersItsRows(PlainSoftmax):
     """Scales the queries of an example by its place in the batch."""

@@ -1,5 +1,6 @@
 """Dense attention: n × n weights, from queries and keys (softmax, entmax, top-k) or without comparing them (synthesizers)."""
 
+from attn_zoo.attention.dense import differential as differential
 from attn_zoo.attention.dense import entmax as entmax
 from attn_zoo.attention.dense import forgetting as forgetting
 from attn_zoo.attention.dense import softmax as softmax

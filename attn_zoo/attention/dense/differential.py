@@ -1,0 +1,97 @@
+"""Differential attention: Y = (1 − c) norm((softmax(Q₁ K₁ᵀ / √d) − λ softmax(Q₂ K₂ᵀ / √d)) V), two queries and keys per head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, NoOptions, allowed_pairs, softmax_over_valid
+from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
+
+RMS_FLOOR = 1e-5
+"""Epsilon added to the mean square of an output, the authors'."""
+SPREAD = 0.1
+"""Standard deviation of the initial vectors of λ, the authors'."""
+
+
+def cost(geometry: Geometry, options: NoOptions) -> Cost:
+    """FLOPs of both maps, as many as of one of twice the width, and of their difference times V. State: keys and values."""
+    n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
+    flops = 4 * n * m * inner
+    state = 2 * FLOAT * m * inner if geometry.causal else None
+    return Cost(flops, 4 * (geometry.head_dim // 2), backward_flops=2 * flops, state_bytes=state)
+
+
+@register_attention(
+    "differential",
+    title="Differential attention",
+    paper="Ye et al. 2024, arXiv:2410.05258",
+    equation="Section 2.1, the difference of two softmax maps, and the norm of each head",
+    options=NoOptions,
+    can=Capabilities(causal=True, key_padding=True, cross=True, any_length=True),
+    time="n^2 d",
+    memory="n^2",
+    cost=cost,
+)
+class Differential(Attention[NoOptions]):
+    """Difference of two softmax maps, in which what both maps see cancels.
+
+    Paper: Ye et al. 2024, Section 2.1: λ = exp(λ_q1·λ_k1) − exp(λ_q2·λ_k2) + λ_init, λ_init = 0.8 − 0.6 exp(−0.3 l) in layer l
+        from 0, and the norm of each head.
+    Symbols: λ_q1, λ_k1, λ_q2, λ_k2 → the rows of vectors; λ_init, c above → initial.
+    Differs: Q₁ and Q₂ are the halves of the channels of a head, and so are K₁ and K₂; the first half of an odd head_dim is one
+        channel wider. A head of the paper is as wide as two of its baseline's: half as many heads give the paper's sizes. The norm
+        has no scale of its own, which the output projection makes up for. A query without a valid key in its reach yields zeros.
+    """
+
+    initial = 0.2  # of layer 0
+
+    def __init__(self, geometry: Geometry, options: NoOptions, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.vectors = nn.Parameter(SPREAD * torch.randn(4 * (geometry.head_dim // 2)))  # flat: optimisers decay matrices only
+
+    @classmethod
+    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
+        """Refuse heads that cannot be halved."""
+        if geometry.head_dim < 2:
+            return "differential needs a head_dim of at least 2, because it halves heads; got 1; use fewer heads"
+        return None
+
+    def join(self, layer: int, stack: Sequence[Attention]) -> None:
+        """Take λ_init of layer ``layer``."""
+        self.initial = 0.8 - 0.6 * math.exp(-0.3 * layer)
+
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Apply both maps to the values, and norm the difference."""
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        reads = []
+        for q, k in zip(query.tensor_split(2, dim=-1), key.tensor_split(2, dim=-1), strict=True):
+            reads.append(softmax_over_valid(q @ k.mT / q.shape[-1] ** 0.5, allowed) @ value)
+        q_1, k_1, q_2, k_2 = self.vectors.view(4, -1)
+        weight = (q_1 * k_1).sum().exp() - (q_2 * k_2).sum().exp() + self.initial
+        difference = reads[0] - weight * reads[1]
+        return (1 - self.initial) * difference / (difference.square().mean(dim=-1, keepdim=True) + RMS_FLOOR).sqrt()
+
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Materialise both n × n maps, and multiply their difference with the values."""
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        first, second = (
+            softmax_over_valid(q @ (k * k.shape[-1] ** -0.5).mT, allowed)
+            for q, k in zip(query.tensor_split(2, dim=-1), key.tensor_split(2, dim=-1), strict=True)
+        )
+        out = (first - self.weight().to(first.dtype) * second) @ value
+        wide = out.to(torch.promote_types(out.dtype, torch.float32))
+        return ((1 - self.initial) * F.rms_norm(wide, wide.shape[-1:], eps=RMS_FLOOR)).to(out.dtype)
+
+    def weight(self) -> Float[Tensor, ""]:
+        """Return λ."""
+        query, key = self.vectors.view(2, 2, -1).unbind(dim=1)
+        plus, minus = (query * key).sum(dim=-1).exp()
+        return plus - minus + self.initial
