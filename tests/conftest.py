@@ -36,6 +36,8 @@ import torch
 from extras import missing, of_absent
 from tiers import COLLECTED, NAMED, TIERS, in_halves, tier_of, tier_of_path
 
+from attn_zoo import deaths
+
 torch.set_num_threads(1)
 mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
 if mallopt is not None:  # glibc returns large tensors to the kernel at once, and their page faults take a tenth of the tests' time
@@ -130,9 +132,10 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
 
 
 @pytest.fixture(autouse=True)
-def _no_plugin_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore, after each test, the environment variable in which commands name the plugins that they load."""
-    monkeypatch.setenv("ATTN_ZOO_PLUGIN", "")
+def _no_command_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restore, after each test, the environment variables in which a command names its plugins and remembers rows that died."""
+    for name in ("ATTN_ZOO_PLUGIN", deaths.VARIABLE):
+        monkeypatch.setenv(name, "")
 
 
 @pytest.hookimpl(wrapper=True)

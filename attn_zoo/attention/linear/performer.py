@@ -17,6 +17,7 @@ from attn_zoo.contract.masks import allowed_pairs, weighted_mean
 from attn_zoo.contract.options import REDRAW, bounded, by_length
 from attn_zoo.kernels import fla
 from attn_zoo.kernels.cpu.favor import HIDDEN, ReluFeatures, average_over_features
+from attn_zoo.kernels.running import sums_before
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
@@ -162,20 +163,18 @@ class Performer(RedrawnAttention[Options]):
             phi_key, own = phi_key.masked_fill(~key_valid[:, None, :, None], 0), own.masked_fill(~key_valid[:, None, :], lowest)
 
         pad = -n % chunk  # the last chunk is padded with keys without features and queries whose outputs are cut off
+        value = value.contiguous()  # as the compiler takes it to be after padding, which may pad nothing
         phi_query, phi_key, value = (F.pad(t, (0, 0, 0, pad)).unflatten(2, (-1, chunk)) for t in (phi_query, phi_key, value))
         own = F.pad(own, (0, pad), value=lowest)
         own, highest = (t.unflatten(2, (-1, chunk)) for t in (own, own.cummax(dim=-1).values))
 
         weights = (phi_query @ phi_key.mT * _relative(own[..., None, :], highest[..., :, None])).tril()
         ends = highest[..., -1]
-        before = F.pad(ends[..., :-1], (1, 0), value=lowest)
+        before = F.pad(ends, (1, 0), value=lowest)[..., :-1]
         scaled_keys = phi_key * _relative(own, ends[..., None])[..., None]
         sums = torch.cat([scaled_keys.mT @ value, scaled_keys.sum(dim=-2)[..., None]], dim=-1)  # [S z] of each chunk
-        state, states = torch.zeros_like(sums[:, :, 0]), []
-        for summed, shrink in zip(sums.unbind(2), _relative(before, ends)[..., None, None].unbind(2), strict=True):
-            states.append(state)  # sum over all earlier chunks, relative to the highest maximum before this one
-            state = state * shrink + summed
-        carried, earlier = phi_query * _relative(before[..., None], highest)[..., None], torch.stack(states, dim=2)
+        earlier = sums_before(sums, _relative(before, ends)[..., None, None])  # relative to the highest maximum before a chunk
+        carried = phi_query * _relative(before[..., None], highest)[..., None]
         top = weights @ value + carried @ earlier[..., :-1]
         bottom = weights.sum(dim=-1, keepdim=True) + carried @ earlier[..., -1:]
         return weighted_mean(top, bottom).flatten(2, 3)[:, :, :n]
