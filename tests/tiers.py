@@ -26,7 +26,7 @@ TIERS: Mapping[str, str] = {
 """Tests beyond the plain tier, by the marker that selects them."""
 
 PLACES: Mapping[str, str] = {
-    **dict.fromkeys(["docs", "golden", "test_readme.py", "test_tutorials.py"], "docs"),
+    **dict.fromkeys(["docs", "golden", "test_readme.py", "test_tutorials.py", "test_way_in.py"], "docs"),
     **dict.fromkeys(["kernels", "benchmarks/test_kernel_report.py", "benchmarks/test_linformer_kernels.py"], "kernels"),
     **dict.fromkeys(
         ["test_export.py", "attention/test_drawn_sizes.py", "attention/test_fla.py", "attention/test_flex.py"], "kernels"
