@@ -1,5 +1,6 @@
 """Linear attention: sums over keys in place of weights, by feature maps, or by a memory that every token writes to."""
 
+from attn_zoo.attention.linear import based as based
 from attn_zoo.attention.linear import cosformer as cosformer
 from attn_zoo.attention.linear import delta_product as delta_product
 from attn_zoo.attention.linear import delta_rule as delta_rule

@@ -8,10 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.attention.linear.linear import Linear
-from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, NoOptions, UnsupportedError
+from attn_zoo.attention.linear.linear import Linear, eager_cost
+from attn_zoo.contract import Capabilities, Cost, Geometry, NoOptions, UnsupportedError
 from attn_zoo.contract.masks import allowed_pairs, weighted_mean
-from attn_zoo.kernels.cpu._chunks import filled
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
@@ -20,15 +19,8 @@ RELU_FLOOR = 1e-3
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """FLOPs of φ(K)ᵀ [V 1] and φ(Q) times it, with m = 2 d features per head; causal adds weights in chunks. State: both sums."""
-    m, width, chunk = 2 * geometry.head_dim, geometry.head_dim + 1, 0
-    queries, keys = geometry.queries, geometry.keys
-    if geometry.causal:
-        chunk, queries = filled(keys)
-        keys = queries
-    flops = 2 * geometry.heads * ((queries + keys) * m * width + queries * chunk * (m + width))
-    state = FLOAT * geometry.heads * m * width if geometry.causal else None
-    return Cost(flops, 0, backward_flops=2 * flops, state_bytes=state)
+    """FLOPs of linear attention with 2 d features per head. State: both sums."""
+    return eager_cost(geometry, CosFormer.features(geometry, options))
 
 
 @register_attention(
@@ -54,7 +46,10 @@ class CosFormer(Linear):
         only sums are carried from chunk to chunk. Features of padded keys are zero.
     """
 
-    features_of_channel = 2
+    @staticmethod
+    def features(geometry: Geometry, options: NoOptions) -> int:
+        """Return 2 d."""
+        return 2 * geometry.head_dim
 
     @property
     def reach(self) -> int:

@@ -69,6 +69,17 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     return Cost(flops, 0, backward_flops=backward, state_bytes=FLOAT * inner * (d + 1))
 
 
+def eager_cost(geometry: Geometry, features: int) -> Cost:
+    """FLOPs of φ(K)ᵀ [V 1] and φ(Q) times it for a number of features; causal adds weights in chunks. State: both sums."""
+    width, chunk, queries, keys = geometry.head_dim + 1, 0, geometry.queries, geometry.keys
+    if geometry.causal:
+        chunk, queries = filled(keys)
+        keys = queries
+    flops = 2 * geometry.heads * ((queries + keys) * features * width + queries * chunk * (features + width))
+    state = FLOAT * geometry.heads * features * width if geometry.causal else None
+    return Cost(flops, 0, backward_flops=2 * flops, state_bytes=state)
+
+
 @register_attention(
     "linear",
     title="Linear attention",
@@ -93,12 +104,15 @@ class Linear(RecurrentAttention):
         under autocast. Features of padded keys are zero; a query whose weights all vanish yields zeros.
     """
 
-    features_of_channel = 1  # features for each channel of a head
+    @staticmethod
+    def features(geometry: Geometry, options: Any) -> int:
+        """Return the number of features of a head."""
+        return geometry.head_dim
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
         """Warn if there are no fewer features than keys."""
-        m, n = cls.features_of_channel * geometry.head_dim, geometry.keys
+        m, n = cls.features(geometry, options), geometry.keys
         return (f"{m} features are no fewer than the {n} keys: sums over keys are no smaller than keys",) if m >= n else ()
 
     @classmethod
@@ -146,7 +160,7 @@ class Linear(RecurrentAttention):
 
     def state_shape(self) -> tuple[int, int]:
         """Number of rows and of columns of S, with z as one more column."""
-        return self.features_of_channel * self.geometry.head_dim, self.geometry.head_dim + 1
+        return self.features(self.geometry, self.options), self.geometry.head_dim + 1
 
     def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
         """Features φ(x); zeros for padded tokens."""

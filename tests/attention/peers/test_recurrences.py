@@ -1,4 +1,4 @@
-"""Recurrent mechanisms and forgetting attention against public references, in float64: outputs and gradients."""
+"""Recurrent mechanisms, Based and forgetting attention against public references, in float64: outputs and gradients."""
 
 from __future__ import annotations
 
@@ -105,6 +105,13 @@ def fla_forgetting(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, ga
     return module.naive_forgetting_attn(*tokens_first(query, key, value), logs).transpose(1, 2)
 
 
+def fla_based(mechanism: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The weighted sums of values and of ones, without the epsilon by which the package divides them."""
+    function, f = in_float64("fla", "ops/based/naive.py").naive_parallel_based, mechanism.options.channels
+    sums = function(query[..., :f], key[..., :f], F.pad(value, (0, 1), value=1.0), use_norm=False)
+    return sums[..., :-1] / sums[..., -1:]
+
+
 CASES: dict[str, tuple[str, dict[str, Any], Reference]] = {
     "gated_delta_rule, fla, token by token": (
         "gated_delta_rule",
@@ -127,6 +134,8 @@ CASES: dict[str, tuple[str, dict[str, Any], Reference]] = {
         fla_delta_product,
     ),
     "forgetting, fla": ("forgetting", {}, fla_forgetting),
+    "based, fla": ("based", {}, fla_based),
+    "based with five channels, fla": ("based", {"channels": 5}, fla_based),
 }
 
 

@@ -1,0 +1,78 @@
+"""Based: linear attention with weights 1 + x + x² / 2, x = q·k / √f, the Taylor polynomial of exp(x), over f channels of a head."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attn_zoo.attention.linear.linear import Linear, eager_cost
+from attn_zoo.contract import Capabilities, Cost, Geometry, allowed_pairs, by_length, weighted_mean
+from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
+
+
+@dataclass
+class Options:
+    """Options of Based."""
+
+    channels: int = by_length("min(16, d, √n)", lambda g: min(16, g.head_dim, math.isqrt(g.keys)))
+    """f, the number of channels of queries and keys that are compared, the first ones of a head; all where there are fewer."""
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """FLOPs of linear attention with 1 + f + f (f + 1) / 2 features per head. State: both sums."""
+    return eager_cost(geometry, Based.features(geometry, options))
+
+
+@register_attention(
+    "based",
+    title="Based (Taylor map)",
+    paper="Arora et al. 2024, arXiv:2402.18668",
+    equation="linear attention with the second-order Taylor map",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=True, any_length=True, stepwise=True),
+    time="n f^2 d",
+    memory="n f^2 + n d",
+    cost=cost,
+    variants={"narrow": {"channels": 3}},
+)
+class Based(Linear):
+    """Linear attention whose weights are the Taylor polynomial of the exponential in softmax, and are never below 1/2.
+
+    Paper: Arora et al. 2024, the Taylor map; their model has layers of it beside layers of sliding-window attention, here written
+        ``attention=based+longformer``.
+    Symbols: d' → channels, φ → phi, S and, as its last column, Z → MemoryState.summed.
+    Differs: queries and keys are projected to heads as wide as values, of which f channels count, as if they were projected to f
+        channels. Of the two equal products xᵢxⱼ and xⱼxᵢ one is a feature, √2 times as large, so the state is about half the
+        paper's. No epsilon is added to the sum of weights. Features of padded keys are zero.
+    Nature: The more channels, the sharper the weights can be, and the state grows with their square.
+    """
+
+    options: Options
+
+    @staticmethod
+    def features(geometry: Geometry, options: Options) -> int:
+        """Return 1 + f + f (f + 1) / 2."""
+        f = min(options.channels, geometry.head_dim)
+        return 1 + f + f * (f + 1) // 2
+
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Materialise the n × n weights 1 + x + x² / 2."""
+        query, key = (x[..., : self.options.channels] for x in (query, key))
+        x = query @ key.mT / query.shape[-1] ** 0.5
+        weights = 1 + x + x**2 / 2
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        weights = weights if allowed is None else weights * allowed
+        return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
+
+    def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
+        """Features [1, x, xᵢxⱼ for i < j, xᵢ² / √2], with x divided by f^¼; zeros for padded tokens."""
+        x = x[..., : self.options.channels]
+        x = x * x.shape[-1] ** -0.25
+        i, j = torch.triu_indices(x.shape[-1], x.shape[-1], 1, device=x.device)
+        phi = torch.cat([torch.ones_like(x[..., :1]), x, x[..., i] * x[..., j], x.square() * 0.5**0.5], dim=-1)
+        return phi if valid is None else phi * valid[:, None, :, None]
