@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.functional import hvp, jvp
 from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
 
 from attn_zoo.conformance.gradients import STEPS, smallest
 from attn_zoo.conformance.harness import Violation, require
@@ -33,8 +34,8 @@ Form = Callable[[Loss, Tensors, Tensors], Tensors]
 def second_derivatives_are_right_or_refused(subject: Subject) -> str:
     """Second derivatives of inputs, streams, parameters and what follows the output, and forward-mode derivatives, equal finite
     differences of ``eager``'s gradients, or are refused by an error that names implementation="eager": after ``create_graph=True``
-    by ``backward`` or ``grad``, by torch.autograd.functional and torch.func, for all tensors, for frozen parameters, and for each
-    tensor alone."""
+    by ``backward`` or ``grad``, under gradient checkpointing, for several gradients at once, by torch.autograd.functional and
+    torch.func, for all tensors, for frozen parameters, and for each tensor alone."""
     refused = set[str]()
     for geometry in subject.plain_and_causal():
         module = smallest(subject, geometry)
@@ -104,6 +105,34 @@ def _slope(loss: Loss, at: Tensors, way: Tensors) -> tuple[Tensors, Tensor]:
     return leaves, torch.stack([(grad * along).sum() for grad, along in zip(grads, way, strict=True)]).sum()
 
 
+def checkpointed(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
+    """Take gradients of the slope of a call under gradient checkpointing."""
+    return by_grad(lambda *given: checkpoint(loss, *given, use_reentrant=False), at, way)
+
+
+def graph_of_batched_gradients(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
+    """Take gradients of the slope, whose own gradients were requested in a batch, as by functional.jacobian(vectorize=True)."""
+    leaves = tuple(tensor.detach().requires_grad_() for tensor in at)
+    out = loss(*leaves)
+    found = torch.autograd.grad(out, leaves, out.new_ones(1), create_graph=True, is_grads_batched=True, allow_unused=True)
+    slopes = [(grad[0] * along).sum() for grad, along in zip(found, way, strict=True) if grad is not None]
+    if not any(slope.requires_grad for slope in slopes):
+        return tuple(map(torch.zeros_like, at))
+    return torch.autograd.grad(torch.stack(slopes).sum(), leaves, materialize_grads=True)
+
+
+def batched_gradients_of_gradients(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
+    """Take gradients of the gradients in a batch of directions, as functional.hessian(vectorize=True) does."""
+    leaves = tuple(tensor.detach().requires_grad_() for tensor in at)
+    grads = torch.autograd.grad(loss(*leaves), leaves, create_graph=True, materialize_grads=True)
+    pairs = [(grad, along[None]) for grad, along in zip(grads, way, strict=True) if grad.requires_grad]
+    if not pairs:
+        return tuple(map(torch.zeros_like, at))
+    outputs, directions = zip(*pairs, strict=True)
+    found = torch.autograd.grad(outputs, leaves, directions, is_grads_batched=True, allow_unused=True)
+    return tuple(torch.zeros_like(leaf) if grad is None else grad[0] for grad, leaf in zip(found, leaves, strict=True))
+
+
 def functional_hvp(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
     """Call torch.autograd.functional.hvp."""
     found: Tensors = hvp(loss, at, way)[1]
@@ -127,6 +156,24 @@ def func_grad_twice(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
     return found
 
 
+def func_jvp_of_grad(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
+    """Go forward through torch.func.grad, as torch.func.hessian does."""
+    found: Tensors = torch.func.jvp(torch.func.grad(loss, argnums=tuple(range(len(at)))), at, way)[1]
+    return found
+
+
+def func_vmap_of_vjp(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
+    """Go backward through torch.func.grad for a batch of directions, as nested torch.func.jacrev does."""
+    back = torch.func.vjp(torch.func.grad(loss, argnums=tuple(range(len(at)))), *at)[1]
+    return tuple(found[0] for found in torch.func.vmap(back)(tuple(along[None] for along in way)))
+
+
+def func_vmap_of_grad(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
+    """Take the slope from gradients of each example of a batch."""
+    grads = torch.func.vmap(torch.func.grad(loss, argnums=tuple(range(len(at)))))(*(tensor[None] for tensor in at))
+    return (torch.stack([(grad[0] * along).sum() for grad, along in zip(grads, way, strict=True)]).sum(),)
+
+
 def func_jvp(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
     """Call torch.func.jvp, forward mode."""
     return (torch.func.jvp(loss, at, way)[1],)
@@ -143,13 +190,19 @@ def forward_mode(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
 FORMS: tuple[Form, ...] = (
     by_grad,
     by_backward,
+    checkpointed,
+    graph_of_batched_gradients,
+    batched_gradients_of_gradients,
     functional_hvp,
     functional_jvp,
     func_grad_twice,
+    func_jvp_of_grad,
+    func_vmap_of_vjp,
+    func_vmap_of_grad,
     func_jvp,
     forward_mode,
 )
-FIRST = (functional_jvp, func_jvp, forward_mode)
+FIRST = (functional_jvp, func_vmap_of_grad, func_jvp, forward_mode)
 """Forms that give first derivatives."""
 
 

@@ -12,11 +12,26 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
+from torch._C._functorch import TransformType
 from torch.autograd import Function, forward_ad
 
 from attn_zoo.contract import UnsupportedError
+from attn_zoo.precision import without_autocast
 
 Backward = Callable[..., Any]
+
+NO_TRANSFORMS: frozenset[TransformType] = frozenset()
+GRADIENTS = frozenset({TransformType.Grad})
+"""Transforms of ``torch.func`` that an autograd function with ``setup_context`` serves: grad, vjp, and what is made of them."""
+GRADIENTS_AND_BATCHES = GRADIENTS | {TransformType.Vmap}
+_TRANSFORMS = {
+    TransformType.Jvp: "forward-mode derivatives",
+    TransformType.Vmap: "batches of torch.func.vmap",
+    TransformType.Grad: "transforms of torch.func",
+    TransformType.Functionalize: "transforms of torch.func",
+}
+"""What an error says of each transform that a kernel does not serve."""
 
 
 class OnceDifferentiable(Function):
@@ -35,11 +50,11 @@ class OnceDifferentiable(Function):
         """Apply the function.
 
         Raises:
-            UnsupportedError: an input has a tangent (forward mode), or ``torch.func`` transforms a function without
+            UnsupportedError: forward mode or torch.func.vmap is requested, or ``torch.func`` transforms a function without
                 ``setup_context``.
         """
         if not torch.compiler.is_compiling():  # which cannot trace the comparison
-            refuse_transforms(*inputs, func=cls.setup_context is Function.setup_context)
+            refuse_transforms(*inputs, allow=NO_TRANSFORMS if cls.setup_context is Function.setup_context else GRADIENTS)
         return cls.apply(*inputs)
 
 
@@ -48,17 +63,34 @@ def once_differentiable(backward: Backward) -> Backward:
 
     Gradients are computed without a graph. With ``create_graph=True`` they are then attached to the tensors that they depend on,
     the saved ones and the gradients of the outputs, by a node that raises ``UnsupportedError`` when it is differentiated.
+    Gradients of several outputs at once (``is_grads_batched``, ``vectorize``) are refused, because kernels write into new tensors.
     """
 
     @wraps(backward)
     def without_graph(ctx: Any, *gradients: Tensor | None) -> Any:
-        with torch.no_grad():
-            found = backward(ctx, *gradients)
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            with torch.no_grad():
+                return backward(ctx, *gradients)
+        refuse_batches(*gradients)
+        read = _Read(ctx)
+        device = next(g.device for g in gradients if g is not None)
+        with torch.no_grad(), without_autocast(device):
+            found = backward(read, *gradients)
+        if not torch.is_grad_enabled():
             return found
-        return _Refusal.apply(found, *(t for t in (*gradients, *ctx.saved_tensors) if t is not None and t.requires_grad))
+        return _Refusal.apply(found, *(t for t in (*gradients, *read.saved_tensors) if t is not None and t.requires_grad))
 
     return without_graph
+
+
+class _Read:
+    """Context whose saved tensors are read once, because gradient checkpointing allows no second time."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx, self.saved_tensors = ctx, ctx.saved_tensors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
 
 
 class _Refusal(Function):
@@ -87,8 +119,18 @@ def name_refusal(out: Tensor) -> Tensor:
 
 
 def _name_refusal(found: tuple[Tensor | None, ...], _: Any) -> tuple[Tensor | None, ...] | None:
-    refused = [g for g in found if g is not None and g.grad_fn is not None and g.grad_fn.name().endswith("NotImplemented")]
+    gradients = [g for g in found if g is not None]
+    if torch.is_grad_enabled() and any(map(_functorch.is_legacy_batchedtensor, gradients)):
+        raise _unsupported("second derivatives of several outputs at once")  # PyTorch loses their graph
+    refused = [g for g in gradients if _is_refused(g)]
     return _Refusal.apply(found, *refused) if refused else None
+
+
+def _is_refused(gradient: Tensor) -> bool:
+    """Return True if PyTorch has no derivative of this gradient; of one in a batch, whose graph hides it, that is assumed."""
+    if _functorch.is_batchedtensor(gradient):
+        return True
+    return gradient.grad_fn is not None and gradient.grad_fn.name().endswith("NotImplemented")
 
 
 def refuse_graph_of_gradients(out: Tensor) -> Tensor:
@@ -103,20 +145,32 @@ def _refuse_graph(_: Tensor) -> None:
         raise _unsupported("second derivatives (create_graph=True)")
 
 
-def refuse_transforms(*inputs: Any, func: bool = True) -> None:
-    """Refuse tensors with a tangent and, with ``func``, all transforms of ``torch.func``.
+def refuse_transforms(*inputs: Any, allow: frozenset[TransformType] = NO_TRANSFORMS) -> None:
+    """Refuse tensors with a tangent, and the transforms of ``torch.func`` that are not in ``allow``.
 
     Raises:
         UnsupportedError: forward-mode differentiation or a transform reached this kernel.
     """
     if torch.compiler.is_compiling():
         return
-    if func and torch._C._are_functorch_transforms_active():
-        raise _unsupported("transforms of torch.func")
-    if forward_ad._current_level < 0:
-        return
-    if any(isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in inputs):
+    active = {level.key() for level in _functorch.get_interpreter_stack() or ()} - allow
+    tangents = forward_ad._current_level >= 0 and TransformType.Jvp not in active
+    if tangents and any(isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in inputs):
         raise _unsupported("forward-mode derivatives")
+    for transform, what in _TRANSFORMS.items():
+        if transform in active:
+            raise _unsupported(what)
+
+
+def refuse_batches(*gradients: Tensor | None) -> None:
+    """Refuse a backward pass for several gradients of the outputs at once.
+
+    Raises:
+        UnsupportedError: ``torch.func.vmap`` or the one of torch.autograd reached this kernel's backward pass.
+    """
+    several = TransformType.Vmap in {level.key() for level in _functorch.get_interpreter_stack() or ()}
+    if several or any(g is not None and _functorch.is_legacy_batchedtensor(g) for g in gradients):
+        raise _unsupported("gradients of several outputs at once (is_grads_batched, vectorize, torch.func.vmap)")
 
 
 def _unsupported(what: str) -> UnsupportedError:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool
 from torch import Tensor
 
-from attn_zoo.kernels.derivatives import name_refusal, refuse_transforms
+from attn_zoo.kernels.derivatives import GRADIENTS_AND_BATCHES, name_refusal, refuse_transforms
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
@@ -24,7 +24,7 @@ def fused_attention(
     Raises:
         UnsupportedError: forward-mode differentiation is requested, or, on a backward pass, a second derivative.
     """
-    refuse_transforms(query, key, value, func=False)
+    refuse_transforms(query, key, value, allow=GRADIENTS_AND_BATCHES)
     return name_refusal(F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout, is_causal=causal))
 
 

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from attn_zoo.contract import Geometry, allowed_pairs
+from attn_zoo.contract import Geometry, UnsupportedError, allowed_pairs
+from attn_zoo.kernels.derivatives import GRADIENTS_AND_BATCHES, refuse_transforms
 from mutants.entering import breaks, plant
 from mutants.originals import Led, Linear, PlainSoftmax, Projected, ProjectedOptions
 
@@ -80,6 +81,46 @@ class OnceByHand(WeightsByHand):
         return WeightsByHand.backward(ctx, gradient)
 
 
+class ReadsTwice(torch.autograd.Function):
+    """A softmax whose backward pass reads the saved weights twice, which gradient checkpointing does not allow with a graph."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        weights = scores.softmax(dim=-1)
+        ctx.save_for_backward(weights)
+        return weights
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return ctx.saved_tensors[0] * (gradient - (gradient * ctx.saved_tensors[0]).sum(dim=-1, keepdim=True))
+
+
+class OnlyBackward(torch.autograd.Function):
+    """A softmax that torch.func differentiates backward, but neither forward nor for each example of a batch."""
+
+    @staticmethod
+    def forward(scores: Tensor) -> Tensor:
+        return scores.softmax(dim=-1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (weights,) = ctx.saved_tensors
+        return weights * (gradient - (gradient * weights).sum(dim=-1, keepdim=True))
+
+
+class RefusesForward(OnlyBackward):
+    """The same, refused by name in forward mode."""
+
+    @classmethod
+    def apply(cls, scores: Tensor) -> Tensor:
+        refuse_transforms(scores, allow=GRADIENTS_AND_BATCHES)
+        return super().apply(scores)
+
+
 def by_hand(softmax: type[torch.autograd.Function]) -> Any:
     def around(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         scores, allowed = query @ key.mT / query.shape[-1] ** 0.5, allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
@@ -95,7 +136,26 @@ def fused(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key
     return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed)
 
 
+def fused_and_refused_alone(attend: Any, self: Any, *given: Any) -> Tensor:
+    """Fused attention whose gradient, if it is alone, refuses to be differentiated; in a batch its graph is lost."""
+    out = fused(attend, self, *given)
+    if out.grad_fn is not None:
+        out.grad_fn.register_hook(lambda found, _: once_refused(found))
+    return out
+
+
+def once_refused(found: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    for gradient in found:
+        if gradient is not None and gradient.grad_fn is not None:
+            raise UnsupportedError('second derivatives need implementation="eager"')
+    return found
+
+
 SECOND = "second_derivatives_are_right_or_refused"
 plant("KeepsWeightsAsConstants", "softmax", SECOND, "differs by", by_hand(WeightsByHand))
 plant("MarkedAsOnceDifferentiable", "softmax", SECOND, "differs by", by_hand(OnceByHand), method="attend_sdpa")
 plant("RefusesWithoutAdvice", "softmax", SECOND, "a refusal must name", fused, method="attend_sdpa")
+plant("LosesGraphsOfBatches", "softmax", SECOND, "graph of batched gradients of", fused_and_refused_alone, method="attend_sdpa")
+plant("ReadsSavedTensorsTwice", "softmax", SECOND, "checkpointed of", by_hand(ReadsTwice), method="attend_sdpa")
+plant("HasNoForwardMode", "softmax", SECOND, "func jvp of grad of", by_hand(OnlyBackward), method="attend_sdpa")
+plant("HasNoRuleForBatches", "softmax", SECOND, "func vmap of grad of", by_hand(RefusesForward), method="attend_sdpa")

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.kernels.cpu._tiling import CHEAP_BYTES
-from attn_zoo.kernels.derivatives import refuse_transforms
+from attn_zoo.kernels.derivatives import GRADIENTS, refuse_transforms
 from attn_zoo.precision import autocast_dtype
 from attn_zoo.shapes import Keys, KeyValid
 
@@ -33,7 +33,7 @@ def mix(
 ) -> tuple[Float[Tensor, "batch r width"], Float[Tensor, "some r"]]:
     """Compute ``weight @ tokens``, and with ``weigh`` also weight @ ones at the real tokens; under autocast in its dtype."""
     dtype = autocast_dtype(tokens)
-    refuse_transforms(weight, tokens, func=False)
+    refuse_transforms(weight, tokens, allow=GRADIENTS)
     return _Mix.apply(weight.to(dtype), tokens.to(dtype), key_valid, weigh)
 
 
