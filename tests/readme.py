@@ -53,7 +53,7 @@ from attn_zoo.published import published_for
 from attn_zoo.recommend import Recommendation, recommend
 from attn_zoo.recommend.text import as_text, sentences
 from attn_zoo.records import RunRecord
-from attn_zoo.records.packed import pack, unpack
+from attn_zoo.records.packed import NAME
 from attn_zoo.registry import attentions, card, task_card
 from attn_zoo.transplant.classification_table import classification_table
 from attn_zoo.transplant.table import transplant_table
@@ -339,25 +339,15 @@ def _shown(text: str) -> str:
     return f"```text\n{text}\n```"
 
 
-def is_current(path: Path, wanted: Sequence[RunRecord]) -> bool:
-    """Tell whether a packed file holds exactly these records, each with the name of its source file."""
-    held = unpack(path) if path.is_file() else []
-    return held == wanted and [record.source for record in held] == [record.source for record in wanted]
-
-
-def write_reference() -> None:
-    """Write the reference records that are not current; a set without records has no file."""
-    for name in reference.SETS:
-        path, wanted = reference.packed_file(name), records_in(name)
-        if not wanted:
-            path.unlink(missing_ok=True)
-        elif not is_current(path, wanted):
-            pack(wanted, path)
-    reference.TRANSPLANT.write_bytes((ROOT / "results" / "transplant.json").read_bytes())
+def shipped_files() -> dict[Path, Path]:
+    """Committed file by its copy in the package."""
+    packed = {reference.packed_file(name): ROOT / "results" / name / NAME for name in reference.SETS}
+    return packed | {reference.TRANSPLANT: ROOT / "results" / "transplant.json"}
 
 
 if __name__ == "__main__":
-    write_reference()
+    for copy, committed in shipped_files().items():
+        copy.write_bytes(committed.read_bytes())
     for file, picture in pictures().items():
         file.write_text(picture, encoding="utf-8")
     for page in PAGES:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 
 import pytest
-from committed import ROOT
+from committed import ROOT, records_in
 from readme import PAGES, README, pictures, renewed
 
 from attn_zoo import registry
@@ -14,7 +15,6 @@ from attn_zoo.cli.commands import parser
 from attn_zoo.cli.config import store_groups
 from attn_zoo.cli.plan import plan
 from attn_zoo.cli.tune import read_request
-from attn_zoo.records import Store
 
 TEXT = README.read_text(encoding="utf-8")
 
@@ -44,8 +44,7 @@ def test_a_stale_table_is_noticed():
 
 
 def test_the_quickstart_table_is_whole():
-    records, damaged = Store(ROOT / "results" / "quickstart").load()
-    assert damaged == []
+    records = records_in("quickstart")
     store_groups()
     planned = plan(["-m", "experiment=quickstart"])
     versions = {r.run_id: r for r in records if r.status == "done"}
@@ -55,14 +54,17 @@ def test_the_quickstart_table_is_whole():
 
 
 def test_run_ids_on_the_pages_are_recorded():
-    recorded = {part for path in (ROOT / "results").rglob("*.json") for part in path.stem.split("-")}
+    recorded = {record.run_id for record in records_in("")}
     named = {name for page in (ROOT / "docs").glob("*.md") for name in re.findall(r"\b[0-9a-f]{16}\b", page.read_text("utf-8"))}
     assert named and named <= recorded
 
 
 def test_records_name_no_machine_and_no_person():
-    for path in (ROOT / "results").rglob("*.json"):
-        assert not re.search(r"/(home|root|work|tmp|Users)/", path.read_text(encoding="utf-8")), path.name
+    texts = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "results").glob("*.json")}
+    texts |= {str(record.source): json.dumps(record.to_dict()) for record in records_in("")}
+    assert len(texts) > 4_000
+    for name, text in texts.items():
+        assert not re.search(r"/(home|root|work|tmp|Users)/", text), name
 
 
 def test_its_python_runs():

@@ -175,7 +175,8 @@ def _tables(parsed: argparse.Namespace, records: Sequence[RunRecord]) -> list[Ta
 
 def _page(parsed: argparse.Namespace) -> str:
     records, damaged = Store(parsed.records).load()
-    records_at = records_from(parsed.output, parsed.records) if parsed.output and parsed.records.is_dir() else None
+    as_files = all((parsed.records / str(record.source)).exists() for record in records)  # not packed
+    records_at = records_from(parsed.output, parsed.records) if parsed.output and as_files else None
     costs = counted_columns(parsed.costs)
     return html_page(_tables(parsed, records), records, damaged, records_at=records_at, costs=costs)
 

@@ -1,4 +1,4 @@
-"""``attn-zoo records``: verify a folder of records, or repeat some of its runs and compare scores bit for bit."""
+"""``attn-zoo records``: verify a folder of records, pack it into one file, or repeat some of its runs and compare their scores."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from attn_zoo.cli.records_of import FOLDER, add_records, name_left_out, records_
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.reproduce import command, hydra_value
 from attn_zoo.records import PROTOCOLS, RunRecord, Store
+from attn_zoo.records.packed import NAME
 from attn_zoo.records.verify import Finding, verify
 from attn_zoo.terminal import wrap
 
@@ -33,8 +34,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "protocol, or left by an interrupted write. Nothing is changed. Exit status: 0 if nothing is wrong, else 1. Folders are "
         "merged by copying their files together.",
     )
-    add_records(checking, or_packed="")
+    add_records(checking)
     checking.set_defaults(handler=_verify)
+    packing = actions.add_parser(
+        "pack",
+        help=f"put all records of a folder into one compressed file, {NAME}",
+        description=f"Put all records of a folder into one compressed file in it, {NAME}, and remove their files. Every command "
+        "reads the folder as before, and new runs are recorded beside the file. Damaged files stay as they are.",
+    )
+    add_records(packing, or_packed="")
+    packing.set_defaults(handler=_pack)
+    unpacking = actions.add_parser(
+        "unpack",
+        help="write each packed record to a JSON file of its own again",
+        description="Write each record of the packed files of a folder to a JSON file of its own, and remove the packed files.",
+    )
+    add_records(unpacking, or_packed="")
+    unpacking.set_defaults(handler=_unpack)
     again = actions.add_parser(
         "rerun",
         help="repeat some of the runs and compare scores bit for bit",
@@ -54,11 +70,30 @@ def _verify(parsed: argparse.Namespace) -> int:
     verdict = verify(root)
     wrong = sum(not finding.harmless for finding in verdict.findings)
     said = "nothing is wrong" if verdict.clean else f"{wrong} finding{'' if wrong == 1 else 's'}"
-    counts = f"{verdict.records} record{'s' * (verdict.records != 1)} of {verdict.runs} run{'s' * (verdict.runs != 1)}"
+    counts = f"{_records(verdict.records)} of {verdict.runs} run{'s' * (verdict.runs != 1)}"
     print(wrap(terminal(f"{root}: {counts}; {said}")))
     for finding in verdict.findings:
         print(wrap(_told(finding)))
     return 0 if verdict.clean else 1
+
+
+def _pack(parsed: argparse.Namespace) -> int:
+    store = Store(records_root(parsed))
+    path = store.pack()
+    records, damaged = store.load()
+    name_left_out(damaged)
+    print(wrap(terminal(f"{_records(len(records))} in {path}, {path.stat().st_size:,} bytes")))
+    return 0
+
+
+def _unpack(parsed: argparse.Namespace) -> int:
+    root = records_root(parsed)
+    print(wrap(terminal(f"{_records(len(Store(root).unpack()))} written to {root}")))
+    return 0
+
+
+def _records(count: int) -> str:
+    return f"{count} record{'s' * (count != 1)}"
 
 
 def _told(finding: Finding) -> str:

@@ -1,4 +1,4 @@
-"""Folder of records: one JSON file for each run, written atomically and never changed."""
+"""Folder of records: one JSON file for each run, written atomically and never changed, or many runs in a packed file."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from attn_zoo.records.claim import SUFFIX as CLAIM
 from attn_zoo.records.claim import claimed, is_claimed
 from attn_zoo.records.errors import RecordError
+from attn_zoo.records.files import HALF, write_whole
 from attn_zoo.records.judge import judged, read_record
-from attn_zoo.records.packed import is_packed, unpack
+from attn_zoo.records.packed import NAME, is_packed, pack, unpack
+from attn_zoo.records.packed import SUFFIX as PACKED
 from attn_zoo.records.plain import MOST_BYTES
 from attn_zoo.records.record import RunRecord
 from attn_zoo.records.spec import file_pattern, file_stem
@@ -27,8 +30,8 @@ from attn_zoo.records.tuning import Tuning
 ROOM = 2**18
 """Bytes that must be free in the folder before a run starts; a record takes some kilobytes."""
 
-TRY, HALF = ".try-", ".half"
-"""Prefix of files that test write access, and suffix of incomplete files."""
+TRY = ".try-"
+"""Prefix of files that test write access."""
 
 _WRITING_SECONDS = 3600
 """Age in seconds above which an incomplete file was left by a dead writer; writing one takes seconds."""
@@ -51,7 +54,8 @@ class Store:
     """Append-only folder of run records, safe to share between processes and to merge by copying files.
 
     Args:
-        root: path of the folder, created with the first record; a packed file (``attn_zoo.records.packed``) can be read only.
+        root: path of the folder, created with the first record; packed files in it (``attn_zoo.records.packed``) are read as the
+            files that they hold. A packed file itself can be read only.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -87,17 +91,9 @@ class Store:
         self.root.mkdir(parents=True, exist_ok=True)
         stem, stamp = file_stem(record.spec, record.run_id), datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         path = self.root / f"{stem}-{stamp}-{secrets.token_hex(3)}.json"
-        temporary = path.with_name(f".{path.name}{HALF}")
         try:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            sync_folder(self.root)
+            write_whole(path, text.encode())
         except OSError as error:
-            with suppress(OSError):  # a folder that cannot be written may refuse removal, too
-                temporary.unlink(missing_ok=True)
             raise OSError(
                 f"the record of {stem} could not be written to {str(self.root)!r} ({error.strerror or error}); "
                 f"make room or choose another folder, then give the same command again"
@@ -129,7 +125,68 @@ class Store:
                     damaged.append(Damaged(path, str(error), error.kind))
                 except OSError as error:
                     damaged.append(Damaged(path, f"cannot be read: {error.strerror or error}"))
-        return records, damaged
+            for path in self._files(f"*{PACKED}"):
+                try:
+                    records += self._held(path, file_pattern(attention, task))
+                except RecordError as error:
+                    damaged.append(Damaged(path, str(error)))
+                except OSError as error:
+                    damaged.append(Damaged(path, f"cannot be read: {error.strerror or error}"))
+        return sorted(records, key=_by_name), damaged
+
+    def _held(self, path: Path, pattern: str = "*") -> Iterator[RunRecord]:
+        """Records of a packed file whose names match a pattern, without those that have a file of their own."""
+        for record in unpack(path):
+            own = path.parent / str(record.source)
+            if fnmatchcase(own.name, pattern) and not own.exists():
+                yield replace(record, source=own.relative_to(self.root).as_posix())
+
+    def pack(self) -> Path:
+        """Put all records below the folder into one packed file, remove their files, and return its path.
+
+        Files that are not whole records stay, and so do those of writers that are at work.
+
+        Raises:
+            FileNotFoundError: there is no record.
+            RecordError: the records are too many for one file, or a packed file is damaged; nothing is changed.
+            OSError: the file cannot be written; nothing is changed.
+        """
+        records, damaged = self.load()
+        if reason := next((item.reason for item in damaged if item.path.name.endswith(PACKED)), None):
+            raise RecordError(reason)
+        if not records:
+            raise FileNotFoundError(f"there are no records in {str(self.root)!r}; name the folder that runs were recorded in")
+        path = self.root / NAME
+        packs = list(self._files(f"*{PACKED}"))
+        old = [*packs, *(file for record in records if (file := self.root / str(record.source)).exists())]
+        newest = max(file.stat().st_mtime for file in old)
+        pack(records, path)
+        os.utime(path, (newest, newest))  # what is older than its records stays older
+        for file in old:
+            if file != path:
+                file.unlink()
+        return path
+
+    def unpack(self) -> list[Path]:
+        """Write each record of the packed files below the folder to a file of its own, remove those, and return the new paths.
+
+        Raises:
+            FileNotFoundError: there is no packed file.
+            RecordError: a packed file is damaged.
+            OSError: a file cannot be written; what was packed stays so.
+        """
+        written = list[Path]()
+        packs = list(self._files(f"*{PACKED}"))
+        if not packs:
+            raise FileNotFoundError(f"there is no packed file in {str(self.root)!r}; name a folder that 'records pack' packed")
+        for packed in packs:
+            for record in self._held(packed):
+                path = self.root / str(record.source)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, text_of(record).encode())
+                written.append(path)
+            packed.unlink()
+        return written
 
     def find(self, run_id: str, tuning: Tuning | None = None) -> RunRecord | None:
         """Find the record of an equal run that need not be repeated; None if there is none.
@@ -179,6 +236,9 @@ class Store:
             with suppress(OSError, RecordError):
                 if (record := read_record(path)).run_id == run_id:
                     yield path, record
+        for path in self._files(f"*{PACKED}"):
+            with suppress(OSError, RecordError):
+                yield from ((path, record) for record in self._held(path, f"*{run_id}*.json") if record.run_id == run_id)
 
     def claim(self, run_id: str) -> AbstractContextManager[bool]:
         """Context that yields True if this process has claimed the run, False if another process has (see ``claimed``)."""
@@ -217,14 +277,10 @@ def text_of(record: RunRecord) -> str:
     return text
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush a folder to the disk, so that a file renamed in it keeps its name when the machine loses power."""
-    with suppress(OSError):  # Windows and some network file systems cannot
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _by_name(record: RunRecord) -> tuple[str, str]:
+    """Name of the file of a record, by which records are sorted, so that their order does not depend on subfolders."""
+    source = str(record.source)
+    return source.rpartition("/")[2], source
 
 
 @contextmanager

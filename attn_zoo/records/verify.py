@@ -9,10 +9,10 @@ from pathlib import Path
 
 from attn_zoo.grouping import grouped
 from attn_zoo.records.claim import SUFFIX, is_claimed
-from attn_zoo.records.plain import parse, read_text
-from attn_zoo.records.record import SCHEMA, RunRecord
+from attn_zoo.records.files import HALF
+from attn_zoo.records.record import RunRecord
 from attn_zoo.records.spec import OLD_PROTOCOLS, PROTOCOLS
-from attn_zoo.records.store import CHECKPOINT, HALF, TRY, UNUSED, Damaged, Store
+from attn_zoo.records.store import CHECKPOINT, TRY, UNUSED, Damaged, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Finding:
 
     kind: str
     """Kind: ``checkpoint``, ``damaged``, ``edited``, ``renamed``, ``copied``, ``repeated``, ``data differ``,
-    ``foreign protocol``, ``leftover``, ``no record``, ``old protocol``, ``old schema`` or ``running``."""
+    ``foreign protocol``, ``leftover``, ``no record``, ``old protocol`` or ``running``."""
     files: tuple[str, ...]
     """Paths relative to the folder."""
     words: str
@@ -50,13 +50,12 @@ def verify(root: str | Path) -> Verdict:
 
     Raises:
         FileNotFoundError: ``root`` does not exist.
-        NotADirectoryError: ``root`` is a file.
+        NotADirectoryError: ``root`` is a file, and not a packed one.
+        RecordError: ``root`` is a damaged packed file.
     """
     root = Path(root)
     if not root.exists():
         raise FileNotFoundError(f"there is no folder {str(root)!r}; name the one that runs were recorded in")
-    if not root.is_dir():
-        raise NotADirectoryError(f"{str(root)!r} is a file; name the folder that runs were recorded in")
     valid, damaged = Store(root).load()
     findings = [
         *(_unreadable(item, root) for item in damaged),
@@ -65,7 +64,6 @@ def verify(root: str | Path) -> Verdict:
         *_different_data(valid),
         *_foreign(valid),
         *_left_over(root),
-        *_old(valid, root),
     ]
     return Verdict(len(valid), len({record.run_id for record in valid}), tuple(findings))
 
@@ -165,10 +163,3 @@ def _left_over(root: Path) -> Iterator[Finding]:
             words = "a checkpoint that could not be used; nothing reads it, and it may be deleted"
         if words:
             yield Finding(kind, (path.relative_to(root).as_posix(),), words, harmless=True)
-
-
-def _old(records: Iterable[RunRecord], root: Path) -> Iterator[Finding]:
-    by_schema = grouped((parse(read_text(root / str(record.source)))["schema"], record) for record in records)
-    for schema in sorted(by_schema.keys() - {SCHEMA}):
-        words = f"schema {schema}, this version writes {SCHEMA} and reads both"
-        yield Finding("old schema", _files(by_schema[schema]), words, harmless=True)

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from attn_zoo.checks import check_number, check_whole
 from attn_zoo.escapes import terminal
-from attn_zoo.records.store import CHECKPOINT, UNUSED, sync_folder
+from attn_zoo.records.files import sync_folder
+from attn_zoo.records.store import CHECKPOINT, UNUSED
 from attn_zoo.runner.state import Training, pack, unpack
 
 _HEADER = "attn_zoo"

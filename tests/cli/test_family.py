@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from committed import records_in
 from omegaconf import OmegaConf
 
 from attn_zoo import attentions
@@ -11,13 +12,12 @@ from attn_zoo.cli.config import store_groups
 from attn_zoo.cli.plan import plan
 
 EXPERIMENT = Path(__file__).parents[2] / "configs" / "experiment" / "family.yaml"
-RESULTS = Path(__file__).parents[2] / "results"
 
 
 def test_family_is_every_mechanism_that_its_records_hold():
     store_groups()
     planned = plan(["-m", "experiment=family", "task=listops", "seed=1"])
-    recorded = {path.name.split("-")[0] for path in (RESULTS / "family").glob("*-listops-s*.json")}
+    recorded = {record.spec.attention for record in records_in("family") if record.spec.task == "listops"}
     assert {spec.attention for spec in planned.specs} == recorded <= set(attentions())
     assert len(planned.specs) == len(recorded) >= 25
     swept = OmegaConf.load(EXPERIMENT).hydra.sweeper.params

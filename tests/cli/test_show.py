@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from committed import records_in
 from make import make_record
 
 from attn_zoo.cli import main
@@ -190,8 +191,7 @@ def groups() -> None:
 )
 def test_the_command_of_a_recorded_run_is_that_run(name):
     room, stem = name.split("/")
-    path = next((ROOT / "results" / room).glob(f"{stem}-*.json"))
-    (record,) = [r for r in Store(path.parent).load()[0] if r.source == path.name]
+    record = next(record for record in records_in(room) if str(record.source).startswith(f"{stem}-"))
     planned = plan(shlex.split(command(record.spec))[2:])
     assert [spec.run_id(record.task_card["version"], record.protocol) for spec in planned.specs] == [record.run_id]
 

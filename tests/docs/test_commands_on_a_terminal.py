@@ -21,6 +21,7 @@ from shown_commands import shown_commands, small
 
 from attn_zoo.analysis.text import default_text
 from attn_zoo.cli.commands import COMMANDS
+from attn_zoo.records import Store
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -61,8 +62,8 @@ def prepared(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("reader")
     for name in ("runs", "BEFORE", "AFTER", "equal_time"):
         shutil.copytree(RESULTS / "quickstart", folder / name)
-    for record in (RESULTS / "family").glob("linformer-listops-*"):
-        shutil.copy(record, folder / "runs")
+    for record in Store(RESULTS / "family").load("listops", "linformer")[0]:
+        Store(folder / "runs").add(record)
     (folder / "profile").symlink_to(RESULTS / "profile")
     sizes = "level=smoke budget.steps=3 budget.evaluate_every=3 model.dim=16 model.heads=2 report=false"
     for words in (

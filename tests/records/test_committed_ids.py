@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 import pytest
+from committed import ROOT, records_in
 
 from attn_zoo import attentions
 from attn_zoo.cli.config import store_groups
 from attn_zoo.cli.plan import plan
 from attn_zoo.leaderboard.reproduce import command
-from attn_zoo.records import read_record
+from attn_zoo.records import RunRecord
 from attn_zoo.registry import task_card
 
-RESULTS = Path(__file__).parents[2] / "results"
+FOLDERS = sorted(path.name for path in (ROOT / "results").iterdir() if path.is_dir())
 
 
-def first_of_each(folder: str) -> dict[str, Path]:
-    """Return the first record of each attention in a folder, by the name of its file, which begins with the attention."""
-    return {path.name.split("-")[0]: path for path in sorted((RESULTS / folder).glob("*-*-s*.json"), reverse=True)}
+def first_of_each(folder: str) -> dict[str, RunRecord]:
+    """Return the first record of each attention in a folder."""
+    return {record.spec.attention: record for record in reversed(records_in(folder))}
 
 
 OLD, NEW = first_of_each("family"), first_of_each("profile")
-FOLDERS = sorted(path.name for path in RESULTS.iterdir() if path.is_dir())
-FILES = {(folder, path.name.split("-")[1]): path for folder in FOLDERS for path in sorted((RESULTS / folder).glob("*-*-s*.json"))}
-"""File of one record of each task in each folder of results; names of files begin with mechanism and task."""
-PATHS = sorted({*OLD.values(), *NEW.values(), *FILES.values()})
+OF_TASKS = [record for name in FOLDERS for record in {record.spec.task: record for record in records_in(name)}.values()]
+"""One record of each task in each folder of results."""
+RECORDS = {str(record.source).rpartition("-")[0]: record for record in [*OLD.values(), *NEW.values(), *OF_TASKS]}
 
 
 def test_every_recorded_attention_is_registered():
-    assert set(OLD) | set(NEW) <= set(attentions())
+    assert {name for name in {*OLD, *NEW} if "+" not in name} <= set(attentions())
     assert len(OLD) == 39, "the family of protocol 2; later entries are not in it"
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name.rpartition("-")[0])
-def test_its_command_is_composed_to_the_same_id_unless_the_attention_has_a_new_version(path):
-    record = read_record(path)
+@pytest.mark.parametrize("record", RECORDS.values(), ids=list(RECORDS))
+def test_its_command_is_composed_to_the_same_id_unless_the_attention_has_a_new_version(record):
     store_groups()
     planned = plan(shlex.split(command(record.spec))[2:])
     (spec,) = planned.specs

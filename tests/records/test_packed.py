@@ -6,15 +6,16 @@ import json
 import lzma
 
 import pytest
-from committed import ROOT, records_in
+from committed import ROOT
 from make import make_record
-from readme import is_current
+from readme import shipped_files
 
 from attn_zoo import reference
 from attn_zoo.cli.main import main
-from attn_zoo.leaderboard import leaderboard, render, tables
+from attn_zoo.leaderboard import leaderboard
 from attn_zoo.records import RecordError, Store
-from attn_zoo.records.packed import pack, unpack
+from attn_zoo.records.packed import NAME, pack, unpack
+from attn_zoo.records.verify import verify
 
 
 @pytest.fixture
@@ -33,26 +34,14 @@ def packed(folder):
     return path
 
 
-@pytest.mark.docs
-@pytest.mark.parametrize("name", reference.SETS)
-def test_the_reference_records_are_the_committed_ones(name):
-    wanted, path = records_in(name), reference.packed_file(name)
-    assert path.is_file() == bool(wanted), "stale; run: python tests/readme.py"
-    assert not wanted or is_current(path, wanted), "stale; run: python tests/readme.py"
-    if wanted:
-        assert render(tables(unpack(path)), "json") == render(tables(wanted), "json")
+@pytest.mark.parametrize(("copy", "committed"), shipped_files().items(), ids=lambda path: path.name)
+def test_the_reference_is_a_copy_of_committed_results(copy, committed):
+    assert copy.read_bytes() == committed.read_bytes(), "stale; run: python tests/readme.py"
 
 
-def test_the_reference_transplant_is_the_committed_one():
-    assert reference.TRANSPLANT.read_bytes() == (ROOT / "results" / "transplant.json").read_bytes(), "run: python tests/readme.py"
-
-
-def test_a_stale_packed_file_is_noticed(folder, packed):
-    records = Store(folder).load()[0]
-    assert is_current(packed, records)
-    assert not is_current(packed, records[1:]) and not is_current(folder / "none.jsonl.xz", records)
-    pack([make_record("softmax", test=0.91, source="other.json"), *records[1:]], packed)
-    assert not is_current(packed, records)
+def test_committed_records_are_packed():
+    loose = [path.name for folder in (ROOT / "results").iterdir() if folder.is_dir() for path in folder.rglob("*.json")]
+    assert loose == [], "run: attn-zoo records pack --records FOLDER"
 
 
 def test_a_packed_file_holds_every_field_and_the_names_of_the_files(folder, packed):
@@ -84,6 +73,82 @@ def test_commands_read_a_packed_file_as_a_folder(folder, packed, capsys, command
     expected = capsys.readouterr().out
     assert main([*command, str(packed)]) == 0
     assert capsys.readouterr().out == expected
+
+
+def test_a_packed_folder_is_read_as_before_and_unpacked_to_the_same_records(folder, capsys):
+    before, page = Store(folder).load(), leaderboard(folder, format="csv")
+    assert main(["records", "pack", "--records", str(folder)]) == 0
+    assert "4 records in" in " ".join(capsys.readouterr().out.split())
+    assert [path.name for path in folder.iterdir()] == [NAME]
+    assert Store(folder).load() == before and leaderboard(folder, format="csv") == page
+    assert [record.source for record in Store(folder).load()[0]] == [record.source for record in before[0]]
+    assert verify(folder).clean and verify(folder).records == 4
+    assert main(["records", "unpack", "--records", str(folder)]) == 0
+    assert "4 records written to" in " ".join(capsys.readouterr().out.split())
+    assert {path.name for path in folder.iterdir()} == {record.source for record in before[0]}
+    assert Store(folder).load() == before
+
+
+def test_packed_runs_are_not_repeated_and_new_ones_stand_beside_them(folder):
+    store = Store(folder)
+    store.pack()
+    assert store.finished(make_record("linformer").run_id) and not store.finished(make_record("linformer", seed=2).run_id)
+    store.add(make_record("linformer", "text", seed=2))
+    assert len(store.load()[0]) == 5 and [r.spec.seed for r in store.load("text")[0]] == [2]
+    assert [r.spec.attention for r in store.load("digits", "none")[0]] == ["none"]
+    store.pack()
+    assert [path.name for path in folder.iterdir()] == [NAME] and len(store.load()[0]) == 5
+
+
+def test_records_of_folders_within_are_packed_together(tmp_path):
+    for name in "ab":
+        Store(tmp_path / name).add(make_record(name))
+    Store(tmp_path / "a").pack()
+    before = Store(tmp_path).load()
+    Store(tmp_path).pack()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / NAME]
+    assert Store(tmp_path).load() == before and str(before[0][0].source).startswith("a/a-digits-s1-")
+    Store(tmp_path).unpack()
+    assert Store(tmp_path).load() == before and (tmp_path / str(before[0][1].source)).is_file()
+
+
+def test_a_pack_that_was_cut_short_doubles_no_record(folder):
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    Store(folder).pack()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    assert len(Store(folder).load()[0]) == 4 and verify(folder).clean
+    Store(folder).pack()
+    assert [path.name for path in folder.iterdir()] == [NAME]
+
+
+def test_damaged_files_stay_beside_a_packed_file_and_a_damaged_one_is_named(folder, capsys):
+    (folder / "cut.json").write_text("{", encoding="utf-8")
+    assert main(["records", "pack", "--records", str(folder)]) == 0
+    assert "cut.json" in capsys.readouterr().err and {path.name for path in folder.iterdir()} == {NAME, "cut.json"}
+    (folder / NAME).write_bytes((folder / NAME).read_bytes()[:-50])
+    Store(folder).add(make_record("linear"))
+    records, damaged = Store(folder).load()
+    assert len(records) == 1 and {item.path.name for item in damaged} == {NAME, "cut.json"}
+    assert {finding.files for finding in verify(folder).findings} == {(NAME,), ("cut.json",)}
+    with pytest.raises(RecordError, match="get it again"):
+        Store(folder).pack()
+
+
+@pytest.mark.parametrize("command", ["pack", "unpack"])
+def test_a_folder_without_records_to_pack_is_refused(tmp_path, capsys, command):
+    assert main(["records", command, "--records", str(tmp_path)]) == 2
+    assert str(tmp_path) in "".join(capsys.readouterr().err.split("\n"))
+
+
+@pytest.mark.parametrize("source", ["../out.json", "/out.json", "a/../../out.json"])
+def test_no_packed_record_is_written_outside_its_folder(tmp_path, source):
+    with pytest.raises(ValueError, match="must be inside the folder"):
+        pack([make_record(source=source)], tmp_path / NAME)
+    line = json.dumps({"source": source, "record": make_record().to_dict()})
+    (tmp_path / NAME).write_bytes(lzma.compress(line.encode()))
+    with pytest.raises(RecordError, match="must be inside the folder"):
+        Store(tmp_path).unpack()
 
 
 def test_diff_reads_packed_files(folder, packed, capsys):

@@ -21,8 +21,6 @@ from attn_zoo.records import PROTOCOLS, Store
 from attn_zoo.records.plain import digest_of, matches_digest
 from attn_zoo.records.verify import Finding, verify
 
-FIXTURES = Path(__file__).parent / "fixtures"
-
 
 def kinds(folder: Path) -> dict[str, Finding]:
     findings = verify(folder).findings
@@ -159,15 +157,15 @@ def test_foreign_protocols_are_named_and_their_ids_are_held_to_their_own(tmp_pat
     found = kinds(tmp_path)
     assert set(found) == {"foreign protocol"}
     assert f"protocol 0.9, this version has {' and '.join(PROTOCOLS)}" in found["foreign protocol"].words
+    Store(tmp_path).add(replace(record, protocol="1.0", run_id=record.spec.run_id("1", "1.0")))
+    assert kinds(tmp_path)["old protocol"].harmless
 
 
-def test_old_schemas_and_measurements_are_said_and_are_no_fault(tmp_path):
-    run_id = json.loads((FIXTURES / "schema-1.json").read_text(encoding="utf-8"))["run_id"]
-    shutil.copy(FIXTURES / "schema-1.json", tmp_path / f"softmax-digits-s1-{run_id}-x.json")
+def test_measurements_are_said_and_are_no_fault(tmp_path):
+    filled(tmp_path)
     (tmp_path / "growth.json").write_text('{"experiment": "growth", "points": []}', encoding="utf-8")
-    assert set(kinds(tmp_path)) == {"old schema", "old protocol", "no record"}
-    assert verify(tmp_path).clean
-    assert verify(tmp_path).records == 1
+    assert set(kinds(tmp_path)) == {"no record"}
+    assert verify(tmp_path).clean and verify(tmp_path).records == 3
 
 
 def test_leftovers_of_killed_writers_are_named(tmp_path):
