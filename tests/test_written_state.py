@@ -133,3 +133,41 @@ def test_the_latest_calls_can_be_repeated():
     assert torch.equal(layer.get_buffer("mechanism.centroids"), centroids)
     with pytest.raises(UnsupportedError, match=f"at most {KEPT_CALLS} training calls"):
         outs[0].backward()
+
+
+def test_a_repetition_that_two_calls_may_have_made_is_refused():
+    layer, tokens = build("routing", options={"decay": 0.5}), torch.randn(2, 1, 40, 16, dtype=torch.float64)
+
+    def call(at: int) -> Tensor:
+        torch.manual_seed(1)
+        return checkpoint(layer, tokens[at], use_reentrant=False).sum()
+
+    for at in (0, 1, 0):  # each backward pass ends before the next call: no doubt
+        call(at).backward()
+    twins = [call(at) for at in (0, 1)]
+    with pytest.raises(UnsupportedError, match=r"routing: .* the same state of the generator \(as after torch\.manual_seed"):
+        (twins[0] + twins[1]).backward()
+
+
+def replica(module: torch.nn.Module) -> Any:
+    """Copy a module as DataParallel does for the first device, where parameters and buffers are those of the module."""
+    copied = module._replicate_for_data_parallel()
+    for name, parameter in module._parameters.items():
+        setattr(copied, name, parameter)
+    for name, child in module._modules.items():
+        copied._modules[name] = None if child is None else replica(child)
+    return copied
+
+
+@pytest.mark.parametrize(("name", "causal", "options"), WRITING)
+def test_a_replica_of_data_parallel_writes_the_state_of_its_module(name, causal, options):
+    plain, copied = build(name, causal, options), build(name, causal, options)
+    tokens = torch.randn(2, 40, 16, dtype=torch.float64)
+    for seed in range(4):
+        outs = []
+        for layer in (plain, replica(copied)):
+            torch.manual_seed(seed)
+            outs.append(layer(tokens))
+            outs[-1].sum().backward()
+        assert torch.equal(*outs)
+    torch.testing.assert_close(copied.state_dict(), plain.state_dict(), rtol=0, atol=0)

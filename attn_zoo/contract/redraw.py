@@ -35,8 +35,12 @@ class RedrawnAttention(Attention[OptionsT]):
     @torch.no_grad()
     def redraw(self) -> None:
         """Replace the buffer by a new draw, in a tensor of its own: a backward pass may still need the old one."""
+        before = self.get_buffer(self.drawn)
         with torch.inference_mode(False):
-            setattr(self, self.drawn, self.draw().to(self.get_buffer(self.drawn)))
+            drawn = self.draw().to(before)
+        setattr(self, self.drawn, drawn)
+        if getattr(self, "_is_replica", False):  # DataParallel drops the replica after the call, and keeps what its buffer shares
+            before.copy_(drawn)
 
     def redraw_in_training(self) -> None:
         """Count a training call; redraw at the first, and again every ``options.redraw`` calls."""

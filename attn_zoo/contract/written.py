@@ -4,12 +4,14 @@ A call draws a number from torch's generator of the CPU. A repeated call draws t
 generator before it. So the number says which call is repeated: the module gets the state from before that call, computes and
 writes as it did then, and afterwards has its present state again.
 
-Limits: the caller must not set the generator back between two calls that one backward pass repeats, because they would draw the
-same number. The first call on an input must not happen within a backward pass, because it counts as a repetition and is refused.
+Limits, which are refused by name: the caller must not set the generator back between two calls that one backward pass repeats,
+because they draw the same number. The first call on an input must not happen within a backward pass, because it counts as a
+repetition.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,8 +27,22 @@ KEPT_CALLS = 64
 """Latest training calls of a module that can be repeated."""
 
 
-class EarlierStates(dict[int, dict[str, Tensor]]):
-    """Buffers before each of the latest training calls, by the number that the call drew. Copies and pickles are empty."""
+@dataclass
+class EarlierState:
+    """Buffers before a training call; whether the call was repeated, and whether one with other buffers drew the same number."""
+
+    buffers: dict[str, Tensor]
+    repeated: bool = False
+    doubtful: bool = False
+
+    def follows(self, before: EarlierState) -> None:
+        """Take the place of ``before``, whose call drew the same number. If that was repeated, its backward pass is over."""
+        same = all(torch.equal(buffer, before.buffers[name]) for name, buffer in self.buffers.items())
+        self.doubtful = not before.repeated and (before.doubtful or not same)
+
+
+class EarlierStates(dict[int, EarlierState]):
+    """State before each of the latest training calls, by the number that the call drew. Copies and pickles are empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EarlierStates, ()
@@ -51,19 +67,24 @@ def begin_training_call(module: Attention) -> dict[str, Tensor]:
     number = int(torch.randint(2**62, (), device="cpu"))
     if torch._C._current_graph_task_id() == -1:
         earlier = module.earlier_states
-        earlier.pop(number, None)  # there if the caller has set the generator back: the new call comes last
         with torch.inference_mode(False):
-            earlier[number] = {name: buffer.clone() for name, buffer in present.items()}
+            now = EarlierState({name: buffer.clone() for name, buffer in present.items()})
+        if before := earlier.pop(number, None):  # the caller has set the generator back
+            now.follows(before)
+        earlier[number] = now
         if len(earlier) > KEPT_CALLS:
             del earlier[next(iter(earlier))]
         return {}
-    if number not in module.earlier_states:
+    found = module.earlier_states.get(number)
+    if found is None or found.doubtful:
         raise UnsupportedError(
             f"{module.card.name}: a training call is repeated in the backward pass, but the state before that call is not known. "
-            "Gradient checkpointing must restore the random generator (preserve_rng_state=True), and at most "
+            "Gradient checkpointing must restore the random generator (preserve_rng_state=True), no other call must start from the "
+            "same state of the generator (as after torch.manual_seed or in torch.random.fork_rng), and at most "
             f"{KEPT_CALLS} training calls of one layer may lie between a call and its backward pass"
         )
-    _set(module, {name: buffer.clone() for name, buffer in module.earlier_states[number].items()})
+    found.repeated = True
+    _set(module, {name: buffer.clone() for name, buffer in found.buffers.items()})
     return present
 
 
