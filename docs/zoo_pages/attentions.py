@@ -15,6 +15,7 @@ from attn_zoo.cost.counted import activation_bytes
 from attn_zoo.cost.tables import binary, decimal
 from attn_zoo.leaderboard.render.text import estimated, figure, name, score, unit
 from attn_zoo.registry import attention_options, attentions, card
+from zoo_pages.families import families
 from zoo_pages.results import Results
 from zoo_pages.templating import render
 from zoo_pages.texts import docstring, field_docs, options, prose, table
@@ -125,6 +126,7 @@ def attention_index(results: Results, table_of_all: str) -> str:
     return render(
         "attentions.md.j2",
         names=names,
+        families=families(),
         table=linked,
         crossover=results.crossover(),
         crossover_picture=results.picture("crossover.svg") is not None,

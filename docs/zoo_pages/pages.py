@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from attn_zoo.cli.listing import attention_table, task_table
-from attn_zoo.registry import attentions, task_names
+from attn_zoo.registry import attentions, card, task_names
 from zoo_pages.attentions import attention_index, attention_page
 from zoo_pages.commands import command_page
+from zoo_pages.drawing import drawing
+from zoo_pages.families import families, family_page
 from zoo_pages.results import Results
 from zoo_pages.tasks import board, overview, task_index, task_page
 
@@ -24,6 +26,8 @@ def generated_pages(results: Results, folder: Path) -> dict[str, bytes]:
         "overview.md": overview(results),
     }
     pages |= {f"attention/{name}.md": attention_page(name, results, folder / "attention") for name in attentions()}
+    pages |= {f"attention/{name}.svg": drawing(card(name)) for name in attentions()}
+    pages |= {f"attention/{family.page}.md": family_page(family) for family in families()}
     pages |= {f"task/{name}.md": task_page(name, results, folder / "task") for name in task_names()}
     pages["command-line.md"] = command_page()
     pictures = {f"attention/{name}": results.picture(name) for name in PICTURES}
