@@ -55,9 +55,9 @@ def _grid(found: Tensor, title: str, left: int) -> str:
     frame = f'<rect x="{left}.5" y="16.5" width="{side}" height="{side}" fill="#fff" stroke="{GRID}"/>'
     text = f'<text x="{left}" y="11" font-size="11" font-family="sans-serif" fill="{INK}">{title}</text>'
     cells = [
-        f'<rect x="{left + key * CELL}" y="{16 + query * CELL}" width="{CELL}" height="{CELL}" fill="{SERIES[0]}" opacity="{share:.2f}"/>'
+        f'<rect x="{left + key * CELL}" y="{16 + query * CELL}" width="{CELL}" height="{CELL}" opacity="{share:.2f}"/>'
         for query, row in enumerate(found.tolist())
         for key, share in enumerate(row)
         if share >= 0.01
     ]
-    return text + frame + "".join(cells)
+    return f'{text}{frame}<g fill="{SERIES[0]}">{"".join(cells)}</g>'
