@@ -52,8 +52,6 @@ class Based(Linear):
     Nature: The more channels, the sharper the weights can be, and the state grows with their square.
     """
 
-    options: Options
-
     @staticmethod
     def features(geometry: Geometry, options: Options) -> int:
         """Return 1 + f + f (f + 1) / 2."""

@@ -1,6 +1,7 @@
 """Low-rank attention: keys and values compressed by projections along the length (Linformer), landmarks or memories."""
 
 from attn_zoo.attention.low_rank import _window_maps as _window_maps
+from attn_zoo.attention.low_rank import agent as agent
 from attn_zoo.attention.low_rank import external as external
 from attn_zoo.attention.low_rank import kernelized_linformer as kernelized_linformer
 from attn_zoo.attention.low_rank import linformer as linformer

@@ -62,7 +62,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     softmax_limit=lambda geometry: Nystrom(geometry, Options(landmarks=geometry.keys, iterations=60)),
     variants={"convolution": {"convolution": 5}, "few": {"landmarks": 3, "iterations": 2}, "many": {"landmarks": 48}},
 )
-class Nystrom(Attention[Options]):
+class Nystrom(Attention):
     """Softmax attention through landmarks: an approximation of rank m.
 
     Paper: Xiong et al. 2021: Eq. 13 (three kernels), Eq. 14 and 15 (pseudo-inverse), Section 3.2 (segment means), Figure 2
@@ -84,16 +84,12 @@ class Nystrom(Attention[Options]):
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute Eq. 13 to 15 on the valid tokens of each example alone, with the means of m consecutive parts as landmarks."""
-
-        def means(tokens: Tensor, m: int) -> Tensor:
-            return torch.stack([part.mean(dim=1) for part in tokens.tensor_split(m, dim=1)], dim=1)
-
         out, scale = [], query.shape[-1] ** -0.5
         for example, q in enumerate(query):
             real = slice(None) if key_valid is None or not key_valid[example].any() else key_valid[example]
             k, v = key[example, :, real], value[example, :, real]
             m = min(self.options.landmarks, k.shape[1])
-            few_q, few_k = means(q[:, real], m), means(k, m)
+            few_q, few_k = means_of_parts(q[:, real], m), means_of_parts(k, m)
             f, b = (q @ few_k.mT * scale).softmax(dim=-1), (few_q @ k.mT * scale).softmax(dim=-1)
             out.append(f @ self._inverse(few_q @ few_k.mT * scale, None) @ b @ v)
         return torch.stack(out) + self._convolved(value)
@@ -107,17 +103,16 @@ class Nystrom(Attention[Options]):
         return self._attend(sdpa_over_valid, query, key, value, key_valid)
 
     def _attend(self, softmax: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        (_, _, n, d), dtype = query.shape, torch.promote_types(query.dtype, torch.float32)
-        m = min(self.options.landmarks, n)
+        dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
             q, k, v = query.to(dtype), key.to(dtype), value.to(dtype)
-            if key_valid is None:
-                few_q, few_k, few = segment_means(q, m), segment_means(k, m), None
-            else:
-                means, few = means_of_valid(key_valid, m, dtype)
-                few_q, few_k = (torch.einsum("bmn,bhnd->bhmd", means, tokens) for tokens in (q, k))
-            mixed = self._inverse(few_q @ few_k.mT * d**-0.5, few) @ softmax(few_q, k, v, key_valid)
-            return (softmax(q, few_k, mixed, few) + self._convolved(v)).to(value.dtype)
+            return (self.mixed(softmax, q, k, v, key_valid) + self._convolved(v)).to(value.dtype)
+
+    def mixed(self, softmax: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Compute the outputs without the convolution, by a function (query, key, value, valid) → softmax attention."""
+        (few_query, few_key), few = landmarks(self.options.landmarks, key_valid, query, key)
+        inverse = self._inverse(few_query @ few_key.mT * query.shape[-1] ** -0.5, few)
+        return softmax(query, few_key, inverse @ softmax(few_query, key, value, key_valid), few)
 
     def _convolved(self, value: Float[Tensor, "batch heads n head_dim"]) -> Tensor | float:
         """Depthwise convolution of the values along the length; 0 without one."""
@@ -150,6 +145,22 @@ def softmax_attention(query: Queries, key: Keys, value: Keys, valid: KeyValid) -
     """Compute softmax(Q Kᵀ / √d) V over the valid keys."""
     scores = query @ key.mT * query.shape[-1] ** -0.5
     return softmax_over_valid(scores, None if valid is None else valid[:, None, None]) @ value
+
+
+def means_of_parts(tokens: Float[Tensor, "heads n d"], m: int) -> Float[Tensor, "heads m d"]:
+    """Means of m consecutive parts of one example (for ``definition``)."""
+    return torch.stack([part.mean(dim=1) for part in tokens.tensor_split(m, dim=1)], dim=1)
+
+
+def landmarks(
+    most: int, valid: KeyValid, *tokens: Keys
+) -> tuple[list[Float[Tensor, "batch heads m d"]], Bool[Tensor, "batch m"] | None]:
+    """Return the means of m consecutive parts of the valid tokens, and the mask of parts that hold any; m is at most the length."""
+    m = min(most, tokens[0].shape[2])
+    if valid is None:
+        return [segment_means(x, m) for x in tokens], None
+    means, few = means_of_valid(valid, m, tokens[0].dtype)
+    return [torch.einsum("bmn,bhnd->bhmd", means, x) for x in tokens], few
 
 
 def segment_means(tokens: Keys, m: int) -> Float[Tensor, "batch heads m d"]:

@@ -1,0 +1,75 @@
+"""Agent attention: Y = softmax(Q Aᵀ / √d) softmax(A Kᵀ / √d) V, with few agents A, the means of consecutive queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attn_zoo.attention.low_rank.nystrom import KERNEL, Nystrom, landmarks, means_of_parts
+from attn_zoo.contract import Capabilities, Cost, Geometry, bounded, share_of_length
+from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
+
+
+@dataclass
+class Options:
+    """Options of agent attention."""
+
+    agents: int = share_of_length(4, most=64)
+    """m, the number of agents; an input of fewer tokens has one agent for each."""
+    convolution: int = bounded(0, KERNEL)
+    """Width of a depthwise convolution of the values, added to the output, in positions: odd, or 0 for none; 3 in the paper."""
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """FLOPs of Q Aᵀ, A Kᵀ and both weighted sums, n m d multiply-adds per head each.
+
+    A convolution adds a multiply-add per tap, position and channel.
+    """
+    n, m, inner = geometry.keys, min(options.agents, geometry.keys), geometry.inner_dim
+    flops = inner * (8 * n * m + 2 * options.convolution * n)
+    return Cost(flops, parameters=geometry.heads * options.convolution, backward_flops=2 * flops)
+
+
+@register_attention(
+    "agent",
+    title="Agent attention (convolution optional)",
+    paper="Han et al. 2023, arXiv:2312.08874",
+    equation="two softmax attentions, from agents to tokens and from tokens to agents",
+    options=Options,
+    can=Capabilities(causal=False, key_padding=True, cross=False, any_length=True),
+    time="n m d",
+    memory="n m + n d",
+    cost=cost,
+    implementations=("eager", "sdpa"),
+    variants={"convolution": {"convolution": 3}, "few": {"agents": 3}, "many": {"agents": 48}},
+)
+class Agent(Nystrom):
+    """Softmax attention of a few agents to all tokens, and of all queries to the agents.
+
+    Paper: Han et al. 2023 (agent tokens, both softmax attentions, the convolution of the values).
+    Symbols: A → the means of queries, n → agents, V_A → the outputs of the agents.
+    Differs: agents are means over consecutive valid tokens, where the paper pools over squares of an image. Its biases by position
+        within the image are left out. There is no convolution unless asked for (``convolution``); it has one kernel per head
+        over positions, where the paper's has one per channel over squares, and zeros at padding. Computed in float32 at least.
+    """
+
+    saturates = (("agents", "are no fewer than the {n} tokens: each token is one, and nothing is saved"),)
+
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Compute both attentions on the valid tokens of each example alone, with the means of m consecutive parts as agents."""
+        out, scale = [], query.shape[-1] ** -0.5
+        for example, q in enumerate(query):
+            real = slice(None) if key_valid is None or not key_valid[example].any() else key_valid[example]
+            k, v = key[example, :, real], value[example, :, real]
+            agents = means_of_parts(q[:, real], min(self.options.agents, k.shape[1]))
+            out.append((q @ agents.mT * scale).softmax(dim=-1) @ (agents @ k.mT * scale).softmax(dim=-1) @ v)
+        return torch.stack(out) + self._convolved(value)
+
+    def mixed(self, softmax: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Let the agents attend to the tokens, and the queries to the agents."""
+        (agents,), few = landmarks(self.options.agents, key_valid, query)
+        return softmax(query, agents, softmax(agents, key, value, key_valid), few)
