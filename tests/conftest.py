@@ -1,4 +1,4 @@
-"""Option ``--all`` of the suite, and hooks and fixtures of all tests.
+"""Options ``--all`` and ``--exhaustive`` of the suite, and hooks and fixtures of all tests.
 
 If pytest-xdist is installed, tests run in two processes with one thread each, because the waiting of threads for each other costs
 more than they save. Without a GPU, Triton kernels run in Triton's interpreter, which must be set before Triton is first imported.
@@ -11,6 +11,7 @@ import ctypes
 import gc
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -33,8 +34,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts backgrou
 
 import pytest
 import torch
-from extras import missing, of_absent
-from tiers import COLLECTED, NAMED, TIERS, in_halves, tier_of, tier_of_path
+from extras import of_absent
+from tiers import COLLECTED, EXHAUSTIVE, NAMED, PLAIN, TIERS, in_halves, selected, tier_of, tier_of_path
 
 from attn_zoo import deaths
 
@@ -54,14 +55,21 @@ elif not torch.cuda.is_available():
 
 
 WORKERS = 2
+MOVE = "a test that needs an extra is in the tier extras, or of peers"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option ``--all``, which selects every tier."""
+    """Add the options ``--all`` and ``--exhaustive``, which select tiers beyond the plain one."""
     tiers = "; ".join(f"{name}: {meaning}" for name, meaning in TIERS.items())
     parser.addoption(
-        "--all", action="store_true", dest="all_tiers", help=f"run every tier of the suite, not the plain one alone ({tiers})"
+        "--all",
+        action="store_const",
+        const="all",
+        default=PLAIN,
+        dest="level",
+        help=f"run every tier but {EXHAUSTIVE}, not {PLAIN} alone ({tiers})",
     )
+    parser.addoption("--exhaustive", action="store_const", const=EXHAUSTIVE, dest="level", help="run every test")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -81,52 +89,50 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the tiers as markers; select every tier if the command line names tests or a marker."""
     for name, meaning in TIERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
-    config.addinivalue_line("markers", "extra(name): needs the packages of an extra, and is skipped without them")
     if (given := getattr(config, "workerinput", None)) is not None:
-        config.stash[NAMED], config.option.all_tiers = given["named"], given["all_tiers"]
+        config.stash[NAMED], config.option.level = given["named"], given["level"]
         return
     config.stash[NAMED] = named = config.args_source is pytest.Config.ArgsSource.ARGS
-    config.option.all_tiers = config.option.all_tiers or named or bool(config.option.markexpr)
+    if named or config.option.markexpr:
+        config.option.level = EXHAUSTIVE
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Pass the selection of tests to a worker of pytest-xdist."""
-    node.workerinput.update(named=node.config.stash[NAMED], all_tiers=node.config.option.all_tiers)
+    node.workerinput.update(named=node.config.stash[NAMED], level=node.config.option.level)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not collect folders and files whose tests are all in a tier that is not selected; their imports take seconds."""
-    return True if not config.option.all_tiers and tier_of_path(collection_path) else None
+    tier = tier_of_path(collection_path)
+    return True if tier is not None and not selected(tier, config.option.level) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
-    """Mark each test with its tier. With all tiers, long ones come first in both halves, else tests of a tier are deselected."""
+    """Mark each test with its tier, deselect tiers that do not run, and put long tests first in both halves."""
     tiers = [tier_of(item) for item in items]
     config.stash[COLLECTED] = Counter(tiers)
     for item, tier in zip(items, tiers, strict=True):
-        if tier is not None:
-            item.add_marker(tier)
-    if config.option.all_tiers:
-        items[:] = [items[at] for at in in_halves([item.path for item in items], tiers)]
-        return
-    left_out = [item for item, tier in zip(items, tiers, strict=True) if tier is not None]
-    if left_out:
-        items[:] = [item for item, tier in zip(items, tiers, strict=True) if tier is None]
-        config.hook.pytest_deselected(items=left_out)
+        item.add_marker(tier)
+    level = config.option.level
+    config.hook.pytest_deselected(items=[item for item, tier in zip(items, tiers, strict=True) if not selected(tier, level)])
+    chosen = [(item, tier) for item, tier in zip(items, tiers, strict=True) if selected(tier, level)]
+    order = in_halves([item.path for item, _ in chosen], [tier for _, tier in chosen])
+    items[:] = [chosen[at][0] for at in order]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Skip a file that imports a package of an extra that is not installed."""
+    """Skip a file that imports a package of an extra that is not installed, unless it may have tests of the plain tier."""
     report = yield
     info = getattr(report, "call", None)
     if isinstance(collector, pytest.Module) and info is not None and info.excinfo is not None:
         cause: BaseException | None = info.excinfo.value
         while cause is not None and of_absent(cause) is None:
             cause = cause.__cause__ or cause.__context__
-        if cause is not None:
+        if cause is not None and tier_of_path(collector.path) is not None:
             report.outcome, report.longrepr = "skipped", (str(collector.path), 1, f"Skipped: {of_absent(cause)}")
     return report
 
@@ -140,27 +146,28 @@ def _no_command_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    """Skip a test whose extra, or a package that its fixtures import, is not installed."""
-    for mark in item.iter_markers("extra"):
-        if (reason := missing(*mark.args)) is not None:
-            pytest.skip(reason)
-    with skipped_without_packages():
+    """Skip a test whose fixtures import a package of an extra that is not installed."""
+    with skipped_without_packages(item):
         yield
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None, None, None]:
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Skip a test that imports a package of an extra that is not installed."""
-    with skipped_without_packages():
+    with skipped_without_packages(item):
         yield
 
 
 @contextmanager
-def skipped_without_packages() -> Iterator[None]:
-    """Turn the error of a missing optional package into a skip."""
+def skipped_without_packages(item: pytest.Item) -> Iterator[None]:
+    """Turn the error of a missing optional package into a skip, and in the plain tier, which must need none, into a failure."""
     try:
         yield
     except ModuleNotFoundError as error:
         if (reason := of_absent(error)) is None:
             raise
-        pytest.skip(reason)
+        pytest.fail(f"{reason}; {MOVE}") if item.get_closest_marker(PLAIN) else pytest.skip(reason)
+    except pytest.skip.Exception as skipped:
+        if item.get_closest_marker(PLAIN) and re.search("could not import|not installed", str(skipped)):
+            pytest.fail(f"{skipped}; {MOVE}")
+        raise

@@ -10,7 +10,10 @@ from typing import Any
 
 import extras
 import pytest
-from tiers import COLLECTED, NAMED, TIERS, in_halves, place_of, tier_of
+from tiers import COLLECTED, EXHAUSTIVE, KIT, NAMED, PLAIN, TIERS, covering, in_halves, selected, tier_of
+
+from attn_zoo import attentions, task_names
+from attn_zoo.conformance import attention_checks, task_checks
 
 ROOT = Path(__file__).parent.parent
 FEWEST = 2_000
@@ -22,9 +25,35 @@ def test_the_tiers_make_up_the_suite(request):
     if request.config.stash[NAMED]:
         pytest.skip("some tests alone were collected")
     counts = request.config.stash[COLLECTED]
-    assert set(counts) == {None, *TIERS} and counts[None] >= FEWEST
+    assert set(counts) == set(TIERS) and counts[PLAIN] >= FEWEST
+    level = request.config.option.level
     wanted = request.config.option.markexpr or request.config.option.keyword
-    assert wanted or len(request.session.items) == counts.total()  # --all selects every test
+    assert wanted or len(request.session.items) == sum(count for tier, count in counts.items() if selected(tier, level))
+
+
+def test_each_level_adds_tiers():
+    chosen = {level: {tier for tier in TIERS if selected(tier, level)} for level in (PLAIN, "all", EXHAUSTIVE)}
+    assert chosen == {PLAIN: {PLAIN}, "all": TIERS.keys() - {EXHAUSTIVE}, EXHAUSTIVE: TIERS.keys()}
+
+
+def test_pairs_that_are_not_exhaustive_have_every_value():
+    for first, second in (("abc", (1, 2)), ("ab", (1, 2, 3)), ("ab", (1, 2))):
+        pairs = covering(first, second)
+        needed = [pair.values for pair in pairs if not pair.marks]
+        assert len(pairs) == len(first) * len(second) > len(needed) == max(len(first), len(second))
+        assert {one for one, _ in needed} == set(first) and {other for _, other in needed} == set(second)
+
+
+def test_every_check_of_every_attention_and_task_runs_before_the_exhaustive_tier():
+    kits = {KIT[0]: [case for name in attentions() for case in attention_checks(name)]}
+    kits[KIT[1]] = [case for name in task_names() for case in task_checks(name)]
+    for file, cases in kits.items():
+        test = "test_attention_conforms" if file == KIT[0] else "test_registered_task_conforms"
+        tiers = {case: tier_of(Item(file, f"{test}[{case.id}]")) for case in cases}  # type: ignore[arg-type]  # what tier_of reads
+        found = {(case.subject, case.implementation, case.check) for case, tier in tiers.items() if tier != EXHAUSTIVE}
+        assert found == {(case.subject, case.implementation, case.check) for case in cases}
+        variants = {(case.subject, case.variant) for case, tier in tiers.items() if tier != EXHAUSTIVE}
+        assert variants == {(case.subject, case.variant) for case in cases}
 
 
 @pytest.mark.process
@@ -53,18 +82,20 @@ class Item:
 @pytest.mark.parametrize(
     ("item", "tier"),
     [
-        (Item("test_layer.py", "test_a"), None),
+        (Item("test_layer.py", "test_a"), PLAIN),
         (Item("test_layer.py", "test_a", "process"), "process"),
-        (Item("docs/test_site.py", "test_a"), "docs"),
-        (Item("test_attention_conformance.py", "test_attention_conforms[linear[default]-eager-limit]"), None),
+        (Item("docs/test_inline_code.py", "test_a"), "docs"),
+        (Item("docs/test_site.py", "test_a"), EXHAUSTIVE),
+        (Item("docs/test_inline_code.py", "test_a", EXHAUSTIVE), EXHAUSTIVE),
+        (Item("test_attention_conformance.py", "test_attention_conforms[linear[default]-eager-limit]"), PLAIN),
         (Item("test_attention_conformance.py", "test_attention_conforms[linear[relu]-eager-limit]"), "variants"),
         (Item("test_attention_conformance.py", "test_attention_conforms[linear[default]-eager-compiled_agrees]"), "kernels"),
         (Item("test_task_conformance.py", "test_task_conforms[mqar[default]-another_process_agrees]"), "process"),
-        (Item("test_task_conformance.py", "test_registered_task_conforms[mqar[default]-labels_fit_the_spec]"), None),
+        (Item("test_task_conformance.py", "test_registered_task_conforms[mqar[default]-labels_fit_the_spec]"), PLAIN),
         (Item("test_task_conformance.py", "test_registered_task_conforms[imdb[default]-labels_fit_the_spec]"), "data"),
-        (Item("test_task_conformance.py", "test_registered_task_conforms[imdb[short]-labels_fit_the_spec]"), "variants"),
-        (Item("test_task_conformance.py", "test_a_check_catches_its_mutant[Leaking]"), None),
-        (Item("../elsewhere/test_b.py", "test_a"), None),
+        (Item("test_task_conformance.py", "test_registered_task_conforms[imdb[short]-labels_fit_the_spec]"), EXHAUSTIVE),
+        (Item("test_task_conformance.py", "test_a_check_catches_its_mutant[Leaking]"), PLAIN),
+        (Item("../elsewhere/test_b.py", "test_a"), PLAIN),
     ],
 )
 def test_the_tier_of_a_test(item: Any, tier):
@@ -72,17 +103,18 @@ def test_the_tier_of_a_test(item: Any, tier):
 
 
 def test_long_files_lead_both_halves_and_stay_whole():
-    tests = [("a.py", None)] * 9 + [("b.py", "process")] * 4 + [("c.py", "docs")] * 3 + [("c.py", None)] + [("d.py", "process")] * 3
+    tests = (
+        [("a.py", PLAIN)] * 9 + [("b.py", "process")] * 4 + [("c.py", "docs")] * 3 + [("c.py", PLAIN)] + [("d.py", "process")] * 3
+    )
     order = in_halves([Path(name) for name, _ in tests], [tier for _, tier in tests])
     assert sorted(order) == list(range(20))
     first, second = ([tests[at] for at in half] for half in (order[:10], order[10:]))
-    assert first[:4] == [("b.py", "process")] * 4 and {tier for _, tier in first[4:]} == {None}
-    assert second[:6] == [("c.py", "docs")] * 3 + [("d.py", "process")] * 3 and {tier for _, tier in second[6:]} == {None}
+    assert first[:4] == [("b.py", "process")] * 4 and {tier for _, tier in first[4:]} == {PLAIN}
+    assert second[:6] == [("c.py", "docs")] * 3 + [("d.py", "process")] * 3 and {tier for _, tier in second[6:]} == {PLAIN}
 
 
 def test_a_test_in_two_tiers_is_refused():
-    item: Any = Item("docs/test_site.py", "test_a", "process")
-    assert place_of(item) == "docs"
+    item: Any = Item("test_layer.py", "test_a", "process", "docs")
     with pytest.raises(pytest.UsageError, match="in one tier; got docs, process"):
         tier_of(item)
 

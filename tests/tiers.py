@@ -1,31 +1,38 @@
-"""Tiers of the suite: plain ``pytest`` runs the tests outside of all tiers, ``pytest --all`` runs every test.
+"""Tiers of the suite: ``pytest`` runs ``plain``, ``pytest --all`` all but ``exhaustive``, ``pytest --exhaustive`` every test.
 
-A test is in the tier of its folder or file in ``PLACES``, or of its marker. A case of the conformance kit is in ``variants`` unless
-it tests the defaults of a card, and in ``data`` if these read a published data set. Tests that are named on the command line run in
-any tier.
+A test is in the tier of its marker, else of its folder or file in ``PLACES``, else in ``plain``. A case of the conformance kit is
+in ``variants`` or ``exhaustive`` unless it tests the defaults of a card, and in ``data`` if these read a published data set. Tests
+that are named on the command line run, whatever their tier.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 import pytest
 
+PLAIN, EXHAUSTIVE = "plain", "exhaustive"
 TIERS: Mapping[str, str] = {
+    PLAIN: "what needs pytest alone, in two minutes",
     "variants": "the kit on settings other than the defaults and at every drawn size, and its mutants",
     "process": "commands, sweeps and workers in processes of their own, and measurements",
     "kernels": "Triton kernels in the interpreter or compiled, exported and compiled layers",
-    "docs": "the site, the tutorials, every command that the documentation shows, and files that are made from records",
+    "docs": "the tutorials, a command of each kind that the documentation shows, and files that are made from records",
     "peers": "comparisons with public packages",
+    "extras": "what needs another extra than ``test``",
     "data": "published data sets, and the tasks that read them by default",
     "simulations": "thousands of simulated records, for the level and the power of a test",
+    EXHAUSTIVE: "every setting in every check, thousands of draws, a hundred kills, every command that is shown, the site",
 }
-"""Tests beyond the plain tier, by the marker that selects them."""
+"""Tiers by the marker that selects them."""
 
 PLACES: Mapping[str, str] = {
+    **dict.fromkeys(["docs/test_site.py", "leaderboard/test_page_in_browser.py"], EXHAUSTIVE),
     **dict.fromkeys(["docs", "golden", "test_readme.py", "test_tutorials.py", "test_way_in.py"], "docs"),
     **dict.fromkeys(["kernels", "benchmarks/test_kernel_report.py", "benchmarks/test_linformer_kernels.py"], "kernels"),
     **dict.fromkeys(
@@ -38,7 +45,7 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(["mutants", "test_convolution_mutants.py", "test_layer_steps.py"], "variants"),
     **dict.fromkeys(["hostile", "survival", "sweeps", "cli/test_cli.py", "benchmarks/test_gpu.py"], "process"),
     **dict.fromkeys(["cli/test_every_task_runs.py", "cli/test_recommend.py", "cost/test_workers.py"], "process"),
-    **dict.fromkeys(["leaderboard/test_page_in_browser.py", "runner/test_checkpoint.py", "test_packaging.py"], "process"),
+    **dict.fromkeys(["runner/test_checkpoint.py", "test_packaging.py"], "process"),
     **dict.fromkeys(["runner/test_pretraining.py", "runner/test_callback.py"], "process"),
     **dict.fromkeys(["test_plugin.py", "test_pytest_plugin.py", "tasks/test_published_flaws.py"], "process"),
     **dict.fromkeys(["records/test_committed_ids.py", "records/test_rerun.py", "leaderboard/test_tradeoff.py"], "process"),
@@ -46,6 +53,10 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(["cli/test_check.py", "cli/test_entry.py", "cli/test_family.py"], "process"),
     **dict.fromkeys(["cost/test_levels.py", "cost/test_measured_cost.py"], "process"),
     **dict.fromkeys(["cli/test_linformer_figure3.py", "runner/test_kept_weights.py"], "process"),
+    **dict.fromkeys(["records/test_generated.py", "data/test_labelled_text.py"], "extras"),
+    **dict.fromkeys(["analysis/test_analyze.py", "analysis/test_capture.py"], "extras"),
+    **dict.fromkeys([f"integrations/test_transformers{part}.py" for part in ("", "_refusals", "_saving")], "extras"),
+    **dict.fromkeys([f"integrations/test_{name}.py" for name in ("convolved", "generation", "hybrid_models")], "extras"),
     "leaderboard/test_ranking_simulations.py": "simulations",
 }
 """Folders and files whose tests are all in one tier."""
@@ -62,7 +73,17 @@ CHECKS: Mapping[str, str] = {
 }
 """Tiers of checks of the kit that start a process or a compiler, or run large sizes or many of them, by name."""
 
-LONG = ("process", "docs")
+CORE = frozenset(
+    [
+        *("card_is_complete", "eager_agrees_with_the_definition", "implementation_agrees_with_eager", "limit_is_softmax"),
+        *("causal_output_ignores_the_future", "padding_has_no_influence", "padding_amounts_to_shorter_inputs"),
+        *("steps_answer_as_one_call", "gradients_match_finite_differences"),
+    ]
+)
+"""Checks of attentions that run on every setting before ``exhaustive``; others run on the defaults and one in ``EACH`` settings."""
+EACH = 4
+
+LONG = ("process", "docs", EXHAUSTIVE)
 """Tiers with tests of half a minute and more."""
 
 IMPLEMENTATIONS: Mapping[str, str] = {"triton": "kernels", "fla": "kernels"}
@@ -72,8 +93,13 @@ TESTS = Path(__file__).parent
 
 NAMED: pytest.StashKey[bool] = pytest.StashKey()
 """True if files or tests were named on the command line."""
-COLLECTED: pytest.StashKey[Counter[str | None]] = pytest.StashKey()
-"""Number of tests that were collected, by tier; None is the plain one."""
+COLLECTED: pytest.StashKey[Counter[str]] = pytest.StashKey()
+"""Number of tests that were collected, by tier."""
+
+
+def selected(tier: str, level: str) -> bool:
+    """Tell whether tests of a tier run at a level: ``plain``, ``all`` or ``exhaustive``."""
+    return level == EXHAUSTIVE or tier == PLAIN or (level == "all" and tier != EXHAUSTIVE)
 
 
 def tier_of_path(path: Path) -> str | None:
@@ -88,7 +114,7 @@ def place_of(item: pytest.Item) -> str | None:
     if kit and "[" in item.name.partition("[")[2]:
         subject, _, check = item.name.removesuffix("]").rpartition("-")
         if "[default]" not in item.name:
-            return "variants"
+            return EXHAUSTIVE if check not in CORE and crc32(item.name.encode()) % EACH else "variants"
         if check in CHECKS:
             return CHECKS[check]
         if item.name.startswith("test_registered_task_conforms["):
@@ -105,19 +131,19 @@ def reads_published_data(task: str) -> bool:
     return bool(task_card(task).locations) and build_task(task).data_title != "generated"
 
 
-def tier_of(item: pytest.Item) -> str | None:
-    """Tier of a test, by its marker or its place; None in the plain tier.
+def tier_of(item: pytest.Item) -> str:
+    """Tier of a test, by its marker, else by its place.
 
     Raises:
-        UsageError: its markers and its place name more than one.
+        UsageError: its markers name more than one.
     """
-    named = {mark.name for mark in item.iter_markers() if mark.name in TIERS} | {place for place in [place_of(item)] if place}
+    named = {mark.name for mark in item.iter_markers() if mark.name in TIERS}
     if len(named) > 1:
         raise pytest.UsageError(f"{item.nodeid}: a test is in one tier; got {', '.join(sorted(named))}")
-    return next(iter(named), None)
+    return next(iter(named), None) or place_of(item) or PLAIN
 
 
-def in_halves(paths: Sequence[Path], tiers: Sequence[str | None]) -> list[int]:
+def in_halves(paths: Sequence[Path], tiers: Sequence[str]) -> list[int]:
     """Order of tests for two processes that begin with a half each: files of ``LONG`` tiers whole at the beginning of either half.
 
     At its end a process takes tests from the other's end, which are short ones there.
@@ -130,3 +156,14 @@ def in_halves(paths: Sequence[Path], tiers: Sequence[str | None]) -> list[int]:
         min(first, second, key=len).extend(own)
     middle = max(0, len(paths) // 2 - len(first))
     return [*first, *short[:middle], *second, *short[middle:]]
+
+
+def covering(first: Iterable[Any], second: Iterable[Any]) -> list[Any]:
+    """Parameters for all pairs of two lists: pairs that give every value of both lists once, and the others in ``exhaustive``."""
+    ours, theirs = list(first), list(second)
+    needed = {(at % len(ours), at % len(theirs)) for at in range(max(len(ours), len(theirs)))}
+    return [
+        pytest.param(one, other, marks=() if (i, j) in needed else pytest.mark.exhaustive)
+        for i, one in enumerate(ours)
+        for j, other in enumerate(theirs)
+    ]

@@ -99,6 +99,7 @@ class OneLayer(nn.Module):
         return self.layer(tokens, key_valid=valid)
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_bert_of_transformers(implementation):
     transformers = pytest.importorskip("transformers", reason="the extra 'text' is not installed")
@@ -121,6 +122,7 @@ def test_bert_of_transformers(implementation):
         assert layer.key_valid is not None and torch.equal(layer.key_valid, mask.bool())
 
 
+@pytest.mark.extras
 def test_a_causal_model_of_transformers():
     transformers = pytest.importorskip("transformers", reason="the extra 'text' is not installed")
     config = transformers.GPT2Config(vocab_size=16, n_positions=8, n_embd=12, n_layer=2, n_head=3)

@@ -72,6 +72,7 @@ def test_seeds_come_from_the_global_generator_and_are_saved():
     assert torch.equal(first(*inputs), other(*inputs))
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("padded", [False, True])
 def test_equals_transformers_with_its_weights_and_draws(padded, monkeypatch):
     """Transformers runs in training mode, because in eval mode it draws block 0 each time and counts it again."""

@@ -26,7 +26,11 @@ AGREEMENT = ATTENTION_CHECKS["implementation_agrees_with_eager"]
 def settings(implementation: str) -> list[Any]:
     """Return names and variants of the attentions that have an implementation."""
     names = [name for name in attentions() if implementation in card(name).implementations]
-    return [pytest.param(name, variant, id=f"{name}-{variant}") for name in names for variant in ("default", *card(name).variants)]
+    return [
+        pytest.param(name, variant, id=f"{name}-{variant}", marks=pytest.mark.exhaustive if at > 1 else ())
+        for name in names
+        for at, variant in enumerate(["default", *card(name).variants])
+    ]
 
 
 def subject_of(name: str, variant: str, implementation: str) -> Subject:

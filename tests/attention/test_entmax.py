@@ -113,6 +113,7 @@ def test_causal_leaves_out_half_of_the_work():
     assert 0.5 < half / whole < 0.51
 
 
+@pytest.mark.peers
 def test_equals_the_package_entmax_in_a_layer():
     peer = pytest.importorskip("entmax", reason="the extra `peers` is not installed")
     built = build_attention("entmax", Geometry(2, 8, 33, 33))

@@ -253,6 +253,7 @@ def test_other_alphas_are_refused(alpha):
         check_bounds("entmax", Options(alpha=alpha))
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("form", ["eager", "tiled"])
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
 def test_equals_the_package_entmax(alpha, form):

@@ -134,6 +134,7 @@ def test_as_many_landmarks_as_tokens_is_doubtful():
     assert not Nystrom.warnings(Geometry(2, 8, 9, 9), card.options(landmarks=8))
 
 
+@pytest.mark.peers
 def test_agrees_with_the_public_implementation_where_it_is_right():
     """With one example, a length that landmarks divide and no mask, the public code computes the paper's equations."""
     peer_module = pytest.importorskip("nystrom_attention")

@@ -46,6 +46,7 @@ def test_a_vit_is_timed_before_and_after_in_one_table(tmp_path, capsys, monkeypa
     assert "| ViT-tiny of timm |        5 | softmax → linformer |" in capsys.readouterr().out
 
 
+@pytest.mark.extras
 def test_models_of_transformers_are_timed(tmp_path, capsys, monkeypatch):
     pytest.importorskip("transformers", reason="transformers is not installed (extra: text)")
     monkeypatch.setattr(session, "Worker", InProcess)
@@ -62,6 +63,7 @@ def test_after_has_the_mechanism_and_before_has_none():
     assert counts == [0, 12]
 
 
+@pytest.mark.extras
 def test_generation_writes_equal_tokens_by_recomputing_and_from_the_state():
     pytest.importorskip("transformers", reason="transformers is not installed (extra: text)")
     torch.manual_seed(0)

@@ -130,7 +130,9 @@ def skip_unless_possible(command: str) -> None:
             pytest.skip(absent)
 
 
-@pytest.mark.parametrize("words", SMALL.values(), ids=list(SMALL))
+@pytest.mark.parametrize(
+    "words", [pytest.param(words, id=text, marks=() if words in FIRST else pytest.mark.exhaustive) for text, words in SMALL.items()]
+)
 def test_a_command_fits(words, folder):
     skip_unless_possible(" ".join(words))
     own = [folder / f"packages/{name}/src/{name}/{kind}.py" for name, kind in OWN.items() if name in " ".join(words)]

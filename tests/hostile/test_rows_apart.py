@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 from hostile_plugins import HARMS, PLACES, UNDONE, write
+from tiers import covering
 
 from attn_zoo import registry
 from attn_zoo.plugin_imports import PluginWarning
@@ -53,22 +54,21 @@ def alone() -> dict[str, object]:
     return {row: facts(done(row)) for row in ROWS}
 
 
-@pytest.mark.parametrize("kind", HARMS)
-def test_rows_score_the_same_after_a_hostile_plugin_which_is_named(kind, alone, tmp_path):
-    for place in PLACES:
-        name = f"{kind}_{place}"
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            load_plugin(write(tmp_path, name, HARMS[kind].code, place))
-            hostile = done(name)
-            said = " ".join(str(warning.message) for warning in told if warning.category is PluginWarning)
-        for row in ROWS:
-            after = done(row)
-            assert facts(after) == alone[row], (place, row)
-            assert "settings" not in after.environment
-        if HARMS[kind].named and (kind, place) not in UNDONE:
-            assert HARMS[kind].named in said and name in said, (place, said)
-            assert HARMS[kind].named in " ".join(hostile.warnings), (place, hostile.warnings)
+@pytest.mark.parametrize(("kind", "place"), covering(HARMS, PLACES))
+def test_rows_score_the_same_after_a_hostile_plugin_which_is_named(kind, place, alone, tmp_path):
+    name = f"{kind}_{place}"
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        load_plugin(write(tmp_path, name, HARMS[kind].code, place))
+        hostile = done(name)
+        said = " ".join(str(warning.message) for warning in told if warning.category is PluginWarning)
+    for row in ROWS:
+        after = done(row)
+        assert facts(after) == alone[row], row
+        assert "settings" not in after.environment
+    if HARMS[kind].named and (kind, place) not in UNDONE:
+        assert HARMS[kind].named in said and name in said, said
+        assert HARMS[kind].named in " ".join(hostile.warnings), hostile.warnings
 
 
 def test_at_least_eighty_hostile_plugins_are_generated():

@@ -8,6 +8,7 @@ import pytest
 import tiny_transformers as tiny
 import torch
 import transformers
+from tiers import covering
 from torch import Tensor
 
 from attn_zoo import UnsupportedError, attentions, card
@@ -74,8 +75,7 @@ def test_padding_has_no_influence(name):
     assert torch.equal(found[real], again[real]) and torch.isfinite(found).all()
 
 
-@pytest.mark.parametrize("kind", list(tiny.DECODERS))
-@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize(("name", "kind"), covering(CAUSAL, tiny.DECODERS))
 def test_in_a_decoder(name, kind):
     model, batch = replaced(tiny.build(kind, num_hidden_layers=1), name), tiny.inputs(kind)
     loss = model(**batch, labels=batch["input_ids"], use_cache=False).loss

@@ -28,7 +28,7 @@ from attn_zoo.records.verify import verify
 from attn_zoo.registry import build_task, card, task_card
 
 FEW, MANY = 10, 1000
-"""Number of generated examples in the short tests, and in the long tests of the tier ``process``."""
+"""Number of generated examples in the short tests, and in the long tests of the tier ``exhaustive``."""
 
 HOSTILE = ["", "\x1b[31m", "a\n\\input{x}", "=1+1", "| a | b", "<script>", "../../x", "\u202e", "nan", "0", "x" * 300]
 VALUES: st.SearchStrategy[Any] = st.one_of(
@@ -207,7 +207,6 @@ few = settings(max_examples=FEW, deadline=None, derandomize=True, suppress_healt
 many = settings(max_examples=MANY, deadline=None, suppress_health_check=SLOW, database=None)
 
 
-@pytest.mark.process
 def test_damaged_records_end_no_command():
     few(given(damaged(), st.just(True))(check_damaged))()
 
@@ -220,16 +219,16 @@ def test_what_is_added_is_read():
     few(given(odd_records())(check_added))()
 
 
-@pytest.mark.process
+@pytest.mark.exhaustive
 def test_a_thousand_added_records_are_read():
     many(given(odd_records())(check_added))()
 
 
-@pytest.mark.process
+@pytest.mark.exhaustive
 def test_a_thousand_damaged_records_end_no_command():
     many(given(damaged(), DRAWN)(check_damaged))()
 
 
-@pytest.mark.process
+@pytest.mark.exhaustive
 def test_a_thousand_bad_calls_end_in_words():
     many(given(st.sampled_from(sorted(CALLS)), ARGUMENTS)(check_call))()

@@ -39,6 +39,7 @@ def test_every_metric_is_of_one_kind_of_problem():
     assert set(METRICS) == set(PROBLEMS)
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("name", list(metrics.MEASURES))
 def test_a_metric_is_that_of_torchmetrics(name):
     pytest.importorskip("torchmetrics", reason="torchmetrics is not installed (extra: dev)")

@@ -14,6 +14,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import pytest
 from commands import Command
 from make import make_record
 
@@ -95,8 +96,9 @@ def kill_again_and_again(folder: Path, kills: int) -> None:
             return
 
 
-def test_a_hundred_kills_of_sweeps_with_checkpoints_lose_double_and_change_nothing(tmp_path):
-    kill_again_and_again(tmp_path, kills=100)
+@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.exhaustive)])
+def test_kills_of_sweeps_with_checkpoints_lose_double_and_change_nothing(kills, tmp_path):
+    kill_again_and_again(tmp_path, kills)
 
 
 def _write(folder: Path, told: Connection) -> None:

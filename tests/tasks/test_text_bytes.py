@@ -111,6 +111,7 @@ def test_the_cache_knows_the_files(tmp_path):
     assert build(str(tmp_path), valid=7).examples("test").digest() != before
 
 
+@pytest.mark.extras
 def test_downloading_keeps_what_can_be_read(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     rows = {"train": TRAIN, "test": TEST}

@@ -104,6 +104,7 @@ def test_texts_that_are_too_short_are_refused(folder):
         build(folder, length=16_384).examples("test")
 
 
+@pytest.mark.extras
 def test_pieces_of_words_and_fewer_sequences(folder):
     pytest.importorskip("tokenizers")
     task = build(folder, tokens="bpe", vocabulary=300, train=20)

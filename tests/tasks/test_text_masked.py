@@ -182,6 +182,7 @@ def test_whole_words_of_bytes(folder):
         assert all(asked[place] == asked[place - 1] for place in inside), "a word and the space before it are asked for together"
 
 
+@pytest.mark.extras
 def test_learned_tokens_and_their_words(folder):
     pytest.importorskip("tokenizers")
     built = build(folder, tokens="wordpiece", vocabulary=300, whole_words=True)
@@ -240,6 +241,7 @@ def test_articles_begin_at_their_titles():
     assert articles("no title")[0].text == "no title"
 
 
+@pytest.mark.extras
 def test_wikitext_is_fetched_as_it_was_published(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     own = Path(wikitext(tmp_path / "own", monkeypatch)) / "wikitext-2"

@@ -85,6 +85,7 @@ def test_every_layout_gives_the_same_examples(tmp_path, name):
     assert built.card.metric == ("f1" if name in ("qqp", "mrpc") else "accuracy")
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("name", PLACES)
 def test_downloads_are_kept_as_json_lines(tmp_path, name, monkeypatch):
     datasets = pytest.importorskip("datasets")
@@ -130,6 +131,7 @@ def test_two_texts_are_parted_and_the_longer_is_cut():
     assert joined([[1, 2, 3]], 2) == [1, 2]
 
 
+@pytest.mark.extras
 def test_rows_that_tokens_make_equal_are_one(tmp_path):
     pytest.importorskip("tokenizers")
     (tmp_path / "sst2").mkdir()
@@ -182,6 +184,7 @@ def digest_of_vocabulary(kind: Tokens) -> str:
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("kind", [Tokens.wordpiece, Tokens.bpe])
 def test_learned_tokens_are_ids_within_bounds_and_can_be_kept(tmp_path, kind):
     pytest.importorskip("tokenizers")
@@ -199,6 +202,7 @@ def test_learned_tokens_are_ids_within_bounds_and_can_be_kept(tmp_path, kind):
         make_tokeniser(Tokens.file, made.vocabulary - 1, str(tmp_path), list)
 
 
+@pytest.mark.extras
 def test_a_tokeniser_from_a_file_is_part_of_the_content(tmp_path):
     pytest.importorskip("tokenizers")
     root = as_jsonl(tmp_path, "sst2")
@@ -214,6 +218,7 @@ def test_a_tokeniser_from_a_file_is_part_of_the_content(tmp_path):
         make_tokeniser(Tokens.file, 400, str(tmp_path / "one"), list)
 
 
+@pytest.mark.extras
 def test_tokens_are_learned_from_the_training_split_alone(tmp_path, monkeypatch):
     pytest.importorskip("tokenizers")
     seen = []
