@@ -12,8 +12,7 @@ from readme import PAGES, README, pictures, renewed
 
 from attn_zoo import registry
 from attn_zoo.cli.commands import parser
-from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.compose import plan
 from attn_zoo.cli.tune import read_request
 
 TEXT = README.read_text(encoding="utf-8")
@@ -45,7 +44,6 @@ def test_a_stale_table_is_noticed():
 
 def test_the_quickstart_table_is_whole():
     records = records_in("quickstart")
-    store_groups()
     planned = plan(["-m", "experiment=quickstart"])
     versions = {r.run_id: r for r in records if r.status == "done"}
     missing = [spec for spec in planned.specs if spec.run_id(registry.task_card(spec.task).version) not in versions]
@@ -81,7 +79,6 @@ def test_its_python_runs():
 )
 def test_its_commands_are_understood(line):
     words = shlex.split(line, comments=True)[1:]
-    store_groups()
     if words[0] == "run":
         assert plan(words[1:]).specs
     elif words[0] == "tune":

@@ -145,8 +145,11 @@ def test_parts_of_a_list_are_those_outside_brackets_and_quotes():
         ("linfromer", "no attention is called 'linfromer'; did you mean 'linformer'?"),
         ("linformer:spda", "no implementation of linformer is called 'spda'; did you mean 'sdpa'?"),
         ("linformer[projected_lenght=8]", "no option of attention linformer is called 'projected_lenght'; did you mean"),
-        ("linformer[projected_length=many]", "attention linformer, option projected_length: Value 'many'"),
-        ("linear[feature_map=sin]", "attention linear, option feature_map: Invalid value 'sin'"),
+        ("linformer[projected_length=many]", "attention linformer, option projected_length must be an integer; got 'many'"),
+        (
+            "linear[feature_map=sin]",
+            "attention linear, option feature_map must be one of elu, relu, squared_relu, softmax; got 'sin'",
+        ),
         ("longformer[window=4]", "write 5 for 2 on either side"),
         ("linformer[projected_length=8", "brackets and quotes of a row must come in pairs; got 'linformer[projected_length=8'"),
         ("linformer]", "brackets and quotes of a row must come in pairs"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attn_zoo.cli.main import comes_of_an_interrupt, say_interrupted
-from attn_zoo.cli.parsing import KEY_VALUE, Parser, add_plugin, refuse_other_form
+from attn_zoo.cli.parsing import KEY_VALUE, Parser, add_plugin
 from attn_zoo.escapes import terminal
 from attn_zoo.terminal import wrap
 
@@ -68,8 +68,10 @@ def run(argv: Sequence[str] | None = None) -> int:
     warnings.showwarning = _shown  # type: ignore[assignment]
     kept = "recorded runs are kept" if asked in _READ_BY_HYDRA else ""
     try:
-        refuse_other_form(asked, arguments[1:])
         if asked in KEY_VALUE:
+            from attn_zoo.cli.words import as_keys  # here, as it needs torch
+
+            arguments = [asked, *as_keys(arguments[1:])]
             _load([word.partition("=")[2] for word in arguments if word.startswith("plugin=")])
             arguments = [word for word in arguments if not word.startswith("plugin=")]
         if asked in _READ_BY_HYDRA:

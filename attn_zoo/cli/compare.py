@@ -10,8 +10,8 @@ from pathlib import Path
 
 from attn_zoo import reference
 from attn_zoo.cli.check import prove
-from attn_zoo.cli.config import in_words, store_groups
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.compose import plan
+from attn_zoo.cli.config import in_words
 from attn_zoo.cli.run import carry_out
 from attn_zoo.cli.search import refusal
 from attn_zoo.contract import AttentionCard
@@ -48,7 +48,6 @@ def _compare(parsed: argparse.Namespace) -> int:
     if "quickstart" not in reference.shipped():
         raise ValueError("this installation lacks the records of the quickstart, which compare needs; install attn-zoo again")
     rows = named_rows(parsed.targets)
-    store_groups()
     folder = Path(parsed.records or _folder(rows))
     words = [f"attention={','.join(map(str, rows))}", f"records={hydra_value(str(folder))}", "report=false", "device=cpu"]
     with in_words():

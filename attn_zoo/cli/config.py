@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
-from operator import is_
-from typing import Any, Dict, List, Optional  # noqa: UP035 (OmegaConf's form)
+from typing import TYPE_CHECKING, Any, Dict, List, Optional  # noqa: UP035 (OmegaConf's form)
 
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from attn_zoo import registry
 from attn_zoo.contract import Level, UnknownNameError
-from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.metrics import SHARES
-from attn_zoo.plugin_imports import tell
 from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.records.criterion import criterion_budget
-from attn_zoo.rows import RowName, convert_options, typed_options
+from attn_zoo.rows import RowName, convert_options, typed_options, wrong_value
 from attn_zoo.runner import resolve_spec
+
+if TYPE_CHECKING:
+    from attn_zoo.cli.words import Word
 
 
 def _ungiven(kind: type) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class RunConfig(Settings):
 
     attention: Any = None
     task: Any = None
-    dials: Any = None
+    dials: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
     """Options of attentions by name, for a sweep over several; attention.OPTION takes precedence."""
     implementation: str = "auto"
     """``auto``, or ``eager``, ``tiled``, ``sdpa``, ``flex``, ``xformers``, ``triton``, ``fla``."""
@@ -130,70 +130,31 @@ class RunConfig(Settings):
     precision: str = "fp32"
 
 
-class _Groups(dict[str, Any]):
-    """Hydra's stored groups, which are not deep-copied for each composed run: the copies took a third of the time.
-
-    Hydra copies its sources before it changes their list, but it only reads stored groups, and copies what it takes from them.
-    """
-
-    def __deepcopy__(self, memo: object) -> _Groups:
-        return self
-
-
-_STORED: list[Any] = []
-"""Hydra's store and the cards that ``store_groups`` has registered in it."""
-_UNTYPED: dict[str, str] = {}
-"""Reasons of the entries whose options Hydra cannot type."""
-
-
 def store_groups() -> Mapping[str, str]:
-    """Register the config groups ``attention`` and ``task`` and the schema of all keys.
+    """Register the config groups ``attention`` and ``task``, whose members are names, and the schema of all keys.
 
     Returns:
-        Reasons of the plugins that failed, by name; those whose options Hydra cannot type are among them.
+        Reasons of the plugins that failed, by name.
     """
-    failures = dict(registry.load_plugins())
-    store = ConfigStore.instance()
-    if not isinstance(store.repo, _Groups):
-        store.repo = _Groups(store.repo)
-    groups: list[tuple[str, str, Any]] = [("attention", name, registry.card(name)) for name in registry.attentions()]
-    groups += [("task", name, registry.task_card(name)) for name in registry.task_names()]
-    entries = [store.repo, *(entry for _, _, entry in groups)]
-    if len(entries) == len(_STORED) and all(map(is_, entries, _STORED)):
-        return {**failures, **_UNTYPED}
-    _UNTYPED.clear()
-    dials: dict[str, Any] = {}
-    for group, name, entry in groups:
-        try:
-            OmegaConf.structured(entry.options)
-        except Exception as error:  # options of a plugin may hold anything
-            _UNTYPED[f"{group} {name}"] = reason = terminal(f"Hydra does not accept the types of its options: {error}")
-            tell(f"{group} {name} is left out: {reason}")
-            continue
-        store.store(group=group, name=name, node={"name": name, **_ungiven(entry.options)})
-        if group == "attention":
-            dials[name] = _ungiven(entry.options)
-    store.store(name="schema", node=OmegaConf.structured(RunConfig(dials=dials)))
-    _STORED[:] = entries
-    return {**failures, **_UNTYPED}
+    failures, store = registry.load_plugins(), ConfigStore.instance()
+    for group, names in (("attention", registry.attentions()), ("task", registry.task_names())):
+        for name in names:
+            store.store(group=group, name=name, node={"name": name})
+    store.store(name="schema", node=OmegaConf.structured(RunConfig))
+    return failures
 
 
-def store_hybrid(attention: str) -> None:
-    """Register a hybrid in the group ``attention``, with the options of each of its mechanisms under the mechanism's name.
+def changed(config: DictConfig, words: Iterable[Word]) -> DictConfig:
+    """Copy of a composed config with the values of words, whose rows are unfolded.
 
     Raises:
-        UnknownNameError: no such attention.
-        ValueError: the name is not NAME or COUNT*NAME with + between.
+        OmegaConfBaseException: there is no such key, or a value has the wrong type.
     """
-    names = dict.fromkeys(RowName(attention).turn)
-    node = {"name": attention, **{name: _ungiven(registry.card(name).options) for name in names}}
-    ConfigStore.instance().store(group="attention", name=attention, node=node)
-
-
-def stored_row(attention: str) -> DictConfig | None:
-    """Copy of the stored config of an attention or hybrid; None where there is none."""
-    stored = ConfigStore.instance().repo["attention"].get(f"{attention}.yaml")
-    return deepcopy(stored.node) if stored else None
+    made = deepcopy(config)
+    for word in words:
+        if word.key not in ("experiment", "launch") and not word.key.startswith("hydra."):
+            OmegaConf.update(made, word.key, word.value, force_add=word.added)
+    return made
 
 
 def settings_from(config: DictConfig) -> Settings:
@@ -238,16 +199,23 @@ def _budget_from(level: Level, metric: str, given: Mapping[str, Any]) -> Budget:
 
 
 def _row_from(config: DictConfig) -> RowName:
-    """Row of a composed configuration; ``attention.OPTION`` takes precedence over ``dials``."""
-    given = _given(config.attention)
-    row = RowName(given.pop("name"), {}, config.implementation)
+    """Row of a composed configuration; ``attention.OPTION`` takes precedence over ``dials``.
 
-    def with_options(part: RowName) -> RowName:
-        own = given.get(part.attention, {}) if row.is_hybrid else given
-        dials = _given(config.dials[part.attention]) if part.attention in config.dials else {}
-        return replace(part, options={**dials, **{name: value for name, value in own.items() if value is not None}})
-
-    return row.changed(with_options)
+    Raises:
+        UnknownNameError: no such attention or option.
+    """
+    given, dials = _given(config.attention), _given(config.dials)
+    for name, options in dials.items():
+        known = [f.name for f in fields(registry.card(name).options)]
+        for option in options:
+            if option not in known:
+                raise UnknownNameError(f"option under 'dials.{name}'", option, known)
+    name = given.pop("name")
+    own = {f"{key}.{option}": each for key, value in given.items() if isinstance(value, dict) for option, each in value.items()}
+    row = RowName(name, own if "+" in name else given, config.implementation)
+    if "+" in name and (single := [key for key, value in given.items() if not isinstance(value, dict)]):
+        raise UnknownNameError(f"option of the hybrid {name}", single[0], [f"{part}.OPTION" for part in dict.fromkeys(row.turn)])
+    return row.changed(lambda part: replace(part, options={**dials.get(part.attention, {}), **part.options}))
 
 
 def locations_from(config: DictConfig) -> dict[str, Any]:
@@ -277,13 +245,21 @@ def explain(error: BaseException) -> str:
             group, _, name = link.missing_cfg_file.rpartition("/")
             return str(UnknownNameError(group, name, link.options))
         parent, key = getattr(link, "parent_node", None), getattr(link, "key", None)
+        where = str(getattr(link, "full_key", None) or key)
         if isinstance(parent, DictConfig) and key is not None and key not in (known := list(map(str, parent))):
-            where = str(getattr(link, "full_key", key)).rpartition(".")[0]
-            return str(UnknownNameError(f"option under {where!r}" if where else "setting of a run", str(key), known))
+            owner = where.rpartition(".")[0]
+            return str(UnknownNameError(f"option under {owner!r}" if owner else "setting of a run", str(key), known))
+        if isinstance(link, ValidationError):
+            return wrong_value(where, RunConfig, link)
     return "; ".join(dict.fromkeys(" ".join(str(link).split()) for link in chain))
 
 
 def _given(node: Any) -> dict[str, Any]:
     plain = OmegaConf.to_container(node, resolve=True)
     assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items() if value is not None}
+    return _without_none(plain)
+
+
+def _without_none(plain: Mapping[Any, Any]) -> dict[str, Any]:
+    there = {str(key): value for key, value in plain.items() if value is not None}
+    return {key: _without_none(value) if isinstance(value, dict) else value for key, value in there.items()}

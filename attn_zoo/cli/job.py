@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from attn_zoo import deaths
 from attn_zoo.cli.callback import Watched
-from attn_zoo.cli.config import Settings
+from attn_zoo.cli.plan import Job, Plan
 from attn_zoo.cli.progress import RunProgress
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.metrics import written
 from attn_zoo.plugin_files import digests
-from attn_zoo.records import DIED, RecordError, RunRecord, RunSpec, Status, Store, Tuning
+from attn_zoo.records import DIED, RecordError, RunRecord, Status, Store, Tuning
 from attn_zoo.records.environment import command_line
 from attn_zoo.records.store import text_of
-from attn_zoo.records.tuning import setting
-from attn_zoo.registry import load_plugin, task_card
+from attn_zoo.registry import task_card
 from attn_zoo.runner import run
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.execute import died
@@ -31,67 +27,7 @@ from attn_zoo.runner.weights import KeptWeights
 from attn_zoo.terminal import show
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """Run to execute."""
-
-    spec: RunSpec
-    """Resolved spec."""
-    locations: Mapping[str, Any] = field(default_factory=dict)
-    """Task options that give the location of data."""
-    tuning: Tuning | None = None
-    """Role of the run in a study."""
-    longer: str | None = None
-    """Id of a longer trial that goes on from the last step of this one, if it is done; see ``Checkpoint.longer``."""
-
-    @property
-    def run_id(self) -> str:
-        """Id of the run and of its record."""
-        return self.spec.run_id(task_card(self.spec.task).version)
-
-    @property
-    def label(self) -> str:
-        """Label of the run in messages, with the values drawn for a trial."""
-        label = f"{self.spec.attention} on {self.spec.task}, seed {self.spec.seed}"
-        if self.tuning is None or self.tuning.trial is None:
-            return label
-        return f"{label}, trial {self.tuning.trial} with {searched_values(self.spec, self.tuning)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """Settings of a command, for every process that executes its runs."""
-
-    command: tuple[str, ...]
-    """Command as typed, which records store."""
-    folder: str
-    """Working directory of the command, to which relative paths refer."""
-    settings: Settings
-    plugins: tuple[Path, ...] = ()
-    """Files and folders of plugins, which every process loads."""
-
-    def begin(self) -> None:
-        """Give this process the working directory, plugins and threads of the process in which the command was typed.
-
-        Raises:
-            FileNotFoundError: the folder or a plugin is not there.
-            ValueError: a plugin cannot be loaded.
-        """
-        if os.getcwd() != self.folder:
-            try:
-                os.chdir(self.folder)
-            except OSError as error:
-                raise FileNotFoundError(
-                    f"this worker does not see the folder {self.folder!r} that the sweep was started in; start it in a folder "
-                    "that all workers share"
-                ) from error
-        for plugin in self.plugins:
-            load_plugin(plugin)
-        if self.settings.threads:
-            torch.set_num_threads(self.settings.threads)
-
-
-def one_run(order: Order, job: Job) -> RunRecord | None:
+def one_run(plan: Plan, job: Job) -> RunRecord | None:
     """Execute a run and record it, unless an equal run has a record with a final status or another process is executing it.
 
     Returns:
@@ -101,7 +37,7 @@ def one_run(order: Order, job: Job) -> RunRecord | None:
         OSError: the folder cannot take the record; the message names the place where it was written instead, if any.
         ValueError: the callback cannot be made.
     """
-    settings, run_id = order.settings, job.run_id
+    settings, run_id = plan.settings, job.run_id
     store = Store(settings.records)
     store.check_writable()  # before each run, since disks fill up in the course of a sweep
     with store.claim(run_id) as ours:
@@ -115,13 +51,13 @@ def one_run(order: Order, job: Job) -> RunRecord | None:
         what, hang = f"{deaths.RUN}{run_id}", place_of_hang(store.claim_path(run_id))
         ends = deaths.reasons(what)
         if len(ends) >= deaths.TRIES:
-            record = _dead(order, job, ends, hang)
+            record = _dead(plan, job, ends, hang)
         else:
             if ends:
                 _say(job, f"its process {_hung(hang) or ends[-1]}; the run is tried once more, alone")
             store.claim_path(run_id).write_text("", encoding="utf-8")
             with deaths.during(what), watched(job.spec.budget.max_seconds or job.spec.budget.seconds, store.claim_path(run_id)):
-                record = _do(order, job)
+                record = _do(plan, job)
     _say(job, _outcome(record))
     return record
 
@@ -144,12 +80,6 @@ def _dead_before(record: RunRecord) -> str:
     return f" as {record.status}: {record.reason}{again}" if DIED in record.environment else ""
 
 
-def searched_values(spec: RunSpec, tuning: Tuning) -> str:
-    """Values of a spec for the keys that its study searched over."""
-    found = ((key.partition(".")[2], setting(spec, key)) for key in tuning.space)
-    return ", ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in found)
-
-
 def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:
     """Record with the run's role in a study; a trial's record has no test scores, so that nobody can choose by them."""
     if tuning is None:
@@ -158,9 +88,9 @@ def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:
     return replace(record, tuning=tuning, scores=record.scores if tuning.trial is None else kept)
 
 
-def _do(order: Order, job: Job) -> RunRecord:
+def _do(plan: Plan, job: Job) -> RunRecord:
     """Execute the run with the checkpoints and callback of the settings, and record it."""
-    settings, run_id = order.settings, job.run_id
+    settings, run_id = plan.settings, job.run_id
     keep, card = settings.checkpoint, task_card(job.spec.task)
     shown = RunProgress(bool(job.spec.budget.seconds), bar=settings.launcher is None, metric=card.metric)
     progress = Watched(shown, settings.callback, job.spec, run_id)
@@ -172,7 +102,7 @@ def _do(order: Order, job: Job) -> RunRecord:
         if words := checkpoint.open():
             _say(job, words)
     record = with_tuning(run(job.spec, progress, job.locations, checkpoint, kept), job.tuning)
-    record, path = _add(order, record)
+    record, path = _add(plan, record)
     progress.finish(record, path)
     if checkpoint:
         checkpoint.remove()
@@ -201,11 +131,11 @@ def _readable(record: RunRecord) -> RunRecord:
     return record
 
 
-def _dead(order: Order, job: Job, ends: Sequence[str], hang: str | None) -> RunRecord:
+def _dead(plan: Plan, job: Job, ends: Sequence[str], hang: str | None) -> RunRecord:
     """Record a run whose process ended each time that it was tried."""
     status: Status = "timed_out" if hang else "out_of_memory" if ends[-1] == deaths.KILLED else "failed"
     reason = f"the process {_hung(hang) or ends[-1]}, {len(ends)} times"
-    return _add(order, with_tuning(died(job.spec, status, reason), job.tuning))[0]
+    return _add(plan, with_tuning(died(job.spec, status, reason), job.tuning))[0]
 
 
 def _hung(hang: str | None) -> str:
@@ -213,10 +143,10 @@ def _hung(hang: str | None) -> str:
     return f"did not return from a call within its time limit ({hang})" if hang else ""
 
 
-def _add(order: Order, record: RunRecord) -> tuple[RunRecord, Path]:
+def _add(plan: Plan, record: RunRecord) -> tuple[RunRecord, Path]:
     """Add a record, with the command as typed; return it and its path."""
-    record = _readable(replace(record, environment={**record.environment, "command": command_line(order.command)}))
-    return record, _keep(record, Store(order.settings.records))
+    record = _readable(replace(record, environment={**record.environment, "command": command_line(plan.command)}))
+    return record, _keep(record, Store(plan.settings.records))
 
 
 def _keep(record: RunRecord, store: Store) -> Path:

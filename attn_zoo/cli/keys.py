@@ -6,9 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
-from hydra.errors import HydraException
-
-from attn_zoo.cli.overrides import parse, quote_rows
+from attn_zoo.cli.words import read_word
 from attn_zoo.contract import UnknownNameError
 
 _WIDE = 80
@@ -36,7 +34,7 @@ def read_keys(
 
     Raises:
         UnknownNameError: no such key.
-        ValueError: a word is no KEY=VALUE, or a key has several values.
+        ValueError: a word is not of the form KEY=VALUE, or a key has several values.
     """
     found: dict[str, Any] = {}
     for word in words:
@@ -44,18 +42,14 @@ def read_keys(
         if key in texts and text:
             found[key] = text
             continue
-        try:
-            override = parse(quote_rows(word))
-        except HydraException as error:
-            raise ValueError(f"{command} takes KEY=VALUE; got {word!r} ({str(error).splitlines()[0]})") from error
-        if override.key_or_group != key:
-            raise ValueError(f"{command} takes KEY=VALUE; got {word!r}")
+        read = read_word(word)
+        key = read.key
         if key.startswith("attention."):
             row = f"NAME[{key.removeprefix('attention.')}={text.replace(',', '|')}]"
             raise ValueError(f"{command} takes options in brackets after the name, attention={row}; got {word!r}")
         if key not in known:
             raise UnknownNameError(f"key of {owner or command}", key, known)
-        if override.is_sweep_override():
+        if read.swept:
             raise ValueError(f"{key} takes a single value; write a list in brackets, {key}=[a,b]; got {word!r}")
-        found[key] = override.value()
+        found[key] = read.value
     return found

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from attn_zoo import deaths
 from attn_zoo.checks import check_number, check_whole
 from attn_zoo.cli.config import Settings
-from attn_zoo.cli.job import Job, Order, one_run
+from attn_zoo.cli.job import one_run
+from attn_zoo.cli.plan import Job, Plan
 from attn_zoo.records import RunRecord, Store
 
 
@@ -40,8 +41,8 @@ _OBJECT_STORE_BYTES = 75 * 2**20
 """Memory of the object store of a Ray cluster that this command starts: Ray's minimum, as runs exchange very little data."""
 
 
-def launch(order: Order, jobs: Sequence[Job]) -> list[RunRecord | None]:
-    """Execute the jobs with the launcher of the settings; return records in order, None for a run that another process executes.
+def launch(plan: Plan, jobs: Sequence[Job]) -> list[RunRecord | None]:
+    """Execute the jobs with the launcher of the settings; return records in plan, None for a run that another process executes.
 
     A run during which a worker ended is tried once more, alone, and recorded as failed if its worker ends again.
 
@@ -49,32 +50,32 @@ def launch(order: Order, jobs: Sequence[Job]) -> list[RunRecord | None]:
         OSError, ValueError, RuntimeError: an error in a worker.
         Exception: an error of the launcher's package: a worker ended before it began a run (``is_death_of_a_worker``), or another.
     """
-    kind = kind_of(order.settings)
+    plan, kind = plan.without_runs(), kind_of(plan.settings)
     if kind is None:
-        order.begin()
-        return [one_run(order, job) for job in jobs]
-    store, found, left = Store(order.settings.records), dict[int, RunRecord | None](), list(range(len(jobs)))
+        plan.begin()
+        return [one_run(plan, job) for job in jobs]
+    store, found, left = Store(plan.settings.records), dict[int, RunRecord | None](), list(range(len(jobs)))
     while left:
-        outcomes = dict(zip(left, _LAUNCHERS[kind](order, [jobs[at] for at in left]), strict=True))
+        outcomes = dict(zip(left, _LAUNCHERS[kind](plan, [jobs[at] for at in left]), strict=True))
         lost = {at: outcome for at, outcome in outcomes.items() if isinstance(outcome, Lost)}
         found |= {at: _record(outcome) for at, outcome in outcomes.items() if at not in lost}
         begun = [at for at in lost if store.is_left_behind(jobs[at].run_id)]
         if lost and not begun:
             raise next(iter(lost.values())).error
-        found |= {at: _alone(order, jobs[at], lost[at].error) for at in begun}
+        found |= {at: _alone(plan, jobs[at], lost[at].error) for at in begun}
         left = [at for at in lost if at not in begun]
     return [found[at] for at in range(len(jobs))]
 
 
-def _alone(order: Order, job: Job, error: Exception) -> RunRecord | None:
+def _alone(plan: Plan, job: Job, error: Exception) -> RunRecord | None:
     """Try a run again, without other runs beside it, and record it as failed if its worker ends again."""
     print(f"attn-zoo: {job.label}: a worker {_ending(error)}; the run is tried once more, alone", file=sys.stderr)
     deaths.add(f"{deaths.RUN}{job.run_id}", _ending(error))
-    [outcome] = _LAUNCHERS[str(kind_of(order.settings))](order, [job])
+    [outcome] = _LAUNCHERS[str(kind_of(plan.settings))](plan, [job])
     if not isinstance(outcome, Lost):
         return _record(outcome)
     deaths.add(f"{deaths.RUN}{job.run_id}", _ending(outcome.error))
-    return one_run(order, job)
+    return one_run(plan, job)
 
 
 def _record(outcome: Outcome) -> RunRecord | None:
@@ -92,11 +93,11 @@ def _ending(error: Exception) -> str:
     return deaths.ending(codes.pop()) if len(codes) == 1 else f"ended ({in_short(error)})"
 
 
-def attempt(order: Order, job: Job) -> Outcome:
+def attempt(plan: Plan, job: Job) -> Outcome:
     """Execute a job in a worker; an error is returned as a builtin exception, which every process can unpickle."""
     try:
-        order.begin()
-        return one_run(order, job)
+        plan.begin()
+        return one_run(plan, job)
     except OSError as error:
         return OSError(str(error))
     except ValueError as error:
@@ -188,14 +189,14 @@ def in_short(error: BaseException) -> str:
     return " ... ".join(dict.fromkeys([f"{type(error).__name__}: {lines[0]}", *lines[1:][-1:]]))
 
 
-def _joblib(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
+def _joblib(plan: Plan, jobs: Sequence[Job]) -> list[Outcome]:
     from joblib import Parallel, delayed
 
     found: dict[int, Outcome] = {}
     # Batches of one job: runs take seconds to hours, and a free worker takes the next one.
-    work = Parallel(n_jobs=at_once(order.settings), backend="loky", batch_size=1, return_as="generator_unordered")
+    work = Parallel(n_jobs=at_once(plan.settings), backend="loky", batch_size=1, return_as="generator_unordered")
     try:
-        for done in work(delayed(_numbered)(at, order, job) for at, job in enumerate(jobs)):
+        for done in work(delayed(_numbered)(at, plan, job) for at, job in enumerate(jobs)):
             found |= dict([done])
     except Exception as error:  # all workers are stopped when one dies
         if not is_death_of_a_worker(error):
@@ -204,8 +205,8 @@ def _joblib(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
     return [found[at] for at in range(len(jobs))]
 
 
-def _numbered(at: int, order: Order, job: Job) -> tuple[int, Outcome]:
-    return at, attempt(order, job)
+def _numbered(at: int, plan: Plan, job: Job) -> tuple[int, Outcome]:
+    return at, attempt(plan, job)
 
 
 def _or_lost(result: Callable[[], Any]) -> Outcome:
@@ -223,15 +224,15 @@ def _or_lost(result: Callable[[], Any]) -> Outcome:
         raise
 
 
-def _ray(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
+def _ray(plan: Plan, jobs: Sequence[Job]) -> list[Outcome]:
     import ray
 
     started = not ray.is_initialized()
     if started:
-        ray.init(**ray_arguments(order.settings))
-    task = ray.remote(**_given(order.settings.launcher["remote"] or {}))(attempt)
+        ray.init(**ray_arguments(plan.settings))
+    task = ray.remote(**_given(plan.settings.launcher["remote"] or {}))(attempt)
     try:
-        asked = [task.remote(order, job) for job in jobs]
+        asked = [task.remote(plan, job) for job in jobs]
         return [_or_lost(partial(ray.get, one)) for one in asked]
     finally:
         if started:
@@ -245,7 +246,7 @@ def ray_arguments(settings: Settings) -> dict[str, Any]:
     return {**given, **room, **({} if "address" in given else {"object_store_memory": _OBJECT_STORE_BYTES})}
 
 
-def _submitit(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
+def _submitit(plan: Plan, jobs: Sequence[Job]) -> list[Outcome]:
     import submitit
 
     class Requeued(submitit.helpers.Checkpointable):
@@ -254,22 +255,22 @@ def _submitit(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
         __call__ = staticmethod(attempt)
 
     requeued = Requeued()  # type: ignore[no-untyped-call]  # submitit leaves its base class untyped
-    cluster = "slurm" if kind_of(order.settings) == "slurm" else "local"
-    options = _given({name: value for name, value in order.settings.launcher.items() if name != "kind"})
+    cluster = "slurm" if kind_of(plan.settings) == "slurm" else "local"
+    options = _given({name: value for name, value in plan.settings.launcher.items() if name != "kind"})
     timeouts = {"slurm_max_num_timeout": options.pop("max_num_timeout")} if cluster == "slurm" else {}
     executor = submitit.AutoExecutor(folder=options.pop("folder"), cluster=cluster, **timeouts)
-    if cluster == "slurm" and order.settings.workers:
-        options["array_parallelism"] = order.settings.workers
+    if cluster == "slurm" and plan.settings.workers:
+        options["array_parallelism"] = plan.settings.workers
     executor.update_parameters(**{name if name in _ANY_CLUSTER else f"slurm_{name}": value for name, value in options.items()})
-    together = len(jobs) if cluster == "slurm" else at_once(order.settings)  # local batches run one after the other
+    together = len(jobs) if cluster == "slurm" else at_once(plan.settings)  # local batches run one after the other
     found: list[Outcome] = []
     for start in range(0, len(jobs), together):
         batch = jobs[start : start + together]
-        found += [_or_lost(job.result) for job in executor.map_array(requeued, [order] * len(batch), batch)]
+        found += [_or_lost(job.result) for job in executor.map_array(requeued, [plan] * len(batch), batch)]
     return found
 
 
-_LAUNCHERS: Mapping[str, Callable[[Order, Sequence[Job]], list[Outcome]]] = {
+_LAUNCHERS: Mapping[str, Callable[[Plan, Sequence[Job]], list[Outcome]]] = {
     "joblib": _joblib,
     "ray": _ray,
     "slurm": _submitit,

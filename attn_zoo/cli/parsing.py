@@ -6,7 +6,7 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,7 +14,7 @@ from attn_zoo.escapes import terminal
 from attn_zoo.terminal import wrap
 
 KEY_VALUE = ("run", "tune", "measure", "transplant")
-"""Commands whose words are KEY=VALUE; the other commands take options."""
+"""Commands whose settings are Hydra's; those of the other commands are options. All take ``KEY=VALUE`` and ``--KEY VALUE``."""
 
 UNITS: Mapping[str, Mapping[str, float]] = {
     "time": {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0},
@@ -29,13 +29,26 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse all arguments: an unknown option or an extra word is an error of the innermost parser."""
-        parsed, rest = super().parse_known_args(args, namespace)
+        given = sys.argv[1:] if args is None else args
+        parsed, rest = super().parse_known_args([part for word in given for part in self._as_option(word)], namespace)
         if rest:
             word = str(rest[0]).partition("=")[0]
             if not word.startswith("-"):
                 self.error(f"takes no further argument; got {word!r}")
             self.error(_unknown("option", word, self._option_string_actions))
         return parsed, rest
+
+    def _as_option(self, word: str) -> list[str]:
+        """The option that a word KEY=VALUE means; another word as it is."""
+        key, equals, value = word.partition("=")
+        name = f"--{key.replace('_', '-')}"
+        if not equals or word.startswith("-") or (action := self._option_string_actions.get(name)) is None:
+            return [word]
+        if action.nargs != 0:
+            return [f"{name}={value}"]
+        if value not in ("true", "false"):
+            self.error(f"{key} must be true or false; got {value!r}")
+        return [name] if value == "true" else []
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and the message."""
@@ -53,22 +66,6 @@ class InLines(argparse.HelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return wrap(text, width)
-
-
-def refuse_other_form(command: str, words: Sequence[str]) -> None:
-    """Refuse ``--records`` and ``--plugin`` where words are KEY=VALUE, and ``records=`` and ``plugin=`` where they are options.
-
-    Raises:
-        ValueError: a word has the other form; the message gives the right one.
-    """
-    for word in words:
-        name, equals, value = word.lstrip("-").partition("=")
-        if name not in ("records", "plugin"):
-            continue
-        if command in KEY_VALUE and word.startswith("--"):
-            raise ValueError(f"attn-zoo {command} takes KEY=VALUE; write {name}={value or 'PATH'}; got {word!r}")
-        if command not in KEY_VALUE and equals and not word.startswith("-"):
-            raise ValueError(f"attn-zoo {command} takes options; write --{name} {value}; got {word!r}")
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:

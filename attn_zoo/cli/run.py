@@ -14,10 +14,10 @@ from typing import Any
 
 from attn_zoo.cli.ahead import PLAN, ahead
 from attn_zoo.cli.bracket import next_trials
-from attn_zoo.cli.config import Settings, in_words, store_groups
-from attn_zoo.cli.job import Job, Order
+from attn_zoo.cli.compose import plan
+from attn_zoo.cli.config import Settings, in_words
 from attn_zoo.cli.launch import in_short, is_death_of_a_worker, is_of_a_launcher, launch
-from attn_zoo.cli.plan import Plan, plan
+from attn_zoo.cli.plan import Job, Plan
 from attn_zoo.cli.search import Study, bracket_rates, bracket_results, bracketed, draws, longer_id, objective, trial_of
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import leaderboard, tables
@@ -50,7 +50,6 @@ def run_command(words: Sequence[str]) -> int:
     Raises:
         ValueError: a key, value or name in the words is wrong; the message lists the right ones.
     """
-    store_groups()
     if {"-h", "--help"} & set(words):
         with in_words():
             print(run_help([word for word in words if not word.startswith("-")]))
@@ -85,8 +84,7 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
     Store(settings.records).clear_leftovers()
     planned.read_data()
     show(planned.announcement())
-    order = Order(tuple(command), os.getcwd(), settings, tuple(handed_on()))
-    records = _executed(planned, order)
+    records = _executed(replace(planned, command=tuple(command), folder=os.getcwd(), plugins=tuple(handed_on())))
     if settings.report and not planned.study:  # trials are no rows
         _report(settings)
     if missing := planned.missing():
@@ -163,15 +161,15 @@ def _configs(group: str) -> list[str]:
     return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
 
 
-def _executed(planned: Plan, order: Order) -> Sequence[RunRecord | None] | None:
+def _executed(planned: Plan) -> Sequence[RunRecord | None] | None:
     """Execute the runs and return their records; [] for a study, whose trials may fail; None where workers died before a run."""
     if not (planned.study or planned.left()):  # no run is left that would need workers
-        order = replace(order, settings=replace(order.settings, launcher=None))
+        planned = replace(planned, settings=replace(planned.settings, launcher=None))
     try:
         if planned.study:
-            _search(planned.study, order)
+            _search(planned.study, planned)
             return []
-        return launch(order, planned.jobs)
+        return launch(planned, planned.jobs)
     except Exception as error:
         if is_death_of_a_worker(error):
             said = f"a worker process ended before it began its run ({in_short(error)}); recorded runs are kept"
@@ -182,10 +180,10 @@ def _executed(planned: Plan, order: Order) -> Sequence[RunRecord | None] | None:
         raise
 
 
-def _search(study: Study, order: Order) -> None:
+def _search(study: Study, planned: Plan) -> None:
     """Execute the trials of a study, batch by batch; recorded trials are not repeated."""
     if study.tuning.sampler == "bracket":
-        _bracket(study, order)
+        _bracket(study, planned)
         return
     drawing, number = draws(study), 0
     scores: Any = None
@@ -193,20 +191,20 @@ def _search(study: Study, order: Order) -> None:
         while True:
             trials = enumerate(drawing.send(scores), number)
             jobs = [Job(study.spec(values), study.locations, Tuning(study.id, study.space, trial=at)) for at, values in trials]
-            scores = [objective(record) for record in launch(order, jobs)]
+            scores = [objective(record) for record in launch(planned, jobs)]
             number += len(jobs)
 
 
-def _bracket(study: Study, order: Order) -> None:
+def _bracket(study: Study, planned: Plan) -> None:
     """Execute the trials of a bracketed search, each set of them decided by the results so far."""
-    store, cap = Store(order.settings.records), study.base.budget.steps
+    store, cap = Store(planned.settings.records), study.base.budget.steps
     known = trials_of(store.load(study.base.task, study.base.attention)[0], study.id)
     while trials := next_trials(bracket_results(study, known), cap, bracket_rates(study)):
         jobs = [
             Job(bracketed(study, trial), study.locations, Tuning(study.id, study.space, trial=at), longer_id(study, trial))
             for at, trial in enumerate(trials, len(known))
         ]
-        records = launch(order, jobs)
+        records = launch(planned, jobs)
         for record in records:
             objective(record)  # refuses trials that another process is executing
         known += [record for record in records if record is not None]

@@ -9,19 +9,19 @@ from dataclasses import dataclass, fields, replace
 from itertools import islice, product
 from typing import Any
 
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import IntervalSweep, RangeSweep
 
 from attn_zoo.checks import check_text, check_whole
 from attn_zoo.cli.bracket import Result, Trial, ranking, rungs
 from attn_zoo.cli.config import TuningConfig
-from attn_zoo.cli.overrides import parse
+from attn_zoo.cli.words import Word, read_word
 from attn_zoo.contract import Geometry, UnsupportedError
 from attn_zoo.records import Budget, RunRecord, RunSpec
 from attn_zoo.records.tuning import TUNABLE, study_id
 from attn_zoo.registry import attention_options, build_attention, build_task, card, task_card
-from attn_zoo.rows import RowName, convert_options, typed_options
+from attn_zoo.rows import RowName, convert_options, row_of, typed_options
 from attn_zoo.runner import resolve_spec
-from attn_zoo.runner.count import geometry_of, row_of
+from attn_zoo.runner.count import geometry_of
 from attn_zoo.runner.metrics import measure_named
 
 SECOND_SEED = 1000
@@ -63,14 +63,14 @@ class Study:
         return resolve_spec(replace(self.base, options={**self.base.options, **options}, budget=budget), self.locations)
 
 
-def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Override]) -> Study:
+def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Word]) -> Study:
     """Study that a command asks for.
 
     The command line takes precedence over the config: a sweep is the range of a setting, a single value removes it from the search.
 
     Args:
-        base: spec composed of the overrides that are no sweeps.
-        given: all overrides of the command line.
+        base: spec of the words with a single value.
+        given: all words of the command line.
 
     Raises:
         ValueError: something else than settings of one mechanism on one task is swept, or a number breaks its rule.
@@ -193,16 +193,16 @@ def objective(record: RunRecord | None) -> float:
     return -math.inf if record.task_card.get("higher_is_better", True) else math.inf
 
 
-def _space(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Override]) -> dict[str, str]:
+def _space(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Word]) -> dict[str, str]:
     """Sweeps by key: sweeps that were typed, then sweeps of the config."""
-    named = {str(override.get_key_element()).lstrip("+~"): override for override in given}
-    typed = {key: str(override.input_line).partition("=")[2] for key, override in named.items() if override.is_sweep_override()}
+    named = {word.key: word for word in given}
+    typed = {key: word.text for key, word in named.items() if word.swept}
     usual = {**tuning.space, **_candidates(base, locations, tuning)}
     space = {**typed, **{key: text for key, text in usual.items() if key not in named}}
     for key in space:
         _refuse_unsearchable(key, base.attention)
     if not space:
-        fixed = " and ".join(str(named[key].input_line) for key in usual)
+        fixed = " and ".join(f"{key}={named[key].text}" for key in usual)
         raise ValueError(
             f"nothing is left to search with {fixed}; leave that out, or give a range, such as "
             "'budget.learning_rate=tag(log,interval(0.0001,0.01))'"
@@ -274,7 +274,7 @@ def _ends_of(space: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _ends(key: str, text: str) -> list[Any]:
-    value = _parsed(key, text).value()
+    value = _sweep(key, text).value
     if isinstance(value, IntervalSweep):
         return [value.start, value.end]
     if isinstance(value, RangeSweep):  # a sampler draws the stop as well, unlike Hydra's own sweeps
@@ -288,22 +288,18 @@ def _choices(key: str, text: str) -> list[Any]:
     Raises:
         ValueError: the sweep is an interval, whose values cannot be listed.
     """
-    override = _parsed(key, text)
-    value = override.value()
-    if isinstance(value, IntervalSweep):
-        raise ValueError(f"{key}={text} has infinitely many values; a grid needs choice(...) or range(...); or tuning.sampler=tpe")
-    if isinstance(value, RangeSweep):
-        assert value.start is not None and value.stop is not None
-        if value.step == 0:
-            raise ValueError(f"{key}={text} has no step; give a step other than 0")
-        steps = int((value.stop - value.start) // value.step)
-        return [value.start + at * value.step for at in range(steps + 1)]
-    return [parse(f"{key}={one}").value() for one in override.sweep_string_iterator()]
+    word = _sweep(key, text)
+    values = word.values()
+    if isinstance(sweep := word.value, RangeSweep):
+        assert sweep.start is not None and sweep.stop is not None
+        steps = int((sweep.stop - sweep.start) // sweep.step)
+        return [sweep.start + at * sweep.step for at in range(steps + 1)]
+    return values
 
 
 def _suggest(trial: Any, key: str, text: str) -> Any:
     """Draw a value for a key of a space from one of Optuna's trials."""
-    value = _parsed(key, text).value()
+    value = _sweep(key, text).value
     if isinstance(value, IntervalSweep):
         whole = isinstance(value.start, int) and isinstance(value.end, int)
         return (trial.suggest_int if whole else trial.suggest_float)(key, value.start, value.end, log="log" in value.tags)
@@ -313,8 +309,8 @@ def _suggest(trial: Any, key: str, text: str) -> Any:
     return trial.suggest_categorical(key, _choices(key, text))
 
 
-def _parsed(key: str, text: str) -> Override:
-    override = parse(f"{key}={text}")
-    if not override.is_sweep_override():
+def _sweep(key: str, text: str) -> Word:
+    word = read_word(f"{key}={text}")
+    if not word.swept:
         raise ValueError(f"{key}={text} is one value, but a search needs a range: choice(...), interval(...) or range(...)")
-    return override
+    return word

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attn_zoo.cli.records_of import add_records, loaded, records_of, records_root
+from attn_zoo.cli.records_of import add_reference, loaded, records_of, records_root
 from attn_zoo.escapes import terminal, terminal_lines
 from attn_zoo.leaderboard.show import Shown, describe, find, rows_of
 from attn_zoo.rows import RowName
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Print what a reviewer checks in a row of the leaderboard or in a run; --all prints everything recorded."
     row = "NAME or NAME[OPTION=VALUE,...], optionally with @TASK; a run id (its first six digits suffice); or the path of a record"
     parser.add_argument("row", metavar="ROW", help=row)
-    add_records(parser)
+    add_reference(parser)
     checked = "also run the conformance kit on the attention; takes seconds to minutes"
     parser.add_argument("--check", action="store_true", help=checked)
     parser.add_argument("--all", action="store_true", help="also print settings, data, curves, costs, literature and environment")

@@ -7,24 +7,21 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-import hydra
-from hydra.core.override_parser.types import Override
-
 from attn_zoo.cli.ahead import PLAN, ahead
-from attn_zoo.cli.config import TuningConfig, in_words, settings_from, store_groups
-from attn_zoo.cli.job import Job, searched_values
-from attn_zoo.cli.overrides import parse, parse_overrides
-from attn_zoo.cli.plan import Composer, Plan, plan
+from attn_zoo.cli.compose import Composed, compose, plan_runs
+from attn_zoo.cli.config import TuningConfig, in_words, settings_from
+from attn_zoo.cli.plan import Job, Plan, searched_values
+from attn_zoo.cli.records_of import name_left_out
 from attn_zoo.cli.run import carry_out, plugin_words
 from attn_zoo.cli.search import SECOND_SEED, RefusedSearchError, Study, best_bracketed
 from attn_zoo.cli.seeds import MANY, seeds_wanted
-from attn_zoo.leaderboard import leaderboard
+from attn_zoo.cli.words import Word, read_run_words
+from attn_zoo.leaderboard import render, tables
 from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.records import RunSpec, Store
 from attn_zoo.records.tuning import best_of, ledger, trials_of
-from attn_zoo.rows import RowName, read_rows, split
+from attn_zoo.rows import RowName, read_rows, row_of, split
 from attn_zoo.runner import resolve_spec
-from attn_zoo.runner.count import row_of
 from attn_zoo.runner.denormals import flushed_denormals
 from attn_zoo.runner.facts import attention_facts
 from attn_zoo.terminal import show, wrap
@@ -50,14 +47,14 @@ are recorded, and the same command goes on from there.
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Searches, seeds and other overrides that the command line names."""
+    """Searches, seeds and other settings that the command line names."""
 
-    experiment: str
+    composed: Composed
     """Experiment that the trials belong to."""
     searches: tuple[tuple[RowName, str], ...]
     """Row and task of each search."""
-    rest: tuple[str, ...]
-    """Other overrides of all trials."""
+    rest: tuple[Word, ...]
+    """Other words, for all trials."""
     seeds: tuple[int, ...]
     """Seeds that were typed; empty for the usual ones."""
     named: bool
@@ -77,7 +74,6 @@ def run_command(words: Sequence[str]) -> int:
     if not words or set(words) & {"-h", "--help"}:
         print(wrap(USAGE))
         return 0
-    store_groups()
     with in_words():
         asked = read_request([word for word in words if word != PLAN])
         planned = plan_searches(asked)  # so that nothing starts if one is wrong
@@ -90,7 +86,7 @@ def run_command(words: Sequence[str]) -> int:
         if carry_out(searched, command):
             return 1
         status = _with_best_settings(searched, asked.seeds, command) or status
-    print(f"\n{leaderboard(planned[0].settings.records, colours=colours_here())}")
+    _report(planned)
     return status
 
 
@@ -100,27 +96,31 @@ def read_request(words: Sequence[str]) -> Request:
     Raises:
         ValueError: a word is wrong or missing.
     """
-    given = parse_overrides([word for word in words if word not in ("-m", "--multirun")], _OWN)
-    by_key = {str(override.get_key_element()): override for override in given}
+    by_key = {word.key: word for word in read_run_words((w for w in words if w not in ("-m", "--multirun")), _OWN)}
     for key in ("attention", "task"):
         if f"tuning.{key}" in by_key:
             advice = "on the command line write attention=ROW,... task=NAME,..."
             raise ValueError(f"tuning.{key} is a key of experiment files; {advice}")
-    own = {key: _values(by_key.pop(key)) for key in ("experiment", "attention", "task", *_OWN) if key in by_key}
-    experiment, *others = own.pop("experiment", ["tune"])
+    experiments = by_key.pop("experiment", Word("experiment", "tune", "tune"))
+    own = {key: list(map(str, by_key.pop(key).values())) for key in ("attention", "task", *_OWN) if key in by_key}
+    experiment, *others = map(str, experiments.values())
     if others:
         raise ValueError(f"tune searches one experiment after another: give experiment={experiment} and the others by themselves")
-    tuning = _written_down(experiment)
+    composed = compose([experiments, *by_key.values()])
+    tuning = settings_from(composed.config).tuning
+    if not tuning.space:
+        raise ValueError(f"experiment={experiment} searches nothing; do its runs with attn-zoo run -m experiment={experiment}")
     tasks = own.get("task") or tuning.task
     rows = _rows(own.get("attention", []), tuning, fixed=any(key.startswith("attention.") for key in by_key))
     for key, values in (("attention", rows), ("task", tasks)):
         if not values:
             raise ValueError(f"{key}= is missing; for example: attn-zoo tune attention=linformer,softmax task=digits")
-    rest = [str(override.input_line) for override in by_key.values()]
+    rest = list(by_key.values())
     if "trials" in own:
-        rest.append(f"tuning.trials={_count('trials', ','.join(own['trials']))}")
+        trials = _count("trials", ",".join(own["trials"]))
+        rest.append(Word("tuning.trials", str(trials), trials))
     seeds = tuple(_count("seeds", value) for value in own.get("seeds", []))
-    return Request(experiment, tuple((row, task) for task, row in product(tasks, rows)), tuple(rest), seeds, "attention" in own)
+    return Request(composed, tuple((row, task) for task, row in product(tasks, rows)), tuple(rest), seeds, "attention" in own)
 
 
 def plan_searches(asked: Request) -> list[Plan]:
@@ -129,11 +129,11 @@ def plan_searches(asked: Request) -> list[Plan]:
     Raises:
         ValueError: a word is wrong, or a mechanism that was asked for by name refuses the task.
     """
-    found, refused, composer = [], [], Composer()
+    found, refused = [], []
     for row, task in asked.searches:
         try:
-            words = [f"experiment={asked.experiment}", f"attention={row}", f"task={task}", *asked.rest]
-            planned = plan(words, composer)
+            named = [Word("attention", str(row), str(row)), Word("task", task, task)]
+            planned = plan_runs([*named, *asked.rest], asked.composed)
         except RefusedSearchError as error:
             if asked.named:
                 raise
@@ -162,25 +162,6 @@ def _rows(texts: Sequence[str], tuning: TuningConfig, fixed: bool) -> list[RowNa
         curve = [other for other in usual if other.attention == row.attention]
         found += curve if curve and row == RowName(row.attention) and not fixed else [row]
     return found if texts else usual
-
-
-def _written_down(experiment: str) -> TuningConfig:
-    """Search settings in an experiment's config.
-
-    Raises:
-        ValueError: the experiment is no search.
-    """
-    with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
-        tuning = settings_from(hydra.compose("run", overrides=[f"experiment={experiment}"])).tuning
-    if not tuning.space:
-        raise ValueError(f"experiment={experiment} searches nothing; do its runs with attn-zoo run -m experiment={experiment}")
-    return tuning
-
-
-def _values(override: Override) -> list[str]:
-    """Each value of an override as text, without Hydra's quotes."""
-    parts = list(override.sweep_string_iterator()) if override.is_sweep_override() else [override.get_value_element_as_str()]
-    return [str(parse(f"key={part}").value()) for part in parts]
 
 
 def _count(key: str, value: str) -> int:
@@ -221,20 +202,25 @@ def _wanted(best: Plan) -> int:
         if (record := by_id.get(seeded.run_id)) is None:
             break
         scores.append(record.scores.get("valid", 0.0))
-    same = [record for record in final if _same_task(record.spec, job.spec) and record.attention_card.get("control")]
+    same = [record for record in final if _table_of(record.spec) == _table_of(job.spec) and record.attention_card.get("control")]
     control = max((record.scores["valid"] for record in same if record.status == "done"), default=None)
     main = attention_facts(row_of(job.spec))["control"] or job.spec.attention in best.settings.tuning.main
     return seeds_wanted(scores, main=main, control=control)
 
 
-def _same_task(one: RunSpec, other: RunSpec) -> bool:
-    """Tell whether two runs are of one table: equal task, network and budget, but for seed and learning rate."""
+def _table_of(spec: RunSpec) -> Any:
+    """Settings that runs of one table have in common: task, network and budget, but for seed and learning rate."""
+    options = {name: value for name, value in spec.task_options.items() if name != "data_seed"}
+    return spec.task, options, spec.model, replace(spec.budget, learning_rate=1.0)
 
-    def shared(spec: RunSpec) -> Any:
-        options = {name: value for name, value in spec.task_options.items() if name != "data_seed"}
-        return spec.task, options, spec.model, replace(spec.budget, learning_rate=1.0)
 
-    return shared(one) == shared(other)
+def _report(planned: Sequence[Plan]) -> None:
+    """Print the tables that hold the rows of the searches."""
+    records, damaged = Store(planned[0].settings.records).load()
+    asked = [_table_of(searched.specs[0]) for searched in planned]
+    of_tables = [record for record in records if record.is_trial or _table_of(record.spec) in asked]
+    print(f"\n{render(tables(of_tables), 'terminal', colours=colours_here())}")
+    name_left_out(damaged)
 
 
 def _best(searched: Plan) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, asdict, dataclass, field, fields
 from functools import cache
 from typing import Any
 
@@ -218,6 +218,11 @@ class RunSpec:
     def protocol(self) -> str:
         """Version of the rules by which this run is trained and tested."""
         return PROTOCOL if self.budget.until == "criterion" else FIXED
+
+    @property
+    def network(self) -> dict[str, Any]:
+        """Arguments of ``build_model`` that follow from the spec, without task and implementation."""
+        return {"attention": self.attention, "options": self.options, **asdict(self.model)}
 
     def run_id(self, task_version: str, protocol: str | None = None) -> str:
         """Digest of the spec, the protocol (by default the spec's) and the task's version: equal ids mean the same experiment."""

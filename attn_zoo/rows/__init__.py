@@ -8,7 +8,7 @@ of Linformer and one of softmax, repeated up to the depth. Its ``attention`` is 
 each of its options has the name of its mechanism as a prefix, ``linformer.projected_length``.
 """
 
-from attn_zoo.rows.name import RowName
+from attn_zoo.rows.name import RowName, row_of
 from attn_zoo.rows.reading import (
     FORM,
     attention_version,
@@ -21,6 +21,7 @@ from attn_zoo.rows.reading import (
     split,
     typed,
     typed_options,
+    wrong_value,
 )
 
 __all__ = [
@@ -31,9 +32,11 @@ __all__ = [
     "hyperparameters",
     "only_row",
     "read_rows",
+    "row_of",
     "row_of_arguments",
     "rows_of",
     "split",
     "typed",
     "typed_options",
+    "wrong_value",
 ]

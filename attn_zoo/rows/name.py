@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 NAME = re.compile(r"[^\s:,|=@*+'\"\[\](){}]+")
 """Name of a mechanism, implementation or option."""
@@ -109,6 +109,20 @@ class RowName:
                 "take a deeper network, or a hybrid of fewer layers"
             )
         return [parts[turn[at % len(turn)]] for at in range(depth)]
+
+
+class _Run(Protocol):
+    @property
+    def attention(self) -> str: ...
+    @property
+    def options(self) -> Mapping[str, Any]: ...
+    @property
+    def implementation(self) -> str: ...
+
+
+def row_of(run: _Run) -> RowName:
+    """Row of a run: its mechanism or hybrid, with options and implementation."""
+    return RowName(run.attention, run.options, run.implementation)
 
 
 def hybrid_of(turn: Sequence[str], parts: Iterable[RowName]) -> RowName:

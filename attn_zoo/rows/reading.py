@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from itertools import product
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from attn_zoo.rows.name import NAME, TIMES, RowName, hybrid_of
 
@@ -208,10 +209,43 @@ def typed_options(owner: str, kind: type, given: Mapping[str, Any]) -> dict[str,
         try:
             node[name] = value
         except OmegaConfBaseException as error:
-            raise ValueError(f"{owner}, option {name}: {str(error).splitlines()[0]}") from error
+            raise ValueError(wrong_value(f"{owner}, option {name}", kind, error, name)) from error
     container = OmegaConf.to_container(node)
     assert isinstance(container, dict)
     return {name: container[name] for name in given}
+
+
+def wrong_value(label: str, kind: type, error: Any, key: str = "") -> str:
+    """Return the message for a value that OmegaConf cannot convert to the type of its field.
+
+    Args:
+        label: name of the field for the message.
+        kind: dataclass that the field belongs to, directly or below one of its fields.
+        error: OmegaConf's error.
+        key: key of the field, with dots; by default that of the error.
+    """
+    *above, last = re.sub(r"\[.*", "", key or error.full_key).split(".")
+    for name in above:
+        kind = get_type_hints(kind).get(name, Any)
+    hints = get_type_hints(kind) if is_dataclass(kind) else {}
+    return f"{label} must be {_kind_in_words(hints.get(last))}; got {error.value!r}"
+
+
+def _kind_in_words(kind: Any) -> str:
+    """Values that a field of a type takes, in words."""
+    parts = [part for part in get_args(kind) if part is not type(None)]
+    if type(None) in get_args(kind):
+        return f"{' or '.join(map(_kind_in_words, parts))} or null"
+    if get_origin(kind) is list:
+        each = {int: "[64,128]", float: "[0.1,0.2]"}.get(parts[0], "[a,b]")
+        return f"a list in brackets of {_PLURALS.get(parts[0], 'values')}, such as {each}"
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return f"one of {', '.join(kind.__members__)}"
+    return _KINDS.get(get_origin(kind) or kind, "a value of another type")
+
+
+_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "text", dict: "of the form {KEY: VALUE}"}
+_PLURALS = {int: "integers", float: "numbers", str: "texts"}
 
 
 def hyperparameters(rows: Sequence[RowName]) -> list[str | None]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -15,21 +14,11 @@ from attn_zoo.cost.counted import as_on_a_cpu, kept_bytes
 from attn_zoo.encoder import PositionClassifier, build_model, build_token_reader
 from attn_zoo.records import RunSpec
 from attn_zoo.registry import card, make_options
-from attn_zoo.rows import RowName
+from attn_zoo.rows import row_of
 from attn_zoo.runner.pretrain import asked_tokens
 
 LONG = 4096
 """Length in tokens at which the cost of a mechanism is reported in addition to the length of the task."""
-
-
-def model_arguments(spec: RunSpec) -> dict[str, Any]:
-    """Arguments of ``build_model`` that follow from a spec, without task and implementation."""
-    return {"attention": spec.attention, "options": spec.options, **asdict(spec.model)}
-
-
-def row_of(spec: RunSpec) -> RowName:
-    """Row of a run: its mechanism or hybrid, with options and implementation."""
-    return RowName(spec.attention, spec.options, spec.implementation)
 
 
 def has_dropout(spec: RunSpec) -> bool:
@@ -39,8 +28,8 @@ def has_dropout(spec: RunSpec) -> bool:
 
 def counted_implementation(spec: RunSpec) -> str:
     """Implementation whose FLOPs the cards count; for a hybrid, one for each mechanism."""
-    counted = row_of(spec).changed(lambda part: replace(part, implementation=card(part.attention).counted_implementation))
-    return counted.implementation
+    names = [card(part.attention).counted_implementation for part in row_of(spec).parts()]
+    return names[0] if len(set(names)) == 1 else "+".join(names)
 
 
 def geometry_of(spec: RunSpec, task: TaskSpec) -> Geometry:
@@ -59,7 +48,7 @@ def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dic
     ``sdpa``. Counts that depend on more than shapes are left out.
     """
     with torch.device("meta"):
-        twin = build_model(task, implementation=counted_implementation(spec), **model_arguments(spec))
+        twin = build_model(task, implementation=counted_implementation(spec), **spec.network)
         try:
             forward, backward = _flops(twin, _batch(task, 1))
         except (NotImplementedError, RuntimeError):  # a plugin's backward pass may need values
@@ -119,7 +108,7 @@ def count_pretraining(spec: RunSpec, task: TaskSpec) -> int:
         UnsupportedError: the task has no pretraining.
     """
     with torch.device("meta"):
-        twin = build_model(task, implementation=counted_implementation(spec), **model_arguments(spec))
+        twin = build_model(task, implementation=counted_implementation(spec), **spec.network)
         batch = _batch(task, 1)
         sequences = batch._replace(inputs=batch.inputs.flatten(0, -2))
         return sum(_flops(_PredictFirst(build_token_reader(twin, task)), sequences))
@@ -145,7 +134,7 @@ def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str) -> int
         return None
     fused = "sdpa" in taken
     with torch.device("meta"):
-        twin = build_model(task, implementation=implementation, **model_arguments(spec)).eval()
+        twin = build_model(task, implementation=implementation, **spec.network).eval()
     try:
         with as_on_a_cpu(twin) if fused else torch.device("meta"):
             inputs = _batch(task, spec.budget.batch_size).inputs

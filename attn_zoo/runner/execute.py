@@ -39,9 +39,9 @@ from attn_zoo.records import DIED, SCHEMA, Budget, RunRecord, RunSpec, Status, d
 from attn_zoo.records.criterion import is_flat, is_met, reached
 from attn_zoo.records.shape import LARGEST
 from attn_zoo.registry import attention_options, build_attention, build_task, card, make_options, stated_options, task_card
-from attn_zoo.rows import RowName, attention_version
+from attn_zoo.rows import RowName, attention_version, row_of
 from attn_zoo.runner.checkpoint import Checkpoint, CheckpointError
-from attn_zoo.runner.count import count_per_example, geometry_of, model_arguments, row_of
+from attn_zoo.runner.count import count_per_example, geometry_of
 from attn_zoo.runner.denormals import flushed_denormals
 from attn_zoo.runner.facts import attention_facts, task_facts
 from attn_zoo.runner.interrupts import Outside
@@ -239,7 +239,7 @@ def _run(
     found.chance = constant_score(splits["train"].labels(), splits["test"].labels(), task.spec, measure)
     beat()  # from here on, a call that does not return ends the process if the run has a time limit
     found.implementation = implementation = _implementation(spec, task.spec)
-    model = build_paired_model(task.spec, seed=spec.seed, implementation=implementation, **model_arguments(spec))
+    model = build_paired_model(task.spec, seed=spec.seed, implementation=implementation, **spec.network)
     found.counted = {
         "parameters": count_parameters(model),
         "attention_parameters": attention_parameters(model),

@@ -9,7 +9,7 @@ from attn_zoo.plugin_imports import tell
 from attn_zoo.process_state import sentence
 from attn_zoo.records import RunSpec
 from attn_zoo.registry import card, changes_outside_runs, task_card
-from attn_zoo.runner.count import row_of
+from attn_zoo.rows import row_of
 
 
 def changes_by_plugins(spec: RunSpec, changed: Sequence[str]) -> tuple[str, ...]:

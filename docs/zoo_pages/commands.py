@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from attn_zoo.cli.commands import parser
-from attn_zoo.cli.config import store_groups
 from attn_zoo.cli.run import run_help
 from attn_zoo.cli.tune import USAGE
 from zoo_pages.templating import render
@@ -20,7 +19,6 @@ def command_page() -> str:
     """Markdown of the page of commands."""
     with _width():
         helps = [(part.prog, part.format_help().rstrip()) for part in _all(parser()) if part.add_help]
-    store_groups()
     return render("command_line.md.j2", helps=[helps[0], ("attn-zoo run", run_help()), ("attn-zoo tune", USAGE), *helps[1:]])
 
 

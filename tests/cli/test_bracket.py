@@ -13,7 +13,6 @@ import pytest
 
 from attn_zoo.cli import main
 from attn_zoo.cli.bracket import LOWER, UPPER, Result, Trial, most, next_trials, ranking
-from attn_zoo.cli.config import store_groups
 from attn_zoo.cli.seeds import seeds_wanted
 from attn_zoo.cli.tune import plan_searches, read_request
 from attn_zoo.records import RunSpec, Store
@@ -123,7 +122,6 @@ def test_seeds_follow_the_rule():
 def test_the_profile_has_the_rows_and_tasks_of_the_earlier_one_with_a_cap_and_the_main_rows_first(name):
     def searches(experiment: str) -> dict[tuple[str, str], list[RunSpec]]:
         found: dict[tuple[str, str], list[RunSpec]] = {}
-        store_groups()
         for plan in plan_searches(read_request([f"experiment={experiment}_{name}"])):
             assert plan.study is not None
             found.setdefault((plan.study.base.attention, plan.study.base.task), []).append(plan.study.base)

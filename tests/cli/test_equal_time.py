@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attn_zoo import card
-from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.compose import plan
 from attn_zoo.cli.tune import plan_searches, read_request
 from attn_zoo.registry import build_task
 from attn_zoo.runner.count import count_mechanisms
 
 
 def test_every_row_has_the_same_time_at_a_constant_rate_and_fits_the_task():
-    store_groups()
     bases = [search.study.base for search in plan_searches(read_request(["experiment=equal_time"])) if search.study]
     (shared,) = {(spec.task, spec.model, spec.budget, str(spec.task_options)) for spec in bases}
     assert (shared[2].seconds, shared[2].schedule) == (180, "constant")
@@ -25,7 +23,6 @@ def test_every_row_has_the_same_time_at_a_constant_rate_and_fits_the_task():
 
 
 def test_half_an_hour_has_the_same_runs_for_longer():
-    store_groups()
     bases = {
         search.study.base.attention: search.study.base
         for search in plan_searches(read_request(["experiment=equal_time"]))
@@ -40,7 +37,6 @@ def test_half_an_hour_has_the_same_runs_for_longer():
 
 
 def test_budgets_can_be_given_a_time():
-    store_groups()
     planned = plan(["attention=linear", "task=listops", "budget.seconds=90", "budget.schedule=constant", "budget.steps=100000"])
     (spec,) = planned.specs
     assert (spec.budget.seconds, spec.budget.schedule, spec.budget.steps) == (90, "constant", 100_000)

@@ -9,8 +9,7 @@ import pytest
 
 from attn_zoo import registry
 from attn_zoo.cli import main
-from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.compose import plan
 from attn_zoo.data import data_root
 from attn_zoo.records import Store
 
@@ -79,7 +78,6 @@ def test_long_range_arena_is_an_experiment(tmp_path, monkeypatch, capsys):
 
 
 def test_the_longer_form_of_long_range_arena_plans_its_committed_records():
-    store_groups()
     recorded = {record.run_id for record in Store(Path(__file__).parents[2] / "results" / "lra_two_hours").load()[0]}
     words = ["-m", "experiment=lra_two_hours"]
     plain, pretrained = plan(words), plan([*words, "task=text", "attention=softmax,linformer", "budget.pretrain_steps=400"])

@@ -8,14 +8,12 @@ from committed import records_in
 from omegaconf import OmegaConf
 
 from attn_zoo import attentions
-from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.compose import plan
 
 EXPERIMENT = Path(__file__).parents[2] / "configs" / "experiment" / "family.yaml"
 
 
 def test_family_is_every_mechanism_that_its_records_hold():
-    store_groups()
     planned = plan(["-m", "experiment=family", "task=listops", "seed=1"])
     recorded = {record.spec.attention for record in records_in("family") if record.spec.task == "listops"}
     assert {spec.attention for spec in planned.specs} == recorded <= set(attentions())

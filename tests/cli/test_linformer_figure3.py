@@ -14,9 +14,8 @@ from figure3.cells import USUAL_START
 
 from attn_zoo.analysis.text import default_text
 from attn_zoo.attention.low_rank._projections import Sharing
-from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.compose import plan
 from attn_zoo.cli.main import main
-from attn_zoo.cli.plan import plan
 from attn_zoo.cli.tune import plan_searches, read_request
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.grouping import grouped
@@ -25,7 +24,6 @@ from attn_zoo.records import RunSpec
 
 @cache
 def planned(*words: str) -> tuple[RunSpec, ...]:
-    store_groups()
     return plan(["-m", *words]).specs
 
 
@@ -93,7 +91,6 @@ def test_what_is_typed_replaces_the_words_of_every_sweep():
 
 
 def test_rates_are_chosen_by_trials_of_the_same_setting_at_half_of_the_steps():
-    store_groups()
     searches = plan_searches(read_request(["experiment=linformer_figure3_rates", "model.short_convolution=4"]))
     assert [search.specs[0].attention for search in searches] == ["softmax", "linformer", "none", "convolution"]
     base = searches[0].specs[0]
@@ -122,7 +119,6 @@ def test_rates_of_attention_are_those_that_the_committed_trials_chose():
 
 
 def test_a_sweep_of_an_experiment_names_settings_of_a_run():
-    store_groups()
     with pytest.raises(UnknownNameError, match="no setting of a run is called 'attentin'; did you mean 'attention'"):
         plan(["-m", "experiment=linformer_figure3_cpu", "sweeps=['attentin=none']"])
 

@@ -8,15 +8,13 @@ from functools import cache
 import pytest
 from committed import records_in
 
-from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.compose import plan
 from attn_zoo.cli.tune import plan_searches, read_request
 from attn_zoo.records import RunSpec
 
 
 @cache
 def planned(*words: str) -> tuple[RunSpec, ...]:
-    store_groups()
     return plan(["-m", "experiment=linformer_table2_pretrained", *words]).specs
 
 
@@ -55,7 +53,6 @@ WORDS = {
 
 @pytest.mark.parametrize(("task", "words"), WORDS.items())
 def test_rates_are_chosen_by_trials_of_the_same_setting_at_half_of_the_steps(task, words):
-    store_groups()
     search = plan_searches(read_request(["experiment=linformer_table2_rates", "attention=softmax", *words]))[0]
     base = search.specs[0]
     assert search.study is not None and set(search.study.space) == {"budget.learning_rate"}

@@ -1,99 +1,141 @@
-"""Configs that a composer shares between rows and seeds equal those that Hydra composes for each run."""
+"""Runs are planned from one parse of each word and one composition, and the option of a row takes a short way to its record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import hydra
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+from torch import nn
 
-from attn_zoo.cli.config import in_words, store_groups
-from attn_zoo.cli.overrides import unfold_row
-from attn_zoo.cli.plan import Composer
+import attn_zoo
+from attn_zoo.cli import main
+from attn_zoo.cli.compose import compose, plan
+from attn_zoo.cli.config import changed, in_words
+from attn_zoo.cli.tune import plan_searches, read_request
+from attn_zoo.cli.words import read_run_words, unfolded
+from attn_zoo.records import Store
 
-PROFILE = ("experiment=profile_encoder", "task=mqar")
-RUNS = [
-    (*PROFILE, "attention=softmax", "seed=1"),
-    (*PROFILE, "attention=linformer", "seed=2"),
-    (*PROFILE, "attention='linformer:sdpa[projected_length=16,projected_lengths=8+8]'", "seed=3"),
-    (*PROFILE, "attention=linformer", "attention.projected_length=null", "attention.sharing=headwise"),
-    (*PROFILE, "attention='softmax+linformer[projected_length=16]'", "seed=1"),
-    (*PROFILE, "attention.window=9", "attention=longformer", "attention.window=5"),
-    (*PROFILE, "attention=performer", "dials.performer.features=8"),
-    (*PROFILE, "attention=softmax", "attention=linformer"),
-    (*PROFILE, "attention=linformer", "attention.projected_length=8", "++attention.projected_length=4"),
-    (*PROFILE, "attention=softmax", "records='runs/${hydra.runtime.choices.attention}'"),
-    (*PROFILE, "attention=linformer", "records='runs/${hydra.runtime.choices.attention}'"),
-    ("task=digits", "attention=softmax"),
-    ("task=digits", "attention=linformer", "seed=5", "budget.steps=3"),
-    ("task=digits", "seed=5"),
-    ("task=digits", "attention=linformer", "seed=2", "seed=1"),
-    ("experiment=family", "seed=5"),
-]
+SWEEP = ["-m", "experiment=quickstart", "task=digits,mqar", "attention=softmax,linformer[projected_length=4|8]", "seed=1,2"]
 
 
 @pytest.fixture
-def composed() -> Iterator[Any]:
-    """Function that composes with Hydra, within its context."""
-    store_groups()
-    with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
-        yield lambda words: hydra.compose("run", overrides=words, return_hydra_config=True)
+def counts(monkeypatch) -> dict[str, int]:
+    """Numbers of compositions and of parsed words."""
+    counted = {"composed": 0, "parsed": 0}
+    for owner, name, what in ((hydra, "compose", "composed"), (OverridesParser, "parse_override", "parsed")):
+        original = getattr(owner, name)
+
+        def count(*given: Any, _original: Any = original, _what: str = what, **named: Any) -> Any:
+            counted[_what] += 1
+            return _original(*given, **named)
+
+        monkeypatch.setattr(owner, name, count)
+    return counted
 
 
-def plain(config: DictConfig) -> Any:
-    """Values of a config without Hydra's own, which name the words, and with the folder of records resolved."""
-    values = OmegaConf.to_container(OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]))
-    return values, config.records
+def test_a_sweep_is_composed_once_and_each_word_is_parsed_once(counts):
+    assert len(plan(SWEEP).specs) == 2 * 3 * 2
+    of_the_experiment, of_hydra = 3, 2  # its sweep; Hydra parses the name of the experiment and its own mode
+    assert counts["composed"] == 1
+    assert counts["parsed"] <= len(SWEEP) - 1 + of_the_experiment + of_hydra
 
 
-@pytest.mark.parametrize("order", [1, -1], ids=["in order", "from the last"])
-def test_a_shared_config_is_what_hydra_composes(composed, order):
-    composer = Composer()
-    for run in RUNS[::order]:
-        words = unfold_row(run)
-        assert plain(composer.config(words)) == plain(composed(words)), run
+def test_searches_are_composed_once(counts):
+    searches = plan_searches(read_request(["attention=softmax,none", "task=digits,mqar", "trials=2"]))
+    assert len(searches) == 4 and counts["composed"] == 1
 
 
-def test_rows_and_seeds_are_composed_once(composed, monkeypatch):
-    asked, composer, compose = list[str](), Composer(), hydra.compose
-
-    def counted(name: str, **given: Any) -> DictConfig:
-        asked.append(name)
-        return compose(name, **given)
-
-    monkeypatch.setattr(hydra, "compose", counted)
-    for row in ("softmax", "linformer", "performer"):
-        for seed in (1, 2):
-            assert composer.config([*PROFILE, f"attention={row}", f"seed={seed}"]).seed == seed
-    assert len(asked) == 1
+def test_a_run_changes_no_other_run():
+    composed = compose(read_run_words(["experiment=quickstart"]))
+    before = OmegaConf.to_container(composed.config)
+    one = changed(composed.config, unfolded(read_run_words(["attention=linformer[projected_length=7]", "budget.steps=3"])))
+    other = changed(composed.config, unfolded(read_run_words(["attention=softmax", "seed=5"])))
+    assert (one.attention, one.budget.steps) == ({"name": "linformer", "projected_length": "7"}, 3)
+    assert (other.attention, other.budget.steps, other.seed) == ({"name": "softmax"}, None, 5)
+    assert OmegaConf.to_container(composed.config) == before
 
 
-def test_a_config_is_a_copy(composed):
-    composer = Composer()
-    words = [*PROFILE, "attention=linformer"]
-    first = composer.config(words)
-    first.attention.projected_length, first.budget.steps = 7, 7
-    assert plain(composer.config(words)) == plain(composed(words))
+def test_of_a_key_that_is_given_twice_the_last_value_counts():
+    (spec,) = plan(["attention=softmax", "attention=linformer", "seed=1", "seed=2"]).specs
+    assert (spec.attention, spec.seed) == ("linformer", 2)
 
 
-def test_options_that_other_words_give_to_a_row_stay(composed):
-    """An experiment's file may change options of the row, as ``++`` does here."""
-    composer = Composer()
-    for row in ("linformer", "linformer_window"):
-        words = ["task=mqar", f"attention={row}", "++attention.projected_length=8"]
-        assert plain(composer.config(words)) == plain(composed(words))
-        assert composer.config(words).attention.projected_length == 8
+def test_options_of_an_experiment_stay_with_the_row(tmp_path):
+    """An experiment's file may change options of the task, as Linformer's does."""
+    (spec, *_) = plan(["experiment=linformer_figure3_cpu"]).specs
+    assert spec.task == "masked_language"
+    with pytest.raises(LookupError, match="no option of task digits is called 'files'"), in_words():
+        plan(["experiment=linformer_figure3_cpu", "task=digits"])
 
 
-@pytest.mark.parametrize("words", [["attention=linformr"], ["attention=linformer", "attention.projected=3"]], ids=" ".join)
-def test_a_wrong_name_is_refused_in_the_same_words(words, composed):
-    composer = Composer()
-    composer.config(["task=mqar", "attention=softmax"])
-    said = []
-    for compose in (composer.config, composed):
-        with pytest.raises(ValueError, match="Known: ") as refused, in_words():
-            compose(["task=mqar", *words])
-        said.append(str(refused.value))
-    assert said[0] == said[1]
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["attention=linformr"], "no attention is called 'linformr'; did you mean 'linformer'"),
+        (["attention=linformer", "attention.projected=3"], "no option of attention linformer is called 'projected'"),
+        (["task.lenght=3", "task=mqar"], "no option of task mqar is called 'lenght'; did you mean 'length'"),
+        (["dials.linformer.projected=3"], "no option under 'dials.linformer' is called 'projected'"),
+        (["dials.linformr.projected_length=3"], "no attention is called 'linformr'"),
+        (["seed=1,2"], "seed=1,2 are several values, so there are several runs; add -m"),
+        (["experiment=quickstart,lra"], "experiment takes one name; got experiment=quickstart,lra"),
+    ],
+)
+def test_wrong_words_are_refused(words, message):
+    with pytest.raises((ValueError, LookupError), match=message), in_words():
+        plan(words)
+
+
+def holds(value: Any, depth: int = 4) -> bool:
+    """Return True for the typed option, and for plain data that hold it; False for networks and for the command as typed."""
+    if depth == 0 or isinstance(value, nn.Module | type):
+        return False
+    if isinstance(value, str):
+        return value == "attention.projected_length"  # the key of its word
+    if isinstance(value, Mapping):
+        return value.get("projected_length") in (6, "6") or any(holds(value[key], depth - 1) for key in value if key != "command")
+    if isinstance(value, list | tuple):
+        return any(holds(each, depth - 1) for each in value)
+    return is_dataclass(value) and holds({field.name: getattr(value, field.name, None) for field in fields(value)}, depth)
+
+
+def stations(words: list[str]) -> set[str]:
+    """Files of the package that an option passes: one of their functions takes it, and returns it in some form."""
+    root = f"{Path(attn_zoo.__file__).parent}/"
+    taken, passed = set[int](), set[str]()
+
+    def watch(frame: Any, event: str, returned: Any) -> None:
+        code = frame.f_code
+        if not code.co_filename.startswith(root):
+            return
+        if event == "call":
+            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            if any(holds(frame.f_locals.get(name)) for name in names):
+                taken.add(id(frame))
+        elif event == "return" and id(frame) in taken:
+            taken.remove(id(frame))
+            if holds(returned):
+                passed.add(code.co_filename.removeprefix(root))
+
+    sys.setprofile(watch)
+    try:
+        assert main(words) == 0
+    finally:
+        sys.setprofile(None)
+    return passed
+
+
+def test_an_option_passes_at_most_twelve_files_from_the_command_line_to_its_record(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = ["task=needle", "level=smoke", "model.depth=1", "budget.steps=1", "device=cpu", "report=false"]
+    passed = stations(["run", "attention=linformer", "attention.projected_length=6", *small])
+    (record,) = Store("runs").load()[0]
+    assert record.spec.options["projected_length"] == 6
+    assert {"cli/words.py", "cli/config.py", "runner/execute.py", "records/record.py"} <= passed
+    assert len(passed) <= 12, sorted(passed)

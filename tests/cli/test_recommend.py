@@ -16,8 +16,7 @@ from readme import FIVE_NEEDS
 from attn_zoo import reference
 from attn_zoo.cli import main
 from attn_zoo.cli.commands import parser
-from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.compose import plan
 from attn_zoo.cli.recommend import memory_bytes
 from attn_zoo.leaderboard import Table, tables
 from attn_zoo.leaderboard.findings.abilities import abilities
@@ -99,7 +98,6 @@ def test_softmax_is_taken_where_nothing_qualifies_with_the_command_that_could_ch
         assert command is None and "Your own task could change the answer" in as_text(found)
         return
     assert command
-    store_groups()
     (missing,) = {spec.attention for spec in plan(shlex.split(command)[2:]).specs} - {"softmax", "uniform"}
     assert missing not in unfit or (missing == "linear" and unfit["linear"] in (SURE[:2], (0.99, 0.85, 0.80)))
 

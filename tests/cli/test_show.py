@@ -13,8 +13,7 @@ from committed import records_in
 from make import make_record
 
 from attn_zoo.cli import main
-from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.compose import plan
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.leaderboard.show import find
 from attn_zoo.records import Budget, ModelSpec, RunSpec, Store
@@ -180,12 +179,6 @@ def test_check_runs_the_kit_and_its_verdict_is_the_exit_status(folder, capsys, m
     assert asked == ["softmax", "softmax"], "once for both of its rows"
 
 
-@pytest.fixture(scope="module")
-def groups() -> None:
-    store_groups()
-
-
-@pytest.mark.usefixtures("groups")
 @pytest.mark.parametrize(
     "name", ["quickstart/linformer-digits-s2", "lra_cpu/performer-text-s1", "tasks_cpu/linformer_causal-mqar-s1"]
 )
@@ -196,7 +189,6 @@ def test_the_command_of_a_recorded_run_is_that_run(name):
     assert [spec.run_id(record.task_card["version"], record.protocol) for spec in planned.specs] == [record.run_id]
 
 
-@pytest.mark.usefixtures("groups")
 def test_the_command_carries_every_kind_of_value():
     spec = resolve_spec(
         RunSpec(

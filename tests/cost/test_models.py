@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from attn_zoo.cli import main
-from attn_zoo.cli.config import store_groups
 from attn_zoo.cli.measure import compose
 from attn_zoo.cost import session
 from attn_zoo.cost.experiments.models import build_model
@@ -90,6 +89,5 @@ def test_bad_values_are_refused(word, message, capsys):
 
 
 def test_attention_is_a_key_beside_the_group_of_a_run():
-    store_groups()  # as a run of the same process does
     row = "linformer[projected_length=64]"
     assert compose(["experiment=models", f"attention={row}"])[1]["attention"] == row

@@ -22,8 +22,7 @@ from shown_commands import PAGES, ROOT, wrong_command
 
 from attn_zoo import MultiHeadAttention, registry
 from attn_zoo.cli.commands import COMMANDS
-from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.compose import plan
 from attn_zoo.cli.transplant import Keys
 from attn_zoo.cost.experiments import EXPERIMENTS
 from attn_zoo.integrations.timm import TimmAttention
@@ -85,11 +84,6 @@ def known_settings() -> set[str]:
     names |= {field.name for kind in (*EXPERIMENTS.values(), Keys) for field in fields(kind)}
     names |= set(inspect.signature(MultiHeadAttention).parameters) | set(inspect.signature(TimmAttention).parameters)
     return names | {"trials", "workers", "threads", "restarts", "records", "report", "data.root", "level", "output", "attentions"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def groups() -> None:
-    store_groups()
 
 
 def test_what_is_shown_is_found():

@@ -18,7 +18,6 @@ from patience import HANG
 from shown_commands import wrong_command
 
 from attn_zoo import registry
-from attn_zoo.cli.config import store_groups
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -108,7 +107,6 @@ def places(page: Path) -> frozenset[str]:
 
 def wrong_commands(generated: Path, every: int = 1) -> Iterator[str]:
     """Yield commands that attn-zoo would reject, from every ``every``-th generated page."""
-    store_groups()
     for page in sorted(generated.rglob("*.md"))[::every]:
         for block in blocks(page.read_text(encoding="utf-8")):
             for line in block.content.splitlines() if block.language == "bash" else ():

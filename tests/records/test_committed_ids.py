@@ -8,8 +8,7 @@ import pytest
 from committed import ROOT, records_in
 
 from attn_zoo import attentions
-from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.compose import plan
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.records import RunRecord
 from attn_zoo.registry import task_card
@@ -35,7 +34,6 @@ def test_every_recorded_attention_is_registered():
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=list(RECORDS))
 def test_its_command_is_composed_to_the_same_id_unless_the_attention_has_a_new_version(record):
-    store_groups()
     planned = plan(shlex.split(command(record.spec))[2:])
     (spec,) = planned.specs
     same = spec.run_id(task_card(spec.task).version, record.protocol) == record.run_id

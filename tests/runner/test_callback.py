@@ -10,8 +10,7 @@ from run_helpers import Quiet
 
 from attn_zoo.cli import main
 from attn_zoo.cli.callback import Watched, load_callback
-from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.compose import plan
 from attn_zoo.records import Budget, ModelSpec, RunSpec, Store
 from attn_zoo.runner import resolve_spec, run
 
@@ -109,7 +108,6 @@ def test_a_callback_is_loaded_by_file_and_name(folder):
 
 
 def test_who_is_told_and_what_is_kept_on_the_way_is_no_part_of_what_is_run():
-    store_groups()
     plain = plan(SMALL)
     told = plan([*SMALL, "callback=tracker.py:Tracker", "checkpoint.every=5", "checkpoint.minutes=0"])
     assert plain is not None and told is not None and plain.specs == told.specs

@@ -13,7 +13,7 @@ from attn_zoo.encoder import build_model
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
 from attn_zoo.registry import build_task, card
 from attn_zoo.runner import resolve_spec, run
-from attn_zoo.runner.count import _batch, count_mechanisms, count_per_example, model_arguments
+from attn_zoo.runner.count import _batch, count_mechanisms, count_per_example
 
 
 class Quiet:
@@ -45,10 +45,10 @@ def test_counts_of_shapes_are_those_of_the_network_that_trains(attention, task, 
     task_spec = build_task(asked.task, **asked.task_options).spec
     counted = count_per_example(asked, task_spec, implementation)
     torch.manual_seed(0)
-    model = build_model(task_spec, implementation=implementation, **model_arguments(asked))
+    model = build_model(task_spec, implementation=implementation, **asked.network)
     real = count_model(model, _batch(task_spec, asked.budget.batch_size))
     assert counted["activation_bytes_per_example"] == (real.activation_bytes or 0) // asked.budget.batch_size > 0
-    form = build_model(task_spec, implementation=card(attention).counted_implementation, **model_arguments(asked))
+    form = build_model(task_spec, implementation=card(attention).counted_implementation, **asked.network)
     assert agrees(form, _batch(task_spec, 1))
     both = count_model(form, _batch(task_spec, 1))
     assert counted["flops_per_example"] == both.flops

@@ -16,7 +16,7 @@ from attn_zoo.leaderboard.show import find
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
 from attn_zoo.registry import build_task
 from attn_zoo.runner import resolve_spec, run
-from attn_zoo.runner.count import _batch, count_mechanisms, count_per_example, counted_implementation, model_arguments
+from attn_zoo.runner.count import _batch, count_mechanisms, count_per_example, counted_implementation
 
 SMALL = {"flip_flop": {"length": 16}}
 
@@ -59,7 +59,7 @@ def test_counts_are_sums_over_layers_and_those_of_the_built_model(attention, tas
     asked = spec(attention, task)
     task_spec = build_task(task, **asked.task_options).spec
     with torch.device("meta"):
-        model = build_model(task_spec, implementation=counted_implementation(asked), **model_arguments(asked))
+        model = build_model(task_spec, implementation=counted_implementation(asked), **asked.network)
         both = count_model(model, _batch(task_spec, 1))
     counted = count_per_example(asked, task_spec, "eager")
     assert counted["flops_per_example"] == both.flops
@@ -73,7 +73,7 @@ def test_counts_are_sums_over_layers_and_those_of_the_built_model(attention, tas
     for name in (first, last):
         for depth in (1, 2):
             with torch.device("meta"):
-                built = build_model(task_spec, implementation="eager", **model_arguments(spec(name, task, depth=depth)))
+                built = build_model(task_spec, implementation="eager", **spec(name, task, depth=depth).network)
             sizes[name, depth] = count_parameters(built)
     assert count_parameters(model) == sizes[first, 2] + sizes[last, 2] - sizes[last, 1]
 
@@ -82,7 +82,7 @@ def test_counted_activations_are_those_of_a_real_step():
     asked = spec("linformer+softmax", implementation="sdpa")
     task_spec = build_task("digits").spec
     torch.manual_seed(0)
-    real = count_model(build_model(task_spec, implementation="sdpa", **model_arguments(asked)), _batch(task_spec, 8))
+    real = count_model(build_model(task_spec, implementation="sdpa", **asked.network), _batch(task_spec, 8))
     counted = count_per_example(asked, task_spec, "sdpa")
     assert counted["activation_bytes_per_example"] == (real.activation_bytes or 0) // 8 > 0
     dropped = replace(asked, options={**asked.options, "softmax.dropout": 0.1})

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.compose import plan
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec, Store
 from attn_zoo.registry import task_card
@@ -113,14 +112,12 @@ def test_committed_records_keep_their_ids_and_one_of_each_hybrid_is_composed_aga
     records, _ = Store(RESULTS).load()
     assert len(records) > 90
     assert [r.source for r in records if r.spec.run_id(str(r.task_card["version"]), r.protocol) != r.run_id] == []
-    store_groups()
     for record in {r.spec.attention: r for r in records if "+" in r.spec.attention}.values():
         planned = plan(shlex.split(command(record.spec))[2:])
         assert [s.run_id(task_card(s.task).version, record.protocol) for s in planned.specs] == [record.run_id], record.source
 
 
 def test_the_command_line_composes_all_options():
-    store_groups()
     words = ["task=listops", "model.depth=6", "model.shared_weights=true", "model.reuse_keys=true", "model.short_convolution=4"]
     planned = plan(words)
     (composed,) = planned.specs

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,21 +18,15 @@ import pytest
 from hydra.errors import HydraException
 
 from attn_zoo.cli import main
-from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.job import Job, Order
+from attn_zoo.cli.compose import plan
 from attn_zoo.cli.launch import _LAUNCHERS, Lost, at_once, attempt, ray_arguments
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.plan import Job, Plan
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.records.verify import verify
 
 TASK = ["task=listops", "task.length=24", "task.train=200", "task.valid=50", "task.test=50"]  # needs neither timm nor scikit-learn
 SMALL = [*TASK, "budget.steps=30", "budget.evaluate_every=15", "model.dim=16", "model.heads=2", "threads=1"]
 SWEEP = ["run", "-m", "attention=performer,none", *SMALL]
-
-
-@pytest.fixture(scope="module")
-def groups() -> None:
-    store_groups()
 
 
 def zoo(*words: str, folder: Path) -> int:
@@ -207,12 +202,12 @@ def test_slurm_is_asked_for_what_the_configuration_says(tmp_path, monkeypatch):
         (["launch=slurm"], "sweep with launch=submitit_local"),
     ],
 )
-def test_bad_input_is_refused_before_anything_starts(words, message, groups):
+def test_bad_input_is_refused_before_anything_starts(words, message):
     with pytest.raises((ValueError, HydraException), match=message):
         plan([*words, *SMALL[:-1]])
 
 
-def test_processes_that_are_started_together_are_refused(groups, monkeypatch):
+def test_processes_that_are_started_together_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="one run is one process, but a launcher started 2 processes together"):
         plan(SMALL[:-1])
@@ -240,12 +235,12 @@ def test_a_queue_that_takes_no_jobs_is_said_and_not_asked_again(tmp_path, monkey
         (["launch=joblib", "threads=24"], 1),
     ],
 )
-def test_as_many_runs_at_once_as_workers_say_or_cores_give(words, expected, groups, monkeypatch):
+def test_as_many_runs_at_once_as_workers_say_or_cores_give(words, expected, monkeypatch):
     monkeypatch.setattr("joblib.cpu_count", lambda: 12)
     assert at_once(plan(words).settings) == expected
 
 
-def test_ray_is_given_the_cores_of_its_workers_or_a_cluster(groups):
+def test_ray_is_given_the_cores_of_its_workers_or_a_cluster():
     own = ray_arguments(plan(["launch=ray", "workers=3", "threads=2"]).settings)
     assert (own["num_cpus"], own["include_dashboard"]) == (6, False)
     there = ray_arguments(plan(["launch=ray", "launcher.init.address=auto"]).settings)
@@ -274,19 +269,19 @@ def test_launchers_and_sweepers_of_hydra_are_refused_with_the_keys_to_write(word
 @pytest.mark.parametrize(
     ("package", "words"), [("ray", ["launch=ray"]), ("optuna", ["experiment=tune"]), ("submitit", ["launch=submitit_local"])]
 )
-def test_without_the_extra_a_message_names_it(package, words, groups, tmp_path, monkeypatch, capsys):
+def test_without_the_extra_a_message_names_it(package, words, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("attn_zoo.cli.launch.find_spec", lambda name: None if name == package else name)
     assert zoo("run", *words, folder=tmp_path) == 2
     assert f"needs {package}, which is not installed; pip install 'attn-zoo[sweeps]'" in capsys.readouterr().err
 
 
-def test_a_worker_that_does_not_see_the_folder_says_so(groups, tmp_path):
+def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
     planned = plan(SMALL)
-    outcome = attempt(Order(("attn-zoo",), str(tmp_path / "gone"), planned.settings), planned.jobs[0])
+    outcome = attempt(replace(planned, folder=str(tmp_path / "gone")), planned.jobs[0])
     assert isinstance(outcome, OSError) and "start it in a folder that all workers share" in str(outcome)
 
 
-def test_jobs_are_plain_data_for_every_worker(groups):
+def test_jobs_are_plain_data_for_every_worker():
     planned = plan([*SWEEP[1:], "attention=performer[features=8|16],none", "checkpoint.every=3"])
     assert pickle.loads(pickle.dumps(planned)) == planned
     assert [job.spec.options.get("features") for job in planned.jobs] == [8, 16, None]
@@ -295,7 +290,7 @@ def test_jobs_are_plain_data_for_every_worker(groups):
 def test_a_worker_that_dies_before_its_run_ends_the_command_with_what_is_left(tmp_path, capfd, monkeypatch):
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    def dies(order: Order, jobs: Sequence[Job]) -> list[Lost]:
+    def dies(plan: Plan, jobs: Sequence[Job]) -> list[Lost]:
         return [Lost(TerminatedWorkerError("A worker process was unexpectedly terminated.")) for _ in jobs]
 
     monkeypatch.setitem(_LAUNCHERS, "joblib", dies)

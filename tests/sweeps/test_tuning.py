@@ -16,9 +16,8 @@ from omegaconf import OmegaConf
 
 from attn_zoo import registry
 from attn_zoo.cli import main
-from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.compose import plan
 from attn_zoo.cli.job import with_tuning
-from attn_zoo.cli.plan import plan
 from attn_zoo.cli.search import draws, objective
 from attn_zoo.cli.tune import plan_searches, read_request
 from attn_zoo.records import RunRecord, RunSpec, Store, Tuning
@@ -130,11 +129,6 @@ def test_a_search_that_was_cut_short_draws_the_same_trials(tuned, tmp_path):
     assert "accuracy (%)" not in output, "trials are no rows"
 
 
-@pytest.fixture(scope="module")
-def groups() -> None:
-    store_groups()
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -152,12 +146,12 @@ def groups() -> None:
         (["tuning.sampler=grid"], "has infinitely many values"),
     ],
 )
-def test_a_bad_search_is_refused_before_any_trial(words, message, groups):
+def test_a_bad_search_is_refused_before_any_trial(words, message):
     with pytest.raises(ValueError, match=message):
         plan(["experiment=tune", *words])
 
 
-def test_a_grid_needs_no_optuna_and_draws_every_combination(groups, monkeypatch):
+def test_a_grid_needs_no_optuna_and_draws_every_combination(monkeypatch):
     monkeypatch.setattr("attn_zoo.cli.launch.find_spec", lambda name: None)
     space = "+tuning.space={budget.learning_rate: 'choice(0.001,0.01)', attention.projected_length: 'range(2,8,3)'}"
     study = plan([space, "attention=linformer"]).study
@@ -193,7 +187,7 @@ def test_bad_input_to_tune_is_refused_before_any_trial(words, message, tmp_path)
     assert not list(tmp_path.rglob("*.json"))
 
 
-def test_a_written_down_search_has_its_rows_and_leaves_out_those_that_refuse(groups, capsys):
+def test_a_written_down_search_has_its_rows_and_leaves_out_those_that_refuse(capsys):
     causal = plan_searches(read_request(["experiment=profile_encoder", "task=mqar", "task.causal=true"]))
     taken = {search.specs[0].attention for search in causal}
     assert {"softmax", "linear", "none"} <= taken and not {"linformer", "nystrom"} & taken
@@ -203,7 +197,7 @@ def test_a_written_down_search_has_its_rows_and_leaves_out_those_that_refuse(gro
 
 
 @pytest.mark.parametrize("name", ["profile_encoder", "profile_decoder"])
-def test_a_profile_searches_the_same_rates_for_every_row_at_the_level_of_each_task(name, groups):
+def test_a_profile_searches_the_same_rates_for_every_row_at_the_level_of_each_task(name):
     searches = plan_searches(read_request([f"experiment={name}"]))
     spaces = {(plan.study.base.attention, plan.study.base.task): dict(plan.study.space) for plan in searches if plan.study}
     assert {str(space) for space in spaces.values()} == {"{'budget.learning_rate': 'choice(0.001,0.003,0.01)'}"}
@@ -217,26 +211,26 @@ def test_a_profile_searches_the_same_rates_for_every_row_at_the_level_of_each_ta
 
 
 @pytest.mark.parametrize("name", ["profile3_encoder", "profile3_decoder"])
-def test_the_profile_has_the_whole_zoo(name, groups):
+def test_the_profile_has_the_whole_zoo(name):
     searched = {plan.study.base.attention for plan in plan_searches(read_request([f"experiment={name}"])) if plan.study}
     causal = name == "profile3_decoder"
     assert searched == {attention for attention in registry.attentions() if registry.card(attention).can.causal or not causal}
 
 
 @pytest.mark.parametrize("word", ["tuning.attention=[softmax]", "tuning.task=[mqar]", "tuning.attention=[]"])
-def test_what_an_experiment_writes_down_is_not_given_twice(word, groups):
+def test_what_an_experiment_writes_down_is_not_given_twice(word):
     with pytest.raises(ValueError, match="on the command line write attention=ROW"):
         read_request(["experiment=profile_encoder", word])
 
 
-def test_photographs_are_asked_of_the_named_mechanisms_and_controls(groups):
+def test_photographs_are_asked_of_the_named_mechanisms_and_controls():
     searches = plan_searches(read_request(["experiment=profile_vision"]))
     rows = {(plan.study.base.task, plan.study.base.attention) for plan in searches if plan.study}
     named = {"softmax", "linformer", "performer", "longformer", "reformer", "linear", "nystrom", "pooling"}
     assert rows == {("cifar10", name) for name in named | {"none", "uniform", "convolution"}}
 
 
-def test_the_bare_arm_differs_from_the_profile_in_the_convolution_alone(groups):
+def test_the_bare_arm_differs_from_the_profile_in_the_convolution_alone():
     names, tasks = ("softmax", "none", "uniform", "linformer", "longformer", "performer", "reformer"), ("copying", "mqar")
 
     def bases(*words: str) -> dict[tuple[str, str], RunSpec]:
@@ -255,7 +249,7 @@ def rows(*words: str) -> list[str]:
     return [str(row) for row, _ in read_request(["task=mqar", *words]).searches]
 
 
-def test_a_curve_is_one_search_for_each_setting_unless_one_is_typed(groups):
+def test_a_curve_is_one_search_for_each_setting_unless_one_is_typed():
     curve = [f"linformer[projected_length={k}]" for k in (4, 8, 16, 32, 48)]
     assert rows("experiment=curves", "attention=linformer,softmax") == [*curve, "softmax"]
     assert rows("experiment=curves", "attention=linformer", "attention.projected_length=7") == ["linformer"]
@@ -271,14 +265,14 @@ def test_a_curve_is_one_search_for_each_setting_unless_one_is_typed(groups):
 
 
 @pytest.mark.parametrize(("experiment", "tasks"), [("curves", 2), ("curves_mosaic", 1)])
-def test_the_largest_setting_of_each_curve_fits_the_inputs_of_its_tasks(groups, experiment, tasks):
+def test_the_largest_setting_of_each_curve_fits_the_inputs_of_its_tasks(experiment, tasks):
     """A row that is named and refused would end the planning."""
     largest = {row.attention: str(row) for row, _ in read_request([f"experiment={experiment}"]).searches if row.options}
     asked = read_request([f"experiment={experiment}", f"attention={','.join(largest.values())}"])
     assert len(largest) == 5 and len(plan_searches(asked)) == 5 * tasks
 
 
-def test_an_option_of_a_row_is_not_searched(groups):
+def test_an_option_of_a_row_is_not_searched():
     (searched,) = plan_searches(read_request(["attention=linformer[projected_length=8]", "task=digits"]))
     assert searched.study and list(searched.study.space) == ["budget.learning_rate"]
     assert searched.study.base.options["projected_length"] == 8
@@ -286,7 +280,7 @@ def test_an_option_of_a_row_is_not_searched(groups):
     assert beside and beside.id == searched.study.id, "one study, however it is written"
 
 
-def test_what_the_command_line_says_goes_before_the_usual_space(groups):
+def test_what_the_command_line_says_goes_before_the_usual_space():
     usual = plan(["experiment=tune", "attention=linformer", "task=digits"])
     assert usual and usual.study and set(usual.study.space) == {"attention.projected_length", "budget.learning_rate"}
     fixed = plan(["experiment=tune", "attention=linformer", "task=digits", "attention.projected_length=8"])
@@ -298,14 +292,14 @@ def test_what_the_command_line_says_goes_before_the_usual_space(groups):
     assert more and more.study and more.study.id == usual.study.id, "a study is gone on with, whatever the number of trials"
 
 
-def test_candidates_that_a_mechanism_refuses_at_the_length_are_left_out(groups):
+def test_candidates_that_a_mechanism_refuses_at_the_length_are_left_out():
     short = plan(["experiment=tune", "attention=linformer", "task=digits"])
     long = plan(["experiment=tune", "attention=linformer", "task=listops", "task.length=300"])
     assert short and short.study and short.study.space["attention.projected_length"] == "choice(4,8,16)"
     assert long and long.study and long.study.space["attention.projected_length"] == "choice(4,8,16,32,64,128,256)"
 
 
-def test_a_metric_that_is_better_when_lower_is_minimised(groups):
+def test_a_metric_that_is_better_when_lower_is_minimised():
     study = plan(["experiment=tune", "attention=none", "task=masked_language", "level=smoke", "tuning.trials=30"]).study
     assert study is not None
     drawing, drawn = draws(study), list[float]()
@@ -318,7 +312,7 @@ def test_a_metric_that_is_better_when_lower_is_minimised(groups):
     assert sum(rate < 0.001 for rate in drawn[15:]) > 10, "where low rates score low, low rates are drawn"
 
 
-def test_every_candidate_is_an_option_of_its_mechanism(groups):
+def test_every_candidate_is_an_option_of_its_mechanism():
     with initialize_config_module("attn_zoo.configs", version_base="1.3"):
         dials = OmegaConf.to_container(compose("run", ["experiment=tune"]).tuning.dials)
     assert isinstance(dials, dict)

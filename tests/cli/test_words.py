@@ -1,15 +1,14 @@
-"""Rows among Hydra's words: quoted so that its grammar takes them, and unfolded into overrides of a run."""
+"""Words KEY=VALUE: parsed once, with rows as values."""
 
 from __future__ import annotations
 
 import shlex
 
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from attn_zoo.cli.config import in_words, store_groups
-from attn_zoo.cli.overrides import quote_rows, unfold_row
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.compose import plan
+from attn_zoo.cli.config import in_words
+from attn_zoo.cli.words import read_word
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.leaderboard.reproduce import command
 
@@ -31,37 +30,49 @@ from attn_zoo.leaderboard.reproduce import command
         ("lengths=[1,2]", [[1, 2]]),
     ],
 )
-def test_hydra_reads_rows_that_are_quoted_for_it(word, values):
-    override = OverridesParser.create().parse_override(quote_rows(word))
-    if override.is_sweep_override():
-        texts = [f"{override.key_or_group}={value}" for value in override.sweep_string_iterator()]
-        found = [OverridesParser.create().parse_override(text).value() for text in texts]
-    else:
-        found = [override.value()]
-    assert found == values
+def test_rows_are_values(word, values):
+    assert read_word(word).values() == values
 
 
-def test_a_row_is_unfolded_into_overrides_of_its_run():
-    job = ["seed=1", "attention='linformer:sdpa[projected_length=8,frozen=true]'", "task=digits"]
-    assert unfold_row(job) == [
-        "seed=1",
-        "attention=linformer",
-        "attention.projected_length='8'",
-        "attention.frozen='true'",
-        "implementation=sdpa",
-        "task=digits",
-    ]
-    assert unfold_row(["attention=softmax", "attention.dropout=0.1"]) == ["attention=softmax", "attention.dropout=0.1"]
+@pytest.mark.parametrize(
+    ("word", "values"),
+    [
+        ("seed=range(1,6,2)", [1, 3, 5]),
+        ("rate=choice(0.1,1e-3)", [0.1, 0.001]),
+        ("names=[a,'b c'],[d]", [["a", "b c"], ["d"]]),
+        ("space={a: 'choice(1,2)'}", [{"a": "choice(1,2)"}]),
+        ("+model.dim=8", [8]),
+    ],
+)
+def test_values_of_a_sweep_are_plain_data(word, values):
+    assert read_word(word).values() == values
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("dim", "cannot be read as KEY=VALUE"),
+        ("~dim", "cannot be removed"),
+        ("seed=range(1,6,0)", "has no step"),
+        ("rate=interval(0,1)", "infinitely many values"),
+        ("attention=glob(lin*)", "write the key without @ and each of its values"),
+        ("model@here=3", "write the key without @"),
+    ],
+)
+def test_a_word_that_has_no_values_is_refused(word, message):
+    with pytest.raises(ValueError, match=message):
+        read_word(word).values()
+
+
+def test_an_option_is_given_in_the_row_or_by_its_key():
+    (spec,) = plan(["attention=linformer:sdpa[projected_length=8,frozen=true]", *SMALL]).specs
+    assert (spec.implementation, spec.options["projected_length"], spec.options["frozen"]) == ("sdpa", 8, True)
+    assert plan(["attention=linformer", "attention.projected_length=8", *SMALL]).specs[0].options["projected_length"] == 8
     with pytest.raises(ValueError, match=r"attention\.dropout is given twice, in the row softmax\[dropout=0\] and as a key"):
-        unfold_row(["attention='softmax[dropout=0]'", "attention.dropout=0.1"])
+        plan(["attention=softmax[dropout=0]", "attention.dropout=0.1", *SMALL])
 
 
 SMALL = ["task=digits", "model.dim=16", "model.heads=2", "model.depth=3", "device=cpu"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def groups():
-    store_groups()
 
 
 def test_a_sweep_over_hybrids_is_planned_with_options_by_mechanism():

@@ -1,0 +1,96 @@
+"""Runs that a command line asks for: Hydra composes the experiment once, and each run changes values of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import hydra
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from attn_zoo.cli.config import changed, locations_from, settings_from, spec_from, store_groups
+from attn_zoo.cli.launch import check_launch
+from attn_zoo.cli.plan import Job, Plan
+from attn_zoo.cli.search import study_of
+from attn_zoo.cli.words import Word, read_run_words, unfolded
+from attn_zoo.plugin_imports import apart
+
+_FLAGS = ("-m", "--multirun")
+_OPEN = ("attention", "task", "dials", "tuning.space", "tuning.dials")
+"""Parts of a config that take any key; the mechanism and the task check their options."""
+
+
+class Composed(NamedTuple):
+    """Config of an experiment and a launcher, and the sweep that the experiment asks for."""
+
+    config: DictConfig
+    several: bool
+    """True for a sweep, also without ``-m``."""
+    swept: tuple[str, ...]
+    """Words of its sweep."""
+
+
+def compose(given: Iterable[Word]) -> Composed:
+    """Compose the experiment and the launcher that words name; the other words are left to ``changed``.
+
+    Raises:
+        ValueError: an experiment or a launcher has several names.
+        HydraException: there is no such experiment or launcher.
+    """
+    named = [word for word in given if word.key in ("experiment", "launch") or word.key.startswith("hydra.")]
+    if several := [word for word in named if word.swept]:
+        raise ValueError(f"{several[0].key} takes one name; got {several[0].key}={several[0].text}; give a command for each")
+    store_groups()
+    with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
+        whole = hydra.compose("run", overrides=[f"{word.key}={word.text}" for word in named], return_hydra_config=True)
+    params = whole.hydra.sweeper.get("params") or {}
+    config = OmegaConf.masked_copy(whole, [str(key) for key in whole if key != "hydra"])
+    OmegaConf.set_struct(config, True)
+    for part in (OmegaConf.select(config, key) for key in _OPEN):
+        OmegaConf.set_struct(part, False)
+    return Composed(config, whole.hydra.mode == RunMode.MULTIRUN, tuple(f"{key}={value}" for key, value in params.items()))
+
+
+def plan(words: Sequence[str]) -> Plan:
+    """Plan every run that a command line asks for.
+
+    Args:
+        words: words KEY=VALUE, with rows as values of ``attention``; ``-m`` for a sweep.
+
+    Raises:
+        ValueError, HydraException, OmegaConfBaseException: a run, or an end of a search range, is invalid.
+    """
+    if flags := [word for word in words if word.startswith("-") and word not in _FLAGS]:
+        raise ValueError(f"settings of runs are KEY=VALUE, and -m asks for several runs; got {flags[0]!r}")
+    given = read_run_words(word for word in words if word not in _FLAGS)
+    return plan_runs(given, compose(given), several=any(word in _FLAGS for word in words))
+
+
+def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = False) -> Plan:
+    """Plan the runs of words on a composed experiment; see ``plan``."""
+    with apart("a plugin", "when the runs were planned"):
+        fixed, swept = unfolded(word for word in given if not word.swept), [word for word in given if word.swept]
+        config = changed(composed.config, fixed)
+        settings = settings_from(config)
+        check_launch(settings)
+        if settings.tuning.space:
+            return Plan((), settings, study_of(spec_from(config), locations_from(config), settings.tuning, [*fixed, *swept]))
+        if several or composed.several:
+            parts = [(*composed.swept, *part.split()) for part in settings.sweeps or [""]]
+            configs = [config for part in parts for config in _sweep(read_run_words(part), given, composed.config)]
+        elif swept:
+            raise ValueError(f"{swept[0].key}={swept[0].text} are several values, so there are several runs; add -m")
+        else:
+            configs = [config]
+        jobs = [Job(spec_from(config), locations_from(config)) for config in configs]
+    return Plan(tuple({job.run_id: job for job in jobs}.values()), settings)
+
+
+def _sweep(written: Sequence[Word], typed: Sequence[Word], config: DictConfig) -> list[DictConfig]:
+    """Configs of all runs of a grid: an experiment's words, replaced by typed words of the same key."""
+    keys = {word.key for word in typed}
+    words = [*(word for word in written if word.key not in keys), *typed]
+    grid = product(*([word._replace(value=value) for value in word.values()] for word in words))
+    return [changed(config, unfolded(run)) for run in grid]

@@ -1,0 +1,169 @@
+"""Words KEY=VALUE of every command: Hydra's grammar, in which rows are values too. Each word is parsed once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString, RangeSweep, Sweep
+from hydra.errors import HydraException
+
+from attn_zoo.cli.config import RunConfig
+from attn_zoo.contract import UnknownNameError
+from attn_zoo.leaderboard.reproduce import hydra_value
+from attn_zoo.rows import read_rows, split
+
+_ROWS = ("attention", "attentions", "layer", "mechanisms")
+"""Keys whose values are rows."""
+_SIGNS = ":[+*"
+"""Characters of rows that are more than a name."""
+_NAMES = ("attention", "task", "experiment", "launch")
+"""Keys of a run whose values are names or rows."""
+
+FLAGS = ("-m", "--multirun", "-h", "--help", "--plan")
+"""Options of these commands without a value."""
+
+
+class Word(NamedTuple):
+    """One KEY=VALUE."""
+
+    key: str
+    text: str
+    """Value as written."""
+    value: Any
+    """Value as plain data; for several values, Hydra's sweep."""
+    added: bool = False
+    """True if the key was written with ``+``."""
+
+    @property
+    def swept(self) -> bool:
+        """True for several values."""
+        return isinstance(self.value, Sweep)
+
+    def values(self) -> list[Any]:
+        """Return each value; a range ends before its stop.
+
+        Raises:
+            ValueError: the values are an interval, which cannot be listed.
+        """
+        if not isinstance(self.value, Sweep):
+            return [self.value]
+        if not isinstance(self.value, ChoiceSweep | RangeSweep):
+            said = "has infinitely many values; a grid needs choice(...) or range(...); or tuning.sampler=tpe"
+            raise ValueError(f"{self.key}={self.text} {said}")
+        if isinstance(self.value, RangeSweep) and not self.value.step:
+            raise ValueError(f"{self.key}={self.text} has no step; give a step other than 0")
+        return list(map(_plain, self.value.list if isinstance(self.value, ChoiceSweep) else self.value.range()))
+
+
+def _plain(value: Any) -> Any:
+    """Value without Hydra's quotes."""
+    if isinstance(value, list):
+        return list(map(_plain, value))
+    if isinstance(value, dict):
+        return {_plain(key): _plain(each) for key, each in value.items()}
+    return value.text if isinstance(value, QuotedString) else value
+
+
+def as_keys(words: Sequence[str]) -> list[str]:
+    """Words in the form KEY=VALUE: ``--records runs`` and ``--records=runs`` are ``records=runs``.
+
+    Raises:
+        ValueError: an option has no value.
+    """
+    found, left = list[str](), iter(words)
+    for word in left:
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or word in FLAGS:
+            found.append(word)
+            continue
+        value = value if equals else next(left, "--")
+        if value.startswith("--"):
+            raise ValueError(f"{word} must have a value: {name}=VALUE")
+        found.append(f"{name.replace('-', '_')}={value}")
+    return found
+
+
+def read_word(word: str) -> Word:
+    """Parse a word.
+
+    Raises:
+        ValueError: the word is not of the form KEY=VALUE, or a row in it is wrong.
+    """
+    try:
+        read = OverridesParser.create().parse_override(quote_rows(word))
+    except HydraException as error:
+        where = str(error).splitlines()[0].partition(" expecting ")[0]
+        raise ValueError(f"{word!a} cannot be read as KEY=VALUE ({where!a}); put values with other characters in quotes") from error
+    if read.is_delete():
+        raise ValueError(f"{word!a}: a setting cannot be removed; give it another value")
+    value = read.value()
+    if read.package is not None or isinstance(value, Glob):
+        raise ValueError(f"{word!a} cannot be read as KEY=VALUE; write the key without @ and each of its values, KEY=a,b")
+    return Word(read.key_or_group.replace("/", "."), read.get_value_string(), value, read.is_add() or read.is_force_add())
+
+
+def read_run_words(words: Iterable[str], further: Collection[str] = ()) -> list[Word]:
+    """Parse the words of a run.
+
+    Args:
+        further: keys of the command in addition to those of a run.
+
+    Raises:
+        UnknownNameError: a run has no such setting.
+        ValueError: a word is not of the form KEY=VALUE, a name is none, or a key is of Hydra's launchers.
+    """
+    return [_checked(read_word(word), word, further) for word in words]
+
+
+def _checked(word: Word, written: str, further: Collection[str]) -> Word:
+    known = [*(f.name for f in fields(RunConfig)), "experiment", "launch", "hydra", *further]
+    if (top := word.key.partition(".")[0]) not in known:
+        raise UnknownNameError("setting of a run", top, known)
+    if re.match(r"hydra\.(launcher|sweeper)", word.key):
+        raise ValueError(f"{written!a}: runs use no launcher or sweeper of Hydra; write launch=NAME, launcher.KEY= or tuning.KEY=")
+    names = word.value.list if isinstance(word.value, ChoiceSweep) else [word.value]
+    if word.key in _NAMES and not all(isinstance(name, str | QuotedString) for name in names):
+        raise ValueError(
+            f"{word.key} takes a name; tune and run -m take several, separated by commas and without brackets; got {written!a}"
+        )
+    return word
+
+
+def unfolded(words: Iterable[Word]) -> list[Word]:
+    """The last word of each key, with a word for each part of a row; names come first.
+
+    Raises:
+        ValueError: a row is wrong, or an option or the implementation is given in the row and by a key as well.
+    """
+    last = {word.key: word for word in words}
+    names = [word._replace(key=f"{word.key}.name") for key in ("attention", "task") if (word := last.pop(key, None))]
+    if names and names[0].key == "attention.name":
+        (row,) = read_rows(names[0].value)
+        said = {f"attention.{name}": value for name, value in row.options.items()}
+        said |= {} if row.implementation == "auto" else {"implementation": row.implementation}
+        if twice := [key for key in said if key in last]:
+            raise ValueError(f"{twice[0]} is given twice, in the row {names[0].value} and as a key; leave one of them out")
+        names[0] = names[0]._replace(value=row.attention)
+        names += [Word(key, str(value), value) for key, value in said.items()]
+    return [*names, *last.values()]
+
+
+def quote_rows(word: str) -> str:
+    """Quote each row in a word KEY=VALUE, with one row for each alternative; return any other word unchanged.
+
+    Raises:
+        ValueError: a part of the value is not a row.
+    """
+    key, equals, value = word.partition("=")
+    if key not in _ROWS or not equals or value.startswith(("choice(", "glob(")):
+        return word
+    listed = value.startswith("[") and value.endswith("]")
+    parts = split(value[1:-1] if listed else value)
+    if not any(character in part for part in parts for character in _SIGNS):
+        return word
+    rows = [text for part in parts for text in ([part] if part[:1] in "'\"" else map(hydra_value, map(str, read_rows(part))))]
+    return f"{key}={'[' if listed else ''}{','.join(rows)}{']' if listed else ''}"
