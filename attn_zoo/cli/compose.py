@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import hydra
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from attn_zoo.cli.config import changed, locations_from, settings_from, spec_from, store_groups
 from attn_zoo.cli.launch import check_launch
@@ -44,13 +44,13 @@ def compose(given: Iterable[Word]) -> Composed:
         raise ValueError(f"{several[0].key} takes one name; got {several[0].key}={several[0].text}; give a command for each")
     store_groups()
     with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
-        whole = hydra.compose("run", overrides=[f"{word.key}={word.text}" for word in named], return_hydra_config=True)
-    params = whole.hydra.sweeper.get("params") or {}
-    config = OmegaConf.masked_copy(whole, [str(key) for key in whole if key != "hydra"])
-    OmegaConf.set_struct(config, True)
+        config = hydra.compose("run", overrides=[f"{word.key}={word.text}" for word in named], return_hydra_config=True)
+    several, params = config.hydra.mode == RunMode.MULTIRUN, dict(config.hydra.sweeper.get("params") or {})
+    with open_dict(config):
+        del config["hydra"]  # its copies for each run would take most of the time
     for part in (OmegaConf.select(config, key) for key in _OPEN):
         OmegaConf.set_struct(part, False)
-    return Composed(config, whole.hydra.mode == RunMode.MULTIRUN, tuple(f"{key}={value}" for key, value in params.items()))
+    return Composed(config, several, tuple(f"{key}={value}" for key, value in params.items()))
 
 
 def plan(words: Sequence[str]) -> Plan:

@@ -32,8 +32,8 @@ USUAL_SEEDS = (1, 2, 3)
 USAGE = """usage: attn-zoo tune attention=ROW,... task=NAME,... [experiment=NAME] [trials=N] [seeds=1,2,3] [KEY=VALUE ...]
 
 Search the learning rate and the hyperparameter of each mechanism on each task by validation score, with equally many
-trials for each; then train the best settings with seeds that no trial used, and print the leaderboard. Trials and runs
-are recorded, and the same command goes on from there.
+trials for each; then train the best settings with seeds that no trial used, and print their tables of the leaderboard. Trials and
+runs are recorded, and the same command goes on from there.
 
   experiment=   a predefined search, such as profile_encoder, with its attentions, tasks, sizes and ranges
   trials=N      number of trials of each mechanism on each task (default: that of the experiment)

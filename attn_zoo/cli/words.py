@@ -25,6 +25,8 @@ _NAMES = ("attention", "task", "experiment", "launch")
 
 FLAGS = ("-m", "--multirun", "-h", "--help", "--plan")
 """Options of these commands without a value."""
+_PARTS = ("data", "model", "budget", "dials", "tuning", "checkpoint", "weights")
+"""Keys of a run that have keys below them."""
 
 
 class Word(NamedTuple):
@@ -125,6 +127,8 @@ def _checked(word: Word, written: str, further: Collection[str]) -> Word:
         raise UnknownNameError("setting of a run", top, known)
     if re.match(r"hydra\.(launcher|sweeper)", word.key):
         raise ValueError(f"{written!a}: runs use no launcher or sweeper of Hydra; write launch=NAME, launcher.KEY= or tuning.KEY=")
+    if word.key in _PARTS and not isinstance(word.value, dict):
+        raise ValueError(f"{word.key} is a group of settings; write {word.key}.KEY=VALUE; got {written!a}")
     names = word.value.list if isinstance(word.value, ChoiceSweep) else [word.value]
     if word.key in _NAMES and not all(isinstance(name, str | QuotedString) for name in names):
         raise ValueError(

@@ -83,15 +83,22 @@ def fails(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["run", "-m", "experiment=quickstat"], "no experiment is called 'quickstat'; did you mean 'quickstart'?"),
         (["tune", "attention=linfomer", "task=digits"], "did you mean 'linformer'?"),
         (["leaderboard", "--records", "nosuch"], "there is no 'nosuch'"),
+        (["leaderboard", "records=nosuch"], "there is no 'nosuch'"),
+        (["leaderboard", "wide=yes"], "wide must be true or false; got 'yes'"),
+        (["run", "--records"], "--records must have a value: records=VALUE"),
+        (["run", "--sede", "3"], "did you mean 'seed'"),
+        (["run", "seed=one"], "seed must be an integer; got 'one'"),
+        (["run", "checkpoint.minutes=[1]"], "checkpoint.minutes must be a number; got [1]"),
+        (["run", "report=maybe"], "report must be true or false; got 'maybe'"),
+        (["run", "data=3"], "data is a group of settings; write data.KEY=VALUE"),
+        (["run", "budget.steps=many"], "option steps must be an integer; got 'many'"),
+        (["measure", "lengths=128"], "lengths must be a list in brackets of integers, such as [64,128]; got 128"),
+        (["measure", "--plugin=nosuch.py"], "there is no file nosuch.py"),
+        (["list", "plugin=nosuch.py"], "there is no file nosuch.py"),
         (["findings", "--records", "nosuch"], "there is no 'nosuch'"),
         (["show", "softmax", "--records", "nosuch"], "there is no 'nosuch'"),
-        (["leaderboard", "records=runs"], "write --records runs"),
-        (["run", "--records", "runs"], "write records=PATH"),
-        (["run", "--records=runs"], "write records=runs"),
         (["records", "verify", "runs"], "takes no further argument; got 'runs'"),
         (["records", "rerun", "runs", "--into", "again"], "takes no further argument; got 'runs'"),
-        (["list", "plugin=./mine.py"], "write --plugin ./mine.py"),
-        (["measure", "--plugin=./mine.py"], "write plugin=./mine.py"),
         (["list", "--plugin", "nosuch.py"], "there is no file nosuch.py"),
         (["run", "plugin=nosuch.py"], "there is no file nosuch.py"),
     ],
@@ -100,6 +107,31 @@ def test_a_mistake_is_one_line_with_what_to_write(words, message, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     said = fails(words, capsys)
     assert message in said and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["records=", "--records=", "--records "])
+def test_a_setting_is_written_one_way_or_the_other_in_every_command(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine").mkdir()
+    words = f"{name}mine".split(" ")
+    assert main(["leaderboard", *words]) == 0
+    assert "no records in 'mine' yet" in capsys.readouterr().out
+    few = ["attention=none", "task=digits", "level=smoke", "budget.steps=1", "device=cpu"]
+    assert main(["run", *few, *words]) == 0
+    assert "records go to 'mine'" in capsys.readouterr().out
+    assert main(["show", "none", *words]) == 0
+
+
+def test_flags_are_true_or_false(capsys):
+    assert main(["leaderboard", "reference=quickstart", "task=digits", "wide=true", "legend=false"]) == 0
+    wide = capsys.readouterr().out
+    assert main(["leaderboard", "--reference", "quickstart", "--task", "digits", "--wide"]) == 0
+    assert capsys.readouterr().out == wide
+
+
+def test_show_takes_shipped_records(capsys):
+    assert main(["show", "linformer@digits", "--reference", "quickstart"]) == 0
+    assert "linformer" in capsys.readouterr().out
 
 
 def test_a_card_in_the_shell_has_its_equation_claims_options_and_paper(capsys):

@@ -133,7 +133,7 @@ def stations(words: list[str]) -> set[str]:
 
 def test_an_option_passes_at_most_twelve_files_from_the_command_line_to_its_record(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    small = ["task=needle", "level=smoke", "model.depth=1", "budget.steps=1", "device=cpu", "report=false"]
+    small = ["task=digits", "level=smoke", "model.depth=1", "budget.steps=1", "device=cpu", "report=false"]
     passed = stations(["run", "attention=linformer", "attention.projected_length=6", *small])
     (record,) = Store("runs").load()[0]
     assert record.spec.options["projected_length"] == 6

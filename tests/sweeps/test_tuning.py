@@ -91,6 +91,16 @@ def test_the_leaderboard_has_a_row_for_each_study_and_counts_its_trials(tuned):
     assert "different numbers of trials" not in output
 
 
+def test_the_tables_of_the_end_are_those_of_the_rows_asked_for(tuned, tmp_path):
+    folder, _ = tuned
+    other = make_record(task="mqar")
+    for record in [*recorded(folder), other]:
+        Store(tmp_path / "runs").add(record)
+    status, again, _ = zoo(*TUNE, folder=tmp_path)
+    assert status == 0 and "Digits (patches)" in again
+    assert other.task_card["title"] not in again
+
+
 def test_the_same_command_again_trains_nothing(tuned):
     folder, _ = tuned
     before = {record.source for record in recorded(folder)}
