@@ -53,6 +53,8 @@ def test_inner_dim_is_the_width_of_all_heads() -> None:
         ("n1 d", 0, False),
         ("log n", 0, True),
         ("n^1.5 d", 1.5, False),
+        ("n^2 d / b + n d", 2, False),
+        ("n^2 d / n", 1, False),
     ],
 )
 def test_growth_reads_its_largest_power(text: str, exponent: float, has_log: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_FACTOR = re.compile(r"(?:log )?[A-Za-z][A-Za-z0-9]*(?:\^[0-9]+(?:\.[0-9]+)?)?")
+_FACTOR = re.compile(r"(?:log |/ )?[A-Za-z][A-Za-z0-9]*(?:\^[0-9]+(?:\.[0-9]+)?)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class Growth:
     """A sum of products of named sizes, such as ``n k d`` or ``n log n d + w n d``.
 
     ``n`` is the sequence length (queries and keys alike); every other symbol is a constant of the
-    mechanism or the model. ``log n`` counts as a factor of its own and not as a power of ``n``.
+    mechanism or the model. ``log n`` counts as a factor of its own and not as a power of ``n``; ``n^2 d / b`` divides by b.
 
     Raises:
         ValueError: the text is not such a sum.
@@ -47,6 +47,6 @@ def _power_of_n(term: str) -> float:
     power = 0.0
     for factor in _FACTOR.findall(term):
         symbol, _, raised = factor.partition("^")
-        if symbol == "n":
-            power += float(raised or 1)
+        if symbol.removeprefix("/ ") == "n":
+            power += float(raised or 1) * (-1 if symbol.startswith("/") else 1)
     return power

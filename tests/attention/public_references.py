@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +13,11 @@ import pytest
 import torch
 
 
-def in_float64(package: str, path: str) -> SimpleNamespace:
-    """Return the functions of a source file of an installed package, with every cast to float32 replaced by one to float64.
+def in_float64(package: str, path: str, classes: Sequence[str] = ()) -> SimpleNamespace:
+    """Return functions and classes of a source file of an installed package, with every cast to float32 replaced by one to float64.
 
-    Only the functions are executed, without their decorators: fla's imports need Triton, and transformers' decorators swap a
-    function for a Triton kernel as soon as fla can be imported.
+    Only the functions and the named classes are executed, without decorators: fla's imports need Triton, and transformers'
+    decorators swap a function for a Triton kernel as soon as fla can be imported.
     """
     found = find_spec(package)
     if found is None or found.origin is None:
@@ -24,12 +25,19 @@ def in_float64(package: str, path: str) -> SimpleNamespace:
     einops = pytest.importorskip("einops", reason="einops is not installed (extra: peers)")
     source = (Path(found.origin).parent / path).read_text(encoding="utf-8")
     wide = re.sub(r"torch\.float32\b|torch\.float\b", "torch.float64", source).replace(".float()", ".double()")
-    functions = [node for node in ast.parse(wide).body if isinstance(node, ast.FunctionDef)]
-    for function in functions:
-        function.decorator_list = []
-    lines = "\n".join(["from __future__ import annotations", *map(ast.unparse, functions)])
+    taken = [
+        node
+        for node in ast.parse(wide).body
+        if isinstance(node, ast.FunctionDef) or (isinstance(node, ast.ClassDef) and node.name in classes)
+    ]
+    for node in taken:
+        for part in ast.walk(node):
+            if isinstance(part, ast.FunctionDef):
+                part.decorator_list = []
+    lines = "\n".join(["from __future__ import annotations", *map(ast.unparse, taken)])
     names = {
         "torch": torch,
+        "nn": torch.nn,
         "F": torch.nn.functional,
         "rearrange": einops.rearrange,
         "repeat": einops.repeat,

@@ -7,9 +7,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from attn_zoo.attention.low_rank._window import Few
+from attn_zoo.attention.low_rank.length_compression import LengthCompression
 from attn_zoo.contract import Geometry, softmax_over_valid
 from mutants.entering import breaks
 from mutants.originals import Hashed, Linear, PlainSoftmax, Projected, ProjectedOptions
+from mutants.originals_more import Chosen
 
 
 @breaks("causal_output_ignores_the_future", "softmax", "outputs before position 1")
@@ -91,3 +94,47 @@ class BlindToItself(PlainSoftmax):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         before = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril(-1)
         return softmax_over_valid(query @ key.mT, before) @ value
+
+
+@breaks("causal_output_ignores_the_future", "chosen", "outputs before position")
+class ChoosesTheFuture(Chosen):
+    """Chooses among all blocks and hides later tokens afterwards, so a block of the future takes the seat of one of the past."""
+
+    def visible(self, count: Tensor, z: Tensor, own: Tensor) -> Tensor:
+        return (count > 0) & (z != own)
+
+
+@breaks("causal_output_ignores_the_future", "chosen", "outputs before position")
+class OwnBlockByItsMean(Chosen):
+    """Lets the own block, whose mean holds later tokens, compete with the others instead of being seen always."""
+
+    def gates(self, query: Tensor, key: Tensor, valid: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        gate, own = super().gates(query, key, valid, at)
+        return gate, torch.zeros_like(own)
+
+    def visible(self, count: Tensor, z: Tensor, own: Tensor) -> Tensor:
+        return (count > 0) & (z <= own if self.geometry.causal else z >= 0)
+
+
+@breaks("causal_output_ignores_the_future", "compressed", "outputs before position")
+class EntriesBeforeTheirEnd(LengthCompression):
+    """Shows an entry from its first token on, so at its border it mixes the past and the future of a query."""
+
+    def entries(self, key: Tensor, value: Tensor, valid: Tensor) -> Few:
+        entries = super().entries(key, value, valid)
+        if not self.geometry.causal or entries.valid is None:
+            return entries
+        begun = torch.arange(entries.key.shape[2]) * self.options.compress_rate
+        return entries._replace(valid=(begun <= torch.arange(key.shape[2])[:, None]).expand(entries.valid.shape))
+
+
+@breaks("causal_output_ignores_the_future", "compressed", "outputs before position")
+class EntriesATokenEarly(LengthCompression):
+    """Shows an entry to the last but one of its tokens."""
+
+    def entries(self, key: Tensor, value: Tensor, valid: Tensor) -> Few:
+        entries = super().entries(key, value, valid)
+        if entries.valid is None:
+            return entries
+        last = torch.zeros_like(entries.valid[:, :, :1])
+        return entries._replace(valid=torch.cat([entries.valid[:, :, 1:], last], dim=2) | entries.valid)

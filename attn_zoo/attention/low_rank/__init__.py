@@ -4,6 +4,7 @@ from attn_zoo.attention.low_rank import _window_maps as _window_maps
 from attn_zoo.attention.low_rank import agent as agent
 from attn_zoo.attention.low_rank import external as external
 from attn_zoo.attention.low_rank import kernelized_linformer as kernelized_linformer
+from attn_zoo.attention.low_rank import length_compression as length_compression
 from attn_zoo.attention.low_rank import linformer as linformer
 from attn_zoo.attention.low_rank import linformer_causal as linformer_causal
 from attn_zoo.attention.low_rank import linformer_lsh as linformer_lsh

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.contract import softmax_over_valid
+from attn_zoo.contract.masks import Sinks, softmax_over_valid
 from attn_zoo.kernels.cpu.window import banded_attention
 from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid
 
@@ -21,11 +21,11 @@ Rows = Float[Tensor, "batch heads keys head_dim"]
 
 
 class Few(NamedTuple):
-    """Keys and values that every query sees, such as projected ones."""
+    """Keys and values that every query sees, such as projected ones, if ``valid`` does not say which query sees which."""
 
     key: Compressed
     value: Compressed
-    valid: CompressedValid = None
+    valid: CompressedValid | Bool[Tensor, "#batch #heads queries r"] = None
 
 
 def attend_near(
@@ -39,35 +39,53 @@ def attend_near(
     if tiled:
         out = banded_attention(query, key, value, near, *few, left=reach, right=reach, dropout=dropout)
     else:
-        out = window_attention(query, key, value, near, few, reach=reach, dropout=dropout)
+        out = window_attention(query, key, value, near, few, left=reach, right=reach, dropout=dropout)
     return out.to(value.dtype)
 
 
 def window_attention(
-    query: Rows, key: Keys, value: Keys, valid: Bool[Tensor, "batch 1 keys"] | None, few: Few, *, reach: int, dropout: float
+    query: Rows,
+    key: Keys,
+    value: Keys,
+    valid: Bool[Tensor, "batch 1 keys"] | None,
+    few: Few,
+    *,
+    left: int,
+    right: int,
+    dropout: float,
+    sinks: Sinks = None,
 ) -> Rows:
-    """Compute ``attend_near`` in blocks of queries: (batch, heads, blocks, block, reach + block + reach) scores for the window."""
-    n, r, block = query.shape[2], few.key.shape[2], max(reach, SMALLEST_BLOCK)
-    fill, span = -n % block, reach + block + reach
+    """Compute ``attend_near`` in blocks of queries: (batch, heads, blocks, block, left + block + right) scores for the window."""
+    n, r, block = query.shape[2], few.key.shape[2], window_block(left)
+    fill, span = -n % block, left + block + right
     rows = F.pad(query * query.shape[-1] ** -0.5, (0, 0, 0, fill))
-    near_key, near_value = (F.pad(x, (0, 0, reach, reach + fill)).unfold(2, span, block).mT for x in (key, value))
-    distance = torch.arange(span, device=query.device) - reach - torch.arange(block, device=query.device)[:, None]
+    near_key, near_value = (F.pad(x, (0, 0, left, right + fill)).unfold(2, span, block).mT for x in (key, value))
+    distance = torch.arange(span, device=query.device) - left - torch.arange(block, device=query.device)[:, None]
     real = query.new_ones(1, 1, n, dtype=torch.bool) if valid is None else valid
-    allowed = (-reach <= distance) & (distance <= reach) & F.pad(real, (reach, reach + fill)).unfold(2, span, block)[..., None, :]
+    allowed = (-left <= distance) & (distance <= right) & F.pad(real, (left, right + fill)).unfold(2, span, block)[..., None, :]
     seen = query.new_ones(1, r, dtype=torch.bool) if few.valid is None else few.valid
-    seen = seen[:, None, None, None].expand(*allowed.shape[:-1], -1)
+    seen = seen[:, None, None, None] if seen.dim() == 2 else F.pad(seen, (0, 0, 0, fill)).unflatten(2, (-1, block))
+    seen = seen.expand(*allowed.shape[:-1], -1)
     scores = torch.cat([(rows @ few.key.mT).unflatten(2, (-1, block)), rows.unflatten(2, (-1, block)) @ near_key.mT], dim=-1)
-    weights = F.dropout(softmax_over_valid(scores, torch.cat([seen, allowed], dim=-1)), dropout)
+    weights = F.dropout(softmax_over_valid(scores, torch.cat([seen, allowed], dim=-1), sinks), dropout)
     far, near = weights.split([r, span], dim=-1)
     return (far.flatten(2, 3) @ few.value + (near @ near_value).flatten(2, 3))[:, :, :n]
 
 
-def naive_attention(query: Rows, key: Keys, value: Keys, near: Bool[Tensor, "#batch #heads keys keys"], few: Few) -> Rows:
+def window_block(left: int) -> int:
+    """Number of queries in a block of ``window_attention``."""
+    return max(left, SMALLEST_BLOCK)
+
+
+def naive_attention(
+    query: Rows, key: Keys, value: Keys, near: Bool[Tensor, "#batch #heads keys keys"], few: Few, sinks: Sinks = None
+) -> Rows:
     """Compute ``attend_near`` with n × (few + n) weights masked to the pairs ``near`` (for ``definition``)."""
     seen = near.new_ones(1, few.key.shape[2]) if few.valid is None else few.valid
-    allowed = torch.cat([seen[:, None, None].expand(*near.shape[:-1], -1), near], dim=-1)
+    seen = seen[:, None, None] if seen.dim() == 2 else seen
+    allowed = torch.cat([seen.expand(*near.shape[:-1], -1), near], dim=-1)
     scores = query @ torch.cat([few.key, key], dim=2).mT / query.shape[-1] ** 0.5
-    return softmax_over_valid(scores, allowed) @ torch.cat([few.value, value], dim=2)
+    return softmax_over_valid(scores, allowed, sinks) @ torch.cat([few.value, value], dim=2)
 
 
 def within(n: int, reach: int, key_valid: KeyValid, device: torch.device) -> Bool[Tensor, "#batch 1 n n"]:

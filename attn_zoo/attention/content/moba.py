@@ -1,0 +1,163 @@
+"""Mixture of block attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the tokens j of k blocks.
+
+A query takes its own block and the k − 1 others of the highest qᵢ·k̄, with k̄ the mean of a block's keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Int, Shaped
+from torch import Tensor
+
+from attn_zoo.attention.content._hashing import take
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry, allowed_pairs, softmax_over_valid
+from attn_zoo.contract.options import at_least, bounded, share_of_length
+from attn_zoo.precision import without_autocast
+from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
+
+
+@dataclass
+class Options(DropoutOptions):
+    """Options of mixture of block attention."""
+
+    block: int = share_of_length(16, most=512)
+    """B, the number of tokens in a block."""
+    chosen: int = bounded(3, at_least(1, "blocks that a query attends to, its own included"))
+    """k, the number of blocks that a query attends to, its own included; all blocks where there are fewer."""
+
+
+def sizes(keys: int, options: Options) -> tuple[int, int, int]:
+    """Number of blocks, of blocks that a query chooses beside its own, and of groups of B queries with one block in common."""
+    blocks = -(-keys // options.block)
+    others = min(options.chosen, blocks) - 1
+    return blocks, others, keys * others // options.block + blocks if others else 0
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """FLOPs of Q K̄ᵀ, which has no gradient, and of Q Kᵀ and P V of each block with itself and with the groups that chose it.
+
+    State: keys and values, the KV cache.
+    """
+    n, b, inner = geometry.keys, options.block, geometry.inner_dim
+    blocks, others, groups = sizes(n, options)
+    choose = 2 * n * blocks * inner if others else 0
+    attend = 4 * (blocks + groups) * b * b * inner
+    state = 2 * FLOAT * n * inner if geometry.causal else None
+    return Cost(choose + attend, 0, backward_flops=2 * attend, state_bytes=state)
+
+
+@register_attention(
+    "moba",
+    title="Mixture of blocks (MoBA)",
+    paper="Lu et al. 2025, arXiv:2502.13189",
+    equation="Section 2.2, blocks by the mean of their keys",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
+    time="n^2 d / b + n k b d",
+    memory="n^2 / b + n k b + n k d",
+    cost=cost,
+    softmax_limit=lambda geometry: MixtureOfBlocks(geometry, Options(block=geometry.keys, chosen=1)),
+    variants={"two": {"block": 6, "chosen": 2}, "five": {"block": 4, "chosen": 5}},
+)
+class MixtureOfBlocks(Attention[Options]):
+    """Softmax attention to a query's own block and to the blocks whose mean key it scores highest.
+
+    Paper: Lu et al. 2025, Section 2.2: the block gate, its causal form, and the own block, which counts among the k.
+    Symbols: B → block, k → chosen, K̄ → means.
+    Differs: without causality, which the paper does not treat, a query chooses among all blocks. The mean of a block is that of its
+        valid keys, and a block without any is never chosen. Means and scores of blocks are computed in float32 at least; ties are
+        broken by torch.topk.
+    Choice: no gradient reaches the scores of blocks, as in the paper. Queries and keys learn from the attention to chosen tokens.
+    """
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """Warn if a query attends to all blocks."""
+        b, k, n = options.block, options.chosen, geometry.keys
+        return (f"{k} blocks of {b} tokens are no fewer than the {n} tokens: none is left out",) if b * k >= n else ()
+
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Compute a softmax over n × n scores, masked to the tokens of the k blocks of highest gates; the own block's gate is ∞."""
+        at = torch.arange(key.shape[2], device=key.device) // self.options.block
+        own, z = F.one_hot(at).bool(), torch.arange(int(at[-1]) + 1, device=key.device)
+        member = own * real_positions(query, key_valid)[..., None].to(key.dtype)  # (batch, n, blocks)
+        count = member.sum(dim=1)[:, None, None]
+        gate = query @ (member.mT[:, None] @ key / count.mT.clamp(min=1)).mT
+        others = z < at[:, None] if self.geometry.causal else ~own
+        gate = gate.masked_fill(~others | (count == 0), -torch.inf).masked_fill(own, torch.inf)
+        lowest = gate.sort(dim=-1, descending=True).values[..., min(self.options.chosen, len(z)) - 1, None]
+        seen = ((gate >= lowest) & (gate > -torch.inf))[..., at]
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        return softmax_over_valid(scores, seen if allowed is None else seen & allowed) @ value
+
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Attend within blocks, and in groups of B queries that chose the same block to that block: about n k B scores."""
+        n, b = key.shape[2], self.options.block
+        blocks, others, groups = sizes(n, self.options)
+
+        def split(x: Shaped[Tensor, "batch heads n w"]) -> Shaped[Tensor, "batch heads blocks block w"]:
+            return F.pad(x, (0, 0, 0, -n % b)).unflatten(2, (blocks, b))
+
+        keys, values = split(key * key.shape[-1] ** -0.5), split(value)
+        valid = split(real_positions(query, key_valid)[:, None, :, None].expand(-1, query.shape[1], -1, -1))[..., 0]
+        within = valid[..., None, :].expand(-1, -1, -1, b, -1)
+        within = within.tril() if self.geometry.causal else within
+        scores, allowed = (x.flatten(2, 3)[:, :, :n] for x in (split(query) @ keys.mT, within))
+        if others:
+            chosen = self._choose(query, key, valid)
+            pair, place, block = grouped(chosen, blocks, groups, b)
+            far = take(query, pair // others).unflatten(2, (groups, b)) @ take(keys, block).mT
+            scores = torch.cat([scores, take(far.flatten(2, 3), place).view(*scores.shape[:3], -1)], dim=-1)
+            allowed = torch.cat([allowed, take(valid, chosen, places=2).flatten(3)], dim=-1)
+        weights = F.dropout(softmax_over_valid(scores, allowed), self.dropout_rate).to(value.dtype)
+        out = (split(weights[..., :b]) @ values).flatten(2, 3)[:, :, :n]
+        if others:
+            rows = take(weights[..., b:].reshape(*out.shape[:2], -1, b), pair).unflatten(2, (groups, b))
+            far = (rows @ take(values, block)).flatten(2, 3)
+            out = out + take(far, place).unflatten(2, (n, others)).sum(dim=3)
+        return out
+
+    @torch.no_grad()
+    def _choose(
+        self, query: Queries, key: Keys, valid: Bool[Tensor, "batch heads blocks block"]
+    ) -> Int[Tensor, "batch heads queries others"]:
+        """Return the blocks that each query attends to beside its own; the number of blocks where there are too few."""
+        n, (blocks, b) = key.shape[2], valid.shape[2:]
+        with without_autocast(query.device):  # so that the choice does not depend on autocast
+            query, key = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (query, key))
+            count = valid.sum(dim=-1)
+            means = F.pad(key, (0, 0, 0, -n % b)).unflatten(2, (blocks, b)).sum(dim=3) / count.clamp(min=1)[..., None]
+            own, z = torch.arange(n, device=key.device)[:, None] // b, torch.arange(blocks, device=key.device)
+            others = z < own if self.geometry.causal else z != own
+            gate = (query @ means.mT).masked_fill(~(others & (count > 0)[:, :, None]), -torch.inf)
+        best = gate.topk(sizes(n, self.options)[1], dim=-1)
+        return best.indices.masked_fill(best.values == -torch.inf, blocks)
+
+
+def grouped(
+    chosen: Int[Tensor, "batch heads n others"], blocks: int, groups: int, size: int
+) -> tuple[Int[Tensor, "batch heads places"], Int[Tensor, "batch heads pairs"], Int[Tensor, "batch heads groups"]]:
+    """Sort the pairs of query and chosen block by block, into groups of ``size`` places that hold one block each.
+
+    Returns:
+        The pair at each place (at empty places the number of pairs), the place of each pair (the number of places if its block is
+        ``blocks``, which stands for none), and the block of each group.
+    """
+    block = chosen.flatten(2)
+    by_block = block.sort(dim=-1, stable=True)
+    count = block.new_zeros(*block.shape[:2], blocks + 1).scatter_add(2, block, torch.ones_like(block))
+    room = -(-count // size) * size
+    shift = (room.cumsum(dim=-1) - room) - (count.cumsum(dim=-1) - count)
+    places, pairs = groups * size, block.shape[2]
+    place = torch.arange(pairs, device=block.device) + shift.gather(2, by_block.values)
+    place = place.masked_fill(by_block.values == blocks, places)
+    pair = block.new_full((*block.shape[:2], places + 1), pairs).scatter(2, place, by_block.indices)[..., :-1]
+    starts = torch.arange(0, places, size, device=block.device).expand(*block.shape[:2], -1).contiguous()
+    of_group = torch.searchsorted(room[..., :-1].cumsum(dim=-1), starts, right=True).clamp(max=blocks - 1)
+    return pair, torch.zeros_like(place).scatter(2, by_block.indices, place), of_group

@@ -1,0 +1,130 @@
+"""Heavily compressed attention (HCA): Y = softmax(Q [K̃ ; K_near]ᵀ / √d) [Ṽ ; V_near], K̃ᵢ = Σⱼ softmaxⱼ(Zⱼ + Bⱼ) ⊙ Kⱼ, Z = K W.
+
+Entry i of K̃ and Ṽ sums up m tokens j, with weights of its own for each channel. K_near are the keys of a window around the query.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool
+from torch import Tensor, nn
+
+from attn_zoo.attention.low_rank._window import Few, naive_attention, window_attention, window_block, within
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry, SinkOptions
+from attn_zoo.contract.masks import softmax_over_valid
+from attn_zoo.contract.options import WIDE, by_length, window_by_length
+from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
+
+
+@dataclass
+class Options(SinkOptions, DropoutOptions):
+    """Options of length compression."""
+
+    compress_rate: int = by_length("min(128, √n)", lambda g: min(128, math.isqrt(g.keys)))
+    """m, the number of tokens of an entry."""
+    window: int = window_by_length()
+    """Number of keys that a position sees uncompressed, itself included; odd, so that both sides are equal. Causal: itself and
+    those before."""
+
+
+def reach(geometry: Geometry, window: int, length: int) -> tuple[int, int]:
+    """Numbers of keys of the window on the left and on the right of a position, among ``length`` keys."""
+    left, right = (window - 1, 0) if geometry.causal else (window // 2, window // 2)
+    return min(left, length - 1), min(right, length - 1)
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """FLOPs of K W, and of Q Kᵀ and P V with the entries and, in blocks of queries, with the window.
+
+    State: keys and values of the window, those of complete entries, and of the open one the weighted sums and sums of weights.
+    """
+    n, m, inner = geometry.keys, options.compress_rate, geometry.inner_dim
+    left, right = reach(geometry, options.window, n)
+    block = window_block(left)
+    rows = -(-n // block) * block
+    flops = 2 * n * inner * geometry.head_dim + 4 * rows * (-(-n // m) + left + block + right) * inner
+    parameters = inner * (geometry.head_dim + m) + geometry.heads * options.sinks
+    open_entry = 0 if m == 1 else 3 if n % m else 1  # with n tokens, or with one fewer and a complete entry fewer
+    held = 2 * min(n, options.window) + 2 * (n // m) + open_entry
+    state = FLOAT * held * inner if geometry.causal else None
+    return Cost(flops, parameters, backward_flops=2 * flops, state_bytes=state)
+
+
+@register_attention(
+    "length_compression",
+    title="Heavily compressed attention (HCA)",
+    paper="DeepSeek-AI 2026, arXiv:2606.19348 (DeepSeek-V4)",
+    equation="Eq. 20 to 23 of Section 2.3.2",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
+    time="n^2 d / m + n w d + n d^2",
+    memory="n^2 / m + n w + n d",
+    cost=cost,
+    variants={"four": {"compress_rate": 4, "window": 5}, "sinks": {"compress_rate": 8, "window": 9, "sinks": True}},
+)
+class LengthCompression(Attention[Options]):
+    """Softmax attention to a window of keys and to all entries, each of which compresses m tokens by their content.
+
+    Paper: DeepSeek-AI 2026 (DeepSeek-V4), Section 2.3.2: heavily compressed attention, beside a sliding window.
+    Symbols: m′ → compress_rate, W^Z → gate, B → position_bias, C^Comp → entries.
+    Differs: every head has keys and values of its own, where the paper has one key for all heads that is also the value; the same
+        weights compress both. Z is a map of a head's keys, where the paper's is one of the tokens. The paper's norms, rotary
+        positions and grouped output projection are left out. Causally an entry is seen once all its tokens are past, as in the
+        paper. Without causality, which the paper does not treat, all entries are seen, the last one of fewer tokens included.
+        Padded tokens have no weight in an entry, and an entry of padding alone is never seen. Sinks are an option here. B starts
+        at zero.
+    """
+
+    saturates = WIDE
+
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        h, d = geometry.heads, geometry.head_dim
+        self.gate = nn.Parameter(torch.randn(h, d, d) * d**-0.5)
+        self.position_bias = nn.Parameter(torch.zeros(h, options.compress_rate, d))
+        self.sinks = nn.Parameter(torch.zeros(geometry.heads)) if options.sinks else None
+
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Compute Eq. 20 to 23 entry by entry, and a softmax over all entries and all n keys, masked to the visible ones."""
+        n, m, causal = key.shape[2], self.options.compress_rate, self.geometry.causal
+        valid, t = real_positions(query, key_valid), torch.arange(n, device=key.device)
+        keys, values, seen = [], [], []
+        for start in range(0, n, m):
+            end = min(start + m, n)
+            logits = key[:, :, start:end] @ self.gate + self.position_bias[:, : end - start]
+            logits = logits.masked_fill(~valid[:, None, start:end, None], torch.finfo(logits.dtype).min)
+            weights = logits.softmax(dim=2)
+            keys.append((weights * key[:, :, start:end]).sum(dim=2))
+            values.append((weights * value[:, :, start:end]).sum(dim=2))
+            seen.append((t >= start + m - 1 if causal else t >= 0) & valid[:, start:end].any(dim=1, keepdim=True))
+        few = Few(torch.stack(keys, dim=2), torch.stack(values, dim=2), torch.stack(seen, dim=-1)[:, None])
+        left, _ = reach(self.geometry, self.options.window, n)
+        near = within(n, left, valid, key.device)
+        return naive_attention(query, key, value, near.tril() if causal else near, few, self.sinks)
+
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Compress all windows of m tokens at once, then attend to the entries and, in blocks of queries, to the window."""
+        valid = real_positions(query, key_valid)
+        left, right = reach(self.geometry, self.options.window, key.shape[2])
+        few = self.entries(key, value, valid)
+        near, p = valid[:, None], self.dropout_rate
+        return window_attention(query, key, value, near, few, left=left, right=right, dropout=p, sinks=self.sinks)
+
+    def entries(self, key: Keys, value: Keys, valid: Bool[Tensor, "batch keys"]) -> Few:
+        """Return compressed keys and values, and the mask of the entries that each query sees."""
+        n, m = key.shape[2], self.options.compress_rate
+        logits = F.pad(key @ self.gate.to(key.dtype), (0, 0, 0, -n % m)).unflatten(2, (-1, m))
+        logits = logits + self.position_bias[:, None].to(key.dtype)
+        key, value = (F.pad(x, (0, 0, 0, -n % m)).unflatten(2, (-1, m)) for x in (key, value))
+        real = F.pad(valid, (0, -n % m)).unflatten(1, (-1, m))
+        weights = softmax_over_valid(logits.mT, real[:, None, :, None]).mT
+        first = torch.arange(real.shape[1], device=key.device) * m
+        seen = real.any(dim=-1)[:, None].expand(-1, n, -1)
+        if self.geometry.causal:
+            seen = seen & (first + m <= torch.arange(1, n + 1, device=key.device)[:, None])
+        return Few((weights * key).sum(dim=3), (weights * value).sum(dim=3), seen[:, None])
