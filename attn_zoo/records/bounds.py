@@ -14,7 +14,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "mse": (0.0, math.inf),
 }
 """Least and greatest possible score of each metric."""
-AT_LEAST_ONE = ("parameters", "flops_per_example", "training_flops_per_example", "pretraining_flops_per_example")
+_AT_LEAST_ONE = ("parameters", "flops_per_example", "training_flops_per_example", "pretraining_flops_per_example")
 """Counts of the whole network, which has an output layer and is therefore never free."""
 
 
@@ -24,13 +24,19 @@ def bounds(metric: str) -> tuple[float, float]:
 
 
 def beyond_bounds(data: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each score of a record's plain data beyond the bounds of its metric, and for each impossible count."""
+    """Yield a sentence for each score of a record's plain data beyond the bounds of its metric, each impossible count and time."""
     metric = data["task_card"]["metric"]
     least, most = bounds(metric)
     for name, score in _scores(data):
         if score is not None and not least <= score <= most:
             yield f"{name} must be from {least:g} to {most:g}, because the metric is {metric}; got {score:g}"
     counted = data["counted"]
+    for name in _AT_LEAST_ONE:
+        if counted.get(name, 1) < 1:
+            yield f"counted.{name} must be at least 1; got {counted[name]}"
+    for name, value in data["measured"].items():
+        if not value and name != "step_seconds_iqr":
+            yield f"measured.{name} must be above 0; got {value:g}"
     if counted.get("attention_parameters", 0) > counted.get("parameters", math.inf):
         yield f"attention cannot have {counted['attention_parameters']} of {counted['parameters']} parameters"
 

@@ -5,12 +5,12 @@ Every reader of records calls this module, so that all commands show exactly the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from attn_zoo.records.errors import EditedError
-from attn_zoo.records.plain import is_respelled, matches_digest, parse, read_text
+from attn_zoo.records.plain import parse, read_text
 from attn_zoo.records.record import RunRecord
 
 
@@ -33,21 +33,16 @@ def judged(text: str, source: str | None) -> RunRecord:
     Raises:
         RecordError: the text is not a complete record, or was changed after it was written.
     """
-    data = parse(text)
-    as_written = isinstance(data, Mapping) and matches_digest(text, data.get("digest"))
-    record = whole_record(data, source, digest_checked=as_written)
-    if data["schema"] >= 5 and not as_written and is_respelled(text, data):
-        raise EditedError("its JSON text differs from what attn-zoo writes for this content: changed after it was written")
-    return record
+    return whole_record(parse(text), source)
 
 
-def whole_record(data: Any, source: str | None, *, digest_checked: bool = False) -> RunRecord:
+def whole_record(data: Any, source: str | None) -> RunRecord:
     """Build a record from plain data, and check it for contradictions.
 
     Raises:
         RecordError: the data are not a complete record, or were changed after they were written.
     """
-    record = RunRecord.from_dict(data, source, digest_checked=digest_checked)
+    record = RunRecord.from_dict(data, source)
     contradiction = next(_contradictions(record), None)
     if contradiction is not None:
         raise EditedError(contradiction)

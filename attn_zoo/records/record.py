@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from attn_zoo.records.errors import EditedError, ForeignError, RecordError
@@ -13,13 +13,18 @@ from attn_zoo.records.spec import RunSpec
 from attn_zoo.records.tuning import Tuning
 
 SCHEMA = 6
-"""Version of the file's fields. Older versions still load: 1 had no ``warnings``, 2 no ``tuning``, 3 no ``implementation``, 4 no
-``digest``, 5 no ``stopped``, ``reached`` and ``flat``."""
+"""Version of the file's fields. Earlier versions that load: 4 had no ``digest``, 5 no ``stopped``, ``reached`` and ``flat``."""
 
-_LAST_DAYS = {1: "2026-11-22", 2: "2026-11-22", 3: "2026-11-23", 4: "2026-11-24"}
-"""Last day on which code that wrote an earlier schema made records. Their files carry no digest."""
+_ABSENT: Mapping[int, Mapping[str, Any]] = {
+    4: {"stopped": None, "reached": {}, "flat": None},
+    5: {"stopped": None, "reached": {}, "flat": None},
+    SCHEMA: {},
+}
+"""Fields that records of each version lack, with their values."""
+_LAST_DAY = "2026-11-24"
+"""Last day on which code that wrote schema 4 made records. Their files have no digest."""
 _YOUNGER = ("denormals_flushed", "plugins")
-"""Fields of an environment that only the present schema has."""
+"""Fields of an environment that schema 4 did not have."""
 
 Status = Literal["done", "diverged", "out_of_memory", "timed_out", "refused", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -30,25 +35,6 @@ process died."""
 
 DIED = "died"
 """Key of the environment of a run whose process ended before the run did, each time that it was tried; the status is then final."""
-
-
-_TILED_AS_EAGER = frozenset(
-    [
-        *("bigbird", "block_sparse", "cosformer", "delta_rule", "entmax", "fixed"),
-        *("gated_linear", "kernelized_linformer", "linear", "linformer", "linformer_lsh", "linformer_window"),
-        *("local", "long_short", "longformer", "luna", "mega", "nystrom"),
-        *("performer", "reformer", "sparse_linformer", "strided", "topk", "transformer_xl"),
-    ]
-)
-"""Mechanisms whose CPU tiles were called ``eager`` before schema 4."""
-
-
-def _implementation_before_4(spec: Any) -> str | None:
-    """Present name of the implementation that a record before schema 4 requested; in those records it is the one that ran."""
-    if not isinstance(spec, Mapping) or not isinstance(spec.get("implementation"), str):
-        return None
-    requested = str(spec["implementation"])
-    return "tiled" if requested == "eager" and spec.get("attention") in _TILED_AS_EAGER else requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,82 +131,66 @@ class RunRecord:
         return {**data, "digest": digest_of(data)}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], source: str | None = None, *, digest_checked: bool = False) -> RunRecord:
+    def from_dict(cls, data: Mapping[str, Any], source: str | None = None) -> RunRecord:
         """Record from the plain data of ``to_dict``, read from the file ``source``.
 
-        Args:
-            digest_checked: True where the text that the data come from was compared with their digest (``matches_digest``).
-
         Raises:
-            RecordError: a field is missing, unknown or of the wrong type, a number is out of bounds, or the schema is newer than
-                this code.
-            EditedError: the data do not match their digest, or are marked as of an older schema than their environment.
+            RecordError: a field is missing, unknown or of the wrong type, a number is out of bounds, or this code does not read the
+                schema.
+            EditedError: the data do not match their digest, or are marked as of an older schema than their fields.
         """
-        given = data
-        data = _present_fields(given, digest_checked)
-        check_shape(data)
-        _check_age(given["schema"], data["environment"])
+        schema = _schema_of(data)
+        present = {"tuning": None, **_ABSENT[schema], **data, "schema": SCHEMA}
+        present.pop("digest", None)
+        check_shape(present)
+        _check_unedited(data, schema)
         try:
-            spec = RunSpec.from_dict(data["spec"])
-            parsed = {"spec": spec, "curve": tuple(data["curve"]), "warnings": tuple(data["warnings"])}
-            parsed |= {"tuning": Tuning(**data["tuning"]) if data["tuning"] is not None else None}
-            return cls(**{**data, **parsed, "source": source})
+            parsed = {"spec": RunSpec.from_dict(data["spec"]), "curve": tuple(data["curve"]), "warnings": tuple(data["warnings"])}
+            parsed |= {"tuning": Tuning(**present["tuning"]) if present["tuning"] is not None else None}
+            return cls(**{**present, **parsed, "source": source})
         except RecordError:
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise RecordError(f"not a complete record: {type(error).__name__}: {error}") from error
 
 
-_KNOWN = {option.name for option in fields(RunRecord)} - {"source"}
-"""Fields of the plain data of a record, without its digest."""
-_SINCE_6 = {"stopped", "reached", "flat"}
-
-
-def _present_fields(data: Any, digest_checked: bool) -> dict[str, Any]:
-    """Convert plain data to the fields of the present schema; check the digest, unless that was done, and remove it.
+def _schema_of(data: Any) -> int:
+    """Schema of plain data.
 
     Raises:
-        RecordError: the data are not a complete record of their schema.
-        EditedError: the data do not match their digest.
+        ForeignError: the data are something else.
+        RecordError: the data are no mapping, or their schema is not one that this code reads.
     """
-    if isinstance(data, Mapping) and not {"schema", "run_id", "spec"} & set(data):
+    if not isinstance(data, Mapping):
+        raise RecordError(f"a record must be a mapping; got a {type(data).__name__}")
+    if not {"run_id", "spec"} & set(data):
         raise ForeignError("JSON, but not a run record; tables leave it out")
-    if not isinstance(data, Mapping) or "schema" not in data:
-        raise RecordError("not a run record: the field 'schema' is missing")
-    schema = data["schema"]
-    if type(schema) is not int or not 1 <= schema <= SCHEMA:
-        raise RecordError(f"schema {schema!a:.80} is not one of 1 to {SCHEMA}; install the newest attn-zoo to read it")
-    known = (_KNOWN if schema >= 6 else _KNOWN - _SINCE_6) | ({"digest"} if schema >= 5 else set())
-    if unknown := sorted(map(ascii, set(data) - known)):
-        raise RecordError(f"fields that no record of schema {schema} has: {', '.join(unknown):.80}")
-    defaults: dict[str, Any] = {"tuning": None}
-    if schema < 6:
-        defaults |= {"stopped": None, "reached": {}, "flat": None}
-    if schema == 1:
-        defaults["warnings"] = []
-    if schema < 4:
-        defaults["implementation"] = _implementation_before_4(data.get("spec"))
-    if missing := known - set(data) - set(defaults):
-        raise RecordError(f"not a complete record: {', '.join(sorted(missing))} missing")
-    rest = {name: value for name, value in data.items() if name != "digest"}
-    if schema >= 5 and not digest_checked and data["digest"] != digest_of(rest):
-        raise EditedError("its content does not match its digest: changed after it was written")
-    return {**defaults, **rest, "schema": SCHEMA}
+    schema = data.get("schema")
+    if type(schema) is int and schema in _ABSENT:
+        return schema
+    older = type(schema) is int and 0 < schema < min(_ABSENT)
+    advice = "repeat the run, as this version was never released" if older else "install the newest attn-zoo to read it"
+    raise RecordError(f"the schema must be one of {', '.join(map(str, _ABSENT))}; got {schema!a:.80}; {advice}")
 
 
-def _check_age(schema: int, environment: Mapping[str, Any]) -> None:
-    """Check that a record of an earlier schema, which has no digest, was made while that schema was written.
+def _check_unedited(data: Mapping[str, Any], schema: int) -> None:
+    """Check the digest of plain data or, of schema 4, which has none, that they were made while that schema was written.
 
     Raises:
-        EditedError: its environment is newer.
+        EditedError: they were changed after they were written.
     """
-    if schema not in _LAST_DAYS:
-        return
-    started, last = str(environment.get("started")), _LAST_DAYS[schema]
-    younger = [name for name in _YOUNGER if name in environment]
-    if started[:10] > last or younger:
-        found = f"its environment has the field {younger[0]!r}" if younger else f"its run started on {started[:10]}"
-        raise EditedError(f"schema {schema} was written until {last}, but {found}: marked as older than it is")
+    environment = data["environment"]
+    fields = [*_ABSENT[schema], "digest"] if schema == 4 else list(_ABSENT[schema])
+    younger = [name for name in fields if name in data]
+    if schema == 4:
+        younger += [f"environment.{name}" for name in _YOUNGER if name in environment]
+        if str(environment.get("started"))[:10] > _LAST_DAY:
+            younger.append(f"a run that started on {str(environment['started'])[:10]}")
+    if younger:
+        until = f" was written until {_LAST_DAY} and" if schema == 4 else ""
+        raise EditedError(f"schema {schema}{until} cannot have {', '.join(younger)}: marked as older than it is")
+    if schema > 4 and data.get("digest") != digest_of({name: value for name, value in data.items() if name != "digest"}):
+        raise EditedError("its content does not match its digest: changed after it was written")
 
 
 def _plain(value: Any) -> Any:

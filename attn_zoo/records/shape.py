@@ -1,166 +1,158 @@
-"""Types of a record's fields as plain data, and bounds of its numbers."""
+"""Schema of a record's plain data: types of all fields and bounds of all numbers, checked by msgspec."""
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import fields
+from typing import Annotated, Any
 
-from attn_zoo.records.bounds import AT_LEAST_ONE, beyond_bounds
+from msgspec import Meta, Struct, ValidationError, convert, defstruct
+
+from attn_zoo.records.bounds import beyond_bounds
 from attn_zoo.records.errors import RecordError
 from attn_zoo.records.spec import Budget, ModelSpec
 
 LARGEST = 2.0**64
 """Bound of every number in a record; tables could not square or sum much larger ones."""
+_LONG = 2**63 - 1
+"""Bound of whole numbers."""
 
-
-Fault = tuple[str, str]
-"""Path from the checked value to the faulty one, and what is wrong there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """Kind of a single value."""
-
-    words: str
-    types: tuple[type, ...]
-    least: float = -LARGEST
-
-    def fault(self, value: Any) -> Fault | None:
-        """Fault of a value of another type or beyond the bounds; None where there is none."""
-        if type(value) not in self.types:
-            return "", f"must be a {self.words}, not {_shown(value)}"
-        if type(value) is not str and not self.least <= value <= LARGEST:
-            return "", f"must be a {self.words} between {self.least:g} and {LARGEST:g}, not {_shown(value)}"
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class Items:
-    """Kind of a list with items of one kind."""
-
-    kind: Kind
-
-    def fault(self, value: Any) -> Fault | None:
-        """First fault of the list or an item; None where there is none."""
-        if not isinstance(value, list | tuple):
-            return "", f"must be a list, not {_shown(value)}"
-        for at, item in enumerate(value):
-            if found := self.kind.fault(item):
-                return f"[{at}]{found[0]}", found[1]
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """Kind of a mapping."""
-
-    required: Mapping[str, Kind] = field(default_factory=dict)
-    optional: Mapping[str, Kind] = field(default_factory=dict)
-    others: Kind | None = None
-    """Kind of the values of all other keys; None if no other key is allowed."""
-    _named: Mapping[str, Kind] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_named", {**self.optional, **self.required})
-
-    def fault(self, value: Any) -> Fault | None:
-        """First missing key, unknown key or fault of a value; None where there is none."""
-        if not isinstance(value, Mapping):
-            return "", f"must be a mapping, not {_shown(value)}"
-        for name in self.required:
-            if name not in value:
-                return "", f"lacks {name!r}"
-        named, others = self._named, self.others
-        for name, item in value.items():
-            kind = named.get(name, others)
-            if kind is None:
-                return "", f"has an unknown field {_shown(name)}"
-            if found := kind.fault(item):
-                return f".{name}{found[0]}", found[1]
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class OrNone:
-    """Kind of a value that may be None."""
-
-    kind: Kind
-
-    def fault(self, value: Any) -> Fault | None:
-        """Fault of a value that is not None."""
-        return None if value is None else self.kind.fault(value)
-
-
-Kind = Leaf | Items | Fields | OrNone
-
-TEXT, FLAG = Leaf("text", (str,)), Leaf("truth value", (bool,))
-NUMBER, AMOUNT = Leaf("number", (int, float)), Leaf("number", (int, float), 0.0)
-WHOLE, COUNT = Leaf("whole number", (int,)), Leaf("whole number", (int,), 0.0)
-COUNT_FROM_1 = Leaf("whole number", (int,), 1.0)
-ABOVE_ZERO = Leaf("number", (int, float), math.ulp(0.0))
-SCALAR = OrNone(Leaf("number, text or truth value", (str, bool, int, float)))
-FREE = Fields(others=SCALAR)
+Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+Amount = Annotated[float, Meta(ge=0.0, le=LARGEST)]
+Whole = Annotated[int, Meta(ge=-_LONG, le=_LONG)]
+Count = Annotated[int, Meta(ge=0, le=_LONG)]
+Scalar = None | bool | str | Number | Whole
+Free = dict[str, Scalar]
 """Mapping of names to single values."""
-_BY_ANNOTATION: Mapping[str, Kind] = {"int": WHOLE, "float": NUMBER, "str": TEXT, "bool": FLAG}
 
 
-def _typed(kind: type) -> Mapping[str, Kind]:
-    return {option.name: _BY_ANNOTATION[str(option.type)] for option in fields(kind)}
+def _part(name: str, kind: type) -> type[Struct]:
+    """Schema of a part of a spec, a dataclass whose fields may all be left out."""
+    known: Mapping[str, Any] = {"int": Whole, "float": Number, "str": str, "bool": bool}
+    optional = [(option.name, known[str(option.type)], None) for option in fields(kind)]
+    return defstruct(name, optional, forbid_unknown_fields=True)
 
 
-_SPEC = Fields(
-    required={
-        **{"attention": TEXT, "task": TEXT, "options": FREE, "task_options": FREE, "implementation": TEXT},
-        **{"model": Fields(optional=_typed(ModelSpec)), "budget": Fields(optional=_typed(Budget))},
-        **{"seed": WHOLE, "device": TEXT, "precision": TEXT},
-    },
-    optional={"attention_version": COUNT},
-)
-_ATTENTION_CARD = Fields(
-    {"name": TEXT, "title": TEXT},
-    {
-        "control": FLAG,
-        "length_rules": Fields(others=TEXT),
-        **dict.fromkeys(("paper", "equation", "time", "memory", "origin"), TEXT),
-    },
-    SCALAR,
-)
-_TASK_CARD = Fields(
-    {**dict.fromkeys(("name", "title", "version", "metric"), TEXT), "length": OrNone(COUNT)},
-    {
-        **dict.fromkeys(("summary", "source", "licence", "problem", "criterion"), TEXT),
-        **{"higher_is_better": FLAG, "data": OrNone(TEXT), "causal": OrNone(FLAG), "classes": OrNone(COUNT)},
-    },
-    SCALAR,
-)
-_ENVIRONMENT = Fields(
-    optional={
-        **dict.fromkeys(("cpu", "gpu", "torch", "started", "command", "commit", "backend", "cuda"), OrNone(TEXT)),
-        **{"threads": COUNT, "processes": COUNT, "cores": OrNone(COUNT), "memory_bytes": COUNT, "dirty": OrNone(FLAG)},
-        **{"denormals_flushed": FLAG, "resumed": Items(Fields(optional={"plugins": FREE}, others=SCALAR))},
-        **dict.fromkeys(("plugins", "settings"), FREE),
-    },
-    others=SCALAR,
-)
-_TUNING = Fields(
-    {"study": TEXT, "space": Fields(others=TEXT)},
-    {**dict.fromkeys(("trial", "trials", "failed", "best_trial", "seed"), COUNT), "best_valid": NUMBER},
-)
-_POINT = Fields({"step": COUNT}, dict.fromkeys(("train_seconds", "train_loss", "valid"), OrNone(NUMBER)))
-_RECORD = Fields(
-    {
-        **{"schema": COUNT, "protocol": TEXT, "run_id": TEXT, "status": TEXT, "reason": OrNone(TEXT), "spec": _SPEC},
-        **{"attention_card": _ATTENTION_CARD, "task_card": _TASK_CARD, "environment": _ENVIRONMENT},
-        "data": Fields(others=Fields({"digest": TEXT, "examples": COUNT})),
-        **{"scores": Fields(others=NUMBER), "chance": OrNone(NUMBER), "curve": Items(_POINT)},
-        **{"counted": Fields(optional=dict.fromkeys(AT_LEAST_ONE, COUNT_FROM_1), others=COUNT)},
-        **{"measured": Fields(optional={"step_seconds_iqr": AMOUNT}, others=ABOVE_ZERO)},
-        **{"stopped": OrNone(TEXT), "reached": Fields(others=OrNone(Fields(others=AMOUNT))), "flat": OrNone(FLAG)},
-        **{"implementation": OrNone(TEXT), "warnings": Items(TEXT), "tuning": OrNone(_TUNING)},
-    }
-)
+_Model, _Budget = _part("_Model", ModelSpec), _part("_Budget", Budget)
+
+
+class _Spec(Struct, forbid_unknown_fields=True, kw_only=True):
+    attention: str
+    task: str
+    options: Free
+    task_options: Free
+    implementation: str
+    model: _Model  # type: ignore[valid-type]  # made by a call
+    budget: _Budget  # type: ignore[valid-type]  # made by a call
+    seed: Whole
+    device: str
+    precision: str
+    attention_version: Count = 1
+
+
+class _AttentionCard(Struct, kw_only=True):
+    name: str
+    title: str
+    control: bool = False
+    length_rules: dict[str, str] = {}
+    paper: str = ""
+    equation: str = ""
+    time: str = ""
+    memory: str = ""
+    origin: str = ""
+
+
+class _TaskCard(Struct, kw_only=True):
+    name: str
+    title: str
+    version: str
+    metric: str
+    length: Count | None
+    summary: str = ""
+    source: str = ""
+    licence: str = ""
+    problem: str = ""
+    criterion: str = ""
+    higher_is_better: bool = True
+    data: str | None = None
+    causal: bool | None = None
+    classes: Count | None = None
+
+
+class _Environment(Struct, kw_only=True):
+    cpu: str | None = None
+    gpu: str | None = None
+    torch: str | None = None
+    started: str | None = None
+    command: str | None = None
+    commit: str | None = None
+    backend: str | None = None
+    cuda: str | None = None
+    threads: Count = 0
+    processes: Count = 0
+    cores: Count | None = None
+    memory_bytes: Count = 0
+    dirty: bool | None = None
+    denormals_flushed: bool = False
+    resumed: list[dict[str, Scalar | Free]] = []
+    plugins: Free = {}
+    settings: Free = {}
+
+
+class _Split(Struct, forbid_unknown_fields=True):
+    digest: str
+    examples: Count
+
+
+class _Point(Struct, forbid_unknown_fields=True):
+    step: Count
+    train_seconds: Number | None = None
+    train_loss: Number | None = None
+    valid: Number | None = None
+
+
+class _Tuning(Struct, forbid_unknown_fields=True, kw_only=True):
+    study: str
+    space: dict[str, str]
+    trial: Count | None = None
+    trials: Count | None = None
+    failed: Count | None = None
+    best_trial: Count | None = None
+    seed: Count | None = None
+    best_valid: Number | None = None
+
+
+class _Record(Struct, forbid_unknown_fields=True):
+    schema: Count
+    protocol: str
+    run_id: str
+    status: str
+    reason: str | None
+    spec: _Spec
+    attention_card: _AttentionCard
+    task_card: _TaskCard
+    environment: _Environment
+    data: dict[str, _Split]
+    scores: dict[str, Number]
+    chance: Number | None
+    curve: list[_Point]
+    counted: dict[str, Count]
+    measured: dict[str, Amount]
+    stopped: str | None
+    reached: dict[str, dict[str, Amount] | None]
+    flat: bool | None
+    implementation: str | None
+    warnings: list[str]
+    tuning: _Tuning | None
+
+
+class _Open(Struct):
+    """Kinds of the fields that cards and environments may have beyond the known ones."""
+
+    attention_card: dict[str, Scalar | dict[str, str]]
+    task_card: Free
+    environment: dict[str, Scalar | Free | list[dict[str, Scalar | Free]]]
 
 
 def check_shape(data: Mapping[str, Any]) -> None:
@@ -169,10 +161,62 @@ def check_shape(data: Mapping[str, Any]) -> None:
     Raises:
         RecordError: there is a fault; the message names the first.
     """
-    if found := _RECORD.fault(data):
-        raise RecordError(f"the record{found[0]} {found[1]}")
+    for schema in (_Record, _Open):
+        try:
+            convert(data, schema)
+        except ValidationError as error:
+            raise RecordError(_words(data, schema, error)) from None
     if words := next(beyond_bounds(data), None):
         raise RecordError(words)
+
+
+_KINDS = {"float": "number", "int": "whole number", "str": "text", "bool": "truth value", "object": "mapping", "array": "list"}
+
+
+def _words(data: Mapping[str, Any], schema: type[Struct], error: ValidationError) -> str:
+    """Sentence about a fault: the path to it, the rule, and the value."""
+    said, _, place = str(error).partition(" - at ")
+    path, value = _followed(data, schema, place.strip("`").removeprefix("$"))
+    if field := re.fullmatch(r"Object missing required field `(.*)`", said):
+        return f"the record{path} lacks {field[1]!r}"
+    if field := re.fullmatch(r"Object contains unknown field `(.*)`", said, re.DOTALL):
+        return f"the record{path} has an unknown field {_shown(field[1])}"
+    rule = re.fullmatch(r"Expected `([^`]*)`(?: ([<>]=?) (\S+))?(?:, got .*)?", said)
+    if rule is None:
+        return f"the record{path}: {said}; got {_shown(value)}"
+    kinds = [_KINDS[kind] for kind in rule[1].split(" | ") if kind in _KINDS]
+    bound = f" {rule[2]} {float(rule[3]):g}" if rule[2] else ""
+    return f"the record{path} must be a {' or '.join(kinds)}{bound}, not {_shown(value)}"
+
+
+def _followed(data: Any, schema: type[Struct], place: str) -> tuple[str, Any]:
+    """Path to a fault with the names of all keys, some of which msgspec leaves out, and the value there."""
+    path, whole, part = "", data, data
+    for name, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", place):
+        if index.isdigit():
+            path, part = f"{path}[{index}]", part[int(index)]
+            continue
+        if index:  # the first key whose value alone is faulty
+            name = next(key for key in part if not _holds(_replaced(whole, part, {key: part[key]}), schema))
+        path, part = f"{path}.{name}", part[name]
+    return path, part
+
+
+def _holds(data: Any, schema: type[Struct]) -> bool:
+    try:
+        convert(data, schema)
+    except ValidationError:
+        return False
+    return True
+
+
+def _replaced(whole: Any, part: Any, by: Any) -> Any:
+    """Copy of plain data with another value in the place of ``part``."""
+    if whole is part:
+        return by
+    if isinstance(whole, Mapping):
+        return {key: _replaced(value, part, by) for key, value in whole.items()}
+    return [_replaced(value, part, by) for value in whole] if isinstance(whole, list | tuple) else whole
 
 
 def _shown(value: Any) -> str:

@@ -18,7 +18,7 @@ from make import make_record
 from attn_zoo.cli import main
 from attn_zoo.leaderboard import leaderboard
 from attn_zoo.records import PROTOCOLS, Store
-from attn_zoo.records.plain import digest_of, matches_digest
+from attn_zoo.records.plain import digest_of
 from attn_zoo.records.verify import Finding, verify
 
 
@@ -65,12 +65,16 @@ def test_a_truncated_record_is_named(tmp_path, cut):
 @pytest.mark.parametrize(
     ("change", "kind", "words"),
     [
-        (lambda d: d.pop("scores"), "damaged", "scores missing"),
+        (lambda d: d.pop("scores"), "damaged", "the record lacks 'scores'"),
         (lambda d: d.update(schema=99), "damaged", "install the newest"),
         (lambda d: d["scores"].update(test="high"), "damaged", "scores.test must be a number, not 'high'"),
         (lambda d: d["scores"].update(test=None), "damaged", "scores.test must be a number, not None"),
         (lambda d: d.update(environment="here"), "damaged", "environment must be a mapping, not 'here'"),
         (lambda d: d["data"]["test"].pop("digest"), "damaged", "data.test lacks 'digest'"),
+        (lambda d: d["reached"].update({"50": {"steps": -1}}), "damaged", "reached.50.steps must be a number >= 0, not -1"),
+        (lambda d: d["environment"].update(odd=[[1]]), "damaged", "environment.odd[0] must be a mapping, not [1]"),
+        (lambda d: d["spec"]["budget"].update(steps="all"), "damaged", "spec.budget.steps must be a whole number, not 'all'"),
+        (lambda d: d["measured"].update(train_seconds=0), "damaged", "measured.train_seconds must be above 0; got 0"),
         (lambda d: d.update(curve=[1]), "damaged", "curve[0] must be a mapping, not 1"),
         (lambda d: d["spec"].update(seed=7), "edited", "does not follow from its spec"),
         (lambda d: d["spec"]["budget"].update(steps=1), "edited", "does not follow from its spec"),
@@ -102,22 +106,6 @@ def test_a_record_that_was_edited_without_its_digest_is_named_and_left_out(tmp_p
     assert [item.path for item in left_out] == [path]
     assert "does not match its digest" in leaderboard(tmp_path)
     assert Store(tmp_path).find(make_record(seed=1).run_id) is None, "the same command does the run again"
-
-
-def test_the_text_of_a_file_has_its_digest_until_it_is_edited(tmp_path):
-    text = filled(tmp_path)[0].read_text(encoding="utf-8")
-    digest = json.loads(text)["digest"]
-    assert matches_digest(text, digest), "read without writing its data again"
-    for old, new in (('"test": 0.', '"test": 1.'), ('"seed": 1', '"seed": 01'), ('"scores": {', '"scores": {"train": 1,')):
-        assert old in text and not matches_digest(text.replace(old, new), digest)
-
-
-def test_a_space_that_is_added_to_a_string_is_an_edit(tmp_path):
-    path = Store(tmp_path).add(make_record(warnings=('x":y',)))
-    text = path.read_text(encoding="utf-8")
-    assert verify(tmp_path).clean and r"x\":y" in text
-    path.write_text(text.replace(r"x\":y", r"x\": y"), encoding="utf-8")
-    assert "does not match its digest" in kinds(tmp_path)["edited"].words
 
 
 def test_other_options_may_have_other_data(tmp_path):
@@ -256,7 +244,7 @@ def test_the_command_reports_and_changes_nothing(tmp_path, capsys):
     assert main(["records", "verify", "--records", str(tmp_path)]) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert "3 records of 2 runs; 2 findings" in said
-    assert "damaged: not readable as JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1); " in said
+    assert "damaged: not readable as JSON: Input data was truncated; " in said
     assert f" copy-{first.name}" in said
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert main(["records", "verify", "--records", str(tmp_path / "nowhere")]) == 2
