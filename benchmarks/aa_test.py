@@ -19,17 +19,17 @@ import numpy as np
 import torch
 from scipy import stats
 
+from attn_zoo.bench.compare import METHOD, ROUNDS, Comparison, compare, fewest_rounds
+from attn_zoo.bench.grid import Grid
+from attn_zoo.bench.measurement import Cell, Measurement
+from attn_zoo.bench.probes import Probe
+from attn_zoo.bench.protocol import ORDERS, TimingProtocol
+from attn_zoo.bench.tables import joined, machine, markdown
+from attn_zoo.bench.timed import subjects_of
+from attn_zoo.bench.timing import quartiles
 from attn_zoo.cli.measure import run_experiment
-from attn_zoo.cost.bench import Subject, build_layer
-from attn_zoo.cost.compare import METHOD, ROUNDS, Comparison, compare, fewest_rounds
-from attn_zoo.cost.grid import Grid, option
-from attn_zoo.cost.measurement import Cell, Measurement
-from attn_zoo.cost.probes import Probe
-from attn_zoo.cost.protocol import ORDERS, TimingProtocol
-from attn_zoo.cost.tables import joined, machine, markdown
-from attn_zoo.cost.timed import subjects_of
-from attn_zoo.cost.timing import quartiles
-from attn_zoo.rows import only_row
+from attn_zoo.count.rigs import Subject, build_layer
+from attn_zoo.rows import only_row, option
 
 PASSES = 10
 WANTED = {"same": ("the same layer twice", "tie"), "slower": (f"one pass in {PASSES} more", "A faster")}

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from zoo_times import ZooTimes
 
+from attn_zoo.bench.measurement import Measurement
 from attn_zoo.contract import UnknownNameError
-from attn_zoo.cost.measurement import Measurement
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import attentions, card
 from attn_zoo.result_files import write_json

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attn_zoo.cost.bench import PRECISIONS
+from attn_zoo.bench.bench import PRECISIONS
 from attn_zoo.kernels.linformer import linformer_attention, project_sequence
 from attn_zoo.layer import MultiHeadAttention
 

@@ -29,8 +29,8 @@ from typing import Any
 from kernel_checks import Problem
 from tabulate import tabulate
 
-from attn_zoo.cost.bench import BACKENDS, PRECISIONS
-from attn_zoo.cost.timing import unstable
+from attn_zoo.bench.bench import BACKENDS, PRECISIONS
+from attn_zoo.bench.timing import unstable
 
 EXPONENTIALS_A_CLOCK = 16
 """Of one multiprocessor of compute capability 9.0."""

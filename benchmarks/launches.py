@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from attn_zoo.bench.grid import Grid
+from attn_zoo.bench.measurement import Cell, Figures, Measurement
+from attn_zoo.bench.probes import Answer, Ask, Probe
+from attn_zoo.bench.tables import failures, joined, markdown
 from attn_zoo.cli.measure import run_experiment
-from attn_zoo.cost.bench import Subject
-from attn_zoo.cost.counted.levels import with_gradients
-from attn_zoo.cost.grid import Grid, option
-from attn_zoo.cost.levels import Sizes, build_mechanism, random_heads
-from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.probes import Answer, Ask, Probe
-from attn_zoo.cost.tables import failures, joined, markdown
+from attn_zoo.count.levels import with_gradients
+from attn_zoo.count.rigs import Sizes, Subject, build_mechanism, random_heads
 from attn_zoo.registry import attentions, card
+from attn_zoo.rows import option
 
 SHAPES = ((1_024, 32), (4_096, 8), (16_384, 2))
 """Pairs of length and batch size."""

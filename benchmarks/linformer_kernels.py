@@ -28,10 +28,10 @@ from kernel_report import EXPONENTIALS_A_CLOCK, Cell, Report
 from torch import nn
 from torch.nn.attention import sdpa_kernel
 
+from attn_zoo.bench.bench import BACKENDS
+from attn_zoo.bench.workers import out_of_memory
 from attn_zoo.contract import unavailable
-from attn_zoo.cost.bench import BACKENDS
-from attn_zoo.cost.memory import peak_bytes
-from attn_zoo.cost.workers import out_of_memory
+from attn_zoo.count.memory import peak_bytes
 from attn_zoo.kernels import linformer
 from attn_zoo.records import describe_environment
 

@@ -17,18 +17,17 @@ from typing import Any, ClassVar
 
 import torch
 
+from attn_zoo.bench.measurement import Cell, Figures, Measurement
+from attn_zoo.bench.probes import Answer, Ask, Probe, largest_batch
+from attn_zoo.bench.protocol import TimingProtocol
+from attn_zoo.bench.tables import conditions, failures, joined, markdown, reason, spread
+from attn_zoo.bench.timed import KINDS, Timed, softmax_layers
+from attn_zoo.bench.timing import quartiles, quotients
+from attn_zoo.bench.workers import WorkerError
 from attn_zoo.cli.measure import run_experiment
-from attn_zoo.cost.bench import Subject
-from attn_zoo.cost.grid import option
-from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.probes import Answer, Ask, Probe, largest_batch
-from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.tables import conditions, failures, joined, markdown, reason, spread
-from attn_zoo.cost.timed import KINDS, Timed, softmax_layers
-from attn_zoo.cost.timing import quartiles, quotients
-from attn_zoo.cost.workers import WorkerError
+from attn_zoo.count.rigs import Subject
 from attn_zoo.published import figures
-from attn_zoo.rows import RowName, typed
+from attn_zoo.rows import RowName, option, typed
 
 
 def _printed(metric: str) -> dict[tuple[int, int], str]:

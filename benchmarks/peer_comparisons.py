@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from attn_zoo.contract import UnknownNameError
-from attn_zoo.cost.bench import Subject, build_layer
-from attn_zoo.cost.counted.formulas import layer_cost
+from attn_zoo.count.formulas import layer_cost
+from attn_zoo.count.rigs import Subject, build_layer
 from attn_zoo.rows import RowName, read_rows, typed
 
 OURS = "ours"

@@ -13,16 +13,16 @@ from typing import Any, ClassVar
 
 from peer_comparisons import BASELINE, COMPARISONS, OURS, build_side, compared_rows, floor_flops, require_peers
 
+from attn_zoo.bench.bench import Bench, MatrixProducts
+from attn_zoo.bench.measurement import Cell, Figures, Measurement
+from attn_zoo.bench.probes import MEMORY, Answer, Ask, Probe
+from attn_zoo.bench.protocol import TimingProtocol
+from attn_zoo.bench.tables import conditions, failures, joined, markdown, spread
+from attn_zoo.bench.timed import KINDS, Timed
+from attn_zoo.bench.timing import quartiles, quotients
 from attn_zoo.cli.measure import run_experiment
-from attn_zoo.cost.bench import Bench, MatrixProducts, random_tokens
-from attn_zoo.cost.grid import option
-from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.probes import MEMORY, Answer, Ask, Probe
-from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.tables import conditions, failures, joined, markdown, spread
-from attn_zoo.cost.timed import KINDS, Timed
-from attn_zoo.cost.timing import quartiles, quotients
-from attn_zoo.rows import RowName
+from attn_zoo.count.rigs import random_tokens
+from attn_zoo.rows import RowName, option
 
 PRODUCT = "matrix product"
 """Label of the matrix product that measures the machine's rate."""

@@ -9,17 +9,17 @@ from typing import Any, ClassVar
 
 import torch
 
+from attn_zoo.bench.bench import Bench
+from attn_zoo.bench.measurement import Cell, Figures, Measurement
+from attn_zoo.bench.probes import Probe, step_arguments
+from attn_zoo.bench.protocol import TimingProtocol
+from attn_zoo.bench.tables import failures, joined, machine, markdown, reason
+from attn_zoo.bench.timed import KINDS, Timed
+from attn_zoo.bench.timing import quartiles, quotients
 from attn_zoo.cli.measure import run_experiment
-from attn_zoo.cost.bench import Bench, Subject
-from attn_zoo.cost.grid import option
-from attn_zoo.cost.levels import Sizes, rig_for
-from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.probes import Probe, step_arguments
-from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.tables import failures, joined, machine, markdown, reason
-from attn_zoo.cost.timed import KINDS, Timed
-from attn_zoo.cost.timing import quartiles, quotients
+from attn_zoo.count.rigs import Sizes, Subject, rig_for
 from attn_zoo.registry import attentions
+from attn_zoo.rows import option
 
 SOFTMAX = Cell("softmax:sdpa", "", 0, role="baseline", subject=Subject("softmax", {}, "sdpa"))
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from attn_zoo.cost.measurement import Measurement
+from attn_zoo.bench.measurement import Measurement
 from attn_zoo.leaderboard import Table
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.records import RunRecord, Store

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from attn_zoo import card
-from attn_zoo.cost.counted import Tally, tally
-from attn_zoo.cost.counted.formulas import layer_cost
+from attn_zoo.count import Tally, tally
+from attn_zoo.count.formulas import layer_cost
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.short_convolution import ShortConvolution
 

@@ -1,6 +1,6 @@
 """Processes forked by a server that has imported the modules of a run, which saves each process seconds of imports.
 
-A process has one fork server. It also forks the workers of `attn_zoo.cost`, so it preloads their modules as well.
+A process has one fork server. It also forks the workers of `attn_zoo.bench`, so it preloads their modules as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from attn_zoo.cost import workers
+from attn_zoo.bench import workers
 
 FEW = list(workers.PRELOADED)
 # Changed in place, because a worker sets this list again, which counts if it starts the server.

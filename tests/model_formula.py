@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from attn_zoo.contract import Batch, Cost
-from attn_zoo.cost import count_model
-from attn_zoo.cost.counted.formulas import answer_cost, convolution_cost, layer_cost, source_cost, total_cost
+from attn_zoo.count import count_model
+from attn_zoo.count.formulas import answer_cost, convolution_cost, layer_cost, source_cost, total_cost
 from attn_zoo.layer import MultiHeadAttention, Remembered
 
 

@@ -30,6 +30,7 @@ from linformer_tables import (
 from tabulate import tabulate
 
 from attn_zoo import reference
+from attn_zoo.bench.experiments import report
 from attn_zoo.cli.analyze import error_table, projections_table, spectrum_table
 from attn_zoo.cli.commands import parser
 from attn_zoo.cli.compare import place
@@ -37,7 +38,6 @@ from attn_zoo.cli.layers import layer_axes
 from attn_zoo.cli.listing import attention_table, task_table
 from attn_zoo.cli.main import main
 from attn_zoo.cli.recommend import required_of
-from attn_zoo.cost.experiments import report
 from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.findings.page import findings

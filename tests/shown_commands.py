@@ -10,10 +10,10 @@ from pathlib import Path
 
 from page_blocks import blocks
 
+from attn_zoo.bench.experiments import EXPERIMENTS
 from attn_zoo.cli.commands import parser
 from attn_zoo.cli.compose import plan
 from attn_zoo.cli.measure import compose
-from attn_zoo.cost.experiments import EXPERIMENTS
 from attn_zoo.rows import rows_of
 
 ROOT = Path(__file__).parents[1]

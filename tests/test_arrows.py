@@ -37,19 +37,22 @@ ALLOWED = {
     "layer": {"checks", "contract", "precision", "registry", "short_convolution"},
     "integrations": {"contract", "grouping", "registry", "layer", "rows", "short_convolution"},
     "encoder": {"contract", "layer", "integrations", "rows"},
-    "cost": {"contract", "registry", "layer", "encoder", "integrations", "plotting", "published", "rows", "terminal"}
+    "count": {"contract", "registry", "layer", "encoder"},
+    "bench": {"contract", "registry", "count", "integrations", "plotting", "published", "rows", "terminal"}
     | {"checks", "process_state", "result_files"},
     "records": {"checks", "grouping", "plugin_files"},
     "published": set(),
     "plotting": {"escapes"},
     "reference": set(),
-    "analysis": {"contract", "registry", "rows", "encoder", "cost", "records", "plotting", "terminal"},
+    "analysis": {"contract", "registry", "rows", "encoder", "count", "records", "plotting", "terminal"},
     # attention, because E and F are initialised from measurements
     "transplant": {
         "contract",
         "registry",
         "attention",
-        "cost",
+        "bench",
+        "count",
+        "rows",
         "data",
         "grouping",
         "integrations",
@@ -61,12 +64,24 @@ ALLOWED = {
     },
     "scaffold": {"registry"},
     "pytest_plugin": {"conformance"},
-    "runner": {"checks", "contract", "registry", "layer", "encoder", "cost", "records", "rows"}
+    "runner": {"checks", "contract", "registry", "layer", "encoder", "count", "records", "rows"}
     | {"deaths", "escapes", "plugin_imports", "process_state"},
     "leaderboard": {"checks", "escapes", "grouping", "records", "plotting", "published", "result_files", "rows", "terminal"},
-    "recommend": {"checks", "contract", "grouping", "registry", "rows", "layer", "cost", "records", "leaderboard", "terminal"},
-    "conformance": {"contract", "registry", "cost", "data", "escapes", "plugin_files", "plugin_imports", "rows"},
-    "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend", "reference"}
+    "recommend": {
+        "checks",
+        "contract",
+        "grouping",
+        "registry",
+        "rows",
+        "layer",
+        "bench",
+        "count",
+        "records",
+        "leaderboard",
+        "terminal",
+    },
+    "conformance": {"contract", "registry", "count", "data", "escapes", "plugin_files", "plugin_imports", "rows"},
+    "cli": {"contract", "registry", "data", "bench", "records", "runner", "leaderboard", "published", "recommend", "reference"}
     | {"conformance", "analysis", "layer", "plotting", "rows", "scaffold", "terminal", "transplant", "plugin_files"}
     | {"checks", "deaths", "escapes", "plugin_imports", "process_state", "result_files"},
     "configs": set(),

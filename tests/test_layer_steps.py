@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attn_zoo import UnsupportedError, attentions, card
 from attn_zoo.contract import CarriedState
-from attn_zoo.cost.counted.formulas import layer_cost
+from attn_zoo.count.formulas import layer_cost
 from attn_zoo.integrations.timm import attention_layer
 from attn_zoo.layer import LayerState
 

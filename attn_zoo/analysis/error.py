@@ -17,7 +17,7 @@ from torch import Tensor
 from attn_zoo.analysis.feeding import attend, build_layers
 from attn_zoo.analysis.inputs import AttentionInputs
 from attn_zoo.contract import Attention
-from attn_zoo.cost.counted import activation_bytes
+from attn_zoo.count import activation_bytes
 from attn_zoo.registry import build_attention
 
 

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from attn_zoo.cost.bench import Subject
-from attn_zoo.cost.experiments.growth import heads_of
-from attn_zoo.cost.measurement import Cell, Measurement
-from attn_zoo.cost.tables import machine
+from attn_zoo.bench.experiments.growth import heads_of
+from attn_zoo.bench.measurement import Cell, Measurement
+from attn_zoo.bench.tables import machine
+from attn_zoo.count.rigs import Subject
 from attn_zoo.leaderboard.plots.axes import CostAxis
 from attn_zoo.leaderboard.rows import Row
 

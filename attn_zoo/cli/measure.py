@@ -15,15 +15,15 @@ from typing import Any
 
 import psutil
 
+from attn_zoo.bench.experiments import EXPERIMENTS
+from attn_zoo.bench.grid import Grid
+from attn_zoo.bench.measurement import Measurement
+from attn_zoo.bench.session import Session
+from attn_zoo.bench.workers import WorkerError
 from attn_zoo.cli.keys import describe_keys, read_keys
 from attn_zoo.cli.parsing import InLines, check_output
 from attn_zoo.cli.progress import Work
 from attn_zoo.contract import UnknownNameError
-from attn_zoo.cost.experiments import EXPERIMENTS
-from attn_zoo.cost.grid import Grid
-from attn_zoo.cost.measurement import Measurement
-from attn_zoo.cost.session import Session
-from attn_zoo.cost.workers import WorkerError
 from attn_zoo.records import describe_environment
 from attn_zoo.rows import typed_options
 from attn_zoo.terminal import show

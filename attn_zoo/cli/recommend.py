@@ -76,7 +76,7 @@ def required_of(parsed: argparse.Namespace) -> Requirements:
         UnknownNameError: no such need.
         ValueError: a size is out of its range, two requirements exclude each other, or there is no such device here.
     """
-    from attn_zoo.cost.grid import resolve_device
+    from attn_zoo.bench.grid import resolve_device
     from attn_zoo.recommend import Requirements
 
     given = {field.name: getattr(parsed, field.name) for field in fields(Requirements)}
@@ -85,8 +85,8 @@ def required_of(parsed: argparse.Namespace) -> Requirements:
 
 
 def _recommend(parsed: argparse.Namespace) -> int:
+    from attn_zoo.bench.grid import resolve_device
     from attn_zoo.cli.records_of import loaded, records_root
-    from attn_zoo.cost.grid import resolve_device
     from attn_zoo.leaderboard import tables
     from attn_zoo.recommend import recommend
     from attn_zoo.recommend.text import as_json, as_text

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attn_zoo.conformance.harness import Violation, require
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry, Growth
-from attn_zoo.cost.counted.counter import Tally, tally
+from attn_zoo.count.counter import Tally, tally
 
 SLACK, LOG_SLACK = 0.15, 0.15
 """Tolerance of a fitted exponent, and the addition to it for a factor log n."""

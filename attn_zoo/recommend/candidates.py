@@ -10,7 +10,7 @@ import torch
 
 from attn_zoo.contract import Cost as Counts
 from attn_zoo.contract import UnknownNameError, choose_implementation
-from attn_zoo.cost.counted import activation_bytes
+from attn_zoo.count import activation_bytes
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.leaderboard.findings.abilities import BASELINE
 from attn_zoo.leaderboard.findings.costs import Cost, State

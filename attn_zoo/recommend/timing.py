@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from attn_zoo.cost.grid import option
-from attn_zoo.cost.levels import Rig
-from attn_zoo.cost.measurement import Cell, Measurement
-from attn_zoo.cost.probes import Probe
-from attn_zoo.cost.session import Session
-from attn_zoo.cost.timed import AttentionRows, Timed
+from attn_zoo.bench.measurement import Cell, Measurement
+from attn_zoo.bench.probes import Probe
+from attn_zoo.bench.session import Session
+from attn_zoo.bench.timed import AttentionRows, Timed
+from attn_zoo.count.rigs import Rig
 from attn_zoo.recommend.candidates import Candidate, build
 from attn_zoo.recommend.requirements import Requirements
 from attn_zoo.records import describe_environment
-from attn_zoo.rows import RowName
+from attn_zoo.rows import RowName, option
 
 
 @dataclass

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass, replace
 from enum import Enum
 from itertools import product
 from typing import Any, get_args, get_origin, get_type_hints
@@ -185,6 +186,13 @@ def convert_options(row: RowName) -> RowName:
         return replace(part, options=typed_options(f"attention {part.attention}", card(part.attention).options, part.options))
 
     return row.changed(convert)
+
+
+def option(default: Any, words: str) -> Any:
+    """Declare a key of the command line with its default and its help text."""
+    if isinstance(default, (list, dict)):
+        return field(default_factory=lambda: copy.copy(default), metadata={"help": words})
+    return field(default=default, metadata={"help": words})
 
 
 def typed_options(owner: str, kind: type, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attn_zoo.contract import Batch, Frames, Geometry, Pairs, Patches, TaskSpec, UnsupportedError, join_stacks
-from attn_zoo.cost import count_flops, count_model
-from attn_zoo.cost.counted import as_on_a_cpu, kept_bytes
+from attn_zoo.count import as_on_a_cpu, count_flops, count_model, kept_bytes
 from attn_zoo.encoder import PositionClassifier, build_model, build_token_reader
 from attn_zoo.records import RunSpec
 from attn_zoo.registry import card, make_options

@@ -30,7 +30,7 @@ from attn_zoo.contract import (
     length_rules,
     plain_options,
 )
-from attn_zoo.cost import attention_parameters, count_parameters, model_warnings
+from attn_zoo.count import attention_parameters, count_parameters, model_warnings
 from attn_zoo.encoder import PositionClassifier, backbone_sizes, build_paired_model, build_token_reader
 from attn_zoo.escapes import error_text
 from attn_zoo.process_state import flushes_denormals, unusual

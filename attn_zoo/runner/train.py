@@ -14,7 +14,7 @@ from accelerate.utils import send_to_device
 from torch import nn
 
 from attn_zoo.contract import Batch, Examples, Problem, Split, Task
-from attn_zoo.cost import peak_bytes
+from attn_zoo.count import peak_bytes
 from attn_zoo.encoder import LOSSES
 from attn_zoo.records import Budget
 from attn_zoo.records.criterion import is_met

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from attn_zoo.cost.compare import METHOD, compare
+from attn_zoo.bench.compare import METHOD, compare
 from attn_zoo.leaderboard.statistics import estimate, paired
 from attn_zoo.transplant.setting import Setting
 from attn_zoo.transplant.table import Row, rows_of, seed_notes, shown, with_notes

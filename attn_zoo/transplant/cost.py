@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from attn_zoo.cost.counted import activation_bytes, flops_of
+from attn_zoo.count import activation_bytes, flops_of
 from attn_zoo.integrations.transformers import zoo_layers
 from attn_zoo.registry import card
 from attn_zoo.transplant.passages import Passages

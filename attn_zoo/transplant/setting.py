@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_zoo.analysis.starts import Start
-from attn_zoo.cost.grid import option
+from attn_zoo.rows import option
 from attn_zoo.transplant.passages import SHORTEST
 from attn_zoo.transplant.training import Trains
 

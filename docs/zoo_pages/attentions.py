@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from attn_zoo.bench.tables import binary, decimal
 from attn_zoo.contract import AttentionCard, Capabilities, Cost, Geometry
-from attn_zoo.cost.counted import activation_bytes
-from attn_zoo.cost.tables import binary, decimal
+from attn_zoo.count import activation_bytes
 from attn_zoo.leaderboard.render.text import estimated, figure, name, score, unit
 from attn_zoo.registry import attention_options, attentions, card
 from zoo_pages.families import families

@@ -11,10 +11,10 @@ from typing import Any
 from peer_comparisons import BASELINE, compared_rows
 from peers import PRODUCT, Peers
 
+from attn_zoo.bench.crossover_analysis import labels
+from attn_zoo.bench.experiments.crossover import Crossover
+from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.cli.analyze import error_table
-from attn_zoo.cost.crossover_analysis import labels
-from attn_zoo.cost.experiments.crossover import Crossover
-from attn_zoo.cost.measurement import Cell, Measurement
 from attn_zoo.leaderboard import Row, Table, tables
 from attn_zoo.records import Store
 from zoo_pages.texts import aligned

@@ -13,7 +13,7 @@ from attn_zoo.analysis.error import Reference, exact_attention, relative_error
 from attn_zoo.analysis.feeding import attend, build_layers
 from attn_zoo.analysis.inputs import AttentionInputs, random_inputs
 from attn_zoo.contract import Geometry
-from attn_zoo.cost.counted import activation_bytes
+from attn_zoo.count import activation_bytes
 from attn_zoo.registry import card
 
 LENGTH = 24

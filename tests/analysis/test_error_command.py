@@ -14,7 +14,7 @@ from attn_zoo.analysis.error import Reference
 from attn_zoo.analysis.inputs import random_inputs
 from attn_zoo.cli import main
 from attn_zoo.contract import Geometry
-from attn_zoo.cost.counted import activation_bytes
+from attn_zoo.count import activation_bytes
 from attn_zoo.registry import attentions, card
 
 SMALL = ("--length", "32", "--heads", "2", "--head-dim", "8", "--sentences", "2")

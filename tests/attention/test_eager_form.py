@@ -12,9 +12,9 @@ import torch
 from launches import SHAPES, Launches
 
 from attn_zoo import Geometry, attentions, build_attention, card
+from attn_zoo.bench.measurement import Measurement
+from attn_zoo.bench.session import Session
 from attn_zoo.conformance.requests import draw
-from attn_zoo.cost.measurement import Measurement
-from attn_zoo.cost.session import Session
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ from attn_zoo.attention.sparse.longformer import Longformer, Options
 from attn_zoo.conformance.requests import draw
 from attn_zoo.conformance.subject import DEFAULTS_AT
 from attn_zoo.contract import AttentionCard
-from attn_zoo.cost import peak_bytes
+from attn_zoo.count import peak_bytes
 from attn_zoo.registry import attention_options
 
 N = 8192

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.dense.topk import TopK
-from attn_zoo.cost.counted.counter import kept_bytes
+from attn_zoo.count.counter import kept_bytes
 from attn_zoo.kernels.cpu import _tiling
 
 HEADS, HEAD_DIM = 2, 8

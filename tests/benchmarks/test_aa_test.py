@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from aa_test import AATest, right
 
+from attn_zoo.bench import session
+from attn_zoo.bench.measurement import Cell, Measurement
+from attn_zoo.bench.protocol import TimingProtocol
+from attn_zoo.bench.session import Session
+from attn_zoo.bench.workers import WorkerError
 from attn_zoo.cli.measure import run_experiment
 from attn_zoo.contract import UnknownNameError
-from attn_zoo.cost import session
-from attn_zoo.cost.bench import Subject
-from attn_zoo.cost.measurement import Cell, Measurement
-from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.session import Session
-from attn_zoo.cost.workers import WorkerError
+from attn_zoo.count.rigs import Subject
 
 GIVEN: dict[str, Any] = {"length": 16, "dim": 16, "heads": 2, "repeats": 5, "rounds": 8, "fresh_every": 2}
 

@@ -13,9 +13,9 @@ from gpu import HERE, PARTS, _kernels, main, table3_words
 from linformer_table3 import LinformerTable3
 from zoo_times import ZooTimes
 
+from attn_zoo.bench.measurement import Measurement
+from attn_zoo.bench.session import Session
 from attn_zoo.cli.measure import compose
-from attn_zoo.cost.measurement import Measurement
-from attn_zoo.cost.session import Session
 from attn_zoo.records import describe_environment
 
 

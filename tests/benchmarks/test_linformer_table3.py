@@ -19,14 +19,14 @@ from linformer_table3 import (
     table3_report,
 )
 
+from attn_zoo.bench import session, timed
+from attn_zoo.bench.measurement import Cell, Figures, Measurement
+from attn_zoo.bench.protocol import TimingProtocol
+from attn_zoo.bench.session import Session
+from attn_zoo.bench.workers import WorkerError
 from attn_zoo.cli.measure import run_experiment
 from attn_zoo.contract import UnknownNameError
-from attn_zoo.cost import session, timed
-from attn_zoo.cost.bench import Subject
-from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.session import Session
-from attn_zoo.cost.workers import WorkerError
+from attn_zoo.count.rigs import Subject
 from attn_zoo.rows import RowName
 
 GIVEN: dict[str, Any] = {"device": "cpu", "sharing": "headwise", "rounds": 3, "repeat_seconds": 0.0, "time_limit": 60.0}
@@ -136,7 +136,7 @@ def test_out_of_memory_at_one_sequence_is_a_cell(monkeypatch):
 
 
 def test_what_cannot_fit_by_arithmetic_is_not_tried(monkeypatch):
-    monkeypatch.setattr("attn_zoo.cost.timed.device_memory", lambda device: 3 * 4 * 64 * 64 * 4 - 1)
+    monkeypatch.setattr("attn_zoo.bench.timed.device_memory", lambda device: 3 * 4 * 64 * 64 * 4 - 1)
     found, _ = scripted(monkeypatch, tokens=64)
     failures = {(cell.role, cell.kind): figures.failures.get("seconds") for cell, figures in found.cells.items()}
     assert failures["materialised", "training"] == "OOM: at least 196608 bytes needed by arithmetic, 196607 there"

@@ -14,15 +14,15 @@ from peer_comparisons import BASELINE, COMPARISONS, OURS, Peer, build_side, comp
 from peers import PRODUCT, Peers
 from torch.utils.flop_counter import FlopCounterMode
 
+from attn_zoo.bench import session
+from attn_zoo.bench.bench import MatrixProducts
+from attn_zoo.bench.measurement import Cell, Figures, Measurement
+from attn_zoo.bench.protocol import TimingProtocol
+from attn_zoo.bench.session import LEAST_ROUNDS, Session
+from attn_zoo.bench.timed import KINDS
+from attn_zoo.bench.workers import WorkerError
 from attn_zoo.cli.measure import run_experiment
 from attn_zoo.contract import CompressingAttention, UnknownNameError
-from attn_zoo.cost import session
-from attn_zoo.cost.bench import MatrixProducts
-from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.session import LEAST_ROUNDS, Session
-from attn_zoo.cost.timed import KINDS
-from attn_zoo.cost.workers import WorkerError
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.rows import RowName
 
@@ -85,7 +85,7 @@ def test_the_rate_of_the_floor_is_that_of_the_device_measured(device, monkeypatc
         used.append({on.type})
         return 1.0
 
-    monkeypatch.setattr("attn_zoo.cost.bench.seconds_of", seconds_of)
+    monkeypatch.setattr("attn_zoo.bench.bench.seconds_of", seconds_of)
     monkeypatch.setattr(Peers, "torch_device", torch.device(device))
     made, *given = Peers().maker(Cell(PRODUCT, "forward", 4096, role=PRODUCT))
     assert made(*given).parts("forward", 1, 4096) == (1.0,)

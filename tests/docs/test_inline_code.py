@@ -21,10 +21,10 @@ from markdown_it import MarkdownIt
 from shown_commands import PAGES, ROOT, wrong_command
 
 from attn_zoo import MultiHeadAttention, registry
+from attn_zoo.bench.experiments import EXPERIMENTS
 from attn_zoo.cli.commands import COMMANDS
 from attn_zoo.cli.compose import plan
 from attn_zoo.cli.transplant import Keys
-from attn_zoo.cost.experiments import EXPERIMENTS
 from attn_zoo.integrations.timm import TimmAttention
 from attn_zoo.rows import rows_of
 

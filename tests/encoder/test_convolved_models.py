@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attn_zoo import attentions, card
 from attn_zoo.contract import Batch, Pairs, Patches, TaskSpec, Tokens
-from attn_zoo.cost import count_model, count_parameters
+from attn_zoo.count import count_model, count_parameters
 from attn_zoo.encoder import build_model, build_paired_model
 from attn_zoo.layer import MultiHeadAttention
 

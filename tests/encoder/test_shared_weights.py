@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attn_zoo import MultiHeadAttention, UnsupportedError, attentions, card
 from attn_zoo.contract import Batch, Pairs, Patches, TaskSpec, Tokens
-from attn_zoo.cost import attention_parameters, count_flops, count_parameters
+from attn_zoo.count import attention_parameters, count_flops, count_parameters
 from attn_zoo.encoder import build_model, build_paired_model
 from attn_zoo.layer import Order
 

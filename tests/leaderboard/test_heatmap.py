@@ -13,9 +13,9 @@ import pytest
 from make import make_record
 from synthetic import CONTROLS, TASKS, synthetic_records
 
+from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.cli.main import main
-from attn_zoo.cost.bench import Subject
-from attn_zoo.cost.measurement import Cell, Figures, Measurement
+from attn_zoo.count.rigs import Subject
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.heatmap.costs import counted_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import MOST_LINES, HeatMap, heat_map

@@ -13,10 +13,10 @@ from make import make_record
 from matplotlib.figure import Figure
 from synthetic import dialled_records
 
+from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.cli.layers import layer_axes
 from attn_zoo.cli.main import main
-from attn_zoo.cost.bench import Subject
-from attn_zoo.cost.measurement import Cell, Measurement
+from attn_zoo.count.rigs import Subject
 from attn_zoo.leaderboard import Table, tables
 from attn_zoo.leaderboard.page import html_page
 from attn_zoo.leaderboard.plots import draw, tradeoffs

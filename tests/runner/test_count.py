@@ -8,7 +8,7 @@ import pytest
 import torch
 from model_formula import agrees
 
-from attn_zoo.cost import count_model
+from attn_zoo.count import count_model
 from attn_zoo.encoder import build_model
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
 from attn_zoo.registry import build_task, card

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attn_zoo.contract import UnknownNameError
-from attn_zoo.cost import count_model, count_parameters
+from attn_zoo.count import count_model, count_parameters
 from attn_zoo.encoder import build_model
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.show import find

@@ -1,0 +1,136 @@
+"""Time and memory of one module on one device, in a worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from attn_zoo.bench.protocol import TimingProtocol
+from attn_zoo.bench.timing import Parts, seconds_of, seconds_of_parts, step_of
+from attn_zoo.bench.workers import out_of_memory
+from attn_zoo.bench.workload import Workload, bytes_of
+from attn_zoo.count.memory import by_trying, peak_bytes
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
+"""Fused back ends of ``scaled_dot_product_attention`` by the name they have in tables."""
+
+
+@dataclass
+class Bench:
+    """Time and memory of one module.
+
+    In every method ``kind`` is ``forward`` (evaluation, inference mode) or ``training`` (forward pass with its graph, backward
+    pass from a gradient of the output to the inputs and all parameters, and the optimiser's step if there is one).
+
+    Args:
+        build: makes the module for a length; picklable.
+        inputs: makes the module's arguments on the default device, from batch, length and dtype; picklable. Floating-point
+            arguments require a gradient in training.
+        optimiser: end training with a step of AdamW, with the gradient clipped as in the runner. The learning rate is 0, so
+            that every step does the same work on the same weights.
+        protocol: protocol of timings; for CUDA ``TimingProtocol.on("cuda")``.
+    """
+
+    build: Callable[[int], nn.Module]
+    inputs: Callable[[int, int, torch.dtype], tuple[Tensor, ...]]
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: str = "fp32"
+    backend: str | None = None
+    optimiser: bool = False
+    protocol: TimingProtocol = field(default_factory=TimingProtocol)
+    _length: int = field(default=0, init=False)
+    _workloads: dict[str, Workload] = field(default_factory=dict, init=False)
+    """Workloads of the last length by kind. A module is reused for all steps of its kind; training has a module of its own."""
+
+    def parts(self, kind: str, batch: int, length: int) -> tuple[float, ...]:
+        """Seconds of the forward pass; in training also of the backward pass and, if there is one, of the optimiser's step."""
+        protocol, parts = self.protocol, self._parts(kind, batch, length, self.protocol)
+        how = (self.device, protocol.seconds, protocol.warmup, protocol.most_repeats)
+        with self._kernels():
+            return seconds_of_parts(parts, *how) if kind == "training" else (seconds_of(step_of(parts), *how),)
+
+    def peak(self, kind: str, batch: int, length: int) -> int:
+        """Peak memory of a step: most bytes allocated at once, above those allocated before it (see ``peak_bytes``)."""
+        with self._kernels():
+            step = self._step(kind, batch, length)
+            step()
+            return peak_bytes(step, self.device)
+
+    def held(self, kind: str, batch: int, length: int) -> int:
+        """Bytes held before a step: parameters, buffers, inputs; in training also the output's gradient and optimiser state."""
+        workload, inputs = self._workload(kind, length), self._inputs(batch, length)
+        with torch.no_grad(), self._kernels():
+            gradient = [workload.module(*inputs)] if kind == "training" else []
+        return bytes_of([*workload.module.parameters(), *workload.module.buffers(), *workload.state(), *inputs, *gradient])
+
+    def largest_batch(self, kind: str, length: int, budget: int) -> int:
+        """Largest batch whose step fits into ``budget`` bytes of PyTorch's CUDA memory; exact, as batches are tried."""
+        self._workloads = {}  # a workload of another kind would take part of the budget
+        total = torch.cuda.get_device_properties(self.device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), self.device)
+        try:
+            with self._kernels():
+                return by_trying(lambda batch: self._fits(kind, batch, length))
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0, self.device)
+
+    def _fits(self, kind: str, batch: int, length: int) -> bool:
+        torch.cuda.empty_cache()  # memory that the previous batch left in the cache, whether it failed or not
+        try:
+            self._step(kind, batch, length)()
+            torch.cuda.synchronize(self.device)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            return False
+        return True
+
+    def _step(self, kind: str, batch: int, length: int) -> Callable[[], object]:
+        return step_of(self._parts(kind, batch, length, replace(self.protocol, rotate_bytes=0)))
+
+    def _parts(self, kind: str, batch: int, length: int, protocol: TimingProtocol) -> Parts:
+        workload, inputs = self._workload(kind, length), self._inputs(batch, length)
+        copies = [inputs, *(tuple(t.clone() for t in inputs) for _ in range(protocol.copies(bytes_of(inputs)) - 1))]
+        return workload.training(copies) if kind == "training" else workload.forward(copies)
+
+    def _inputs(self, batch: int, length: int) -> tuple[Tensor, ...]:
+        with self.device:
+            return self.inputs(batch, length, PRECISIONS[self.precision])
+
+    def _workload(self, kind: str, length: int) -> Workload:
+        if self._length != length:
+            self._length, self._workloads = length, {}
+        if kind not in self._workloads:
+            torch.manual_seed(0)
+            with self.device:
+                module = self.build(length)
+            module = module.to(PRECISIONS[self.precision]).train(kind == "training")
+            self._workloads[kind] = Workload(module, self.optimiser and kind == "training")
+        return self._workloads[kind]
+
+    def _kernels(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.backend is None else sdpa_kernel(BACKENDS[self.backend])
+
+
+@dataclass
+class MatrixProducts:
+    """Matrix products that measure the rate of a device (FLOP/s), in a worker process."""
+
+    device: torch.device
+    size: ClassVar[int] = 2048
+    """Rows and columns of both factors."""
+    flops: ClassVar[int] = 2 * size**3
+
+    def parts(self, kind: str, batch: int, length: int) -> tuple[float]:
+        """Seconds of one fp32 matrix product, written into a preallocated result."""
+        left, right, out = (torch.randn(self.size, self.size, device=self.device) for _ in range(3))
+        with torch.inference_mode():
+            return (seconds_of(lambda: torch.mm(left, right, out=out), self.device, 0.2),)

@@ -1,0 +1,161 @@
+"""Length from which a mechanism costs less than softmax attention, with an interval: pure functions of the figures.
+
+At each length the quotient of mechanism and baseline has a median over the rounds and a distribution-free interval (see
+``attn_zoo.bench.compare``). Between lengths the quotient is interpolated linearly in log-log. The crossover is the length at which
+the median falls below 1 for the last time; its interval reaches from the length at which the lower bounds do so to the length at
+which the upper bounds do. Memory has no rounds: PyTorch asks for the same bytes in each step, so its crossover has no interval.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from attn_zoo.bench.compare import compare, fewest_rounds
+from attn_zoo.bench.measurement import Figures
+from attn_zoo.bench.timing import fit_exponent
+
+QUANTITIES: Mapping[str, str] = {"time": "seconds", "memory": "peak_bytes"}
+"""Quantities with a crossover, and the names of their figures."""
+
+BASELINES: Mapping[str, str] = {"materialised": "materialised softmax", "sdpa": "SDPA"}
+"""Roles of baselines, in words."""
+
+FITTED_LENGTHS = 4
+"""Number of longest lengths to which exponents are fitted; at shorter ones linear terms hide the growth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """Logarithm of mechanism over baseline at one length, with its interval; infinite where only one of them fits into memory."""
+
+    length: int
+    middle: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """Length from which a mechanism costs less than a baseline, at all greater lengths that were compared.
+
+    ``at`` and the bounds are lengths; 0 means below ``shortest`` (it costs less from the shortest length on), infinity above
+    ``longest`` (never in range).
+    """
+
+    at: float
+    low: float
+    high: float
+    shortest: int
+    longest: int
+    """Longest length that was compared."""
+    exact: bool
+    """True if the figures are exact: counted figures have no noise, hence no interval."""
+
+    def describe(self) -> str:
+        """Text of a table cell, with rounded lengths."""
+        if self.low == math.inf:
+            return f"never up to {self.longest:,}"
+        if self.high == 0:
+            return f"from {self.shortest:,} on"
+        return self._name(self.at) + ("" if self.exact else f" ({self._name(self.low)} to {self._name(self.high)})")
+
+    def _name(self, length: float) -> str:
+        if length == 0:
+            return f"≤ {self.shortest:,}"
+        return f"> {self.longest:,}" if length == math.inf else f"{round_length(length):,}"
+
+
+def round_length(length: float) -> int:
+    """Round to two significant digits, to three where the first is 1: by at most 5 %."""
+    digits = math.floor(math.log10(length))
+    step = 10 ** max(0, digits - (2 if length < 2 * 10**digits else 1))
+    return round(length / step) * step
+
+
+def value(point: Figures, quantity: str) -> float | None:
+    """Median of a quantity over the rounds; memory is the bytes held before a step plus its peak. None if it was not measured."""
+    if quantity == "memory":
+        held = [point.one(name) for name in ("held_bytes", "peak_bytes")]
+        return None if None in held else sum(map(float, filter(None, held)))
+    found = point.all(QUANTITIES[quantity])
+    return float(statistics.median(found)) if found else None
+
+
+def select(points: Sequence[Figures], label: str, kind: str) -> list[Figures]:
+    """Figures of one layer in one direction, sorted by length."""
+    return sorted((p for p in points if (p.cell.label, p.cell.kind) == (label, kind)), key=lambda p: p.cell.length)
+
+
+def labels(points: Sequence[Figures], role: str) -> list[str]:
+    """Labels of the layers of a role."""
+    return list(dict.fromkeys(p.cell.label for p in points if p.cell.role == role))
+
+
+def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> list[Figures]:
+    """Figures of a baseline by length: those of the cheapest back end, or of a failed one where all failed."""
+    here = [p for p in points if (p.cell.role, p.cell.kind) == (role, kind)]
+
+    def cost(point: Figures) -> float:
+        found = value(point, quantity)
+        return math.inf if found is None else found
+
+    return [min((p for p in here if p.cell.length == n), key=cost) for n in sorted({p.cell.length for p in here})]
+
+
+def exponent(points: Sequence[Figures], quantity: str) -> float | None:
+    """Exponent of growth, fitted to the longest ``FITTED_LENGTHS`` measured lengths; None if fewer than three were measured."""
+    known = [(p.cell.length, found) for p in points if (found := value(p, quantity)) is not None][-FITTED_LENGTHS:]
+    return fit_exponent(*zip(*known, strict=True)) if len(known) >= 3 else None
+
+
+def crossover(points: Sequence[Figures], label: str, role: str, kind: str, quantity: str) -> Crossover | None:
+    """Crossover of a mechanism with a baseline; None where fewer than two lengths can be compared."""
+    against = {p.cell.length: p for p in baseline(points, role, kind, quantity)}
+    pairs = [(p, against[p.cell.length]) for p in select(points, label, kind) if p.cell.length in against]
+    found = [q for ours, theirs in pairs if (q := _quotient(ours, theirs, quantity)) is not None]
+    if len(found) < 2:
+        return None
+    lengths = [q.length for q in found]
+    at, low, high = (last_fall(lengths, [getattr(q, name) for q in found]) for name in ("middle", "low", "high"))
+    return Crossover(at, low, high, lengths[0], lengths[-1], exact=quantity == "memory")
+
+
+def last_fall(lengths: Sequence[int], logs: Sequence[float]) -> float:
+    """Length at which a curve through ``logs`` falls below 0 for the last time; 0 if it is below throughout, infinity if it ends
+    above. Next to an infinite value, which cannot be interpolated, it is the next measured length."""
+    above = [at for at, log in enumerate(logs) if log >= 0]
+    if not above:
+        return 0.0
+    at = above[-1]
+    if at == len(logs) - 1:
+        return math.inf
+    if math.isinf(logs[at]) or math.isinf(logs[at + 1]):
+        return float(lengths[at + 1])
+    share = logs[at] / (logs[at] - logs[at + 1])
+    return math.exp(math.log(lengths[at]) + share * math.log(lengths[at + 1] / lengths[at]))
+
+
+def _quotient(ours: Figures, theirs: Figures, quantity: str) -> Quotient | None:
+    """Quotient at a length where both were measured, or where only one of them ran out of memory; else None."""
+    length, name = ours.cell.length, QUANTITIES[quantity]
+    lost = [_ran_out(point, quantity) for point in (ours, theirs)]
+    known = [value(point, quantity) for point in (ours, theirs)]
+    for at, sign in ((0, math.inf), (1, -math.inf)):
+        if lost[at] and known[1 - at] is not None:
+            return Quotient(length, sign, sign, sign)
+    if known[0] is None or known[1] is None:
+        return None
+    if quantity == "memory":
+        log = math.log(known[0] / known[1])
+        return Quotient(length, log, log, log)
+    if min(len(ours.all(name)), len(theirs.all(name))) < fewest_rounds():
+        return None
+    found = compare(theirs.all(name), ours.all(name))
+    return Quotient(length, math.log(found.quotient), math.log(found.low), math.log(found.high))
+
+
+def _ran_out(point: Figures, quantity: str) -> bool:
+    return point.failures.get(QUANTITIES[quantity], point.failures.get("seconds", "")).startswith("OOM")

@@ -1,0 +1,31 @@
+"""Experiments of ``attn-zoo measure``: each a grid, which is also the schema of its keys on the command line, and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attn_zoo.bench.experiments.batch_size import BatchSize
+from attn_zoo.bench.experiments.cost import StepCost
+from attn_zoo.bench.experiments.counted import CountedCost
+from attn_zoo.bench.experiments.crossover import Crossover
+from attn_zoo.bench.experiments.growth import Growth
+from attn_zoo.bench.experiments.models import WholeModels
+from attn_zoo.bench.grid import Grid
+from attn_zoo.bench.measurement import Measurement
+
+EXPERIMENTS: Mapping[str, type[Grid]] = {
+    "growth": Growth,
+    "batch_size": BatchSize,
+    "counted": CountedCost,
+    "cost": StepCost,
+    "crossover": Crossover,
+    "models": WholeModels,
+}
+"""Experiments by name; the first is the default."""
+
+
+def report(data: Mapping[str, Any]) -> str:
+    """Markdown report of the content of a file that ``attn-zoo measure`` wrote."""
+    found = Measurement.from_dict(data)
+    return EXPERIMENTS[found.experiment].report(found)

@@ -1,0 +1,195 @@
+"""Cost of a step, from the mechanism alone to the whole model: time, throughput, memory, the largest batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+
+from attn_zoo.bench.measurement import Cell, Figures, Measurement
+from attn_zoo.bench.probes import MEMORY, Answer, Ask, Probe, largest_batch
+from attn_zoo.bench.tables import conditions, decimals, failures, figure, figure_or_reason, joined, markdown, reason
+from attn_zoo.bench.timed import KINDS, AttentionRows, Timed
+from attn_zoo.bench.workers import WorkerError
+from attn_zoo.contract import TaskSpec, UnknownNameError
+from attn_zoo.count.rigs import LEVELS, Rig, Sizes, rig_for, task_model
+from attn_zoo.rows import option
+
+WORDS = {
+    "mechanism": "The mechanism alone on random (batch, heads, n, head_dim) tensors; training is forward and backward",
+    "layer": "One layer with its projections on random tokens; training is forward and backward",
+    "block": "One pre-norm transformer block (layer, MLP, norms) on random tokens; training ends with a step of AdamW",
+    "model": "The whole network of a task on random ids, none padded; training has cross-entropy, backward, a step of AdamW",
+}
+
+
+def _best(found: Measurement, label: str, length: int, kind: str) -> tuple[Figures, int | None]:
+    """Figures at the best batch, and that batch; those of one sequence and None where it is unknown."""
+    alone = found.of(Cell(label, kind, length))
+    batch = alone.one("best_batch")
+    return (alone, None) if batch is None else (found.cells.get(Cell(label, kind, length, int(batch)), alone), int(batch))
+
+
+def _rows(found: Measurement) -> list[tuple[str, int]]:
+    """Label and length of each row."""
+    return list(dict.fromkeys((cell.label, cell.length) for cell in found.cells))
+
+
+def _times(found: Measurement) -> str:
+    parts = ["backward", *(["update"] if found.grid["level"] in ("block", "model") else [])]
+    head = ["attention", "n", "forward (ms)", *(f"{part} (ms)" for part in parts), "training step (ms)"]
+    head += ["forward (tokens/s)", "at batch", "training (tokens/s)", "at batch"]
+    rows = []
+    for label, length in _rows(found):
+        forward, training = (found.of(Cell(label, kind, length)) for kind in KINDS)
+        parts_of = [(forward, "seconds"), *((training, f"{part}_seconds") for part in parts), (training, "seconds")]
+        cells = [figure_or_reason(figures, found.protocol, quantity, 1e3) for figures, quantity in parts_of]
+        for kind in KINDS:
+            best, batch = _best(found, label, length, kind)
+            rates = [(batch or 1) * length / seconds for seconds in best.all("seconds")]
+            cells += [figure(rates, found.protocol), str(batch)] if rates else [reason(best, "seconds", "best_batch"), "-"]
+        rows.append([label, str(length), *cells])
+    return "**Time and throughput: times of one sequence, throughput at the best batch**\n\n" + markdown(head, rows)
+
+
+def _memory(found: Measurement) -> str:
+    head = ["attention", "n", *(f"{kind}, held at once (MiB)" for kind in KINDS), *(f"{kind}, largest batch" for kind in KINDS)]
+    rows = []
+    for label, length in _rows(found):
+        both = [found.of(Cell(label, kind, length)) for kind in KINDS]
+        rows.append([label, str(length), *map(_mebibytes, both), *map(_largest, both)])
+    return "**Memory: peaks of a step of one sequence above what was there before it**\n\n" + markdown(head, rows)
+
+
+def _mebibytes(found: Figures) -> str:
+    held = found.one("peak_bytes")
+    return reason(found, "peak_bytes") if held is None else f"{held / 2**20:,.{decimals(held / 2**20)}f}"
+
+
+def _largest(found: Figures) -> str:
+    most = found.one("largest_batch")
+    return reason(found, "largest_batch", "peak_bytes") if most is None else f"{int(most):,}"
+
+
+def _method(found: Measurement) -> str:
+    grid = found.grid
+    shape = f"width {grid['dim']}, {grid['heads']} heads"
+    shape += f", MLP ratio {grid['mlp_ratio']:g}" if grid["level"] in ("block", "model") else ""
+    shape += f", {grid['depth']} blocks, task {grid['task']}" if grid["level"] == "model" else ""
+    budget = f"{grid['memory_gib']:g} GiB"
+    largest = (
+        f"The largest batch is the most that {budget} of PyTorch's CUDA memory hold, found by doubling and bisection"
+        if grid["device"] == "cuda"
+        else f"The largest batch is for {budget}, by the line through what PyTorch held at two batches, with weights and inputs"
+    )
+    said = [
+        f"{WORDS[grid['level']]}. {shape[0].upper()}{shape[1:]}, {grid['precision']}, eager unless said",
+        "Each point lives in a process of its own; a failure is a cell with its reason; ~ marks what is unstable",
+        "The best batch is that of the highest throughput among powers of two, sought until memory, two doublings without a gain "
+        f"or a step of {grid['batch_seconds']:g} s, and timed anew in the rounds",
+        "Held at once: by PyTorch's allocations",
+        largest,
+    ]
+    return f"{'. '.join(said)}. {conditions(found)}"
+
+
+SIZES = Sizes(dim=256, heads=4, depth=2, mlp_ratio=2.0)
+"""Default sizes; at ``level=model`` the sizes of the task's level take precedence."""
+
+READ_AT = {"task": ("model",), "task_level": ("model",), "depth": ("model",), "mlp_ratio": ("block", "model")}
+"""Levels that read a key; at other levels the key is refused."""
+
+PROBE_TOKENS = 8192
+"""Number of tokens in the smaller of the two batches from whose peaks memory is extrapolated on a CPU; at least one sequence."""
+
+PATIENCE = 2
+"""Number of doublings without a higher throughput after which the search for the best batch ends."""
+
+
+@dataclass
+class StepCost(Timed, AttentionRows):
+    """Time, throughput and memory of a step of each mechanism at a level: alone, in a layer, a block, a whole model.
+
+    The same command with the same output goes on where it was stopped. Null keys take the defaults of the level.
+    """
+
+    level: str = option("layer", "mechanism, layer, block (with optimiser) or model (with optimiser)")
+    lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], "lengths")
+    # Null until the level is known.
+    dim: int | None = option(None, "width (256; model: of the task's level)")  # type: ignore[assignment]  # None: by level or device
+    heads: int | None = option(None, "heads (4; model: of the task's level)")  # type: ignore[assignment]  # None: by level or device
+    mlp_ratio: float | None = option(None, "MLP width over dim (2; model: of the task's level)")
+    depth: int | None = option(None, "blocks of a model (of the task's level)")
+    task: str | None = option(None, "task on sequences (listops)")
+    task_level: str | None = option(None, "level of the task that sets the sizes (first)")
+    memory_gib: float = option(16.0, "budget within which the largest batch is sought")
+    batch_seconds: float = option(5.0, "no larger batch is tried where a step would take longer")
+
+    def __post_init__(self) -> None:
+        if self.level not in LEVELS:
+            raise UnknownNameError("level of experiment=cost", self.level, LEVELS)
+        for name, levels in READ_AT.items():
+            if getattr(self, name) is not None and self.level not in levels:
+                raise ValueError(f"{name} is used only at level={' or '.join(levels)}; leave it out at level={self.level}")
+        proposed = asdict(SIZES)
+        self.task_spec: TaskSpec | None = None
+        if self.level == "model":
+            self.task = self.task or "listops"
+            self.task_spec, sizes = task_model(self.task, self.task_level)
+            proposed |= {key: value for key, value in sizes.items() if key in proposed}
+        for name in ("dim", "heads", "mlp_ratio", "depth"):
+            if getattr(self, name) is None:
+                setattr(self, name, proposed[name])
+        super().__post_init__()
+        refusals = [why for cells in self.groups() for cell in cells if (why := self.refusal(cell) or "").startswith("refused: ")]
+        if len(refusals) == sum(map(len, self.groups())):
+            labels = ", ".join(layer.label for layer in self.layers)
+            raise ValueError(f"none of {labels} can be built: {refusals[0].removeprefix('refused: ')}")
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """Sizes of the network around the mechanism."""
+        assert self.dim and self.heads and self.depth and self.mlp_ratio
+        return Sizes(self.dim, self.heads, self.depth, self.mlp_ratio)
+
+    def rig(self, cell: Cell) -> Rig:
+        assert cell.subject is not None
+        return rig_for(self.level, cell.subject, self.sizes, self.task_spec)
+
+    def groups(self) -> list[list[Cell]]:
+        return [[replace(layer, kind=kind, length=n) for layer in self.layers for kind in KINDS] for n in self.lengths]
+
+    def once(self, cell: Cell) -> Sequence[Probe]:
+        if cell.batch > 1:
+            return ()
+        cuda, budget = self.device == "cuda", int(self.memory_gib * 2**30)
+        most = largest_batch(budget, cuda=cuda, small=lambda n: max(1, PROBE_TOKENS // n), least=self.least_bytes)
+        return MEMORY, most, Probe("best_batch", self._best_batch)
+
+    def _best_batch(self, ask: Ask, found: Figures) -> Answer:
+        """Batch size of highest throughput among powers of two, and the seconds of a step at each batch size that was tried."""
+        cell, most = found.cell, found.one("largest_batch")
+        seconds: list[float] = []
+        rates: list[float] = []
+        while True:
+            batch = 2 ** len(rates)
+            try:
+                seconds.append(sum(ask("parts", cell.kind, batch, cell.length)))
+            except WorkerError:
+                if not rates:
+                    raise
+                break
+            rates.append(batch / seconds[-1])
+            without_gain = len(rates) - 1 - rates.index(max(rates))
+            if without_gain == PATIENCE or (most is not None and 2 * batch > most) or 2 * seconds[-1] > self.batch_seconds:
+                break
+        return {"best_batch": 2 ** rates.index(max(rates)), "search_seconds": seconds}
+
+    def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
+        """Cells at batch size 1, and at the best batch size where it is not 1."""
+        known = [(cell, found.of(cell).one("best_batch")) for cell in cells if "seconds" not in found.of(cell).failures]
+        return [replace(cell, batch=batch) for cell, best in known if best for batch in sorted({1, int(best)})]
+
+    @staticmethod
+    def report(found: Measurement) -> str:
+        return joined(found, _times(found), _memory(found), failures(found.cells.values(), KINDS), _method(found))

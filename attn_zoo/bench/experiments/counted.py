@@ -1,0 +1,142 @@
+"""FLOPs, parameters, activations and states over lengths, from formulas and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from attn_zoo.bench.grid import Grid
+from attn_zoo.bench.measurement import Cell, Figures, Measurement
+from attn_zoo.bench.probes import Answer, Ask, Probe
+from attn_zoo.bench.tables import binary, decimal, joined, markdown, reason
+from attn_zoo.bench.timed import AttentionRows
+from attn_zoo.bench.workers import WorkerError
+from attn_zoo.checks import check_text
+from attn_zoo.contract import UnsupportedError
+from attn_zoo.count.levels import LEVELS, QUANTITIES, Counted, count_level
+from attn_zoo.count.models import setting_warnings
+from attn_zoo.count.rigs import Sizes, Subject
+from attn_zoo.registry import attention_options, card
+from attn_zoo.rows import option
+
+TITLES = {
+    "flops": "FLOPs, forward",
+    "backward_flops": "FLOPs, backward",
+    "parameters": "Parameters",
+    "activation_bytes": "Activations kept for the backward pass",
+    "state_bytes": "State, token by token",
+}
+
+NOTES = (
+    "One sequence, float32, in evaluation, without padding. In brackets: times the figure of eager softmax.",
+    "FLOPs are two per multiply-add of the matrix products of what a CPU takes, whatever the implementation. Activations are what "
+    "autograd keeps, each storage once, without inputs and parameters; their number is PyTorch's choice. Fused attention is "
+    "counted as on a CPU.",
+    "Formulas were held against PyTorch's own counters at these sizes: ≠ marks where the two disagree, - what is unknown.",
+)
+
+
+def _table(points: Sequence[Figures], softmax: Mapping[int, Figures], name: str) -> str:
+    lengths = sorted({p.cell.length for p in points})
+    cells = {(p.cell.label, p.cell.length): _cell(p, softmax[p.cell.length], name) for p in points}
+    rows = [[label, *(cells[label, length] for length in lengths)] for label in dict.fromkeys(p.cell.label for p in points)]
+    return markdown(["attention", *(f"{length:,}" for length in lengths)], rows)
+
+
+def _cell(point: Figures, softmax: Figures, name: str) -> str:
+    found, measure = point.one(name), softmax.one(name)
+    if found is None:
+        return reason(point, "flops")
+    text = binary(found) if name.endswith("bytes") else decimal(found)
+    times = found / measure if measure else None
+    quotient = "" if times is None else f" ({times:.2g}×)" if times < 10 else f" ({times:,.0f}×)"
+    return text + quotient + (" ≠" if f"{name}_by_pytorch" in point.values else "")
+
+
+def _remarks(points: Sequence[Figures], grid: Mapping[str, Any]) -> list[str]:
+    """Disagreements of formula and PyTorch, warnings and refusals, each once with the lengths it concerns."""
+    lengths: dict[str, list[int]] = {}
+    for point in points:
+        label, told = point.cell.label, _warnings(point.cell, grid) if point.values else []
+        for why in point.failures.values():
+            kind, _, words = why.partition(": ")
+            told.append(f"{label} is refused: {words}" if kind == "refused" else f"{label}: {kind}")
+        for name, title in TITLES.items():
+            if (counted := point.one(f"{name}_by_pytorch")) is not None:
+                told.append(f"≠ {label}, {title}: the formula says {point.one(name):,}, PyTorch counts {counted:,}")
+        for line in told:
+            lengths.setdefault(line, []).append(point.cell.length)
+    every = len({point.cell.length for point in points})
+    where = {line: "every length" if len(at) == every else ", ".join(f"{n:,}" for n in at) for line, at in lengths.items()}
+    return [f"{line} (at {at})" for line, at in where.items()]
+
+
+def _warnings(cell: Cell, grid: Mapping[str, Any]) -> list[str]:
+    assert cell.subject is not None
+    geometry, entry = Sizes(grid["dim"], grid["heads"]).geometry(cell.length, grid["causal"]), card(cell.subject.attention)
+    return list(setting_warnings(entry, geometry, attention_options(entry, geometry, cell.subject.options)))
+
+
+BASELINE = Cell("softmax, the measure", "", 0, role="baseline", subject=Subject("softmax", {}, "eager"))
+
+
+@dataclass
+class CountedCost(Grid, AttentionRows):
+    """FLOPs, parameters and state bytes by formula, held against PyTorch's counters, and the activation bytes that it counts."""
+
+    level: str = option("mechanism", "mechanism, layer (with its projections) or block (with its MLP)")
+    lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], "lengths")
+    dim: int = option(256, "width")
+    heads: int = option(4, "heads")
+    causal: bool = option(False, "position i sees positions up to i only; then there is a state")
+    mlp_ratio: float = option(2.0, "width of a block's MLP over dim")
+    seconds: float | None = option(60.0, "seconds of the whole count; cells that would not end within them are left out")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_text("level", self.level, LEVELS)
+        self.groups()
+
+    def groups(self) -> list[list[Cell]]:
+        cells = [
+            replace(cell, kind="counted", subject=cell.subject and replace(cell.subject, causal=self.causal))
+            for cell in (BASELINE, *self.layers)
+        ]
+        return [[replace(cell, length=n) for cell in cells] for n in sorted(self.lengths)]
+
+    def once(self, cell: Cell) -> Sequence[Probe]:
+        return (Probe("flops", self._count),)
+
+    def warm_up(self, cell: Cell) -> None:
+        if cell.length == min(self.lengths):
+            with suppress(WorkerError):  # the probe raises it again
+                self._counted(cell)
+
+    def _count(self, ask: Ask, found: Figures) -> Answer:
+        """Count each quantity to show, and add PyTorch's count where it differs from the formula."""
+        counted = self._counted(found.cell)
+        differing = {f"{name}_by_pytorch": pair[1] for name, pair in counted.disagreements().items()}
+        return {**{name: counted.shown(name) for name in QUANTITIES}, **differing}
+
+    def _counted(self, cell: Cell) -> Counted:
+        assert cell.subject is not None
+        try:
+            return count_level(self.level, cell.subject, Sizes(self.dim, self.heads, mlp_ratio=self.mlp_ratio), cell.length)
+        except (UnsupportedError, ValueError) as error:
+            raise WorkerError("refused", str(error)) from error
+
+    @staticmethod
+    def report(found: Measurement) -> str:
+        grid, points = found.grid, [f for f in found.cells.values() if f.cell.role != "baseline"]
+        softmax = {f.cell.length: f for f in found.cells.values() if f.cell.role == "baseline"}
+        shown = [name for name in TITLES if name != "state_bytes" or grid["causal"]]
+        parts = [f"**{TITLES[name]}**\n\n{_table(points, softmax, name)}" for name in shown]
+        kind = {"mechanism": "Mechanisms alone", "layer": "Layers with their projections"}.get(grid["level"], "Blocks")
+        mlp = f", MLP of {grid['mlp_ratio']:g} times the width" if grid["level"] == "block" else ""
+        where = f"{kind}: width {grid['dim']}, {grid['heads']} heads{mlp}{', causal' if grid['causal'] else ''}. "
+        notes = [where + NOTES[0], *NOTES[1:]]
+        notes += [] if grid["level"] == "mechanism" else ["Activations of layers and blocks are PyTorch's count."]
+        notes += [] if grid["causal"] else ["No state: nothing is read in an order; see causal=true."]
+        return joined(found, *parts, "\n".join(f"- {line}" for line in [*notes, *_remarks(points, grid)]))

@@ -1,0 +1,103 @@
+"""Length from which each mechanism costs less than softmax attention, materialised and fused: a grid with its analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from attn_zoo.bench.compare import METHOD, fewest_rounds
+from attn_zoo.bench.crossover_analysis import BASELINES, QUANTITIES, baseline, crossover, labels, value
+from attn_zoo.bench.crossover_plot import plot_crossover
+from attn_zoo.bench.measurement import Cell, Figures, Measurement
+from attn_zoo.bench.tables import conditions, failures, joined, markdown
+from attn_zoo.bench.timed import KINDS, AttentionRows, Timed, softmax_layers
+from attn_zoo.plotting.theme import check_plot
+from attn_zoo.rows import option
+
+
+@dataclass
+class Crossover(Timed, AttentionRows):
+    """Length from which each mechanism costs less than softmax, materialised and fused: time and memory, with intervals.
+
+    Cells that do not fit into the time are left out, the slowest first, with that reason; the same command with the same output
+    measures them.
+    """
+
+    attentions: list[str] = option(["linformer", "performer", "longformer", "reformer"], "rows; softmax is always there")
+    # Null until the device is known.
+    lengths: list[int] | None = option(None, "lengths (cpu: 256 to 16384, cuda: 256 to 65536)")  # type: ignore[assignment]  # None: by level or device
+    precision: str | None = option(None, "fp32, bf16 or fp16 (cuda: bf16, cpu: fp32)")  # type: ignore[assignment]  # None: by level or device
+    rounds: int = option(21, "most interleaved rounds of timing; 6 where there is time for no more")
+    repeat_seconds: float = option(0.05, "seconds that a timing covers by repeating its step")
+    seconds: float | None = option(540.0, "seconds of the whole measurement")
+    time_limit: float = option(60.0, "seconds that one request to a layer's process may take")
+    plot: str | None = option(None, "also draw the crossovers, to an .svg or .png (extra: plots)")
+
+    device_defaults: ClassVar = {
+        "cpu": {"lengths": [2**power for power in range(8, 15)], "precision": "fp32"},
+        "cuda": {"lengths": [2**power for power in range(8, 17)], "precision": "bf16"},
+    }
+    fewest_rounds: ClassVar[int] = fewest_rounds()
+    fewest_lengths: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.plot is not None:
+            check_plot(Path(self.plot))
+
+    def groups(self) -> list[list[Cell]]:
+        layers = [*softmax_layers(self.device), *self.layers]
+        return [[replace(each, length=n, kind=kind) for each in layers for kind in KINDS] for n in sorted(self.lengths or ())]
+
+    def process(self, cell: Cell) -> str:
+        return cell.label
+
+    @staticmethod
+    def report(found: Measurement) -> str:
+        points = list(found.cells.values())
+        columns = [(quantity, kind) for quantity in QUANTITIES for kind in KINDS]
+        head = ["attention", "costs less than", *(f"{quantity}, {KINDS[kind]}" for quantity, kind in columns)]
+        rows = [
+            [label, words, *(_cell(points, label, role, kind, quantity) for quantity, kind in columns)]
+            for label in labels(points, "mechanism")
+            for role, words in BASELINES.items()
+        ]
+        return joined(found, markdown(head, rows, words=(0, 1)), failures(points, KINDS), _method(found, points))
+
+    def draw(self, found: Measurement) -> None:
+        if self.plot is not None:
+            plot_crossover(found, Path(self.plot))
+
+
+def _cell(points: Sequence[Figures], label: str, role: str, kind: str, quantity: str) -> str:
+    found = crossover(points, label, role, kind, quantity)
+    return "not measured" if found is None else found.describe()
+
+
+def _method(found: Measurement, points: Sequence[Figures]) -> str:
+    grid = found.grid
+    lengths = ", ".join(f"{n:,}" for n in sorted({p.cell.length for p in points}))
+    rounds = sorted({len(p.all("seconds")) for p in points if p.all("seconds")})
+    taken = " to ".join(str(count) for count in dict.fromkeys((rounds[0], rounds[-1]))) if rounds else "No"
+    return (
+        "Length from which one layer with its projections costs less than softmax attention, there and at every greater length "
+        f"compared; width {grid['dim']}, {grid['heads']} heads, one sequence, {grid['precision']}; lengths {lengths}. In "
+        f"brackets a 95 % interval: at each length the {METHOD}, and between lengths by interpolation in log-log, of the median "
+        "and of either bound; variation from process to process, up to about 1 % by where each lies in memory, is not in it. "
+        f"{taken} rounds were taken; a length with fewer than {fewest_rounds()} is not compared. Memory is "
+        "what is held before a step (parameters, tokens) with the most that PyTorch allocates at once in it, and has no noise. "
+        f"Where only one of the two runs out of memory, it has lost. {_backends(points)}" + conditions(found)
+    )
+
+
+def _backends(points: Sequence[Figures]) -> str:
+    """Best back end of SDPA by direction and length, where there is more than one."""
+    if len(labels(points, "sdpa")) < 2:
+        return ""
+    said = []
+    for kind, words in KINDS.items():
+        best = [p for p in baseline(points, "sdpa", kind, "time") if value(p, "time") is not None]
+        said.append(f"{words}: " + ", ".join(f"{p.cell.subject.backend} at {p.cell.length:,}" for p in best if p.cell.subject))
+    return f"SDPA is the fastest of its back ends ({'; '.join(said)}). "

@@ -1,0 +1,80 @@
+"""Growth of time and memory of a layer with sequence length: an exponent fitted to interleaved timings."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from attn_zoo.bench.measurement import Cell, Figures, Measurement
+from attn_zoo.bench.tables import conditions, failures, figure_or_reason, joined, markdown
+from attn_zoo.bench.timed import KINDS, AttentionRows, Timed, subjects_of
+from attn_zoo.bench.timing import fit_exponent
+from attn_zoo.rows import option
+
+
+@dataclass
+class Growth(Timed, AttentionRows):
+    """Time and memory of layers over lengths, with the exponent of their growth."""
+
+    lengths: list[int] = option([2048, 4096, 8192, 16384], "lengths")
+    more_heads: list[int] = option([], "other numbers of heads at which the rows of more_heads_of are measured too")
+    more_heads_of: list[str] = option([], "rows of attentions; all of them if empty")
+    device: str = option("cpu", "auto, cpu or cuda; auto is cuda where there is one")
+    order: str = option("in turn", "order within the rounds: shuffled, 'in turn' or 'there and back'")
+    repeat_seconds: float = option(0.0, "seconds that a timing covers by repeating its step")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        counts = [self.heads, *self.more_heads]
+        if min(counts) < 1 or any(self.dim % count for count in counts) or len(set(counts)) < len(counts):
+            raise ValueError(f"heads and more_heads are different numbers that divide dim={self.dim}; got {counts}")
+        if missing := subjects_of(self.more_heads_of or self.attentions).keys() - subjects_of(self.attentions).keys():
+            raise ValueError(f"more_heads_of names rows of attentions; got {', '.join(sorted(missing))}, which is not among them")
+
+    def groups(self) -> list[list[Cell]]:
+        """One group of cells of all lengths, since exponents compare lengths."""
+        chosen = subjects_of(self.more_heads_of or self.attentions)
+        others = [layer for layer in self.layers if layer.label in chosen]
+        layers = [*self.layers, *(replace(layer, group=str(heads)) for heads in self.more_heads for layer in others)]
+        return [[replace(layer, length=n, kind=kind) for n in self.lengths for layer in layers for kind in KINDS]]
+
+    def heads_of(self, cell: Cell) -> int:
+        return heads_of(cell, self.heads)
+
+    def process(self, cell: Cell) -> str:
+        return f"{cell.label} {cell.group}"
+
+    @staticmethod
+    def report(found: Measurement) -> str:
+        lengths = sorted({cell.length for cell in found.cells})
+        head = ["attention", "direction", *(f"{n} (ms)" for n in lengths), "exponent", f"peak at {lengths[-1]} (MiB)"]
+        rows = []
+        for label, group in dict.fromkeys((cell.label, cell.group) for cell in found.cells):
+            name = f"{label}, {group} head{'s' * (group != '1')}" if group else label
+            for kind, words in KINDS.items():
+                own = [f for cell, f in found.cells.items() if (cell.label, cell.group, cell.kind) == (label, group, kind)]
+                rows.append([name, words, *_row(sorted(own, key=lambda f: f.cell.length), found)])
+        grid = found.grid
+        said = (
+            f"One layer with its projections, width {grid['dim']}, {grid['heads']} heads, one sequence, {grid['precision']}, eager "
+            "unless said. Each subject in a process of its own; ~ marks what is unstable; exponents by least squares in log-log; "
+            f"memory is the most that PyTorch held at once in a step. {conditions(found)}"
+        )
+        return joined(found, markdown(head, rows, words=(0, 1)), failures(found.cells.values(), KINDS), said)
+
+
+def heads_of(cell: Cell, heads: int) -> int:
+    """Number of heads of a cell's layer: its group, or ``heads`` of the measurement."""
+    return int(cell.group or heads)
+
+
+def _row(own: Sequence[Figures], found: Measurement) -> list[str]:
+    times = [f.all("seconds") for f in own]
+    peak = own[-1].one("peak_bytes")
+    middles = [statistics.median(taken) for taken in times if taken]
+    return [
+        *(figure_or_reason(f, found.protocol, factor=1e3) for f in own),
+        f"{fit_exponent([f.cell.length for f in own], middles):.2f}" if len(own) > 1 and all(times) else "-",
+        "-" if peak is None else f"{peak / 2**20:.0f}",
+    ]

@@ -1,0 +1,144 @@
+"""Whole models of other libraries before and after their attention is replaced; generation from a state against recomputing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from attn_zoo.bench.bench import Bench
+from attn_zoo.bench.grid import Grid
+from attn_zoo.bench.measurement import Cell, Measurement
+from attn_zoo.bench.probes import SECONDS, Probe
+from attn_zoo.bench.protocol import TimingProtocol
+from attn_zoo.bench.tables import failures, figure, figure_or_reason, joined, machine, markdown
+from attn_zoo.bench.timing import quotients
+from attn_zoo.contract import UnknownNameError
+from attn_zoo.rows import RowName, only_row, option
+
+GPT2 = {"n_layer": 2, "n_embd": 256, "n_head": 4, "attn_pdrop": 0.0, "vocab_size": 1000, "bos_token_id": None, "eos_token_id": None}
+"""Config of the decoder, except its number of positions."""
+PROMPT = 16
+"""Number of tokens in the prompt."""
+
+
+def random_images(size: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Random images (batch, 3, size, size)."""
+    return (torch.randn(batch, 3, size, size, dtype=dtype),)
+
+
+def random_ids(tokens: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Random ids (batch, tokens) below 1,000."""
+    return (torch.randint(1, 1000, (batch, tokens)),)
+
+
+class Generating(nn.Module):
+    """Greedy generation up to a number of tokens, from the state of the mechanism or by recomputing the whole sequence."""
+
+    def __init__(self, model: Any, tokens: int, cached: bool) -> None:
+        super().__init__()
+        self.model, self.tokens, self.cached = model, tokens, cached
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Ids (batch, prompt) -> (batch, tokens)."""
+        new = self.tokens - ids.shape[1]
+        how = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "use_cache": self.cached}
+        return self.model.generate(ids, attention_mask=torch.ones_like(ids), eos_token_id=None, pad_token_id=0, **how)
+
+
+def build_model(name: str, role: str, row: RowName, depth: int, size: int, length: int) -> nn.Module:
+    """Build a model ``before`` or ``after`` its softmax is replaced by ``row``; generation uses the row in both roles."""
+    options = {"implementation": row.implementation, **row.options}
+    if name == "vit":
+        from timm import create_model
+
+        from attn_zoo.integrations.timm import replace_attention as replace_in_timm
+
+        vit = create_model("vit_tiny_patch16_224", img_size=size)
+        return vit if role == "before" else replace_in_timm(vit, row.attention, **options)
+    from attn_zoo.integrations.transformers.library import require_transformers
+    from attn_zoo.integrations.transformers.replace import replace_attention
+
+    library = require_transformers()
+    if name == "bert":
+        config = library.BertConfig(num_hidden_layers=depth, max_position_embeddings=length)
+        bert = library.BertModel(config, add_pooling_layer=False)
+        return bert if role == "before" else replace_attention(bert, row.attention, **options)
+    config = library.GPT2Config(n_positions=length, **GPT2)
+    return Generating(replace_attention(library.GPT2LMHeadModel(config), row.attention, **options), length, role == "after")
+
+
+MODELS = {"vit": "ViT-tiny of timm", "bert": "BERT-base of transformers", "generation": "GPT-2 of transformers, generating"}
+
+
+@dataclass
+class WholeModels(Grid):
+    """Time of a timm ViT and a BERT before and after a mechanism is put in, and of generation by recomputing and from a state."""
+
+    models: list[str] = option(list(MODELS), "vit, bert, generation (the latter two: extra text)")
+    attention: str = option("linformer", "row that is put into ViT and BERT, or a hybrid of layers")
+    recurrent: str = option("linear", "row of the decoder, with a recurrent form")
+    image: int = option(1024, "pixels of a side of the ViT's images, a multiple of 16")
+    length: int = option(4096, "tokens of BERT")
+    depth: int = option(12, "layers of BERT")
+    tokens: int = option(1024, f"tokens of generation, of which {PROMPT} are given")
+    device: str = option("auto", "auto, cpu or cuda; auto is cuda where there is one")
+    precision: str = option("fp32", "fp32, bf16 or fp16, of weights and inputs")
+    rounds: int = option(5, "interleaved rounds of timing")
+
+    preloaded: ClassVar[Sequence[str]] = ("timm", *(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2")))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.models:
+            if name not in MODELS:
+                raise UnknownNameError("model of experiment=models", name, MODELS)
+        if self.image < 16 or self.image % 16 or self.tokens <= PROMPT:
+            wanted = f"image must be a multiple of 16, the side of a patch, and tokens more than {PROMPT}, the length of the prompt"
+            raise ValueError(f"{wanted}; got image={self.image} and tokens={self.tokens}")
+        row, recurrent = only_row("attention", self.attention, hybrids=True), only_row("recurrent", self.recurrent, hybrids=True)
+        self.rows = {"vit": row, "bert": row, "generation": recurrent}
+
+    @property
+    def protocol(self) -> TimingProtocol:
+        return TimingProtocol.on(self.device, rounds=self.rounds, seconds=0.0)
+
+    def groups(self) -> list[list[Cell]]:
+        lengths = {"vit": (self.image // 16) ** 2 + 1, "bert": self.length, "generation": self.tokens}
+        roles = ("before", "after")
+        return [[Cell(f"{name}, {role}", "forward", lengths[name], group=name) for role in roles] for name in self.models]
+
+    def each(self, cell: Cell) -> Sequence[Probe]:
+        return (SECONDS,)
+
+    def maker(self, cell: Cell) -> tuple[Any, ...]:
+        name, role = cell.label.split(", ")
+        build = partial(build_model, name, role, self.rows[name], self.depth, self.image)
+        if name == "vit":
+            inputs = partial(random_images, self.image)
+        else:
+            inputs = partial(random_ids, self.length if name == "bert" else PROMPT)
+        return Bench, build, inputs, torch.device(self.device), self.precision, None, False, self.protocol
+
+    @staticmethod
+    def report(found: Measurement) -> str:
+        grid, rows = found.grid, []
+        for name in grid["models"]:
+            pair = [each for cell, each in found.cells.items() if cell.group == name]
+            if not pair:  # an interrupted measurement did not reach it
+                continue
+            faster = quotients(*(each.all("seconds") for each in pair))
+            change = f"recomputed → state, {grid['recurrent']}" if name == "generation" else f"softmax → {grid['attention']}"
+            times = [*(figure_or_reason(each, found.protocol) for each in pair), figure(faster, found.protocol) if faster else "-"]
+            rows.append([MODELS[name], f"{pair[0].cell.length:,}", change, *times])
+        head = ["whole model", "tokens", "change", "before (s)", "after (s)", "times as fast"]
+        said = (
+            f"One sequence, forward, {grid['precision']}; BERT of {grid['depth']} layers, GPT-2 of {GPT2['n_layer']}, "
+            f"given {PROMPT} tokens. Median ± half the interquartile range of {grid['rounds']} interleaved rounds. "
+            f"Measured on {machine(found)}."
+        )
+        return joined(found, markdown(head, rows, words=(0, 2)), failures(found.cells.values(), {"forward": "forward"}), said)

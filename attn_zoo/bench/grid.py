@@ -1,0 +1,161 @@
+"""Grid of a measurement: a dataclass whose fields are the keys of the command line, and which yields the cells to measure."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+
+from attn_zoo.bench.bench import PRECISIONS
+from attn_zoo.bench.measurement import Cell, Measurement
+from attn_zoo.bench.probes import Probe
+from attn_zoo.bench.protocol import TimingProtocol
+from attn_zoo.checks import check_number, check_whole
+from attn_zoo.rows import option
+
+COUNTS = ("dim", "heads", "depth", "rounds", "tokens", "length", "repeats", "fresh_every", "steps")
+ABOVE_ZERO = ("seconds", "time_limit", "memory_gib", "batch_seconds", "mlp_ratio")
+NOT_BELOW_ZERO = ("repeat_seconds",)
+LISTS = ("lengths", "projected_lengths", "batches")
+LIMITS = ("output", "read", "plot", "seconds", "time_limit")
+"""Keys that may differ when an unfinished measurement is resumed."""
+
+
+def resolve_device(name: str) -> str:
+    """Return ``cpu`` or ``cuda``; ``auto`` is CUDA where there is one.
+
+    Raises:
+        ValueError: another name, or CUDA where PyTorch finds none.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda"):
+        raise ValueError(f"device is auto, cpu or cuda; got {name!r}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device=cuda needs a GPU that PyTorch finds, and here it finds none; take device=cpu or auto")
+    return name
+
+
+@dataclass
+class Grid:
+    """Keys and defaults of every experiment. A new grid checks its values and fills in those that depend on the device.
+
+    Raises:
+        ValueError: a value breaks its rule.
+        UnknownNameError: no such attention, option, implementation or task.
+    """
+
+    output: str | None = option(None, "also write the figures to this JSON file, after each round")
+    read: str | None = option(None, "measure nothing; print the table of what output= wrote to this file")
+
+    device_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cpu": {}, "cuda": {}}
+    """Values of keys that are null, by device."""
+    fewest_rounds: ClassVar[int] = 1
+    fewest_lengths: ClassVar[int] = 1
+    shortest_length: ClassVar[int] = 1
+    slow_seconds: ClassVar[float] = math.inf
+    """Seconds of a step above which it is timed in three rounds only."""
+    preloaded: ClassVar[Sequence[str]] = ()
+    """Modules that are imported before workers are forked, which would otherwise import them one by one."""
+    whole_groups: ClassVar[bool] = False
+    """True if a failed cell ends the measurement; figures are then saved only after whole groups."""
+
+    def __post_init__(self) -> None:
+        if (device := getattr(self, "device", None)) is not None:
+            self.device = resolve_device(device)
+            for key, value in self.device_defaults[self.device].items():
+                if getattr(self, key) is None:
+                    setattr(self, key, copy.copy(value))
+        self._check_numbers()
+        self._check_lists()
+        dim, heads = getattr(self, "dim", None), getattr(self, "heads", None)
+        if dim is not None and heads is not None and dim % heads:
+            raise ValueError(f"dim must be divisible by heads, both at least 1; got dim={dim} and heads={heads}")
+        if (precision := getattr(self, "precision", None)) is not None and precision not in PRECISIONS:
+            raise ValueError(f"precision is one of {', '.join(PRECISIONS)}; got {precision!r}")
+
+    def _check_numbers(self) -> None:
+        above, least = partial(check_number, above=0), partial(check_number, least=0)
+        for names, check in ((COUNTS, check_whole), (ABOVE_ZERO, above), (NOT_BELOW_ZERO, least)):
+            for name in names:
+                if (value := getattr(self, name, None)) is not None:
+                    check(name, value)
+        if (rounds := getattr(self, "rounds", self.fewest_rounds)) < self.fewest_rounds:
+            raise ValueError(f"rounds must be at least {self.fewest_rounds} for an interval; got {rounds}")
+
+    def _check_lists(self) -> None:
+        for name in LISTS:
+            values = getattr(self, name, None)
+            fewest, least = (self.fewest_lengths, self.shortest_length) if name == "lengths" else (1, 1)
+            if values is not None and (len(values) < fewest or min(values) < least or len(set(values)) < len(values)):
+                many = "at least two " if fewest > 1 else ""
+                raise ValueError(f"{name} are {many}different whole numbers of at least {least}; got {list(values)}")
+
+    def identity(self) -> dict[str, Any]:
+        """Values of keys that must be equal for an earlier measurement to be resumed."""
+        return {name: value for name, value in asdict(self).items() if name not in LIMITS}
+
+    def facts(self) -> dict[str, Any]:
+        """Facts about this machine in addition to its environment."""
+        return {}
+
+    @property
+    def protocol(self) -> TimingProtocol | None:
+        """Protocol of timings; None where nothing is timed."""
+        return None
+
+    def groups(self) -> list[list[Cell]]:
+        """Groups of cells; the rounds of a group visit its cells in turn."""
+        raise NotImplementedError
+
+    def once(self, cell: Cell) -> Sequence[Probe]:
+        """Probes that a cell takes once, before the rounds."""
+        return ()
+
+    def warm_up(self, cell: Cell) -> None:
+        """Do one-time work, such as imports, so that the time of the first probe of a row can be extrapolated to longer lengths."""
+
+    def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
+        """Cells that the rounds of a group visit, given the figures from before the rounds."""
+        return [cell for cell in cells if not found.of(cell).failures]
+
+    def each(self, cell: Cell) -> Sequence[Probe]:
+        """Probes that a cell takes in each round."""
+        return ()
+
+    def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
+        """Cells in the order of a round."""
+        return list(cells) if self.protocol is None else self.protocol.ordered(cells, turn)
+
+    def summarise(self, cells: Sequence[Cell], found: Measurement) -> None:
+        """Replace the figures of a finished group by a summary."""
+
+    def maker(self, cell: Cell) -> tuple[Any, ...]:
+        """Class of the object that the cell's worker process holds, and its arguments."""
+        raise NotImplementedError
+
+    def process(self, cell: Cell) -> str:
+        """Name of a cell's worker process, which ends after a group unless the next group uses it."""
+        return f"{cell.label} {cell.length} {cell.group}"
+
+    def refusal(self, cell: Cell) -> str | None:
+        """Reason why a cell cannot be measured, or None; found without measuring."""
+        return None
+
+    @staticmethod
+    def report(found: Measurement) -> str:
+        """Report of the figures, as Markdown."""
+        raise NotImplementedError
+
+    def draw(self, found: Measurement) -> None:
+        """Draw the figures into the file that ``plot`` names, if any."""
+
+    @staticmethod
+    def believed(found: Measurement) -> bool:
+        """Tell whether the experiment succeeded; else the command ends with status 1."""
+        return True

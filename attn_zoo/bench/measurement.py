@@ -1,0 +1,150 @@
+"""Figures of a measurement: tidy rows of cell, quantity, round and value or failure, in one JSON format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attn_zoo.bench.protocol import TimingProtocol
+from attn_zoo.count.rigs import Subject
+from attn_zoo.result_files import read_results, write_text
+
+NO_TIME = "no time left"
+"""Beginning of the failure of a cell that was left out for lack of time; the same command measures it later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Unit of measurement: a layer, the direction of its step, a length and a batch.
+
+    ``group`` distinguishes cells that are otherwise equal, such as repeats; ``role`` is the layer's place in the report.
+    """
+
+    label: str
+    kind: str
+    """``forward``, ``training``, or another value that the experiment defines."""
+    length: int
+    batch: int = 1
+    group: str = ""
+    role: str = field(default="mechanism", compare=False)
+    subject: Subject | None = field(default=None, compare=False)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Cell:
+        """Return the cell from plain data that ``asdict`` made of it."""
+        subject = data.get("subject")
+        return cls(**{**data, "subject": None if subject is None else Subject(**subject)})
+
+
+@dataclass(slots=True)
+class Figures:
+    """Values and failures of one cell."""
+
+    cell: Cell
+    values: dict[str, list[float | None]] = field(default_factory=dict)
+    """Values by quantity, one for each round from the first on; None where there is no figure."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Reasons by quantity: ``OOM``, ``time limit``, ``refused``, ``failed`` or ``no time left``, and a message."""
+
+    def all(self, quantity: str) -> list[float]:
+        """Values of all rounds; empty where there are none."""
+        return [value for value in self.values.get(quantity, ()) if value is not None]
+
+    def one(self, quantity: str) -> float | None:
+        """Value of a quantity that is measured once, or None."""
+        return next(iter(self.values.get(quantity, ())), None)
+
+
+@dataclass
+class Measurement:
+    """Grid, protocol, environment and figures of one run of an experiment."""
+
+    experiment: str
+    grid: dict[str, Any]
+    """Values of the keys of the command line, with the defaults of the device."""
+    protocol: TimingProtocol | None
+    environment: dict[str, Any]
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Facts about this machine, such as versions of packages."""
+    complete: bool = False
+    cells: dict[Cell, Figures] = field(default_factory=dict)
+
+    def of(self, cell: Cell) -> Figures:
+        """Figures of a cell, empty at first."""
+        return self.cells.setdefault(cell, Figures(cell))
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Tidy rows: the cell by its place among ``cells``, quantity, round, and value or failure."""
+        for at, found in enumerate(self.cells.values()):
+            for quantity, values in found.values.items():
+                for turn, value in enumerate(values):
+                    yield {"cell": at, "quantity": quantity, "round": turn, "value": value}
+            for quantity, failure in found.failures.items():
+                yield {"cell": at, "quantity": quantity, "round": len(found.values.get(quantity, ())), "failure": failure}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        names = ("experiment", "grid", "environment", "facts", "complete")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "protocol": None if self.protocol is None else self.protocol.to_dict(),
+            "cells": [asdict(cell) for cell in self.cells],
+            "rows": list(self.rows()),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
+        """Return the measurement from plain data that ``to_dict`` made of it.
+
+        Raises:
+            LookupError, TypeError, AttributeError: the data is no whole measurement.
+        """
+        protocol = data["protocol"]
+        made = cls(data["experiment"], data["grid"], protocol and TimingProtocol.from_dict(protocol), data["environment"])
+        made.facts, made.complete = data["facts"], data["complete"]
+        figures = [made.of(Cell.from_dict(cell)) for cell in data["cells"]]
+        for row in data["rows"]:
+            found = figures[row["cell"]]
+            if "failure" in row:
+                found.failures[row["quantity"]] = row["failure"]
+            else:
+                found.values.setdefault(row["quantity"], []).append(row["value"])
+        return made
+
+    @classmethod
+    def read(cls, key: str, experiment: str, file: Path) -> Measurement:
+        """Return the measurement of ``experiment`` that a file holds.
+
+        Args:
+            key: key of the command line that names the file, for error messages.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it holds no measurement, one of another experiment, or an incomplete one.
+        """
+        try:
+            return cls.from_dict(read_results(file, experiment, key))
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"{file} is not a complete measurement: {type(error).__name__}: {error}; measure it again") from error
+
+    def write(self, file: Path) -> None:
+        """Write the file atomically, a line for each cell and each row."""
+        plain = self.to_dict()
+        lists = {name: ",\n".join(json.dumps(each, sort_keys=True) for each in plain.pop(name)) for name in ("cells", "rows")}
+        head = json.dumps(plain, indent=1, sort_keys=True).removesuffix("\n}")
+        body = ",\n".join(f' "{name}": [\n{lines}\n ]' for name, lines in lists.items())
+        write_text(file, f"{head},\n{body}\n}}\n")
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether the measurement is complete and no cell was left out for lack of time."""
+        return self.complete and not any(why.startswith(NO_TIME) for f in self.cells.values() for why in f.failures.values())
+
+    def take_over(self, earlier: Measurement) -> None:
+        """Take over the figures of an earlier measurement of the same grid; cells that lacked time are to be measured again."""
+        self.cells = earlier.cells
+        for found in self.cells.values():
+            found.failures = {what: why for what, why in found.failures.items() if not why.startswith(NO_TIME)}

@@ -1,0 +1,71 @@
+"""Probes: requests to a cell's worker process, and the quantities that they measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attn_zoo.bench.measurement import Cell, Figures
+from attn_zoo.count.memory import by_line
+
+Ask = Callable[..., Any]
+"""Function that calls a method of the object in the worker process, given its name and arguments."""
+
+Answer = Mapping[str, float | list[float] | None]
+"""Values by quantity; several where several steps were tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A quantity and the request for it."""
+
+    quantity: str
+    """Quantity under which a failure is noted; the answer may hold further quantities."""
+    take: Callable[[Ask, Figures], Answer]
+    needed: bool = True
+    """True if the whole cell fails if this probe fails."""
+
+
+def step_arguments(cell: Cell) -> tuple[str, int, int]:
+    """Arguments of a bench's methods: direction, batch and length."""
+    return cell.kind, cell.batch, cell.length
+
+
+def _seconds(ask: Ask, found: Figures) -> Answer:
+    taken = ask("parts", *step_arguments(found.cell))
+    return {"seconds": sum(taken), **dict(zip(("backward_seconds", "update_seconds"), taken[1:], strict=False))}
+
+
+SECONDS = Probe("seconds", _seconds)
+"""Seconds of a step; in training also of its backward pass and, where there is one, of the optimiser's step."""
+
+
+def _memory(ask: Ask, found: Figures) -> Answer:
+    return {f"{what}_bytes": ask(what, *step_arguments(found.cell)) for what in ("held", "peak")}
+
+
+MEMORY = Probe("peak_bytes", _memory)
+"""Bytes that are held before a step, and the peak above them."""
+
+
+def largest_batch(budget: int, *, cuda: bool, small: Callable[[int], int], least: Callable[[Cell], int]) -> Probe:
+    """Probe of the largest batch within ``budget`` bytes: by trying on CUDA, else by a line through the memory of two batches.
+
+    Args:
+        small: function from a length to the smaller of the two batches.
+        least: function from a cell to a lower bound of its bytes; nothing is tried if the bound exceeds the budget.
+    """
+
+    def take(ask: Ask, found: Figures) -> Answer:
+        cell = found.cell
+        one = (found.one("held_bytes") or 0) + (found.one("peak_bytes") or 0)
+        if max(least(cell), one) > budget:
+            return {"largest_batch": 0}
+        if cuda:
+            return {"largest_batch": ask("largest_batch", cell.kind, cell.length, budget)}
+        batches = (small(cell.length), 2 * small(cell.length))
+        low, high = (sum(ask(what, cell.kind, batch, cell.length) for what in ("held", "peak")) for batch in batches)
+        return {"largest_batch": by_line(batches, (low, high), budget)}
+
+    return Probe("largest_batch", take, needed=False)

@@ -1,0 +1,157 @@
+"""Timing protocol, which is stored with every figure and printed beneath every table."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+import torch
+
+from attn_zoo.bench.timing import MOST_REPEATS, UNSTABLE
+
+Item = TypeVar("Item")
+
+ORDERS: Mapping[str, str] = {
+    "in turn": "in the same order each round (A B, A B)",
+    "there and back": "in an order that turns round each round (A B, B A)",
+    "shuffled": "in a new order each round, shuffled",
+}
+"""Orders of the subjects within rounds, in words. Rounds are interleaved: each times every subject before the next begins."""
+
+_KEEP = str(2**35)  # bytes; more than any tensor here
+
+ALLOCATORS: Mapping[str, Mapping[str, str]] = {
+    "default": {},
+    "keep": {"MALLOC_MMAP_THRESHOLD_": _KEEP, "MALLOC_TRIM_THRESHOLD_": _KEEP, "MALLOC_TOP_PAD_": str(64 * 2**20)},
+}
+"""Settings of glibc's allocator, as environment variables of the worker processes. ``default`` returns freed blocks of 32 MiB or
+more to the system, so that each new block causes page faults; ``keep`` keeps freed blocks."""
+
+MOST_COPIES = 4096
+"""Maximum number of copies of the inputs; more small tensors would take longer to make than to visit."""
+
+CLOCKS: Mapping[str, tuple[str, str]] = {
+    "cpu": ("time.perf_counter", "none needed: a step is done when its call returns"),
+    "cuda": ("events on the stream", "once, after the last of the repetitions"),
+}
+"""Clock and synchronisation by device."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimingProtocol:
+    """All settings of a timing except the machine and the subject that is timed.
+
+    Raises:
+        ValueError: a value breaks its rule.
+    """
+
+    device: str = "cpu"
+    """``cpu`` or ``cuda``; decides the clock."""
+    rounds: int = 5
+    """Number of rounds; each gives one value for every subject."""
+    order: str = "shuffled"
+    """A key of ``ORDERS``."""
+    seed: int = 1
+    """Seed of the shuffled order."""
+    warmup: int = 1
+    """Untimed steps at the beginning of every round."""
+    seconds: float = 0.2
+    """Seconds that a timing covers by repeating its step, at least once."""
+    most_repeats: int = MOST_REPEATS
+    """Maximum number of these repetitions."""
+    statistic: str = "median and quartiles"
+    """Statistic over the rounds; there is no other."""
+    unstable: float = UNSTABLE
+    """Share of the median above which an interquartile range marks a figure as unstable."""
+    rotate_bytes: int = 0
+    """Bytes that all copies of the inputs exceed together. Steps read the copies in turn, so that a cache of this size does not
+    hold a copy when it is read again. 0 means one copy, with caches as the step before left them."""
+    threads: int | None = None
+    """PyTorch's threads on the CPU; None where unknown."""
+    allocator: str = "default"
+    """A key of ``ALLOCATORS``."""
+
+    def __post_init__(self) -> None:
+        for name, known in (("device", CLOCKS), ("order", ORDERS), ("allocator", ALLOCATORS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"protocol.{name} is one of {', '.join(known)}; got {getattr(self, name)!r}")
+        for name in ("rounds", "warmup", "most_repeats"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"protocol.{name} must be at least 1; got {getattr(self, name)}")
+        for name in ("seconds", "rotate_bytes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"protocol.{name} must not be below 0; got {getattr(self, name)}")
+        if not self.unstable > 0:
+            raise ValueError(f"protocol.unstable is a share of the median above 0; got {self.unstable}")
+        if self.statistic != "median and quartiles":
+            raise ValueError(f"protocol.statistic is 'median and quartiles'; got {self.statistic!r}")
+
+    @classmethod
+    def on(cls, device: str, **changes: Any) -> TimingProtocol:
+        """Return the protocol of a device: on CUDA with two warm-up steps, since the first may compile, and inputs that exceed
+        the L2 cache; on a CPU with the number of threads of this process.
+
+        Args:
+            device: ``cpu``, or ``cuda`` where there is one.
+            **changes: fields that differ.
+        """
+        chosen: dict[str, Any] = {"device": device}
+        if device == "cuda":
+            chosen |= {"warmup": 2, "rotate_bytes": int(torch.cuda.get_device_properties(0).L2_cache_size)}
+        else:
+            chosen |= {"threads": torch.get_num_threads()}
+        return cls(**(chosen | changes))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TimingProtocol:
+        """Return the protocol of plain data from ``to_dict``; derived values are not read."""
+        known = {f.name for f in fields(cls)}
+        return cls(**{name: value for name, value in data.items() if name in known})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, with clock, synchronisation and digest."""
+        clock, synchronisation = CLOCKS[self.device]
+        return {**asdict(self), "clock": clock, "synchronisation": synchronisation, "digest": self.digest()}
+
+    def digest(self) -> str:
+        """Hash of all fields, in twelve hexadecimal digits."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+
+    def environment(self) -> Mapping[str, str]:
+        """Environment variables of a process that is timed under this protocol."""
+        return ALLOCATORS[self.allocator]
+
+    def ordered(self, items: Sequence[Item], turn: int) -> list[Item]:
+        """Return ``items`` in the order of round ``turn``, counted from 0: a function of the seed and the turn alone."""
+        if self.order == "shuffled":
+            return random.Random(f"{self.seed}/{turn}").sample(list(items), len(items))
+        return list(reversed(items)) if self.order == "there and back" and turn % 2 else list(items)
+
+    def copies(self, bytes_of_inputs: int) -> int:
+        """Number of copies of the inputs that a timing visits in turn."""
+        if self.rotate_bytes == 0 or bytes_of_inputs == 0:
+            return 1
+        return min(MOST_COPIES, 1 + math.ceil(self.rotate_bytes / bytes_of_inputs))
+
+    def describe(self) -> str:
+        """Description of the protocol in one sentence, for beneath a table."""
+        clock, synchronisation = CLOCKS[self.device]
+        said = [
+            f"median ± half the interquartile range of {self.rounds} interleaved rounds, {ORDERS[self.order]}"
+            + (f" by seed {self.seed}" if self.order == "shuffled" else ""),
+            f"unstable is an interquartile range above {100 * self.unstable:g} % of the median",
+            f"in each round {self.warmup} untimed step{'s' if self.warmup > 1 else ''}, then as many as cover {self.seconds:g} s "
+            f"(1 to {self.most_repeats:,})",
+            f"clock {clock}, synchronisation {synchronisation}",
+            f"inputs rotate through {self.rotate_bytes / 2**20:.0f} MiB, in up to {MOST_COPIES:,} copies"
+            if self.rotate_bytes
+            else "one copy of the inputs, caches as the step before left them",
+        ]
+        said += [] if self.threads is None else [f"{self.threads} CPU threads"]
+        said += [] if self.allocator == "default" else [f"allocator {self.allocator}"]
+        return f"Timing protocol {self.digest()}: {'; '.join(said)}."

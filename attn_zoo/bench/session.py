@@ -1,0 +1,223 @@
+"""Run of a measurement: cells in worker processes, in interleaved rounds, within a time limit, saved after each round.
+
+Each group of cells first takes the probes that are taken once; then rounds visit all of its cells in turn. Figures that exist
+already are not measured again. Under a time limit, cells that could not finish their rounds are left out before they start, the
+slowest first, with that reason.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psutil
+
+from attn_zoo.bench.grid import Grid
+from attn_zoo.bench.measurement import NO_TIME, Cell, Measurement
+from attn_zoo.bench.probes import Probe
+from attn_zoo.bench.workers import PRELOADED, Worker, WorkerError
+
+LEAST_ROUNDS = 3
+"""Number of rounds of a step that takes longer than ``Grid.slow_seconds``."""
+
+LEAST_AVAILABLE = 0.2
+"""Share of the machine's memory below which a worker is ended before the next one is started."""
+
+
+class Session:
+    """Measurement of the cells of ``grid`` that ``found`` lacks.
+
+    Args:
+        save: callback with ``found`` after each round, and after each cell's first probes.
+        tell: callback with lines of progress.
+        ends: value of ``time.monotonic()`` at which the time limit is reached.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        found: Measurement,
+        *,
+        save: Callable[[Measurement], None] = lambda found: None,
+        tell: Callable[[str], None] = lambda line: None,
+        ends: float = math.inf,
+    ) -> None:
+        self.grid, self.found, self._save, self._tell, self._ends = grid, found, save, tell, ends
+        self._workers: dict[str, Worker] = {}
+        PRELOADED.extend(module for module in grid.preloaded if module not in PRELOADED)
+        known = {cell: figures.all("seconds") for cell, figures in found.cells.items()}
+        self._steps = {cell: statistics.median(seconds) for cell, seconds in known.items() if seconds}
+        """Approximate seconds of a cell's step."""
+
+    def run(self) -> None:
+        """Measure all groups.
+
+        Raises:
+            WorkerError: a cell failed and the grid wants whole groups.
+        """
+        groups = self.grid.groups()
+        weights = [math.sqrt(max(cell.length for cell in cells)) for cells in groups]
+        try:
+            for at, cells in enumerate(groups):
+                if not (self.grid.whole_groups and all(cell in self.found.cells for cell in cells)):
+                    self._group(cells, weights[at] / sum(weights[at:]))  # longer lengths get more time, but not all of it
+                following = groups[at + 1] if at + 1 < len(groups) else []
+                self._end({self.grid.process(cell) for cell in following})
+        finally:
+            self._end(set())
+
+    def left(self) -> float:
+        """Seconds left until the time limit."""
+        return self._ends - time.monotonic()
+
+    def _left_or_stop(self) -> float:
+        if (left := self.left()) <= 0:
+            raise WorkerError(NO_TIME, "before it was asked")
+        return left
+
+    def _group(self, cells: Sequence[Cell], share: float) -> None:
+        if not self.grid.whole_groups:
+            for cell in cells:  # so that a file of an interrupted measurement has every cell of the lengths that it reached
+                self.found.of(cell)
+        for cell in cells:
+            if self._prepare(cell) and not self.grid.whole_groups:
+                self._save(self.found)
+        timed = self.grid.timed(cells, self.found)
+        self._stop_slowest(timed)
+        self._rounds(timed, share * self.left())
+        self.grid.summarise(cells, self.found)
+        self._save(self.found)
+
+    def _prepare(self, cell: Cell) -> bool:
+        """Take the missing probes of those that are taken once; tell whether any was missing."""
+        figures, probes = self.found.of(cell), self.grid.once(cell)
+        missing = [probe for probe in probes if probe.quantity not in figures.values and probe.quantity not in figures.failures]
+        if missing or not (figures.values or figures.failures):
+            self._tell(f"{cell.label} at {cell.length}, {cell.kind}")
+            if why := self.grid.refusal(cell) or self._too_slow(cell):
+                self._fail(cell, [*missing, *self.grid.each(cell)][0], why)
+        for probe in missing:
+            if probe.quantity not in figures.failures:
+                self.grid.warm_up(cell)
+                started = time.monotonic()
+                self._take(cell, probe)
+                if cell not in self._steps:  # estimate: one step to warm up, one to measure
+                    self._steps[cell] = (time.monotonic() - started) / 2
+        return bool(missing)
+
+    def _rounds(self, cells: Sequence[Cell], share: float) -> None:
+        """Visit the cells in the minimum number of rounds, then in further rounds while ``share`` seconds last."""
+        protocol, started, taken = self.grid.protocol, time.monotonic(), 0
+        if protocol is None:
+            return
+        for turn in range(protocol.rounds):
+            open_ = [(cell, probe) for cell in cells for probe in self.grid.each(cell) if self._is_open(cell, probe, turn)]
+            if not open_:
+                continue
+            now = time.monotonic() - started
+            if self.left() <= 0 or (turn >= self.grid.fewest_rounds and now + now / max(1, taken) > share):
+                break
+            for cell, _ in open_:
+                self._worker(cell)  # all workers run before the first is timed
+            self._tell(f"length {max(cell.length for cell in cells)}: round {turn + 1} of {protocol.rounds}")
+            for cell in self.grid.visits(cells, turn):
+                for probe in self.grid.each(cell):
+                    if self.left() > 0 and self._is_open(cell, probe, turn):  # a cell that misses the last round lacks a figure
+                        self._take(cell, probe)
+            taken += 1
+            if not self.grid.whole_groups:
+                self._save(self.found)
+
+    def _is_open(self, cell: Cell, probe: Probe, turn: int) -> bool:
+        figures = self.found.of(cell)
+        values = figures.values.get(probe.quantity, [])
+        slow = len(values) >= LEAST_ROUNDS and min(figures.all(probe.quantity)) > self.grid.slow_seconds
+        return not (slow or len(values) > turn or probe.quantity in figures.failures)
+
+    def _take(self, cell: Cell, probe: Probe) -> None:
+        figures, time_limit = self.found.of(cell), getattr(self.grid, "time_limit", math.inf)
+
+        def ask(method: str, *arguments: Any) -> Any:
+            limit = min(time_limit, self._left_or_stop())
+            return self._worker(cell).ask(method, *arguments, limit=None if limit == math.inf else limit)
+
+        try:
+            self._left_or_stop()
+            for quantity, value in probe.take(ask, figures).items():
+                figures.values.setdefault(quantity, []).extend(value if isinstance(value, list) else [value])
+                if quantity == "seconds":
+                    self._steps[cell] = figures.all(quantity)[-1]
+        except WorkerError as error:
+            if self.grid.whole_groups:
+                raise
+            over = error.kind == "time limit" and self.left() <= 0
+            self._fail(cell, probe, f"{NO_TIME}: {error}" if over else str(error))
+        except ValueError as error:
+            self._fail(cell, probe, f"failed: {error}")
+
+    def _fail(self, cell: Cell, probe: Probe, why: str) -> None:
+        """Note a failure; if the probe is needed, note it for all missing quantities of the cell."""
+        figures = self.found.of(cell)
+        once = [each for each in self.grid.once(cell) if each.quantity not in figures.values]
+        for each in (probe, *once, *self.grid.each(cell)) if probe.needed else (probe,):
+            figures.failures.setdefault(each.quantity, why)
+
+    # Time
+
+    def _round_seconds(self, step: float) -> float:
+        """Approximate seconds of one visit to a cell."""
+        protocol = self.grid.protocol
+        return step if protocol is None else max(protocol.seconds, step) + protocol.warmup * step
+
+    def _too_slow(self, cell: Cell) -> str | None:
+        step = expected_seconds(self._steps, cell)
+        needed, left = self.grid.fewest_rounds * self._round_seconds(step), self.left()
+        return self._no_time(step, needed) if step and needed > left else None
+
+    def _stop_slowest(self, cells: Sequence[Cell]) -> None:
+        """Leave the slowest cells out until the rounds of the others fit into the time that is left."""
+        last = self.grid.fewest_rounds - 1
+        lacking = [cell for cell in cells if any(self._is_open(cell, probe, last) for probe in self.grid.each(cell)[:1])]
+        going = sorted(lacking, key=lambda cell: self._steps.get(cell, 0.0))
+        while going:
+            needed = (last + 1) * sum(self._round_seconds(self._steps.get(cell, 0.0)) for cell in going)
+            if needed <= self.left():
+                return
+            slowest = going.pop()
+            self._fail(slowest, self.grid.each(slowest)[0], self._no_time(self._steps.get(slowest, 0.0), needed))
+
+    def _no_time(self, step: float, needed: float) -> str:
+        return f"{NO_TIME}: a step takes about {step:.3g} s; {needed:.0f} s needed, {max(0.0, self.left()):.0f} s left"
+
+    # Processes
+
+    def _worker(self, cell: Cell) -> Worker:
+        name = self.grid.process(cell)
+        if name not in self._workers:
+            while self._workers and (memory := psutil.virtual_memory()).available < LEAST_AVAILABLE * memory.total:
+                self._workers.popitem()[1].stop()  # the newest, which a round in turn needs last
+            environment = {} if self.grid.protocol is None else self.grid.protocol.environment()
+            bounded = getattr(self.grid, "device", "cpu") == "cpu"
+            self._workers[name] = Worker(*self.grid.maker(cell), environment=environment, bounded=bounded)
+        return self._workers[name]
+
+    def _end(self, kept: set[str]) -> None:
+        for name in [name for name in self._workers if name not in kept]:
+            self._workers.pop(name).stop()
+
+
+def expected_seconds(steps: dict[Cell, float], cell: Cell) -> float:
+    """Expected seconds of a step, extrapolated in log-log from the next two shorter lengths, with exponent 1 to 2; else 0."""
+    wanted = cell.label, cell.kind, cell.group
+    alike = {c.length: seconds / c.batch for c, seconds in steps.items() if (c.label, c.kind, c.group) == wanted}
+    below = sorted((length, seconds) for length, seconds in alike.items() if length < cell.length)[-2:]
+    if not below:
+        return 0.0
+    exponent = 1.0
+    if len(below) == 2:
+        (n, before), (m, last) = below
+        exponent = min(2.0, max(1.0, math.log(last / before) / math.log(m / n)))
+    return cell.batch * below[-1][1] * (cell.length / below[-1][0]) ** exponent

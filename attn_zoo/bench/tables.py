@@ -1,0 +1,110 @@
+"""Parts of reports: tables, figures with their spread, reasons of failures, the machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from tabulate import tabulate
+
+from attn_zoo.bench.measurement import NO_TIME, Figures, Measurement
+from attn_zoo.bench.protocol import TimingProtocol
+from attn_zoo.bench.timing import quartiles, unstable
+
+QUANTITIES: Mapping[str, str] = {
+    "seconds": "time",
+    "peak_bytes": "memory",
+    "largest_batch": "largest batch",
+    "best_batch": "best batch",
+}
+"""Names of quantities in lists of failures."""
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[int] = (0,)) -> str:
+    """Markdown table; columns ``words`` hold words and are left-aligned, the others figures."""
+    align = ["left" if at in words else "right" for at in range(len(head))]
+    return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=align if rows else None)
+
+
+def joined(found: Measurement, *parts: str) -> str:
+    """Report of non-empty parts, marked where the measurement was cut short."""
+    partial = "" if found.complete else "**Not complete: the measurement was cut short.**"
+    return "\n\n".join(part for part in (partial, *parts) if part)
+
+
+def spread(
+    values: Sequence[float], decimals: int, protocol: TimingProtocol | None, *, before: str = "", after: str = " unstable"
+) -> str:
+    """Median ± half the interquartile range, marked where unstable."""
+    assert protocol is not None, "only what is timed has a spread"
+    low, middle, high = found = quartiles(values)
+    before, after = (before, after) if unstable(found, protocol.unstable) else ("", "")
+    return f"{before}{middle:,.{decimals}f} ± {(high - low) / 2:,.{decimals}f}{after}"
+
+
+def figure(values: Sequence[float], protocol: TimingProtocol | None) -> str:
+    """Median with three digits or more (see ``decimals``) ± half the interquartile range; ~ marks an unstable figure."""
+    return spread(values, decimals(quartiles(values)[1]), protocol, before="~", after="")
+
+
+def figure_or_reason(found: Figures, protocol: TimingProtocol | None, quantity: str = "seconds", factor: float = 1.0) -> str:
+    """Figure of a quantity times a factor, or the reason of its absence."""
+    values = [factor * value for value in found.all(quantity)]
+    return figure(values, protocol) if values else reason(found, quantity, "seconds")
+
+
+def decimals(value: float) -> int:
+    """Number of decimals that shows three significant digits; 0 from 100 on."""
+    return max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
+
+
+def reason(found: Figures, *quantities: str) -> str:
+    """First word of the failure of the first quantity that failed, such as ``OOM``; ``-`` where none did."""
+    reasons = [found.failures[name] for name in quantities if name in found.failures]
+    return reasons[0].partition(":")[0] if reasons else "-"
+
+
+def failures(found: Iterable[Figures], kinds: Mapping[str, str]) -> str:
+    """List of failures: a line for each layer and reason, with quantities, directions and lengths."""
+    lines: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for figures in found:
+        cell = figures.cell
+        for quantity, why in figures.failures.items():
+            why = NO_TIME if why.startswith(NO_TIME) else why
+            batch = f", batch {cell.batch}" if cell.batch > 1 else ""
+            what = f"{QUANTITIES.get(quantity, quantity)}, {kinds.get(cell.kind, cell.kind)}{batch}"
+            lines.setdefault((cell.label, why), {}).setdefault(what, []).append(f"{cell.length:,}")
+
+    def said(whats: Mapping[str, Sequence[str]]) -> str:
+        return "; ".join(f"{what} at {', '.join(lengths)}" for what, lengths in whats.items())
+
+    return "\n".join(f"- {label}: {why} ({said(whats)})" for (label, why), whats in lines.items())
+
+
+def machine(found: Measurement) -> str:
+    """Device, threads and torch version of a measurement."""
+    there = found.environment
+    where = there["gpu"] or f"{there['cpu']}, {there['threads']} threads"
+    return f"{where}, torch {there['torch']}"
+
+
+def conditions(found: Measurement) -> str:
+    """Timing protocol and machine, for beneath a table."""
+    return f"{f'{found.protocol.describe()} ' if found.protocol else ''}Measured on {machine(found)}."
+
+
+def decimal(count: float) -> str:
+    """Count to three digits with k, M, G, T or P."""
+    return _scaled(count, 1000, ("", " k", " M", " G", " T", " P"))
+
+
+def binary(count: float) -> str:
+    """Bytes to three digits with B, KiB, ... or PiB."""
+    return _scaled(count, 1024, (" B", " KiB", " MiB", " GiB", " TiB", " PiB"))
+
+
+def _scaled(count: float, base: int, units: Sequence[str]) -> str:
+    value, at = float(count), 0
+    while value >= 999.5 and at < len(units) - 1:
+        value, at = value / base, at + 1
+    return f"{value:#.3g}".rstrip(".") + units[at] if at else f"{count}{units[0]}"

@@ -1,0 +1,166 @@
+"""Grids of timed layers, each in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import psutil
+import torch
+
+from attn_zoo.bench.bench import BACKENDS, PRECISIONS, Bench
+from attn_zoo.bench.grid import Grid
+from attn_zoo.bench.measurement import Cell
+from attn_zoo.bench.probes import MEMORY, SECONDS, Probe
+from attn_zoo.bench.protocol import TimingProtocol
+from attn_zoo.bench.workers import MEMORY_SHARE
+from attn_zoo.contract import UnsupportedError, choose_implementation, unavailable
+from attn_zoo.count.rigs import Rig, Sizes, Subject, rig_for
+from attn_zoo.registry import attention_options, card, stated_options
+from attn_zoo.rows import RowName, option, rows_of
+
+KINDS: Mapping[str, str] = {"forward": "forward", "training": "forward + backward"}
+"""Directions of a step, in words."""
+
+HELD_MATRICES = {"forward": 2, "training": 3}
+"""Minimum number of length × length matrices that materialised softmax holds at once for a head: scores and weights; in the
+backward pass the weights, their gradient and the gradient of the scores."""
+
+
+def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
+    """Subjects of rows of the command line, by their label in tables; options whose default follows the length are left out.
+
+    Raises:
+        UnknownNameError: no such attention, implementation or option.
+        ValueError: a text is no row, a row is named twice, none is named, or an option breaks its rule.
+    """
+    found = {}
+    for row in rows_of(texts):
+        entry = card(row.attention)
+        defaults, options = stated_options(entry, {}), stated_options(entry, row.options)
+        changed = {key: value for key, value in options.items() if defaults.get(key) != value}
+        found[str(RowName(row.attention, changed, row.implementation))] = Subject(row.attention, options, row.implementation)
+    return found
+
+
+def softmax_layers(device: str) -> list[Cell]:
+    """Cells of softmax, materialised and with each fused back end of the device."""
+    cells = [Cell("softmax:eager", "", 0, role="materialised", subject=Subject("softmax", {}, "eager"))]
+    for backend in BACKENDS if device == "cuda" else [None]:
+        label = "softmax:sdpa" if backend is None else f"softmax:sdpa ({backend})"
+        cells.append(Cell(label, "", 0, role="sdpa", subject=Subject("softmax", {}, "sdpa", backend)))
+    return cells
+
+
+@dataclass
+class AttentionRows:
+    """Key ``attentions``, which names layers of the zoo."""
+
+    attentions: list[str] = option(
+        ["softmax", "linformer", "performer", "longformer", "reformer"],
+        "rows: NAME, NAME:IMPLEMENTATION or NAME[OPTION=VALUE,...], such as linformer[projected_length=256]",
+    )
+
+    @cached_property
+    def layers(self) -> list[Cell]:
+        """Cell of each layer, without direction and length."""
+        return [Cell(row, "", 0, subject=subject) for row, subject in subjects_of(self.attentions).items()]
+
+
+@dataclass
+class Timed(Grid):
+    """Keys of all experiments that time steps."""
+
+    lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384], "lengths")
+    dim: int = option(256, "width of the layer")
+    heads: int = option(4, "heads")
+    device: str = option("auto", "auto, cpu or cuda; auto is cuda where there is one")
+    precision: str = option("fp32", "fp32, bf16 or fp16, of weights and inputs")
+    rounds: int = option(5, "interleaved rounds of timing")
+    order: str = option("shuffled", "order within the rounds: shuffled, 'in turn' or 'there and back'")
+    seed: int = option(1, "seed of the shuffled order")
+    repeat_seconds: float = option(0.2, "seconds that a timing covers by repeating its step")
+    allocator: str = option("default", "glibc malloc: default, or keep (no page faults on large tensors)")
+    seconds: float | None = option(None, "seconds of the whole measurement; cells that do not fit are left out, the slowest first")
+    time_limit: float = option(120.0, "seconds that one request to a cell's process may take")
+
+    module_level: ClassVar[str] = "layer"
+    """Level at which attentions are timed (see ``attn_zoo.count.rigs``)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.protocol.describe()  # making the protocol checks its values
+        for subject in {cell.label: cell.subject for group in self.groups() for cell in group}.values():
+            if subject and (why := unavailable(subject.implementation, self.torch_device, PRECISIONS[self.precision])):
+                known = ", ".join(card(subject.attention).implementations)
+                raise ValueError(f"{subject.attention}:{subject.implementation} cannot run: {why}; choose another of {known}")
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Device of the steps."""
+        return torch.device("cuda", 0) if self.device == "cuda" else torch.device("cpu")
+
+    @cached_property
+    def protocol(self) -> TimingProtocol:
+        """Protocol of timings."""
+        names = ("rounds", "order", "seed", "allocator")
+        return TimingProtocol.on(self.device, seconds=self.repeat_seconds, **{name: getattr(self, name) for name in names})
+
+    def once(self, cell: Cell) -> Sequence[Probe]:
+        return (MEMORY,)
+
+    def each(self, cell: Cell) -> Sequence[Probe]:
+        return (SECONDS,)
+
+    def heads_of(self, cell: Cell) -> int:
+        """Number of heads of a cell's layer."""
+        return self.heads
+
+    def rig(self, cell: Cell) -> Rig:
+        """Module and inputs of a cell."""
+        assert cell.subject is not None
+        return rig_for(self.module_level, cell.subject, Sizes(self.dim, self.heads_of(cell)))
+
+    def chosen(self, attention: str, options: Mapping[str, Any], length: int) -> str:
+        """Implementation that ``auto`` chooses at a length on the device; ``auto`` itself if the attention refuses the length."""
+        entry, geometry = card(attention), Sizes(self.dim, self.heads).geometry(length)
+        try:
+            made = attention_options(entry, geometry, options)
+            return choose_implementation(entry, geometry, made, self.torch_device, PRECISIONS[self.precision])
+        except UnsupportedError:
+            return "auto"
+
+    def maker(self, cell: Cell) -> tuple[Any, ...]:
+        assert cell.subject is not None
+        rig = self.rig(cell)
+        return Bench, rig.build, rig.inputs, self.torch_device, self.precision, cell.subject.backend, rig.optimiser, self.protocol
+
+    def refusal(self, cell: Cell) -> str | None:
+        """Reason why a layer cannot be built, found on the meta device, or cannot fit, found by arithmetic."""
+        try:
+            with torch.device("meta"):
+                self.rig(cell).build(cell.length)
+        except (ValueError, UnsupportedError) as error:
+            return f"refused: {error}"
+        return None if (why := self.excess(cell)) is None else f"OOM: {why}"
+
+    def excess(self, cell: Cell) -> str | None:
+        """Reason why a step cannot fit into memory, by arithmetic; None where it may fit."""
+        least, memory = self.least_bytes(cell), device_memory(self.device)
+        return f"at least {least} bytes needed by arithmetic, {memory} there" if least > memory else None
+
+    def least_bytes(self, cell: Cell) -> int:
+        """Lower bound of a step's bytes: ``HELD_MATRICES`` · batch · heads · length² numbers for materialised softmax, else 0."""
+        subject = cell.subject
+        if subject is None or (subject.attention, subject.implementation) != ("softmax", "eager"):
+            return 0
+        return HELD_MATRICES[cell.kind] * cell.batch * self.heads_of(cell) * cell.length**2 * PRECISIONS[self.precision].itemsize
+
+
+def device_memory(device: str) -> int:
+    """Bytes that a process may allocate."""
+    if device == "cuda":
+        return int(torch.cuda.get_device_properties(0).total_memory)
+    return int(MEMORY_SHARE * psutil.virtual_memory().total)

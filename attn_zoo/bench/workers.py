@@ -1,0 +1,179 @@
+"""Worker process that holds the object to measure, so that running out of memory or time fails one cell only."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import torch
+
+from attn_zoo.process_state import kept
+
+if TYPE_CHECKING:  # ForkServerContext does not exist on Windows
+    from multiprocessing.context import ForkServerContext, SpawnContext
+
+MEMORY_SHARE = 0.75
+"""Share of the machine's memory that a worker may allocate."""
+
+KINDS = ("OOM", "time limit", "failed")
+
+PRELOADED = ["attn_zoo.bench.bench", "attn_zoo.attention"]
+"""Modules that the fork server, from which workers are forked, imports; it computes nothing."""
+
+
+class WorkerError(Exception):
+    """Failed request to a worker.
+
+    Args:
+        kind: ``OOM``, ``time limit``, ``failed``, ``refused`` or ``no time left``.
+        message: the event in one line.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+
+
+class Worker:
+    """Object in a process of its own; ``ask`` calls its methods there.
+
+    Args:
+        make: builds the object in the process; picklable, as are its arguments.
+        environment: environment variables of the process, added to those of this one.
+        bounded: limit the process to ``MEMORY_SHARE`` of the machine's memory. Not for CUDA, which reserves far more
+            addresses than it uses.
+
+    A process that died, failed or was stopped is started anew at the next request. Workers are forked from one process that has
+    imported their modules, so code and libraries have the same addresses in all of them. In spawned processes the addresses
+    differ, which makes one process slower than another by up to 5 % for as long as both live. Only a worker with an
+    ``environment`` is spawned, since libraries read environment variables once, and every worker where no fork server exists.
+    """
+
+    def __init__(
+        self, make: Callable[..., object], *arguments: Any, environment: Mapping[str, str] | None = None, bounded: bool = True
+    ) -> None:
+        self._start = (make, arguments, bounded, torch.get_num_threads())
+        self._environment = dict(environment or {})
+        self._spawn()
+
+    def ask(self, method: str, *arguments: Any, limit: float | None = None) -> Any:
+        """Return ``method(*arguments)`` of the object, which may take ``limit`` seconds.
+
+        Raises:
+            WorkerError: it ran out of memory or time, or raised.
+        """
+        if not self._process.is_alive():
+            self._spawn()
+        try:
+            self._pipe.send((method, arguments))
+            if limit is not None and not self._pipe.poll(limit):
+                self.stop()
+                raise WorkerError("time limit", f"not done after {limit:g} s")
+            kind, answer = self._pipe.recv()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            self._process.join()
+            code = self._process.exitcode
+            reason = f"the process ended with status {code}"
+            if code == -9:
+                raise WorkerError("OOM", f"{reason}: killed, probably for lack of memory") from None
+            raise WorkerError("failed", reason) from None
+        if kind == "failed":  # after a device error the process cannot be used again
+            self.stop()
+        if kind != "done":
+            raise WorkerError(kind, answer)
+        return answer
+
+    def stop(self) -> None:
+        """Kill the process and its child processes: a compiler would outlive it, since both ignore interrupts."""
+        for child in _descendants(self._process.pid):
+            with suppress(psutil.Error):
+                child.kill()
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+    def _spawn(self) -> None:
+        context = self._context()
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, *self._start), daemon=True)
+        with _variables(self._environment):
+            if context.get_start_method() == "forkserver":
+                resource_tracker.ensure_running()  # before, because it unblocks interrupts when it has started
+                with _no_interrupts():
+                    forkserver.ensure_running()
+            self._process.start()
+        theirs.close()
+
+    def _context(self) -> ForkServerContext | SpawnContext:
+        if self._environment or "forkserver" not in multiprocessing.get_all_start_methods():
+            return multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        return context
+
+
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Block Ctrl-C here, and for good in processes that start meanwhile, which would print a traceback of their imports."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _descendants(pid: int | None) -> list[psutil.Process]:
+    """Child processes of a process, direct and indirect; empty if it has ended."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Tell whether memory ran out; PyTorch's CPU allocator raises a plain ``RuntimeError`` for it."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
+
+
+@contextmanager
+def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables while a process starts."""
+    before = dict(os.environ)
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _serve(pipe: Connection, make: Callable[..., object], arguments: tuple[Any, ...], bounded: bool, threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt reaches the whole process group; the asker ends its workers
+    torch.set_num_threads(threads)
+    if bounded:
+        limit = int(MEMORY_SHARE * psutil.virtual_memory().total)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    served = None
+    while True:
+        try:
+            method, given = pipe.recv()
+        except EOFError:  # the asking process is gone
+            return
+        try:
+            served = make(*arguments) if served is None else served
+            with kept():  # so that no row depends on another
+                answer = ("done", getattr(served, method)(*given))
+        except Exception as error:  # a mechanism may raise anything; the asker decides what it means
+            first_line = (str(error).splitlines() or [""])[0]
+            answer = ("OOM", first_line) if out_of_memory(error) else ("failed", f"{type(error).__name__}: {first_line}")
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()  # memory for other workers on the device, freed before the answer lets them go on
+        pipe.send(answer)

@@ -1,0 +1,83 @@
+"""Steps of inference and of training of a module and its optimiser."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from attn_zoo.bench.timing import Parts
+
+CLIP_NORM = 1.0
+"""Norm to which gradients are clipped before the optimiser's step, the runner's default."""
+
+Inputs = tuple[Tensor, ...]
+
+
+class Workload:
+    """Module and, where asked for, AdamW over its parameters, with its state allocated at once and a learning rate of 0."""
+
+    def __init__(self, module: nn.Module, optimiser: bool) -> None:
+        self.module = module
+        trained = [p for p in module.parameters() if p.requires_grad]
+        self._optimiser = torch.optim.AdamW(trained, lr=0.0) if optimiser and trained else None
+        if self._optimiser is not None:
+            for parameter in trained:
+                parameter.grad = torch.zeros_like(parameter)
+            self._optimiser.step()
+            self._optimiser.zero_grad()
+
+    def state(self) -> list[Tensor]:
+        """Tensors of the optimiser's state."""
+        state = {} if self._optimiser is None else self._optimiser.state
+        return [value for entry in state.values() for value in entry.values() if isinstance(value, Tensor)]
+
+    def forward(self, copies: Sequence[Inputs]) -> Parts:
+        """Inference step, which reads the copies of the inputs in turn."""
+        turns = itertools.cycle(copies)
+
+        def forward(_: object) -> None:
+            with torch.inference_mode():
+                self.module(*next(turns))
+
+        return (forward,)
+
+    def training(self, copies: Sequence[Inputs]) -> Parts:
+        """Training step: forward pass, backward pass and, where there is an optimiser, its step.
+
+        The backward pass starts from noise, drawn in the first step, in place of a loss's gradient. The copies of the inputs are
+        read in turn; no gradient is left.
+        """
+        for tensor in itertools.chain.from_iterable(copies):
+            tensor.requires_grad_(tensor.is_floating_point())
+        turns = itertools.cycle(copies)
+        gradients: list[Tensor] = []
+
+        def forward(_: object) -> tuple[Tensor, Inputs]:
+            inputs = next(turns)
+            return self.module(*inputs), inputs
+
+        def backward(done: tuple[Tensor, Inputs]) -> None:
+            output, inputs = done
+            if not gradients:
+                gradients.append(torch.randn_like(output))
+            output.backward(gradients[0])
+            for tensor in inputs:
+                tensor.grad = None
+            if self._optimiser is None:
+                self.module.zero_grad(set_to_none=True)
+
+        return (forward, backward) if self._optimiser is None else (forward, backward, self._update)
+
+    def _update(self, _: object) -> None:
+        assert self._optimiser is not None
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), CLIP_NORM)
+        self._optimiser.step()
+        self._optimiser.zero_grad(set_to_none=True)
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Total number of bytes of all tensors' elements."""
+    return sum(t.numel() * t.element_size() for t in tensors)

@@ -1,0 +1,143 @@
+"""Counted costs of a mechanism, a layer or a block, by formula and by PyTorch's counters, from shapes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attn_zoo.contract import AttentionCard, Cost, Geometry, choose_implementation
+from attn_zoo.count.counter import Tally, as_on_a_cpu, kept_bytes, tally
+from attn_zoo.count.formulas import block_cost, layer_cost
+from attn_zoo.count.rigs import Alone, Sizes, Subject, mechanism_inputs, rig_for
+from attn_zoo.encoder.token import Block
+from attn_zoo.layer import MultiHeadAttention
+from attn_zoo.registry import attention_options, card
+
+LEVELS = ("mechanism", "layer", "block")
+
+ON_SHAPES = ("eager", "tiled")
+"""Implementations that run on the ``meta`` device."""
+
+QUANTITIES = ("flops", "backward_flops", "parameters", "activation_bytes", "state_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Five costs of one example in float32, as in ``Cost``. None if unknown; ``state_bytes`` is None also without a state."""
+
+    flops: int | None = None
+    backward_flops: int | None = None
+    parameters: int | None = None
+    activation_bytes: int | None = None
+    state_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Counts by formula and by PyTorch's counters."""
+
+    formula: Counts
+    pytorch: Counts
+
+    def shown(self, quantity: str) -> int | None:
+        """Count of one of ``QUANTITIES`` by formula, or by PyTorch where there is no formula."""
+        stated, found = getattr(self.formula, quantity), getattr(self.pytorch, quantity)
+        return found if stated is None else stated
+
+    def disagreements(self) -> dict[str, tuple[int, int]]:
+        """Counts of the formula and of PyTorch, for each quantity in which they differ."""
+        pairs = {name: (getattr(self.formula, name), getattr(self.pytorch, name)) for name in QUANTITIES}
+        return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
+
+
+def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Counted:
+    """Count costs of self-attention over ``length`` tokens: of a mechanism, of a layer around it or of a block around the layer.
+
+    FLOPs and parameters are those of the implementation that the card counts. Activation bytes, which have no formula, are those
+    of the subject's own implementation; ``auto`` means the one chosen on a CPU. PyTorch counts on the ``meta`` device, and counts
+    fused attention as on a CPU. Activation bytes of kernels on CUDA tensors are not counted.
+
+    Args:
+        level: one of ``LEVELS``.
+
+    Raises:
+        UnknownNameError: no such attention, option or implementation.
+        UnsupportedError: the mechanism does not claim what is asked, or its options or implementation refuse these sizes.
+        ValueError: an option breaks its rule.
+    """
+    entry, geometry = card(subject.attention), sizes.geometry(length, subject.causal)
+    if subject.implementation == "auto":
+        chosen = choose_implementation(entry, geometry, attention_options(entry, geometry, subject.options), torch.device("cpu"))
+        subject = replace(subject, implementation=chosen)
+    rig = rig_for(level, subject, sizes)
+    inputs = partial(rig.inputs, 1, length, torch.float32)
+    with torch.device("meta"):
+        asked = counted = rig.build(length).eval()  # raises for an impossible subject, whichever form is counted
+        if subject.implementation != entry.counted_implementation:
+            counted = rig_for(level, replace(subject, implementation=entry.counted_implementation), sizes).build(length).eval()
+        f, parameters = _formula(counted), sum(p.numel() for p in counted.parameters())
+        own = found = _tally(counted, inputs())
+        if counted is not asked:
+            own = _tally(asked, inputs()) if subject.implementation in ON_SHAPES else None
+    if subject.implementation == "sdpa":
+        with as_on_a_cpu(asked):
+            own = _tally(asked, inputs())
+    pytorch = Counts(parameters=parameters, activation_bytes=None if own is None else own.kept_bytes)
+    if found is not None:
+        pytorch = replace(pytorch, flops=found.flops, backward_flops=found.backward_flops)
+    return Counted(Counts(f.flops, f.backward_flops, f.parameters, None, f.state_bytes), pytorch)
+
+
+def activation_bytes(entry: AttentionCard, geometry: Geometry, options: Any, implementation: str = "auto") -> int | None:
+    """Bytes that autograd keeps from a mechanism's forward pass over one example for the backward pass, counted from shapes.
+
+    Args:
+        implementation: a name on the card; ``auto`` means the one chosen on a CPU.
+
+    Returns:
+        Bytes of whole storages, each counted once, without inputs, parameters and buffers. None where shapes alone do not suffice,
+        or the implementation needs a GPU.
+    """
+    if implementation == "auto":
+        implementation = choose_implementation(entry, geometry, options, torch.device("cpu"))
+    if implementation not in (*ON_SHAPES, "sdpa"):
+        return None
+    with torch.device("meta"):
+        module = Alone(entry.build(geometry, options, implementation)).eval()
+    with as_on_a_cpu(module) if implementation == "sdpa" else torch.device("meta"):
+        inputs = with_gradients(mechanism_inputs(entry, geometry, options))
+        try:
+            return kept_bytes(lambda: module(*inputs), [*inputs, *module.parameters(), *module.buffers()])[1]
+        except (NotImplementedError, RuntimeError):
+            return None
+
+
+def with_gradients(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Make each tensor require a gradient and return them."""
+    return [tensor.requires_grad_() for tensor in tensors]
+
+
+def _formula(module: nn.Module) -> Cost:
+    if isinstance(module, Alone):
+        mechanism = module.mechanism
+        return mechanism.card.cost(mechanism.geometry, mechanism.options)
+    if isinstance(module, Block):
+        hidden = module.mlp[0]
+        assert isinstance(hidden, nn.Linear)
+        return block_cost(module.attention, hidden.out_features)
+    assert isinstance(module, MultiHeadAttention)
+    return layer_cost(module)
+
+
+def _tally(module: nn.Module, tensors: Sequence[Tensor]) -> Tally | None:
+    """PyTorch's count of forward and backward pass; None for an attention where shapes alone do not suffice."""
+    inputs = with_gradients(tensors)
+    try:
+        return tally(lambda: module(*inputs), [*inputs, *module.parameters(), *module.buffers()])
+    except (NotImplementedError, RuntimeError):
+        return None

@@ -1,0 +1,64 @@
+"""Parameters, FLOPs and activations of a whole model, and warnings about its attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from attn_zoo.contract import AttentionCard, Batch, Geometry
+from attn_zoo.count.counter import flops_of, tally
+from attn_zoo.count.levels import Counts
+from attn_zoo.layer import MultiHeadAttention
+from attn_zoo.registry import card
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Number of trainable parameters."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def attention_parameters(model: nn.Module) -> int:
+    """Number of trainable parameters inside attention layers, projections included."""
+    return sum(count_parameters(module) for module in model.modules() if isinstance(module, MultiHeadAttention))
+
+
+def count_flops(model: nn.Module, batch: Batch) -> int:
+    """FLOPs of a forward pass over ``batch``, two per multiply-add of every matrix product.
+
+    Build the model ``eager``, ``tiled`` or ``sdpa``: PyTorch counts nothing for kernels that it does not know. The model may
+    live on the ``meta`` device, where shapes flow and nothing is computed.
+    """
+    model.eval()
+    with torch.no_grad():
+        return flops_of(lambda: model(batch.inputs, batch.valid))
+
+
+def count_model(model: nn.Module, batch: Batch) -> Counts:
+    """Count a forward and a backward pass over ``batch`` in evaluation mode with PyTorch, and the bytes kept between them.
+
+    Parameters are the trainable ones. Build the model with the ``counted_implementation`` of its card, on ``meta`` where shapes
+    suffice.
+    """
+    model.eval()
+    found = tally(lambda: model(batch.inputs, batch.valid), [batch.inputs, *model.parameters(), *model.buffers()])
+    return Counts(found.flops, found.backward_flops, count_parameters(model), found.kept_bytes)
+
+
+def setting_warnings(entry: AttentionCard, geometry: Geometry, options: Any) -> tuple[str, ...]:
+    """Warnings of the card about a setting, and one if its matrix products cost more than softmax's, each with the name first."""
+    found = list(entry.build.warnings(geometry, options))
+    softmax = card("softmax")
+    times = entry.cost(geometry, options).flops / softmax.cost(geometry, softmax.options()).flops
+    if times > 1:
+        found.append(
+            f"its matrix products cost {f'{times:.2f}' if times >= 1.005 else 'a little over 1.00'} times those of softmax here"
+        )
+    return tuple(f"{entry.name}: {words}" for words in found)
+
+
+def model_warnings(model: nn.Module) -> tuple[str, ...]:
+    """Warnings about all attention layers of a model, each once."""
+    layers = [module.mechanism for module in model.modules() if isinstance(module, MultiHeadAttention)]
+    return tuple(dict.fromkeys(words for m in layers for words in setting_warnings(m.card, m.geometry, m.options)))

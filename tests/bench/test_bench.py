@@ -1,0 +1,52 @@
+"""The bench: what it holds, how it bounds CUDA's memory, and that it keeps inference and training apart."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+import torch
+
+from attn_zoo.bench.bench import Bench
+from attn_zoo.bench.protocol import TimingProtocol
+from attn_zoo.count.rigs import Subject, build_layer, random_tokens
+
+LAYER = partial(build_layer, Subject("softmax", {}, "sdpa"), 8, 2)
+TOKENS = partial(random_tokens, 8)
+
+
+def test_what_is_held_before_a_step_by_hand():
+    assert Bench(LAYER, TOKENS).held("forward", 3, 5) == 4 * (4 * (8 * 8 + 8) + 3 * 5 * 8)
+    assert Bench(LAYER, TOKENS, precision="bf16").held("forward", 3, 5) == 2 * (4 * (8 * 8 + 8) + 3 * 5 * 8)
+
+
+def test_inference_and_training_have_layers_of_their_own_which_stay():
+    bench = Bench(LAYER, TOKENS)
+    forward, training = (bench._workload(kind, 5).module for kind in ("forward", "training"))
+    assert forward is bench._workload("forward", 5).module is not training
+    assert (forward.training, training.training) == (False, True)
+    assert bench._workload("forward", 6).module is not forward
+    assert all(torch.equal(a, b) for a, b in zip(forward.parameters(), training.parameters(), strict=True))
+
+
+def test_steps_run_and_training_leaves_no_gradient():
+    bench = Bench(LAYER, TOKENS, protocol=TimingProtocol(seconds=0.0))
+    (seconds,) = bench.parts("forward", 2, 5)
+    assert seconds > 0
+    assert len(halves := bench.parts("training", 2, 5)) == 2 and min(halves) > 0
+    assert all(p.grad is None for p in bench._workload("training", 5).module.parameters())
+    assert bench.peak("training", 2, 5) > bench.peak("forward", 2, 5) > 2 * 5 * 8 * 4
+
+
+def test_training_holds_the_gradient_of_its_output_as_well():
+    bench = Bench(LAYER, TOKENS)
+    assert bench.held("training", 3, 5) - bench.held("forward", 3, 5) == 4 * 3 * 5 * 8
+
+
+def test_the_largest_batch_is_sought_within_the_budget_alone(monkeypatch):
+    fractions: list[float] = []
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=64 * 2**30))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda fraction, device: fractions.append(fraction))
+    monkeypatch.setattr(Bench, "_fits", lambda self, kind, batch, length: fractions[-1] == 0.25 and batch <= 37)
+    assert Bench(LAYER, TOKENS).largest_batch("forward", 5, 16 * 2**30) == 37
+    assert fractions == [0.25, 1.0], "and the bound is lifted afterwards"

@@ -1,0 +1,79 @@
+"""Counted cost of a whole model: its layers and the products around them, and warnings of doubtful settings."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from model_formula import agrees
+from torch import Tensor, nn
+
+from attn_zoo import attentions
+from attn_zoo.contract import Batch, Geometry
+from attn_zoo.count import count_level, count_model, model_warnings
+from attn_zoo.count.models import setting_warnings
+from attn_zoo.count.rigs import Sizes, Subject
+from attn_zoo.encoder.token import Block
+from attn_zoo.layer import MultiHeadAttention
+from attn_zoo.registry import attention_options, build_attention, card
+
+
+class Stack(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.embed = nn.Linear(6, 16)
+        form = card(name).counted_implementation
+        layers = (MultiHeadAttention(16, 2, name, length=40, implementation=form) for _ in range(2))
+        self.blocks = nn.ModuleList(Block(16, 2, 0.0, layer) for layer in layers)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, tokens: Tensor, valid: Tensor | None) -> Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x, valid)
+        return self.head(x[:, 0])
+
+
+@pytest.mark.parametrize("name", ["softmax", "linformer", "longformer"])
+def test_model_is_its_layers_and_the_products_around_them(name):
+    def batch(examples: int) -> Batch:
+        return Batch(torch.zeros(examples, 40, 6), None, torch.zeros(examples, dtype=torch.long))
+
+    with torch.device("meta"):
+        one, four = count_model(Stack(name), batch(1)), count_model(Stack(name), batch(4))
+        assert agrees(Stack(name), batch(1)) and agrees(Stack(name), batch(4))
+    layer = count_level("layer", Subject(name, {}, "eager"), Sizes(16, 2, mlp_ratio=2.0), 40)
+    around = 2 * 40 * 6 * 16 + 2 * 2 * 40 * 16 * 32 * 2 + 2 * 16 * 3
+    assert one.flops == 2 * (layer.shown("flops") or 0) + around
+    assert four.flops == 4 * (one.flops or 0)
+    assert one.parameters == sum(p.numel() for p in Stack(name).parameters())
+    torch.manual_seed(0)
+    assert count_model(Stack(name), batch(4)) == four, "numbers change nothing"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("linformer", {"projected_length": 64, "allow_full_rank": True}, "projected_length=64 is no fewer than the 64 keys"),
+        ("longformer", {"window": 65}, "window=65 is no narrower than the 64 tokens"),
+        ("longformer", {"global_tokens": 64}, "global_tokens=64 are all 64 tokens"),
+        ("performer", {"features": 256}, "features=256 are no fewer than the 64 keys"),
+        ("performer", {"features": 48}, "performer: its matrix products cost 1.50 times those of softmax here"),
+        ("reformer", {"chunk": 64}, "chunk=64 is no shorter than the 64 tokens"),
+        ("reformer", {"chunk": 32}, "chunk=32 leaves one bucket for 64 tokens"),
+        ("linformer_causal", {"block_scale": 10}, "a block of 64 tokens is no shorter than the 64 there are"),
+    ],
+)
+def test_doubtful_settings_are_named(name, options, says):
+    geometry = Geometry(2, 16, 64, 64)
+    mechanism = build_attention(name, geometry, **options)
+    found = setting_warnings(mechanism.card, geometry, mechanism.options)
+    assert any(says in words for words in found)
+    assert all(words.startswith(f"{name}: ") for words in found)
+    layers = nn.ModuleList(MultiHeadAttention(32, 2, name, length=64, **options) for _ in range(2))
+    assert model_warnings(layers) == found, "each once"
+
+
+@pytest.mark.parametrize("name", attentions())
+def test_defaults_at_length_are_beyond_doubt(name):
+    entry, geometry = card(name), Geometry(4, 64, 4096, 4096)
+    assert setting_warnings(entry, geometry, attention_options(entry, geometry, {})) == ()

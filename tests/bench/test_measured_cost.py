@@ -1,0 +1,352 @@
+"""``experiment=cost``: models, refusals, the search for the best batch, points that fail or go on, and the table."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from attn_zoo import cli, registry
+from attn_zoo.bench import session
+from attn_zoo.bench.experiments.cost import StepCost
+from attn_zoo.bench.measurement import Cell, Figures, Measurement
+from attn_zoo.bench.protocol import TimingProtocol
+from attn_zoo.bench.session import Session
+from attn_zoo.bench.tables import figure
+from attn_zoo.bench.workers import WorkerError
+from attn_zoo.contract import UnknownNameError
+from attn_zoo.count.rigs import Subject
+
+GIVEN: dict[str, Any] = {
+    "attentions": ["softmax", "linformer[projected_length=64]"],
+    "lengths": [128],
+    "device": "cpu",
+    "dim": 16,
+    "heads": 2,
+    "memory_gib": 1.0,
+    "batch_seconds": 100.0,
+    "rounds": 3,
+    "repeat_seconds": 0.0,
+    "time_limit": 60.0,
+}
+LINFORMER = "linformer[projected_length=64]"
+
+
+def grid_of(**changes: Any) -> StepCost:
+    return StepCost(**{**GIVEN, **changes})
+
+
+def test_a_model_is_that_of_the_task_at_the_length_asked_for():
+    grid = grid_of(level="model", task="copying", dim=None, heads=None, depth=3)
+    level = next(iter(registry.task_card("copying").levels.values()))
+    assert grid.sizes.depth == 3 and grid.sizes.dim == level.model.get("dim", 256)
+    rig = grid.rig(grid.layers[0])
+    ids, labels = rig.inputs(2, 100, torch.float32)
+    assert ids.shape == labels.shape == (2, 100), "copying labels positions"
+    assert rig.build(100).eval()(ids, labels).shape[:2] == (2, 100)
+    assert rig.build(100).train()(ids, labels).shape == ()
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"level": "layers"}, "no level of experiment=cost is called 'layers'"),
+        ({"task": "listops"}, "task is used only at level=model"),
+        ({"depth": 2, "level": "block"}, "depth is used only at level=model"),
+        ({"level": "model", "task": "listopps"}, "no task is called 'listopps'"),
+        ({"level": "model", "task": "listops", "task_level": "huge"}, "no level of task listops is called 'huge'"),
+        ({"level": "model", "task": "digits"}, "the images of digits have only one"),
+        ({"precision": "fp8"}, "precision is one of fp32, bf16, fp16"),
+        ({"dim": 15}, "dim must be divisible by heads"),
+        ({"lengths": []}, "lengths are different whole numbers"),
+        ({"lengths": [64, 64]}, "lengths are different whole numbers"),
+        ({"memory_gib": 0.0}, "memory_gib must be above 0"),
+        ({"batch_seconds": -1.0}, "batch_seconds must be above 0"),
+        ({"time_limit": 0.0}, "time_limit must be above 0"),
+        ({"rounds": 0}, "rounds must be an integer >= 1"),
+        ({"order": "sorted"}, "protocol.order is one of"),
+        ({"device": "tpu"}, "device is auto, cpu or cuda"),
+    ],
+)
+def test_bad_input_is_refused_before_work(wrong, message):
+    with pytest.raises((ValueError, UnknownNameError), match=message):
+        grid_of(**wrong)
+
+
+def test_without_a_gpu_cuda_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="device=cuda needs a GPU that PyTorch finds"):
+        grid_of(device="cuda")
+
+
+def test_an_implementation_that_the_device_cannot_run_is_refused():
+    with pytest.raises(ValueError, match="softmax:xformers cannot run: xformers runs on CUDA tensors only"):
+        grid_of(attentions=["softmax:xformers"])
+
+
+def test_a_length_that_a_mechanism_refuses_is_a_cell_but_nothing_at_all_is_an_error():
+    grid = grid_of(lengths=[32, 128])
+    refused = [(cell.label, cell.length) for cells in grid.groups() for cell in cells if grid.refusal(cell)]
+    assert refused == [(LINFORMER, 32)] * 2
+    with pytest.raises(ValueError, match=rf"none of {re.escape(LINFORMER)} can be built: .*64"):
+        grid_of(attentions=[LINFORMER], lengths=[32])
+
+
+# The work, with processes that answer by a script
+
+
+class Scripted:
+    """A worker in which a step of softmax takes 1 s a sequence and one of linformer 1 s in all up to a batch of 8."""
+
+    asked: ClassVar[list[tuple[Any, ...]]] = []
+    wrong: ClassVar[dict[tuple[Any, ...], str]] = {}
+    made: ClassVar[list[Any]] = []
+
+    def __init__(self, make: Any, build: Any, *rest: Any, environment: Any, bounded: bool) -> None:
+        self.attention = build.args[0].attention
+        self.made.append((self.attention, environment, bounded))
+
+    def ask(self, method: str, kind: str, batch: int, length: int, *rest: Any, limit: float) -> Any:
+        if method == "largest_batch":  # of a length, within a budget
+            return length // 2**30 + batch
+        self.asked.append((self.attention, method, kind, batch, length))
+        for what, why in self.wrong.items():
+            if what == self.asked[-1][: len(what)]:
+                raise WorkerError(why, "scripted")
+        if method == "parts":
+            seconds = float(batch) if self.attention == "softmax" else max(1.0, batch / 8)
+            return (seconds,) if kind == "forward" else (seconds, seconds)
+        return {"peak": 2**20 * (2 + batch), "held": 2**20}[method]
+
+    def stop(self) -> None: ...
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    monkeypatch.setattr(session, "Worker", Scripted)
+    for name, empty in (("asked", []), ("wrong", {}), ("made", [])):
+        monkeypatch.setattr(Scripted, name, empty)
+    return Scripted
+
+
+def empty(grid: StepCost) -> Measurement:
+    environment = {"cpu": "CPU of a test", "threads": 2, "torch": "2.15.0", "gpu": None}
+    return Measurement("cost", grid.identity(), grid.protocol, environment, complete=True)
+
+
+def measured(grid: StepCost, done: Any = None) -> tuple[Measurement, list[dict[str, Any]]]:
+    """The measurement, and all that was saved on the way as it is read back."""
+    saved: list[dict[str, Any]] = []
+    found = empty(grid) if done is None else Measurement.from_dict(done)
+    Session(grid, found, save=lambda at: saved.append(json.loads(json.dumps(at.to_dict())))).run()
+    return found, saved
+
+
+def at(found: Measurement, label: str, kind: str, batch: int = 1, length: int = 128) -> Figures:
+    return found.cells[Cell(label, kind, length, batch)]
+
+
+def test_every_figure_is_there(scripted):
+    found, _ = measured(grid_of())
+    for kind in ("forward", "training"):
+        softmax = at(found, "softmax", kind)
+        assert softmax.one("best_batch") == 1 and not softmax.failures
+        assert [softmax.one(f"{what}_bytes") for what in ("peak", "held")] == [3 * 2**20, 2**20]
+        assert softmax.one("largest_batch") == 1021
+    assert at(found, "softmax", "forward").all("search_seconds") == [1.0, 2.0, 4.0], "no gain in two doublings"
+    assert at(found, LINFORMER, "forward").one("best_batch") == 8
+    for batch in (1, 8):
+        training = at(found, LINFORMER, "training", batch)
+        assert (training.all("seconds"), training.all("backward_seconds")) == ([2.0] * 3, [1.0] * 3)
+
+
+def test_on_cuda_the_largest_batch_is_found_by_trying(scripted, monkeypatch):
+    facts = SimpleNamespace(L2_cache_size=50 * 2**20, total_memory=80 * 2**30)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
+    grid = grid_of(device="cuda", memory_gib=3.0)
+    found, _ = measured(grid)
+    softmax = at(found, "softmax", "forward")
+    assert [softmax.one(f"{what}_bytes") for what in ("peak", "held")] == [3 * 2**20, 2**20]
+    assert softmax.one("largest_batch") == 3 + 128
+    assert not any(bounded for _, _, bounded in scripted.made), "CUDA reserves far more addresses than it uses"
+    protocol = grid.protocol
+    assert (grid.torch_device.type, protocol.rotate_bytes, protocol.warmup) == ("cuda", 50 * 2**20, 2)
+    table = StepCost.report(found)
+    assert "found by doubling and bisection" in table
+    assert "inputs rotate through 50 MiB" in table and "clock events on the stream" in table
+
+
+def test_each_mechanism_has_a_process_of_its_own_at_a_length(scripted):
+    measured(grid_of(allocator="keep", lengths=[128, 256]))
+    assert Counter(name for name, _, _ in scripted.made) == {"softmax": 2, "linformer": 2}
+    assert all(bounded and "MALLOC_TRIM_THRESHOLD_" in environment for _, environment, bounded in scripted.made)
+
+
+def test_the_rounds_visit_all_timings_of_all_mechanisms_in_changing_order(scripted):
+    measured(grid_of())
+    timings = [(name, kind, batch) for name, method, kind, batch, _ in scripted.asked if method == "parts"][-18:]
+    rounds = [timings[at : at + 6] for at in range(0, 18, 6)]
+    assert len({frozenset(visited) for visited in rounds}) == 1 and len(set(rounds[0])) == 6
+    assert len({tuple(visited) for visited in rounds}) > 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong", "tried"),
+    [
+        ({}, {}, 6),  # up to 32: no gain in two doublings
+        ({"memory_gib": 0.01}, {}, 3),  # up to 4: the memory budget
+        ({"batch_seconds": 1.5}, {}, 1),  # the next step would be too long
+        ({}, {("linformer", "parts", "forward", 4): "OOM"}, 2),
+    ],
+)
+def test_the_search_for_the_best_batch_ends(scripted, monkeypatch, changes, wrong, tried):
+    real = Scripted.ask
+
+    def slower(self: Any, method: str, kind: str, batch: int, *rest: Any, limit: float) -> Any:
+        """Beyond a batch of 8 each sequence costs more."""
+        answer = real(self, method, kind, batch, *rest, limit=limit)
+        return tuple(1.1 * part for part in answer) if method == "parts" and batch > 8 else answer
+
+    monkeypatch.setattr(Scripted, "ask", slower)
+    scripted.wrong.update(wrong)
+    found, _ = measured(grid_of(**changes))
+    linformer = at(found, LINFORMER, "forward")
+    assert len(linformer.all("search_seconds")) == tried and "seconds" not in linformer.failures
+
+
+def test_what_fails_is_a_cell_with_its_reason_and_the_others_go_on(scripted):
+    scripted.wrong.update(
+        {
+            ("softmax", "peak", "forward"): "OOM",
+            ("softmax", "parts", "training", 1): "time limit",
+            ("linformer", "peak", "training", 128): "OOM",
+        }
+    )
+    found, _ = measured(grid_of())
+    assert at(found, "softmax", "forward").failures == dict.fromkeys(
+        ("peak_bytes", "largest_batch", "best_batch", "seconds"), "OOM: scripted"
+    )
+    assert at(found, "softmax", "training").failures == dict.fromkeys(("best_batch", "seconds"), "time limit: scripted")
+    assert ("softmax", "parts", "forward", 1, 128) not in scripted.asked, "what cannot be held is not timed"
+    linformer = at(found, LINFORMER, "training")
+    assert linformer.failures == {"largest_batch": "OOM: scripted"} and linformer.one("peak_bytes") == 3 * 2**20
+    assert len(linformer.all("seconds")) == 3
+
+
+def test_a_mechanism_that_cannot_be_built_is_not_asked(scripted):
+    found, _ = measured(grid_of(lengths=[32, 128]))
+    for kind in ("forward", "training"):
+        refused = at(found, LINFORMER, kind, length=32)
+        assert not refused.values and all(why.startswith("refused: ") for why in refused.failures.values())
+        assert not at(found, LINFORMER, kind).failures
+    assert not [asked for asked in scripted.asked if asked[0] == "linformer" and asked[-1] == 32]
+
+
+@pytest.mark.parametrize("kept", range(8))
+def test_it_goes_on_from_wherever_it_was_stopped(scripted, kept):
+    whole, saved = measured(grid_of())
+    assert len(saved) == 8, "after each of four cells is prepared, after each of three rounds, and at the end"
+    asked = len(scripted.asked)
+    scripted.asked.clear()
+    again, _ = measured(grid_of(), copy.deepcopy(saved[kept]))
+    assert {cell: figures.values for cell, figures in again.cells.items()} == {
+        cell: figures.values for cell, figures in whole.cells.items()
+    }
+    assert len(scripted.asked) < asked
+    assert (kept >= 6) == (not scripted.asked)
+
+
+# The table
+
+
+def rows(table: str, title: str) -> dict[str, dict[str, str]]:
+    """Rows of one of the tables, by attention."""
+    lines = table.partition(f"**{title}")[2].splitlines()
+    cells = [[cell.strip() for cell in re.split(r"\|", line)[1:-1]] for line in lines if line.startswith("|")]
+    count = next((at for at, row in enumerate(cells[1:], 1) if row[0] == "attention"), len(cells))
+    return {row[0]: dict(zip(cells[0], row, strict=True)) for row in cells[2:count]}
+
+
+def test_figures_carry_their_spread_and_a_mark():
+    protocol = TimingProtocol()
+    assert figure([1.0, 1.1, 1.0], protocol) == "1.00 ± 0.03"
+    assert figure([1.0, 2.0, 3.0], protocol) == "~2.00 ± 0.50"
+    assert figure([12345.6] * 3, protocol) == "12,346 ± 0"
+
+
+def test_tables_of_the_scripted_measurement(scripted):
+    scripted.wrong[("softmax", "parts", "training", 1)] = "time limit"
+    found, _ = measured(grid_of())
+    at(found, LINFORMER, "forward").values["seconds"] = [1.0, 2.0, 3.0]
+    table = StepCost.report(found)
+    softmax, linformer = (rows(table, "Time and throughput")[name] for name in ("softmax", LINFORMER))
+    assert softmax["training step (ms)"] == softmax["backward (ms)"] == "time limit"
+    assert softmax["forward (ms)"] == "1,000 ± 0" and softmax["forward (tokens/s)"] == "128 ± 0"
+    assert linformer["forward (ms)"] == "~2,000 ± 500"
+    assert linformer["training step (ms)"] == "2,000 ± 0" and linformer["backward (ms)"] == "1,000 ± 0"
+    assert linformer["forward (tokens/s)"] == "1,024 ± 0"
+    memory = rows(table, "Memory")[LINFORMER]
+    assert memory["forward, held at once (MiB)"] == memory["training, held at once (MiB)"] == "3.00"
+    assert memory["forward, largest batch"] == "1,021"
+    assert "- softmax: time limit: scripted (best batch, forward + backward at 128; time, forward + backward at 128)" in table
+    assert grid_of().protocol.describe() in table
+
+
+def test_what_one_reason_stopped_is_one_line(scripted):
+    scripted.wrong[("linformer", "peak")] = "OOM"
+    table = StepCost.report(measured(grid_of())[0])
+    assert table.count("OOM: scripted") == 1 and f"- {LINFORMER}: OOM: scripted (memory, forward at 128; " in table
+
+
+def test_what_is_missing_has_its_reason_in_every_table():
+    """Of a training step that took too long, and of a forward pass that ran out of memory."""
+    grid = {"level": "layer", "device": "cpu", "dim": 16, "heads": 2, "precision": "fp32", "memory_gib": 1.0, "batch_seconds": 5.0}
+    environment = {"cpu": "CPU", "threads": 2, "torch": "2", "gpu": None}
+    found = Measurement("cost", grid, TimingProtocol(rounds=2), environment)
+    subject = Subject("softmax", {})
+    forward, training = (found.of(Cell("softmax", kind, 128, subject=subject)) for kind in ("forward", "training"))
+    forward.failures = dict.fromkeys(("seconds", "peak_bytes", "largest_batch"), "OOM: scripted")
+    training.values = {"peak_bytes": [3 * 2**20], "held_bytes": [2**20], "largest_batch": [7], "best_batch": [4]}
+    training.failures = {"seconds": "time limit: scripted"}
+    found.of(Cell("softmax", "training", 128, 4, subject=subject)).values = {"seconds": [4.0, 5.0]}
+    table = StepCost.report(Measurement.from_dict(json.loads(json.dumps(found.to_dict()))))
+    assert rows(table, "Time and throughput")["softmax"]["training (tokens/s)"].startswith("115 ± ")
+    assert rows(table, "Time and throughput")["softmax"]["training step (ms)"] == "time limit"
+    assert rows(table, "Memory")["softmax"] == {
+        "attention": "softmax",
+        "n": "128",
+        "forward, held at once (MiB)": "OOM",
+        "training, held at once (MiB)": "3.00",
+        "forward, largest batch": "OOM",
+        "training, largest batch": "7",
+    }
+
+
+def test_the_command_measures_and_goes_on(tmp_path, capsys):
+    """With real processes: everything that is asked of a bench is there."""
+    output = tmp_path / "cost.json"
+    words = ["measure", "experiment=cost", "level=block", "attentions=[softmax:sdpa]", "lengths=[64]", "dim=8", "heads=2"]
+    words += ["rounds=2", "repeat_seconds=0", "batch_seconds=0.000001", "device=cpu", f"output={output}"]
+    assert cli.main(words) == 0
+    first = capsys.readouterr().out
+    written = json.loads(output.read_text(encoding="utf-8"))
+    found = Measurement.from_dict(written)
+    assert written["complete"] and not any(figures.failures for figures in found.cells.values())
+    training = at(found, "softmax:sdpa", "training", length=64)
+    assert all(len(training.all(name)) == 2 for name in ("seconds", "backward_seconds", "update_seconds"))
+    assert (training.one("largest_batch") or 0) > 0 and (training.one("peak_bytes") or 0) > 0
+    written["complete"] = False
+    output.write_text(json.dumps(written), encoding="utf-8")
+    assert cli.main(words) == 0
+    again = capsys.readouterr()
+    assert again.out == first and "going on from there" in again.err
