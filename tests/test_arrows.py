@@ -81,7 +81,19 @@ ALLOWED = {
         "terminal",
     },
     "conformance": {"contract", "registry", "count", "data", "escapes", "plugin_files", "plugin_imports", "rows"},
-    "cli": {"contract", "registry", "data", "bench", "records", "runner", "leaderboard", "published", "recommend", "reference"}
+    "cli": {
+        "contract",
+        "registry",
+        "data",
+        "bench",
+        "count",
+        "records",
+        "runner",
+        "leaderboard",
+        "published",
+        "recommend",
+        "reference",
+    }
     | {"conformance", "analysis", "layer", "plotting", "rows", "scaffold", "terminal", "transplant", "plugin_files"}
     | {"checks", "deaths", "escapes", "plugin_imports", "process_state", "result_files"},
     "configs": set(),
