@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from mutants import originals_more
 from mutants.card import Untold
 from mutants.originals import ORIGINALS, Linear, NoOptions, PlainSoftmax
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch import Tensor
 from attn_zoo import registry
 from attn_zoo.attention.low_rank.nystrom import Nystrom
 from attn_zoo.attention.low_rank.nystrom import Options as NystromOptions
+from attn_zoo.attention.sparse.local import Local
 from attn_zoo.conformance import (
     ATTENTION_CHECKS,
     Case,
@@ -394,7 +394,7 @@ def test_the_allowance_from_inputs_nearby_admits_the_spread_of_eager_and_no_roug
 def test_sizes_follow_the_time_that_a_definition_takes(seconds, compared, monkeypatch):
     now, met = 0.0, []
 
-    class Slow(originals_more.Window):
+    class Slow(Local):
         def definition(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
             nonlocal now
             now += seconds * query.shape[1] * query.shape[2] * key.shape[2]
@@ -403,8 +403,8 @@ def test_sizes_follow_the_time_that_a_definition_takes(seconds, compared, monkey
 
     Slow.card = replace(ORIGINALS["window"], build=Slow)
     monkeypatch.setattr(agreement, "clock", lambda: now)
-    (case,) = (case for case in attention_checks(Slow.card) if case.id == "window[default]-eager-eager_agrees_with_the_definition")
-    report = run_cases("window", [case])
+    (case,) = (case for case in attention_checks(Slow.card) if case.id == "local[default]-eager-eager_agrees_with_the_definition")
+    report = run_cases("local", [case])
     assert report.ok and now < 2 * SLOW
     partly = [line for line in str(report).splitlines() if "because the definition is slow" in line]
     assert len(partly) == (compared != "all")

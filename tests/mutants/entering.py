@@ -26,7 +26,7 @@ class Mutant(NamedTuple):
 MUTANTS: list[Mutant] = []
 Class = type[Attention]
 
-SHAPED = originals_more.Window, originals_more.Gated, originals_more.Features
+SHAPED = (originals_more.Gated,)
 """Originals whose import enters their cards."""
 
 Around = Callable[..., Tensor]

@@ -1,4 +1,4 @@
-"""More small sound attentions for mutants: a gated recurrence, a window, random features, chosen blocks, a plane that turns."""
+"""More sound attentions for mutants: of the zoo, a gated recurrence, chosen blocks, and a plane that turns."""
 
 from __future__ import annotations
 
@@ -68,107 +68,6 @@ class Gated(Attention):
         return torch.stack(found, dim=2), replace(state, summed=summed, position=state.position + value.shape[2])
 
 
-@dataclass
-class WindowOptions:
-    window: int = 5
-
-    def __post_init__(self) -> None:
-        if self.window < 1 or self.window % 2 == 0:
-            raise ValueError(f"the window is odd; got {self.window}")
-
-
-def quadratic(geometry: Geometry, options: Any) -> Cost:
-    return Cost(flops=4 * geometry.queries * geometry.keys * geometry.inner_dim, parameters=0)
-
-
-@original(
-    "window",
-    options=WindowOptions,
-    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
-    time="n^2 d",
-    memory="n^2",
-    cost=quadratic,
-    variants={"wide": {"window": 9}},
-)
-class Window(Attention):
-    """Softmax attention to the positions in a window: the last ones when causal, else half on either side."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        place = torch.arange(key.shape[2], device=key.device)
-        allowed = self.near(place[:, None] - place)
-        if key_valid is not None:
-            allowed = allowed & key_valid[:, None, None, :]
-        return softmax_over_valid(query @ key.mT / query.shape[-1] ** 0.5, allowed) @ value
-
-    def near(self, behind: Tensor) -> Tensor:
-        window = self.options.window
-        return (behind >= 0) & (behind < window) if self.geometry.causal else behind.abs() <= window // 2
-
-    def definition(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        n, window = key.shape[2], self.options.window
-        allowed = torch.zeros(len(key), 1, n, n, dtype=torch.bool)
-        for i in range(n):
-            first, last = (i - window + 1, i) if self.geometry.causal else (i - window // 2, i + window // 2)
-            for j in range(max(first, 0), min(last, n - 1) + 1):
-                allowed[:, 0, i, j] = True if key_valid is None else key_valid[:, j]
-        return softmax_over_valid(query @ key.mT / query.shape[-1] ** 0.5, allowed) @ value
-
-
-@dataclass
-class FeatureOptions:
-    features: int = 6
-
-    def __post_init__(self) -> None:
-        if self.features < 1:
-            raise ValueError(f"there is a feature or more; got {self.features}")
-
-
-def features_cost(geometry: Geometry, options: FeatureOptions) -> Cost:
-    n, m, d = geometry.keys, options.features, geometry.head_dim
-    return Cost(flops=geometry.heads * (4 * n * d * m + 2 * n * n * (m + d + 1)), parameters=0)
-
-
-@original(
-    "features",
-    options=FeatureOptions,
-    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True, random_at_build=True),
-    time="n^2 d",
-    memory="n^2",
-    cost=features_cost,
-)
-class Features(Attention):
-    """Weights φ(q)·φ(k) over their sum, with φ(x) = max(W x, 0) + 0.01 and W drawn when built."""
-
-    drawn: Tensor
-
-    def __init__(self, geometry: Geometry, options: FeatureOptions, implementation: str = "eager") -> None:
-        super().__init__(geometry, options, implementation)
-        self.register_buffer("drawn", torch.randn(geometry.head_dim, options.features) / geometry.head_dim**0.5)
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        query, key = self.features(query), self.features(key)
-        weights = query @ key.mT
-        if key_valid is not None:
-            weights = weights.masked_fill(~key_valid[:, None, None, :], 0)
-        weights = weights.tril() if self.geometry.causal else weights
-        out = weights @ torch.cat([value, torch.ones_like(value[..., :1])], dim=-1)
-        return out[..., :-1] / out[..., -1:].masked_fill(out[..., -1:] == 0, 1)
-
-    def features(self, x: Tensor) -> Tensor:
-        return (x @ self.drawn).relu() + 0.01
-
-    def definition(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        query, key, n = self.features(query), self.features(key), key.shape[2]
-        valid = torch.ones(len(key), n, dtype=torch.bool) if key_valid is None else key_valid
-        rows = []
-        for i in range(n):
-            weight = (query[:, :, i, None] * key).sum(dim=-1) * valid[:, None]
-            weight = weight[:, :, : i + 1] if self.geometry.causal else weight
-            total = weight.sum(dim=-1, keepdim=True)
-            rows.append((weight.unsqueeze(-1) * value[:, :, : weight.shape[2]]).sum(dim=2) / total.masked_fill(total == 0, 1))
-        return torch.stack(rows, dim=2)
-
-
 class Turning(Hashed):
     """``Hashed`` with a plane that every third training call turns towards the mean query, after the call."""
 
@@ -194,6 +93,8 @@ class Turning(Hashed):
 
 
 ORIGINALS["compressed"] = card_of("length_compression")
+ORIGINALS["window"] = replace(card_of("local"), implementations=("eager",), variants={"neighbours": {"block": 4, "neighbours": 2}})
+ORIGINALS["features"] = replace(card_of("performer"), implementations=("eager",))
 
 Turning.card = ORIGINALS["turning"] = replace(ORIGINALS["hashed"], name="turning", title="turning", build=Turning)
 

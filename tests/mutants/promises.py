@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attn_zoo.attention.sparse import local
 from mutants.entering import plant
 from mutants.originals import Projected
-from mutants.originals_more import FeatureOptions
 
 HEADS, PROCESS, OPTIONS = "heads_keep_to_themselves", "the_process_is_left_as_it_was", "options_hold_beyond_the_variants"
 RESIZED, ERRORS, EMPTY = "resizing_keeps_what_was_trained", "calls_recover_from_errors", "empty_inputs_are_answered_or_refused"
@@ -56,7 +56,7 @@ def built(act: Any) -> Any:
 
 
 def halves(options: Any) -> None:
-    options.window = 3
+    options.block = 3
 
 
 def narrows(options: Any) -> None:
@@ -89,7 +89,7 @@ class Unchecked:
 
 
 @dataclass
-class Tempered(FeatureOptions):
+class Tempered(local.Options):
     temperature: float = 1.0
 
 
@@ -170,9 +170,9 @@ def busy(attend: Any, self: Any, *given: Any) -> Tensor:
 
 def scales_for_a_while(attend: Any, self: Any, *given: Any) -> Tensor:
     """Double a buffer for the duration of the call, which an error leaves doubled."""
-    self.drawn.mul_(2)
+    self.directions.mul_(2)
     out = attend(*given) * 1
-    self.drawn.div_(2)
+    self.directions.div_(2)
     return out
 
 
@@ -226,7 +226,7 @@ plant(
 )
 plant("NarrowsItsOptions", "window", ALONE, "building changed its options from", members=built(halves))
 plant("NarrowsItsProjection", "projected", ALONE, "building changed its options from", members=built(narrows))
-plant("IgnoresPaddingWhenHot", "features", OPTIONS, "temperature=2.0: ", tempered, options=Tempered)
+plant("IgnoresPaddingWhenHot", "window", OPTIONS, "temperature=2.0: ", tempered, options=Tempered)
 plant("ReadsFromTheEnd", "softmax", OPTIONS, "reverse=True: ", reads_from_the_end, options=Reversible, can={"exact": False})
 plant("KnowsOnePower", "linear", OPTIONS, "power=2: ", halves_by_name, options=Powered)
 plant("QuietWithoutPadding", "linear", OPTIONS, "kernel=quiet: ", quiet_without_padding, options=Named)

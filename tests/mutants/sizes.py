@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attn_zoo.attention.sparse.local import Local
 from attn_zoo.contract import UnsupportedError
 from mutants.entering import plant
 
@@ -116,11 +117,12 @@ def shifted_mask(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tens
     return attend(query, key, value, key_valid if key_valid is None or key.shape[2] <= 64 else key_valid.roll(1, dims=1))
 
 
-def wider_window(by: int, beyond: int) -> Any:
-    """Widen the window by ``by`` positions in inputs longer than ``beyond``."""
+def wider_window(beyond: int) -> Any:
+    """Attend to one block more on either side in inputs longer than ``beyond``."""
 
-    def around(near: Any, self: Any, behind: Tensor) -> Tensor:
-        return near(behind) | near(behind - by) if len(behind) > beyond else near(behind)
+    def around(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        wider = Local(self.geometry, replace(self.options, neighbours=self.options.neighbours + 1))
+        return (attend if key.shape[2] <= beyond else wider.attend)(query, key, value, key_valid)
 
     return around
 
@@ -152,7 +154,7 @@ plant("KernelWrongForOddHeads", "softmax", KERNEL, "error is", scaled_where(lamb
 plant("DriftsAfter512", "linear", LONG, "token by token, against one call", drifts_after(512), method="advance")
 plant("DriftsAfter600", "gated", LONG, "token by token, against one call", drifts_after(600), method="advance")
 plant("ForgetsAt256", "linear", LONG, "in pieces of", forgets_at(256), method="advance")
-plant("OneTooWide", "window", DEFINITION, "from the definition", wider_window(1, 0), method="near")
-plant("OneTooWideBeyond128", "window", DEFINITION, "from the definition", wider_window(1, 128), method="near")
+plant("OneTooWide", "window", DEFINITION, "from the definition", wider_window(0))
+plant("OneTooWideBeyond128", "window", DEFINITION, "from the definition", wider_window(128))
 plant("ShiftsMasksBeyond64", "linear", ABSENCE, "the real tokens beside padding against the same tokens alone", shifted_mask)
 plant("ShiftsMasksInRecurrence", "gated", DEFINITION, "padded=True", shifted_mask)
