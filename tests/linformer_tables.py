@@ -12,7 +12,6 @@ from tabulate import tabulate
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard import tables as leaderboard_tables
-from attn_zoo.leaderboard.render.text import name as name_of
 from attn_zoo.leaderboard.statistics import estimate, paired
 from attn_zoo.published import SCORE, averages, figures
 from attn_zoo.registry import task_card
@@ -118,7 +117,7 @@ def starts(folder: str) -> str:
     steps = [point["step"] for point in runs[0].curve][1::2]
     rows = []
     for row in table.rows:
-        own = [record.curve for record in runs if record.source in row.provenance.files]
+        own = [record.curve for record in runs if record.source in row.files]
         after = [", ".join(f"{point['valid']:.0f}" for curve in own for point in curve if point["step"] == step) for step in steps]
-        rows.append([name_of(row), *after, ", ".join(f"{score:.0f}" for _, score in sorted(row.scores.by_seed.items()))])
+        rows.append([row.name, *after, ", ".join(f"{score:.0f}" for _, score in sorted(row.by_seed.items()))])
     return tabulate(rows, ["row", *(f"step {step:,}" for step in steps), "test"], tablefmt="github", disable_numparse=True)

@@ -45,10 +45,9 @@ from attn_zoo.leaderboard.heatmap.costs import LENGTH, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map, titles
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.literature_text import render_published
+from attn_zoo.leaderboard.metrics import estimated, optional, score
 from attn_zoo.leaderboard.plots import tradeoffs, write
 from attn_zoo.leaderboard.plots.style import style_of
-from attn_zoo.leaderboard.render.text import estimated, optional, score
-from attn_zoo.leaderboard.render.text import name as name_of
 from attn_zoo.published import published_for
 from attn_zoo.recommend import Recommendation, recommend
 from attn_zoo.recommend.text import as_text, sentences
@@ -218,11 +217,11 @@ def photographs() -> str:
     (table,) = boards_of("profile_vision")
     rows = [
         [
-            row.standing.place,
-            name_of(row),
+            row.place,
+            row.name,
             score(row, table),
-            estimated(row.scores.margin, table, "+"),
-            optional(row.costs.flops_per_example, lambda flops: f"{flops / 1e6:.1f} M"),
+            estimated(row.margin, table, "+"),
+            optional(row.flops_per_example, lambda flops: f"{flops / 1e6:.1f} M"),
         ]
         for row in table.rows
     ]
@@ -234,10 +233,10 @@ def equal_times(folder: str, minutes: Sequence[int]) -> str:
     """Best validation accuracy of each seed after some minutes, with rate and steps; a dash where a row was trained for less."""
     runs = sorted((record for record in records_in(folder) if not record.is_trial), key=lambda record: record.spec.seed)
     made = [(table, row) for table in leaderboard_tables(runs) for row in table.rows]
-    made.sort(key=lambda one: (one[1].control, -one[1].scores.test.mean if one[1].scores.test else 0.0))
+    made.sort(key=lambda one: (one[1].control, -one[1].test.mean if one[1].test else 0.0))
     rows = []
     for table, row in made:
-        own = [record for record in runs if record.source in row.provenance.files]
+        own = [record for record in runs if record.source in row.files]
         budget = own[0].spec.budget
         after = [
             "-" if budget.seconds < 60 * minute else ", ".join(f"{100 * best_until(record, 60 * minute):.0f}" for record in own)
@@ -245,7 +244,7 @@ def equal_times(folder: str, minutes: Sequence[int]) -> str:
         ]
         steps = mean(record.curve[-1]["step"] for record in own)
         steps_90 = ", ".join(map(steps_to_90, own))
-        rows.append([name_of(row), f"{budget.learning_rate:g}", f"{steps:,.0f}", *after, steps_90, score(row, table)])
+        rows.append([row.name, f"{budget.learning_rate:g}", f"{steps:,.0f}", *after, steps_90, score(row, table)])
     head = ["row", "rate", "steps", *(f"{minute} min (%)" for minute in minutes), "steps to 90 %", "test (%)"]
     return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=["left", *["right"] * (len(head) - 1)])
 
@@ -270,8 +269,8 @@ def each_seed(made: Sequence[Table], by_label: bool = False) -> str:
     cells: dict[str, dict[int, str]] = {}
     for at, table in enumerate(made):
         for row in table.rows:
-            seeds = ", ".join(f"{100 * score:.0f}" for _, score in sorted(row.scores.by_seed.items()))
-            cells.setdefault(name_of(row), {})[at] = seeds
+            seeds = ", ".join(f"{100 * score:.0f}" for _, score in sorted(row.by_seed.items()))
+            cells.setdefault(row.name, {})[at] = seeds
     labels = sorted(cells, key=parts_of) if by_label else cells
     rows = [[label, *(cells[label].get(at, "") for at in range(len(made)))] for label in labels]
     head = [f"{title} (%)" for title in titles(made)]
@@ -286,12 +285,12 @@ def parts_of(label: str) -> list[str | int]:
 def by_part(made: Sequence[Table]) -> str:
     """Mean test scores of one table, whole and by part, and the training score minus the test score."""
     (table,) = made
-    parts = sorted({name for row in table.rows for name in row.scores.parts})
+    parts = sorted({name for row in table.rows for name in row.parts})
     rows = []
     for row in table.rows:
-        found = (row.scores.test, *map(row.scores.parts.get, parts))
-        gap = row.scores.train_gap
-        rows.append([name_of(row), *(f"{score.mean:.1f}" if score else "" for score in found), f"{gap.mean:+.1f}" if gap else ""])
+        found = (row.test, *map(row.parts.get, parts))
+        gap = row.train_gap
+        rows.append([row.name, *(f"{score.mean:.1f}" if score else "" for score in found), f"{gap.mean:+.1f}" if gap else ""])
     head = ["row", f"test {table.task['metric']}", *parts, "train - test"]
     return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=["left", *["right"] * (len(head) - 1)])
 

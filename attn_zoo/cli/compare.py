@@ -18,7 +18,7 @@ from attn_zoo.contract import AttentionCard
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import Row, Table, render, tables
 from attn_zoo.leaderboard.heatmap.terminal import colours_here
-from attn_zoo.leaderboard.render.text import estimated, unit
+from attn_zoo.leaderboard.metrics import estimated, unit
 from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.registry import card, load_plugin
@@ -108,15 +108,15 @@ def with_reference(records: Sequence[RunRecord]) -> list[RunRecord]:
 def place(row: Row, table: Table) -> str:
     """Score and rank of a row, and the rows that do not differ significantly from it."""
     start = f"{row.label} on {table.task['title']}: "
-    if row.scores.test is None:
-        return start + "; ".join(map(str, row.scores.failures))
-    score = f"{estimated(row.scores.test, table)}{unit(table, ' %')}"
-    if row.standing.rank is None:
-        return f"{start}{score}, without a rank: {row.standing.unranked or table.ranking.reason or 'a control'}"
-    ranked = [other for other in table.rows if other.standing.rank is not None]
-    ties = [other.label for other in ranked if other is not row and set(other.standing.ties) & set(row.standing.ties)]
+    if row.test is None:
+        return start + "; ".join(map(str, row.failures))
+    score = f"{estimated(row.test, table)}{unit(table, ' %')}"
+    if row.rank is None:
+        return f"{start}{score}, without a rank: {row.unranked or table.ranking.reason or 'a control'}"
+    ranked = [other for other in table.rows if other.rank is not None]
+    ties = [other.label for other in ranked if other is not row and set(other.ties) & set(row.ties)]
     tied = f", tied with {', '.join(ties)}" if ties else ""
-    return f"{start}{score}, rank {row.standing.rank} of {len(ranked)}{tied}"
+    return f"{start}{score}, rank {row.rank} of {len(ranked)}{tied}"
 
 
 def _folder(rows: Sequence[RowName]) -> str:

@@ -12,7 +12,7 @@ from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.tables import machine
 from attn_zoo.count.rigs import Subject
 from attn_zoo.leaderboard.plots.axes import CostAxis
-from attn_zoo.leaderboard.rows import Row
+from attn_zoo.leaderboard.table import Row
 
 _QUANTITIES: Mapping[str, tuple[str, str, float]] = {
     "seconds": ("time", "ms", 1e3),
@@ -52,7 +52,7 @@ def layer_axes(file: Path) -> list[CostAxis]:
 def _of(row: Row, costs: Mapping[Cell, float], heads: int) -> float | None:
     """Cost of the measured layer with the row's attention, options and heads, which are ``heads`` if the row names none; None if
     there is no such layer, or the row is not measured as ``auto`` or ``eager``."""
-    if row.costs.block.measured_as not in ("auto", "eager"):
+    if row.block.measured_as not in ("auto", "eager"):
         return None
     own = {cell: cost for cell, cost in costs.items() if heads_of(cell, heads) == (row.heads or heads)}
     return next((cost for cell, cost in own.items() if cell.subject and _is_of(cell.subject, row)), None)

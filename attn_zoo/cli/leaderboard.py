@@ -18,8 +18,8 @@ from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.leaderboard.page import html_page, records_from
 from attn_zoo.leaderboard.plots import draw
-from attn_zoo.leaderboard.render.separation import render_separations
 from attn_zoo.leaderboard.separation import separates
+from attn_zoo.leaderboard.separation_text import render_separations
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.terminal import WIDE
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from attn_zoo.checks import check_number, check_text
 from attn_zoo.escapes import escaped
-from attn_zoo.leaderboard.assemble import tables
+from attn_zoo.leaderboard.compare import ORDERS, ordered
 from attn_zoo.leaderboard.heatmap.costs import counted_columns
-from attn_zoo.leaderboard.orders import ORDERS, ordered
-from attn_zoo.leaderboard.render import FORMATS, render
-from attn_zoo.leaderboard.rows import Row, Table
+from attn_zoo.leaderboard.rank import tables
 from attn_zoo.leaderboard.statistics import Estimate, estimate
+from attn_zoo.leaderboard.table import Row, Table
+from attn_zoo.leaderboard.text import FORMATS, render
 from attn_zoo.records import Store
 
 __all__ = ["FORMATS", "ORDERS", "Estimate", "Row", "Table", "estimate", "leaderboard", "ordered", "render", "tables"]
@@ -64,7 +64,7 @@ def leaderboard(
         text = text if format not in ("csv", "json") else render([], format)
     else:
         shown = {"overview": overview, "seeds": seeds, "wide": wide, "legend": legend}
-        text = render(made, format, costs=counted_columns(map(Path, costs)), colours=colours, by=by, **shown)
+        text = render(made, format, costs=counted_columns(map(Path, costs)) if costs else (), colours=colours, by=by, **shown)
     if damaged and format not in ("csv", "json"):
         head, mark = ("% ", "%") if format == "latex" else ("", "-")
         text += f"\n\n{head}Files that were left out because they are not complete records:\n"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.metrics import COUNTED
-from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.statistics import Estimate, estimate
+from attn_zoo.leaderboard.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ def averages(tables: Sequence[Table]) -> Averages:
         return _none(titles, "fewer than two tasks are scored by accuracy or F1")
     if len({table.task["name"] for table in shares}) < len(shares):
         return _none(titles, "a task appears in several settings")
-    whole = [row for table in shares for row in table.rows if row.scores.test and not row.scores.failures]
-    cells = grouped((row.label, row.scores.by_seed) for row in whole)
+    whole = [row for table in shares for row in table.rows if row.test and not row.failures]
+    cells = grouped((row.label, row.by_seed) for row in whole)
     found = {label: _over(scores) for label, scores in cells.items() if len(scores) == len(shares)}
     known = {label: mean for label, mean in found.items() if mean}
     if len(known) < 2:

@@ -7,13 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import polars as pl
+
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.assemble import best_last, key_of, measured_as, tables
 from attn_zoo.leaderboard.gate import Change, Finding, Judged, Pair, cost_changes, judged
 from attn_zoo.leaderboard.metrics import SHARES, grain
+from attn_zoo.leaderboard.rank import SETTING, key_of, measured_as, newest, tables, without_trials
 from attn_zoo.leaderboard.statistics import Estimate, estimate
-from attn_zoo.leaderboard.tuned import records_of_rows, without_seed
-from attn_zoo.records import RunRecord
+from attn_zoo.leaderboard.table import Run, runs_of
+from attn_zoo.records import Budget, ModelSpec, RunRecord
+from attn_zoo.records.frame import frame
 
 TOLERANCE = 0.01
 """Largest loss of score that never counts as worse: absolute for shares, relative to A's mean for other metrics."""
@@ -56,16 +59,16 @@ class Difference:
 class _Runs:
     """Runs of one row by seed; of repeated runs the newest finished one, else the newest."""
 
-    by_seed: Mapping[int, RunRecord]
+    by_seed: Mapping[int, Run]
 
     @property
-    def first(self) -> RunRecord:
+    def first(self) -> Run:
         """The first finished run, else the first run."""
-        return min(self.by_seed.values(), key=lambda record: record.status != "done")
+        return min(self.by_seed.values(), key=lambda run: run["status"] != "done")
 
     @property
     def scores(self) -> dict[int, float]:
-        return {seed: r.scores["test"] for seed, r in self.by_seed.items() if r.status == "done" and r.scores["test"] is not None}
+        return {seed: run["test"] for seed, run in self.by_seed.items() if run["status"] == "done" and run["test"] is not None}
 
 
 def difference(
@@ -81,12 +84,12 @@ def difference(
     """
     if tolerance < 0 or cost_tolerance < 0:
         raise ValueError(f"tolerances must be 0 or more; got {tolerance} for scores and {cost_tolerance} for costs")
-    a, b = records_of_rows(a), records_of_rows(b)
-    for name, records in (("A", a), ("B", b)):
-        if not records:
+    runs = [without_trials(frame(records)) for records in (a, b)]
+    for name, found in zip("AB", runs, strict=True):
+        if not found.height:
             raise ValueError(f"{name} holds no record; give a folder of records or the file of one record")
-    before, after = _rows(a), _rows(b)
-    told = _Names([*a, *b])
+    before, after = map(_rows, runs)
+    told = _Names(pl.concat(runs, how="diagonal"))
     partners = _partners(before, after)
     both = [key for key in before if key in after]
     steady = [key for key in both if not _changed(before[key].first, after[key].first)]
@@ -100,13 +103,13 @@ def difference(
 
 
 def _compared(told: _Names, then: _Runs | None, now: _Runs | None, verdict: Judged | None, cost_tolerance: float) -> Compared:
-    record = (then or now).first  # type: ignore[union-attr]  # a row is in one of the two
-    label, task = told.row(record), told.task(record)
+    run = (then or now).first  # type: ignore[union-attr]  # a row is in one of the two
+    label, task = told.row(run), told.task(run)
     costs = cost_changes(then.by_seed, now.by_seed, cost_tolerance) if verdict and then and now else ()
     return Compared(
         label=label,
         task=task,
-        metric=record.task_card["metric"],
+        metric=run["task_card"]["metric"],
         a=estimate(list(then.scores.values())) if then else None,
         b=estimate(list(now.scores.values())) if now else None,
         judged=verdict,
@@ -131,10 +134,10 @@ def _findings(
         other = now.by_seed.get(seed)
         if other is None:
             yield Finding("missing", row, f"seed {seed} is only in A")
-        elif run.status == "done" != other.status:
-            yield Finding("failing", row, f"seed {seed} was done and is now {other.status}: {other.reason}")
-        elif run.status != "done" == other.status:
-            yield Finding("mended", row, f"seed {seed} was {run.status} and is now done")
+        elif run["status"] == "done" != other["status"]:
+            yield Finding("failing", row, f"seed {seed} was done and is now {other['status']}: {other['reason']}")
+        elif run["status"] != "done" == other["status"]:
+            yield Finding("fixed", row, f"seed {seed} was {run['status']} and is now done")
     if verdict and verdict.word in ("worse", "better"):
         yield Finding(verdict.word, row, verdict.why)
     for change in costs:
@@ -143,23 +146,24 @@ def _findings(
 
 
 def _pair(then: _Runs, now: _Runs, tolerance: float) -> Pair:
-    card, scores = then.first.task_card, then.scores
+    card, scores = then.first["task_card"], then.scores
     share = card["metric"] in SHARES
     mean = sum(scores.values()) / len(scores) if scores else 0.0
     return Pair(
         a=scores,
         b=now.scores,
         higher_is_better=bool(card.get("higher_is_better", True)),
-        grain=grain(card["metric"], then.first.data.get("test", {}).get("examples")),
+        grain=grain(card["metric"], then.first["data"].get("test", {}).get("examples")),
         tolerance=tolerance if share else tolerance * abs(mean),
         share=share,
     )
 
 
-def _rows(records: Iterable[RunRecord]) -> dict[str, _Runs]:
-    """Group records into rows by their spec without the seed."""
-    rows = grouped((key_of(without_seed(record)), (record.spec.seed, record)) for record in best_last(records))
-    return {key: _Runs(dict(sorted(dict(runs).items()))) for key, runs in sorted(rows.items())}
+def _rows(runs: pl.DataFrame) -> dict[str, _Runs]:
+    """Group runs into rows by their spec without the seed."""
+    runs = newest(runs, *SETTING).sort("seed")
+    rows = grouped((key_of(_spec(run)), run) for run in runs_of(runs))
+    return {key: _Runs({run["seed"]: run for run in members}) for key, members in sorted(rows.items())}
 
 
 def _partners(before: Mapping[str, _Runs], after: Mapping[str, _Runs]) -> dict[str, str]:
@@ -168,22 +172,22 @@ def _partners(before: Mapping[str, _Runs], after: Mapping[str, _Runs]) -> dict[s
     for side, rows, other in ((0, before, after), (1, after, before)):
         for key, runs in rows.items():
             if key not in other:
-                alone[runs.first.spec.attention, runs.first.spec.task][side].append(key)
+                alone[runs.first["attention"], runs.first["task"]][side].append(key)
     return {then[0]: now[0] for then, now in alone.values() if len(then) == len(now) == 1}
 
 
-def _changed(then: RunRecord, now: RunRecord) -> list[str]:
+def _changed(then: Run, now: Run) -> list[str]:
     """Reasons why two rows cannot be compared: differences of spec, protocol, task version, metric or data."""
-    a, b = _flat(then.spec.to_dict()), _flat(now.spec.to_dict())
-    told = [f"{name} {a.get(name)} became {b.get(name)}" for name in {**a, **b} if a.get(name) != b.get(name) and name != "seed"]
+    a, b = _flat(_spec(then)), _flat(_spec(now))
+    told = [f"{name} {a.get(name)} became {b.get(name)}" for name in {**a, **b} if a.get(name) != b.get(name)]
     for name, was, became in (
-        ("protocol", then.protocol, now.protocol),
-        ("task version", then.task_card["version"], now.task_card["version"]),
-        ("metric", then.task_card["metric"], now.task_card["metric"]),
+        ("protocol", then["protocol"], now["protocol"]),
+        ("task version", then["task_version"], now["task_version"]),
+        ("metric", then["task_card"]["metric"], now["task_card"]["metric"]),
     ):
         told += [f"{name} {was} became {became}"] if was != became else []
-    for split in then.data.keys() & now.data.keys():
-        was, became = then.data[split].get("digest"), now.data[split].get("digest")
+    for split in then["data"].keys() & now["data"].keys():
+        was, became = then["data"][split].get("digest"), now["data"][split].get("digest")
         told += [f"digest of {split} {str(was)[:8]} became {str(became)[:8]}"] if was != became else []
     return told
 
@@ -191,36 +195,43 @@ def _changed(then: RunRecord, now: RunRecord) -> list[str]:
 class _Names:
     """Unique names of rows and tasks."""
 
-    def __init__(self, records: Sequence[RunRecord]) -> None:
+    def __init__(self, runs: pl.DataFrame) -> None:
         self._labels = {
-            key_of([row.attention, row.options, row.heads or table.model["heads"], row.costs.block.measured_as]): row.label
-            for table in tables(records)
+            key_of([row.attention, row.options, row.heads or table.model["heads"], row.block.measured_as]): row.label
+            for table in tables(runs)
             for row in table.rows
         }
         by_task: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-        for record in records:
-            setting = self._setting(record)
-            by_task[record.spec.task][key_of(setting)] = setting
+        for run in runs_of(runs):
+            setting = self._setting(run)
+            by_task[run["task"]][key_of(setting)] = setting
         self._differing = {
             task: [name for name in next(iter(found.values())) if len({key_of(s.get(name)) for s in found.values()}) > 1]
             for task, found in by_task.items()
         }
 
-    def row(self, record: RunRecord) -> str:
-        spec = record.spec
-        key = key_of([spec.attention, spec.options, spec.model.heads, measured_as(record)])
+    def row(self, run: Run) -> str:
+        key = key_of([run["attention"], run["options"], run["heads"], measured_as(run)])
         # Where a study chose differently in A and B, the tables of both show the later choice only.
-        return self._labels.get(key, f"{spec.attention} (tuned)")
+        return self._labels.get(key, f"{run['attention']} (tuned)")
 
-    def task(self, record: RunRecord) -> str:
-        setting = self._setting(record)
-        settings = ", ".join(f"{name}={setting.get(name)}" for name in self._differing[record.spec.task])
-        return record.task_card["title"] + (f" ({settings})" if settings else "")
+    def task(self, run: Run) -> str:
+        setting = self._setting(run)
+        settings = ", ".join(f"{name}={setting.get(name)}" for name in self._differing[run["task"]])
+        return str(run["task_card"]["title"]) + (f" ({settings})" if settings else "")
 
-    def _setting(self, record: RunRecord) -> dict[str, Any]:
-        spec = record.spec
-        shared = {"task": spec.task_options, "model": asdict(spec.model), "budget": asdict(spec.budget)}
-        return _flat({**shared, "precision": spec.precision, "device": spec.device})
+    def _setting(self, run: Run) -> dict[str, Any]:
+        shared = {
+            "task": run["task_options"],
+            "model": asdict(ModelSpec()) | run["model"],
+            "budget": asdict(Budget()) | run["budget"],
+        }
+        return _flat({**shared, "precision": run["precision"], "device": run["device"]})
+
+
+def _spec(run: Run) -> dict[str, Any]:
+    """Return the settings of a run, without its seed."""
+    return {{"requested": "implementation"}.get(name, name): run[name] for name in SETTING}
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from attn_zoo.leaderboard.difference import Compared, Difference
 from attn_zoo.leaderboard.gate import METHOD
 from attn_zoo.leaderboard.metrics import SHARES, style
-from attn_zoo.leaderboard.render.text import Grid, lines, tabulated
 from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.text import Grid, lines, tabulated
 
 _COSTS = {"time": "step_seconds_median", "memory": "peak_bytes"}
 

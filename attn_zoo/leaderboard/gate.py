@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED
 from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, holm, pair_p_values, paired, t_quantile
-from attn_zoo.records import RunRecord
+from attn_zoo.leaderboard.table import Run
+from attn_zoo.records.frame import COUNTED
 
 LEVEL = 0.05
 """Significance level: greatest share of comparisons of equal sets in which any row is called worse."""
@@ -25,7 +26,7 @@ REGRESSIONS: Mapping[str, str] = {
     "missing": "a row or seed is only in A",
     "changed": "data, protocol or settings changed, so nothing was compared",
 }
-"""Findings that can fail a comparison; all others (better, faster, smaller, cheaper, mended, new) never do."""
+"""Findings that can fail a comparison; all others (better, faster, smaller, cheaper, fixed, new) never do."""
 METHOD = (
     "scores: worse or better by a one-sided paired t test over shared seeds, with Holm's correction over all rows "
     f"({100 * LEVEL:.0f} % for the whole comparison), and by more than the tolerance; with fewer than {SEEDS_NEEDED} shared seeds "
@@ -136,25 +137,26 @@ def _least(found: Estimate, grain: float, tests: int) -> float:
     return max(error, grain / math.sqrt(6 * found.count)) * t_quantile(found.count - 1, 1 - LEVEL / tests)
 
 
-def cost_changes(a: Mapping[int, RunRecord], b: Mapping[int, RunRecord], tolerance: float) -> tuple[Change, ...]:
+def cost_changes(a: Mapping[int, Run], b: Mapping[int, Run], tolerance: float) -> tuple[Change, ...]:
     """Changes of counted costs that differ, and of time and memory of a training step where both measured them on one processor."""
-    shared = [seed for seed in a if seed in b and a[seed].status == b[seed].status == "done"]
+    shared = [seed for seed in a if seed in b and a[seed]["status"] == b[seed]["status"] == "done"]
     if not shared:
         return ()
-    then, now = a[shared[0]].counted, b[shared[0]].counted
+    then, now = a[shared[0]], b[shared[0]]
     found = []
-    for name, before in then.items():
-        if name in now and before != now[name]:
+    for name in COUNTED:
+        before = then[name]
+        if before is not None and now[name] is not None and before != now[name]:
             kind = "costlier" if now[name] > before else "cheaper"
             found.append(Change(name, before, now[name], kind, _ratio(name, before, now[name])))
-    here = [seed for seed in shared if _processor(a[seed]) == _processor(b[seed])]
+    here = [seed for seed in shared if a[seed]["processor"] == b[seed]["processor"]]
     for name, spread, kinds in (
         ("step_seconds_median", "step_seconds_iqr", ("slower", "faster")),
         ("peak_bytes", "", ("larger", "smaller")),
     ):
         known = [s for s in here if _measured(a[s], name) and _measured(b[s], name)]
         if known:
-            found.append(_measured_change(name, spread, kinds, [(a[s].measured, b[s].measured) for s in known], tolerance))
+            found.append(_measured_change(name, spread, kinds, [(a[s], b[s]) for s in known], tolerance))
     return tuple(found)
 
 
@@ -173,14 +175,8 @@ def _noise(low: Mapping[str, Any], high: Mapping[str, Any], name: str, spread: s
     return max(tolerance * float(low[name]), max(ranges))
 
 
-def _measured(record: RunRecord, name: str) -> bool:
-    value = record.measured.get(name)
-    return isinstance(value, int | float) and math.isfinite(value) and value > 0
-
-
-def _processor(record: RunRecord) -> tuple[Any, ...]:
-    environment = record.environment
-    return environment.get("gpu") or environment.get("cpu"), environment.get("threads")
+def _measured(run: Run, name: str) -> bool:
+    return run[name] is not None and run[name] > 0
 
 
 def _ratio(name: str, then: float, now: float) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED
 from attn_zoo.leaderboard.metrics import style
-from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate, paired
+from attn_zoo.leaderboard.table import Row, Table
 from attn_zoo.published import Facts, Figure, Ordering, Source, orderings, protocol_difference, published_for
 
 RULE = (
@@ -79,7 +79,7 @@ def literature(table: Table, attention: str | None = None) -> Literature | None:
     compared = tuple(
         LiteratureRow(
             label=row.label,
-            ours=row.scores.test,
+            ours=row.test,
             figures=_by_source(found),
             difference={
                 title: tuple(sentence for sentence in sentences if sentence not in common[title])
@@ -105,26 +105,24 @@ def verdicts(table: Table) -> tuple[Verdict, ...]:
             continue
         for row in table.rows:
             if row.attention == ordering.attention:
-                against = next(
-                    (y for y in yardsticks if y.provenance.implementation == row.provenance.implementation), yardsticks[0]
-                )
+                against = next((y for y in yardsticks if y.implementation == row.implementation), yardsticks[0])
                 found.append(_verdict(ordering, row, against))
     return tuple(found)
 
 
 def facts(table: Table, row: Row) -> Facts:
     """Settings of a row in the terms used for published settings."""
-    model, budget, tuned = table.model, table.budget, row.provenance.tuned
+    model, budget, tuned = table.model, table.budget, row.tuned
     return Facts(
         metric=table.task["metric"],
-        seeds=len(row.scores.seeds),
+        seeds=len(row.seeds),
         data=table.data_title,
         length=table.task["length"],
         depth=model["depth"],
         dim=model["dim"],
         heads=row.heads or model["heads"],
         ffn=round(model["dim"] * model["mlp_ratio"]),
-        steps=row.scores.curve[-1].step if budget.get("seconds") and row.scores.curve else budget["steps"],
+        steps=row.curve[-1].step if budget.get("seconds") and row.curve else budget["steps"],
         batch_size=budget["batch_size"],
         learning_rate=tuned.get("budget.learning_rate", budget["learning_rate"]),
         warmup_steps=tuned.get("budget.warmup_steps", budget["warmup_steps"]),
@@ -138,7 +136,7 @@ def facts(table: Table, row: Row) -> Facts:
 
 
 def _verdict(ordering: Ordering, row: Row, against: Row) -> Verdict:
-    difference = paired(row.scores.by_seed, against.scores.by_seed)
+    difference = paired(row.by_seed, against.by_seed)
     word = "cannot tell"
     if difference and difference.count >= SEEDS_NEEDED and (difference.low > 0 or difference.high < 0):
         word = "confirmed" if (difference.high < 0) == ordering.below else "refuted"

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attn_zoo.leaderboard.literature import RULE, Literature, LiteratureRow, Verdict, in_points, literature
-from attn_zoo.leaderboard.render.data import csv_text
-from attn_zoo.leaderboard.render.text import Grid, lines, tabulated
-from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.table import Table
+from attn_zoo.leaderboard.text import Grid, csv_text, lines, tabulated
 from attn_zoo.published import SCORE, Figure, figures
 
 _TABLES = ("terminal", "github", "latex")

@@ -1,7 +1,13 @@
-"""Treatment and format of metrics in tables: shares in per cent, others unchanged."""
+"""Figures as text: shares in per cent, other scores unchanged, costs with their units."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.table import Row, Table
+from attn_zoo.plotting.theme import short
 from attn_zoo.records.bounds import BOUNDS
 
 COUNTED = tuple(metric for metric, bounds in BOUNDS.items() if bounds == (0.0, 1.0))
@@ -33,3 +39,76 @@ def is_significant(metric: str) -> bool:
 def grain(metric: str, examples: int | None) -> float:
     """Smallest step between scores on so many examples; 0 for metrics that are not counts."""
     return 1 / examples if metric in COUNTED and examples else 0.0
+
+
+def spent(cost: str, amount: float | None) -> str:
+    """Format an amount of a cost with its unit; ``-`` where there is none."""
+    if amount is None:
+        return "-"
+    return f"{seconds(amount)} s" if cost == "time" else f"{short(amount)}FLOPs" if cost == "FLOPs" else mebibytes(amount)
+
+
+def score(row: Row, table: Table) -> str:
+    """Test score of a row as text, or the word for its failure."""
+    if row.test is None:
+        return row.failures[0].word if row.failures else "-"
+    return estimated(row.test, table)
+
+
+def estimated(found: Estimate | None, table: Table, sign: str = "") -> str:
+    """Format a mean with half of its interval, where that is known; ``-`` where there is no mean."""
+    return "-" if found is None else found.written(*style(table.task["metric"]), sign)
+
+
+def figure(value: float, table: Table, sign: str = "") -> str:
+    """Format a score or a difference of scores: shares in per cent, others unchanged."""
+    form, scale = style(table.task["metric"])
+    return f"{scale * value:{sign}{form}}"
+
+
+def unit(table: Table, written: str = " (%)") -> str:
+    """Unit after a figure or the name of a metric; empty for metrics that are no shares."""
+    return written if is_share(table) else ""
+
+
+def is_share(table: Table) -> bool:
+    """Tell whether the metric is a share, shown in per cent."""
+    return table.task["metric"] in SHARES
+
+
+def mebibytes(count: float) -> str:
+    """Format bytes as ``22.1 MiB``."""
+    return f"{count / 2**20:.1f} MiB"
+
+
+def seconds(value: float, spread: float | None = None) -> str:
+    """Format seconds with about three digits, and their spread with as many decimals."""
+    places = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:,.{places}f}" + ("" if spread is None else f" ± {spread:,.{places}f}")
+
+
+def optional(value: float | None, form: Callable[[float], str]) -> str:
+    """Format a figure with ``form``; ``-`` where there is none."""
+    return "-" if value is None else form(value)
+
+
+def training_length(budget: Mapping[str, Any]) -> str:
+    """Length of training, with a remark on a constant learning rate: ``400 steps of 64 examples``."""
+    steps, examples = budget["steps"], f"of {budget['batch_size']} examples"
+    length = f"{steps} steps {examples}"
+    if budget.get("seconds"):
+        length = f"{seconds(budget['seconds'])} s of training, at most {steps:,} steps {examples}"
+    length += " at a constant learning rate" if budget.get("schedule") == "constant" else ""
+    return length + (
+        f", after {budget['pretrain_steps']} steps of pretraining on masked tokens" if budget.get("pretrain_steps") else ""
+    )
+
+
+def beyond_sizes(model: Mapping[str, Any]) -> str:
+    """A network's weight sharing, short convolution and gate, each after a comma; older records do not state them."""
+    shared = ", one block for all layers" if model.get("shared_weights") else ""
+    shared += ", with keys and values computed once" if model.get("reuse_keys") else ""
+    width = model.get("short_convolution")
+    shared += f", a short convolution ({width}) before every attention" if width else ""
+    gate = model.get("output_gate", "none")
+    return shared + (f", an output gate ({gate}) after every attention" if gate != "none" else "")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED, Resolution, compare, fit_to_compare, resolution
-from attn_zoo.leaderboard.rows import Row, Table
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED, Resolution, compare, fit_to_compare, resolution
 from attn_zoo.leaderboard.statistics import Estimate, Floats, benjamini_hochberg, holm, paired
+from attn_zoo.leaderboard.table import Row, Table
 
 LEAD_NEEDED = 0.3
 """Required lead of the yardstick over the best control: absolute for shares (30 points), relative to the control otherwise."""
@@ -55,7 +55,7 @@ def separates(table: Table, row: str = "softmax") -> Separation:
     """
     kept, left_out = fit_to_compare(table.rows)
     measured = resolution(table.task, table.data)
-    by_score = sorted(kept, key=lambda r: r.scores.test.mean if r.scores.test else 0.0, reverse=table.higher_is_better)
+    by_score = sorted(kept, key=lambda r: r.test.mean if r.test else 0.0, reverse=table.higher_is_better)
     groups = groups_apart([r.label for r in by_score], _apart(kept, table, measured, holm))
     yardstick = next((r for r in table.rows if row in (r.label, r.attention)), None)
     controls = [r for r in kept if r.control and r is not yardstick]
@@ -70,7 +70,7 @@ def separates(table: Table, row: str = "softmax") -> Separation:
         table=table,
         rows=tuple(r.label for r in kept),
         left_out=tuple(left_out),
-        seeds=min((len(r.scores.seeds) for r in kept), default=0),
+        seeds=min((len(r.seeds) for r in kept), default=0),
         pairs=len(kept) * (len(kept) - 1) // 2,
         differing=len(_apart(kept, table, measured, benjamini_hochberg)),
         groups=groups,
@@ -124,7 +124,7 @@ def _lead(
     for control in controls:
         margin = _margin(yardstick, control)
         least, most = sorted((table.sign * margin.low, table.sign * margin.high))
-        needed = LEAD_NEEDED * (1.0 if measured.share or not control.scores.test else abs(control.scores.test.mean))
+        needed = LEAD_NEEDED * (1.0 if measured.share or not control.test else abs(control.test.mean))
         said = f"{yardstick.label} minus {control.label} is {margin.in_points(measured.share)}"
         if most < 0:
             against.append(f"the control {control.label} is better beyond noise: {said}")
@@ -135,6 +135,6 @@ def _lead(
 
 
 def _margin(yardstick: Row, control: Row) -> Estimate:
-    found = paired(yardstick.scores.by_seed, control.scores.by_seed)
+    found = paired(yardstick.by_seed, control.by_seed)
     assert found is not None, "rows that are compared share seeds"
     return found

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.escapes import terminal
-from attn_zoo.leaderboard.assemble import tables
-from attn_zoo.leaderboard.render.text import estimated, figure, unit
+from attn_zoo.leaderboard.letters import short_letters
+from attn_zoo.leaderboard.metrics import estimated, figure, unit
+from attn_zoo.leaderboard.rank import tables
 from attn_zoo.leaderboard.reproduce import command
-from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.show_details import details
+from attn_zoo.leaderboard.table import Row, Table
 from attn_zoo.records import RunRecord
+from attn_zoo.records.plain import writable
 from attn_zoo.rows import read_rows
 from attn_zoo.terminal import fit, shell, wrap
 
@@ -58,15 +60,13 @@ def _is_called(row: Row, name: str) -> bool:
         said = read_rows(name)
     except ValueError:
         said = []
-    return row.label == name or any(one.names(row.attention, row.options, row.provenance.implementation) for one in said)
+    return row.label == name or any(one.names(row.attention, row.options, row.implementation) for one in said)
 
 
 def rows_of(records: Sequence[RunRecord]) -> tuple[Shown, ...]:
     """All rows that the records make, each with its table and its records."""
-    by_file = {record.source: record for record in records}
-    return tuple(
-        Shown(table, row, tuple(by_file[f] for f in row.provenance.files)) for table in tables(records) for row in table.rows
-    )
+    by_file = {writable(record.source): record for record in records}
+    return tuple(Shown(table, row, tuple(by_file[f] for f in row.files)) for table in tables(records) for row in table.rows)
 
 
 def describe(shown: Shown, checks: str, *, whole: bool = False) -> str:
@@ -84,13 +84,13 @@ def describe(shown: Shown, checks: str, *, whole: bool = False) -> str:
 
 def _reviewed(shown: Shown) -> Iterator[tuple[str, str]]:
     """Yield names and facts, in the order in which a reviewer asks for them."""
-    table, row, scores = shown.table, shown.row, shown.row.scores
+    table, row = shown.table, shown.row
     percent = unit(table, " %")
-    yield "status", "; ".join([f"{len(scores.seeds)} of {scores.runs} seeds done", *map(str, scores.failures)])
-    if scores.test:
-        margin = f"; {estimated(scores.margin, table, '+')} over the best control, {table.control}" if scores.margin else ""
-        count = f"{len(scores.seeds)} seed{'s' if len(scores.seeds) > 1 else ''}"
-        yield "score", f"{table.task['metric']} {estimated(scores.test, table)}{percent} over {count}{margin}"
+    yield "status", "; ".join([f"{len(row.seeds)} of {row.attempts} seeds done", *map(str, row.failures)])
+    if row.test:
+        margin = f"; {estimated(row.margin, table, '+')} over the best control, {table.control}" if row.margin else ""
+        count = f"{len(row.seeds)} seed{'s' if len(row.seeds) > 1 else ''}"
+        yield "score", f"{table.task['metric']} {estimated(row.test, table)}{percent} over {count}{margin}"
     if table.chance is not None:
         yield "chance", f"{figure(table.chance, table)}{percent}"
     if told := _rank(shown):
@@ -102,15 +102,15 @@ def _reviewed(shown: Shown) -> Iterator[tuple[str, str]]:
         yield "warnings", "; ".join(row.warnings)
     yield "data", _data(table)
     yield "code", "; ".join(dict.fromkeys(map(_code, shown.members)))
-    yield "ran as", f"{row.provenance.implementation}, {table.precision} on {table.device}, protocol {table.protocol}"
-    yield "machine", "; ".join(row.costs.block.machines)
+    yield "ran as", f"{row.implementation}, {table.precision} on {table.device}, protocol {table.protocol}"
+    yield "machine", "; ".join(row.block.machines)
 
 
 def _rank(shown: Shown) -> str:
-    standing, ranking = shown.row.standing, shown.table.ranking
-    if standing.rank:
-        return f"{standing.rank}" + (f", tied with all rows that share a letter of {standing.letters}" if standing.ties else "")
-    return standing.unranked or ("" if shown.row.control else ranking.reason or "")
+    row = shown.row
+    if row.rank:
+        return f"{row.rank}" + (f", tied with all rows that share a letter of {short_letters(row.ties)}" if row.ties else "")
+    return row.unranked or ("" if row.control else shown.table.ranking.reason or "")
 
 
 def _data(table: Table) -> str:

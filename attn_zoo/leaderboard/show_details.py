@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.literature import literature
 from attn_zoo.leaderboard.literature_text import difference_lines, verdict_line
-from attn_zoo.leaderboard.render.notes import tuned_notes
-from attn_zoo.leaderboard.render.text import estimated, figure, lines, mebibytes, seconds, unit
-from attn_zoo.leaderboard.rows import CurvePoint, Table
+from attn_zoo.leaderboard.metrics import estimated, figure, mebibytes, seconds, unit
+from attn_zoo.leaderboard.notes import tuned_notes
+from attn_zoo.leaderboard.table import CurvePoint, Table
+from attn_zoo.leaderboard.text import lines
 from attn_zoo.plotting.theme import short
 from attn_zoo.records import RunRecord
 from attn_zoo.terminal import fit, wrap
@@ -43,7 +44,7 @@ def details(shown: Shown, checks: str) -> Iterator[tuple[str, str]]:
 
 def _facts(shown: Shown) -> str:
     table, row = shown.table, shown.row
-    card, task, model = row.provenance.card, table.task, {**table.model, "heads": row.heads or table.model["heads"]}
+    card, task, model = row.card, table.task, {**table.model, "heads": row.heads or table.model["heads"]}
     origin = [str(card[name]) for name in ("title", "paper", "equation", "origin") if card.get(name)]
     origin += [f"version {card['version']}"] * (card["version"] > 1)
     claims = [f"{name} {card[name]}" for name in ("time", "memory") if card.get(name)]
@@ -52,8 +53,8 @@ def _facts(shown: Shown) -> str:
     facts += [
         ["options", _pairs(row.options) or "none"],
         *([["defaults by length", _pairs(rules)]] if (rules := card.get("length_rules")) else []),
-        *([["tuned", tuned_notes(table, [row])[0]]] if row.provenance.tuning else []),
-        ["implementation", row.provenance.implementation],
+        *([["tuned", tuned_notes(table, [row])[0]]] if row.tuning else []),
+        ["implementation", row.implementation],
         ["task", f"{task['name']}, version {task['version']}, {task['length']} positions, {task['metric']}"],
         ["task options", _pairs(table.task_options) or "none"],
         ["network", _pairs({name: value for name, value in model.items() if value != ""})],
@@ -75,13 +76,13 @@ def _data(table: Table) -> str:
 
 
 def _scores(shown: Shown) -> str:
-    table, scores = shown.table, shown.row.scores
-    done = [record for record in shown.members if record.spec.seed in scores.seeds]
+    table, row = shown.table, shown.row
+    done = [record for record in shown.members if record.spec.seed in row.seeds]
     body = [[str(r.spec.seed), *(_score(r.scores.get(n), table) for n in _SPLITS), r.source or "-"] for r in done]
     head = ["seed", *(f"{split}{unit(table)}" for split in _SPLITS), "record"]
-    notes = [f"{name}: {estimated(part, table)}{unit(table, ' %')}" for name, part in scores.parts.items()]
-    notes += [f"train - test {estimated(scores.train_gap, table, '+')}"] if scores.train_gap else []
-    notes += [f"dominated by {', '.join(shown.row.standing.dominated_by)}"] if shown.row.standing.dominated_by else []
+    notes = [f"{name}: {estimated(part, table)}{unit(table, ' %')}" for name, part in row.parts.items()]
+    notes += [f"train - test {estimated(row.train_gap, table, '+')}"] if row.train_gap else []
+    notes += [f"dominated by {', '.join(shown.row.dominated_by)}"] if shown.row.dominated_by else []
     text = fit(body, head, right=head[:-1]) + "\n\n" if body else ""
     return text + wrap(lines(notes, "terminal"))
 
@@ -91,7 +92,7 @@ def _score(value: float | None, table: Table) -> str:
 
 
 def _curve(shown: Shown) -> str:
-    table, points = shown.table, shown.row.scores.curve
+    table, points = shown.table, shown.row.curve
     if not points:
         return "none recorded"
     best = (max if table.higher_is_better else min)(points, key=lambda point: point.valid.mean)
@@ -117,14 +118,14 @@ def _cost(shown: Shown) -> str:
     counted: Mapping[str, Any] = next((r.counted for r in shown.members if r.counted), {})
     body = [[name.replace("_", " "), _written(name, value), "counted"] for name, value in counted.items()]
     for name in dict.fromkeys(name for r in shown.members for name in r.measured):
-        values = [r.measured[name] for r in shown.members if r.spec.seed in row.scores.seeds and r.measured.get(name) is not None]
+        values = [r.measured[name] for r in shown.members if r.spec.seed in row.seeds and r.measured.get(name) is not None]
         body.append([name.replace("_", " "), _median(name, values), "measured"])
     protocol = [
         "counted: matrix products only, per example where the name says so, the same on every machine",
         f"measured: during training with batch size {shown.table.budget['batch_size']} under protocol {shown.table.protocol}; the "
         "median over seeds, with the smallest and the largest value; a step's median and interquartile range are over the steps of "
         "a run",
-        f"measured on: {'; '.join(row.costs.block.machines)}",
+        f"measured on: {'; '.join(row.block.machines)}",
     ]
     absent = [name for name in ("step_seconds_median", "peak_bytes") if not any(name in r.measured for r in shown.members)]
     protocol += [f"not measured: {', '.join(name.replace('_', ' ') for name in absent)}"] if absent else []

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED
 from attn_zoo.leaderboard.findings.abilities import BASELINE, Verdict
 from attn_zoo.leaderboard.findings.needs import QUALIFIES, Gain
 from attn_zoo.leaderboard.findings.sentences import gain_words

@@ -9,7 +9,7 @@ from typing import Any
 from tabulate import tabulate
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED
 from attn_zoo.leaderboard.statistics import CONFIDENCE
 from attn_zoo.terminal import STYLES
 from figure3.cells import REPEATED, SHARINGS, TEST, Arm, Cell, Figure

@@ -13,7 +13,7 @@ from pathlib import Path
 from attn_zoo.bench.tables import binary, decimal
 from attn_zoo.contract import AttentionCard, Capabilities, Cost, Geometry
 from attn_zoo.count import activation_bytes
-from attn_zoo.leaderboard.render.text import estimated, figure, name, score, unit
+from attn_zoo.leaderboard.metrics import estimated, figure, score, unit
 from attn_zoo.registry import attention_options, attentions, card
 from zoo_pages.families import families
 from zoo_pages.results import Results
@@ -227,19 +227,19 @@ def _scores(attention: str, results: Results) -> str:
     head = ["records", "task", "row", "score", "softmax", "best control", "chance", "rank", "seeds"]
     body = []
     for folder, board, row in results.rows_of(attention):
-        yardstick = next((r for r in board.rows if r.attention == "softmax" and r.scores.test is not None), None)
+        yardstick = next((r for r in board.rows if r.attention == "softmax" and r.test is not None), None)
         control = "-" if board.best_control is None else f"{figure(board.best_control, board)} ({board.control})"
         body.append(
             [
                 f"`{folder}`",
                 f"[{board.task['title']}](../task/{board.task['name']}.md){unit(board)}",
-                name(row),
+                row.name,
                 score(row, board),
-                "-" if yardstick is None else estimated(yardstick.scores.test, board),
+                "-" if yardstick is None else estimated(yardstick.test, board),
                 control,
                 "-" if board.chance is None else figure(board.chance, board),
-                "-" if row.standing.rank is None else f"{row.standing.rank} {row.standing.ties}".strip(),
-                str(len(row.scores.seeds)),
+                "-" if row.rank is None else f"{row.rank} {row.ties}".strip(),
+                str(len(row.seeds)),
             ]
         )
     return table(head, body, right=head[3:]) if body else ""

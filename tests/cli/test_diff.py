@@ -155,12 +155,12 @@ def test_memory_has_the_tolerance_and_other_machines_none():
     assert kinds(a, elsewhere) == []
 
 
-def test_missing_new_failing_and_mended_rows_are_told(tmp_path):
+def test_missing_new_failing_and_fixed_rows_are_told(tmp_path):
     failed = make_record("linformer", status="diverged")
     assert kinds([make_record(), make_record("linformer")], [make_record()]) == ["missing"]
     assert kinds([make_record()], [make_record(), make_record("linformer")]) == ["new"]
     assert kinds([make_record("linformer")], [failed]) == ["failing"]
-    assert kinds([failed], [make_record("linformer")]) == ["mended"]
+    assert kinds([failed], [make_record("linformer")]) == ["fixed"]
     assert kinds([make_record(seed=1), make_record(seed=2)], [make_record(seed=1)]) == ["missing"]
     a, b = folder(tmp_path / "a", [make_record()]), folder(tmp_path / "b", [make_record(), make_record("linformer")])
     assert main(["diff", a, b]) == 0

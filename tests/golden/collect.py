@@ -45,10 +45,10 @@ def _boards(folder: str) -> Iterator[tuple[str, dict[str, Cells]]]:
     made = json.loads(leaderboard(ROOT / "results" / folder, format="json"))
     for table, title in zip(made, _titles(made), strict=True):
         rows = {row["label"]: _row(row) for row in table["rows"]}
-        for cost, board in table["boards"].items():
-            for entry in board["entries"]:
-                found = {"budget": board["budgets"].get(entry["block"]), **_without(entry, "label", "block", "control")}
-                rows[entry["label"]] |= {f"equal {cost}, {name}": value for name, value in _flat(found)}
+        for row in table["rows"]:
+            for cost in ("time", "FLOPs", "memory"):
+                if within := row.get(f"equal_{cost}"):
+                    rows[row["label"]] |= {f"equal {cost}, {name}": value for name, value in _flat(within)}
         rows["(table)"] = {name: table[name] for name in ("chance", "control", "best_control", "softmax_flops")}
         rows["(table)"] |= dict(_flat(_without(table["ranking"], "comparisons", "method")))
         for pair in table["ranking"]["comparisons"]:

@@ -9,9 +9,9 @@ import matplotlib.pyplot as plt
 import pytest
 from make import make_record
 
-from attn_zoo.leaderboard import assemble, render, statistics
+from attn_zoo.leaderboard import rank, render, statistics
 from attn_zoo.leaderboard.averages import averages
-from attn_zoo.leaderboard.comparisons import resolution
+from attn_zoo.leaderboard.compare import resolution
 from attn_zoo.leaderboard.difference import difference
 from attn_zoo.leaderboard.difference_text import render_difference
 from attn_zoo.leaderboard.findings.page import findings
@@ -19,7 +19,7 @@ from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.words import mean, metric, spread
 from attn_zoo.leaderboard.metrics import grain, style, written
 from attn_zoo.leaderboard.plots import style as plot_style
-from attn_zoo.leaderboard.rows import Table
+from attn_zoo.leaderboard.table import Table
 from attn_zoo.records import RunRecord
 from attn_zoo.records.bounds import bounds
 
@@ -44,7 +44,7 @@ def records(name: str, task: str = "adding", better: float = 1.0) -> list[RunRec
 
 
 def table(name: str) -> Table:
-    (found,) = assemble.tables(records(name))
+    (found,) = rank.tables(records(name))
     return found
 
 
@@ -52,8 +52,8 @@ def table(name: str) -> Table:
 def test_rows_are_ranked_from_the_best_and_none_ties(name):
     found = table(name)
     assert [row.attention for row in found.rows if not row.control] == ["softmax", "linformer"]
-    assert [row.standing.rank for row in found.rows if not row.control] == [1, 2]
-    assert found.control == "uniform" and found.rows[0].standing.ties != found.rows[1].standing.ties
+    assert [row.rank for row in found.rows if not row.control] == [1, 2]
+    assert found.control == "uniform" and found.rows[0].ties != found.rows[1].ties
 
 
 def test_scores_are_written_in_their_unit():
@@ -109,7 +109,7 @@ def test_axes_leave_room_below_zero_where_a_share_may_lie_there():
 
 
 def test_averages_are_over_scores_between_0_and_1():
-    shares = [*assemble.tables(records("f1_micro", "one")), *assemble.tables(records("f1_micro", "two"))]
+    shares = [*rank.tables(records("f1_micro", "one")), *rank.tables(records("f1_micro", "two"))]
     found = averages([*shares, table("r2"), table("mse")])
     assert found.reason is None and len(found.tasks) == 2
     assert averages([shares[0], table("r2")]).reason == "fewer than two tasks are scored by accuracy or F1"

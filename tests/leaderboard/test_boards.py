@@ -28,7 +28,7 @@ def run(
 
 def board(records: list[RunRecord], cost: str, **equal: float):
     (table,) = tables(records, equal=equal)
-    return table.boards[cost], {entry.label: entry for entry in table.boards[cost].entries}
+    return table.boards[cost], table.boards[cost].rows
 
 
 FAST, SLOW = looks(0.1, 0.5, 0.7, 0.6), looks(0.2, 0.4, 0.8, 0.9)
@@ -36,10 +36,9 @@ FAST, SLOW = looks(0.1, 0.5, 0.7, 0.6), looks(0.2, 0.4, 0.8, 0.9)
 
 def test_the_usual_time_is_the_most_that_every_contender_has_spent():
     found, entries = board([run("linformer", curve=FAST), run("softmax", curve=SLOW)], "time")
-    assert found.budget == pytest.approx(3.0) and found.unit == "s"
+    assert found.budget == pytest.approx(3.0)
     assert entries["linformer"].score.mean == 0.7 and entries["linformer"].spent == pytest.approx(2.0)
     assert entries["softmax"].score.mean == 0.4
-    assert [entry.label for entry in found.entries] == ["linformer", "softmax"]
 
 
 def test_controls_do_not_shorten_the_budget():
@@ -68,7 +67,7 @@ def test_flops_are_of_training_forward_and_backward():
     assert found.budget == 30 * 64 * 3 * 50, "steps, examples a step, three forward passes"
     assert entries["linformer"].score.mean == 0.7 and entries["softmax"].score.mean == 0.4
     (table,) = tables(records)
-    assert table.rows[0].scores.curve[0].flops == 10 * 64 * 3 * 100 or table.rows[1].scores.curve[0].flops == 10 * 64 * 3 * 100
+    assert table.rows[0].curve[0].flops == 10 * 64 * 3 * 100 or table.rows[1].curve[0].flops == 10 * 64 * 3 * 100
     assert "three forward passes" in render([table], "github")
 
 
@@ -120,7 +119,7 @@ def test_measured_budgets_of_auto_and_of_named_implementations_are_their_own_and
     assert sorted(table.boards["time"].budgets.values()) == pytest.approx([3.0, 6.0])
     assert sorted(table.boards["memory"].budgets.values()) == [2**20, 5 * 2**20]
     assert table.boards["time"].budget is None and table.boards["FLOPs"].budget is not None
-    assert not any(entry.over for entry in table.boards["memory"].entries)
+    assert not any(entry.over for entry in table.boards["memory"].rows.values())
     lines = [line.split() for line in render([table], "terminal").split("at equal budgets")[1].splitlines() if line.strip()]
     assert [line[:3] for line in lines if line[0].startswith("[")] == [["[auto]", "6.00", "s"], ["[sdpa]", "3.00", "s"]]
 
@@ -132,8 +131,8 @@ def test_rows_measured_on_several_machines_are_on_no_measured_board():
     assert entries["softmax"].note == "measured on several machines" and entries["softmax"].score is None
     assert entries["linformer"].score is not None
     (table,) = tables(records)
-    assert [entry.label for entry in table.boards["memory"].entries] == ["linformer"]
-    assert {entry.label for entry in table.boards["FLOPs"].entries if entry.score} == {"softmax", "linformer"}
+    assert list(table.boards["memory"].rows) == ["linformer"]
+    assert {label for label, within in table.boards["FLOPs"].rows.items() if within.score} == {"softmax", "linformer"}
 
 
 def test_records_that_know_nothing_make_no_board():
@@ -157,7 +156,7 @@ def timed(name: str, seconds_a_step: float, *valid: float, seed: int = 1) -> Run
 def test_scores_after_several_times_stand_in_one_table():
     records = [timed("softmax", 0.2, 0.4, 0.8, 0.7, 0.9), timed("linformer", 0.1, 0.5, 0.7, 0.6, 0.6)]
     (table,) = tables(records, at=(1.5, 5.0, 10.0))
-    reached = [{entry.label: entry.score and entry.score.mean for entry in board.entries} for board in table.at]
+    reached = [{label: within.score and within.score.mean for label, within in board.rows.items()} for board in table.at]
     assert reached == [
         {"linformer": 0.5, "softmax": None},
         {"linformer": 0.7, "softmax": 0.8},
@@ -187,11 +186,11 @@ def test_pretraining_counts_as_time_and_flops():
     record = make_record(curve=SLOW, counted=counted, measured=spent, spec_budget=budget)
     (table,) = tables([record], at=(5.0,))
     assert table.boards["time"].budget == pytest.approx(8.0) and table.boards["FLOPs"].budget == 64 * (30 * 300 + 20 * 400)
-    (entry,) = table.at[0].entries
+    (entry,) = table.at[0].rows.values()
     assert entry.score and entry.score.mean == 0.4, "the second look is at 4 s of training, 6 s in all"
     (row,) = table.rows
-    assert row.costs.train_seconds == 8.0
-    assert [point.seconds for point in row.scores.curve] == pytest.approx([4.0, 6.0, 8.0])
+    assert row.train_seconds == 8.0
+    assert [point.seconds for point in row.curve] == pytest.approx([4.0, 6.0, 8.0])
     assert "400 steps of 64 examples, after 20 steps of pretraining on masked tokens; fp32" in render([table], "github")
     uncounted = make_record(curve=SLOW, counted={"parameters": 1, "flops_per_example": 100}, spec_budget=budget)
     assert "FLOPs" not in tables([uncounted])[0].boards, "what pretraining took is not known"
@@ -208,9 +207,9 @@ def test_tables_say_that_a_time_ends_training_and_that_the_rate_stays():
 
 def test_a_curve_over_seeds_has_the_steps_that_all_of_them_looked_after():
     (table,) = tables([timed("softmax", 0.2, 0.4, 0.8, 0.9, seed=seed) for seed in (1, 2)])
-    assert [point.step for point in table.rows[0].scores.curve] == [10, 20], "their last looks are after steps 31 and 32"
+    assert [point.step for point in table.rows[0].curve] == [10, 20], "their last looks are after steps 31 and 32"
     (table,) = tables([timed("softmax", 0.2, 0.4, 0.8, 0.9)])
-    assert [point.step for point in table.rows[0].scores.curve] == [10, 20, 31]
+    assert [point.step for point in table.rows[0].curve] == [10, 20, 31]
 
 
 def test_the_time_of_a_run_that_was_paused_is_no_cost():
@@ -220,7 +219,7 @@ def test_the_time_of_a_run_that_was_paused_is_no_cost():
 
     (table,) = tables([timed(1, 11.0), timed(2, 300.0), timed(3, 12.0)])
     (row,) = table.rows
-    assert row.costs.train_seconds == 11.5 and row.costs.train_seconds_range == (11.0, 12.0)
+    assert row.train_seconds == 11.5 and row.train_seconds_range == (11.0, 12.0)
     assert "time" not in table.boards, "what seed 2 reached within a time is not known"
     (short,) = tables([timed(1, 9.0, step=0.01)])
-    assert short.rows[0].costs.train_seconds == 9.0, "a first step may take seconds"
+    assert short.rows[0].train_seconds == 9.0, "a first step may take seconds"

@@ -85,8 +85,8 @@ def test_shade_is_none_at_the_best_control_and_deepest_at_the_best_of_each_task(
             assert all(cell.shade is None and not cell.leads for cell in cells)
             continue
         assert marked[0].shade == 0 and all(cell.shade == 0 for cell in cells if cell.row and cell.row.control)
-        scored = [cell for cell in cells if cell.row and cell.row.scores.test]
-        best = (max if column.table.higher_is_better else min)(scored, key=lambda cell: cell.row.scores.test.mean)
+        scored = [cell for cell in cells if cell.row and cell.row.test]
+        best = (max if column.table.higher_is_better else min)(scored, key=lambda cell: cell.row.test.mean)
         assert best.shade == 1 and best.leads and all(cell.shade < 1 for cell in scored if cell is not best)
 
 
@@ -101,7 +101,7 @@ def test_gaps_say_why(whole):
     assert cell_of(whole, "longformer", "qnli").row is None and "longformer on QNLI: not run" in picture
     for name, task, word in (("fnet", "listops", "refused"), ("topk", "retrieval", "OOM"), ("mega", "text", "time-out")):
         cell = cell_of(whole, name, task)
-        assert cell.row is not None and cell.row.scores.test is None and cell.shade is None
+        assert cell.row is not None and cell.row.test is None and cell.shade is None
         assert f">{word}</text>" in picture
     assert ">2/3</text>" in picture, "a row that lost a seed says so"
 
@@ -148,7 +148,7 @@ def test_the_picture_holds_each_cell_once_in_the_colour_of_its_shade(whole):
         assert drawn.find(f"{SVG}title") is not None, "a pointer that rests on a cell is told about it"
         ground = drawn.find(f"{SVG}rect")
         assert ground is not None
-        if cell.row is None or cell.row.scores.test is None:
+        if cell.row is None or cell.row.test is None:
             assert drawn.get("data-shade") is None and ground.get("fill") in ("#ffffff", "url(#hatch)")
             continue
         assert ground.get("fill") == LIGHT_SHADES[level(cell.shade or 0.0)].fill

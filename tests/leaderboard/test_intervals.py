@@ -33,7 +33,7 @@ def test_scores_margins_and_gaps_of_simulated_records_cover_the_truth(seeds):
             records.append(make_record("uniform", seed=seed, test=round(2000 * control) / 2000))
         (table,) = tables(records)
         for name, true in truth.items():
-            found = getattr(table.rows[0].scores, name)
+            found = getattr(table.rows[0], name)
             hits[name] += abs(found.mean - true) <= found.half_width
             widths[name] += found.half_width / count
     assert all(0.93 <= hit / count <= 0.97 for hit in hits.values()), hits
@@ -47,24 +47,22 @@ def test_a_margin_is_over_the_best_control_at_the_seeds_that_both_have():
     (table,) = tables(records)
     softmax = table.rows[0]
     assert table.control == "uniform"
-    assert (
-        softmax.scores.margin is not None and softmax.scores.margin.mean == pytest.approx(0.29) and softmax.scores.margin.count == 2
-    )
-    assert [row.scores.margin for row in table.rows[1:]] == [None, None]
+    assert softmax.margin is not None and softmax.margin.mean == pytest.approx(0.29) and softmax.margin.count == 2
+    assert [row.margin for row in table.rows[1:]] == [None, None]
     assert "best control uniform 62.3 %" in render([table], "terminal")
 
 
 def test_a_margin_without_common_seeds_is_none():
     (table,) = tables([make_record(seed=1), make_record("uniform", seed=2)])
-    assert table.rows[0].scores.margin is None
+    assert table.rows[0].margin is None
     assert paired({1: 0.5}, {2: 0.5}) is None
 
 
 def test_a_score_that_is_no_number_is_a_failure():
     scores = {"test": float("nan"), "valid": 0.5, "train": 0.5}
     (table,) = tables([make_record(), make_record("linformer", scores=scores)])
-    assert table.rows[1].scores.test is None
-    assert [str(failure) for failure in table.rows[1].scores.failures] == ["done with seed 1: its test score is not a number"]
+    assert table.rows[1].test is None
+    assert [str(failure) for failure in table.rows[1].failures] == ["done with seed 1: its test score is not a number"]
 
 
 def grid(**cells: Mapping[str, tuple[float, ...]]) -> list[RunRecord]:

@@ -48,12 +48,12 @@ def test_rows_aggregate_seeds_and_show_failures_with_their_reason():
     records += [make_record("linformer", seed=1, test=0.7), make_record("linformer", seed=2, status="diverged")]
     (table,) = tables(records)
     softmax, linformer = table.rows
-    assert softmax.scores.test is not None
-    assert softmax.scores.test.mean == pytest.approx(0.9)
-    assert softmax.scores.seeds == (1, 2, 3)
-    assert linformer.scores.test is not None
-    assert linformer.scores.test.count == 1
-    assert [str(failure) for failure in linformer.scores.failures] == ["diverged with seed 2: because of diverged"]
+    assert softmax.test is not None
+    assert softmax.test.mean == pytest.approx(0.9)
+    assert softmax.seeds == (1, 2, 3)
+    assert linformer.test is not None
+    assert linformer.test.count == 1
+    assert [str(failure) for failure in linformer.failures] == ["diverged with seed 2: because of diverged"]
     text = render([table], "terminal")
     assert "90.0 ± 24.8" in text
     assert "1 of 2" in text
@@ -87,8 +87,8 @@ def test_a_run_done_again_counts_once_and_the_newest_done_counts():
     failed = make_record(status="failed", environment={"started": "2026-01-03"})
     for order in ([old, new, failed], [failed, new, old]):
         ((row,),) = [table.rows for table in tables(order)]
-        assert row.scores.test is not None
-        assert (row.scores.test.mean, row.scores.test.count, row.scores.failures) == (0.6, 1, ())
+        assert row.test is not None
+        assert (row.test.mean, row.test.count, row.failures) == (0.6, 1, ())
 
 
 def test_labels_show_only_options_that_differ():
@@ -161,7 +161,7 @@ def test_formats():
     made = tables([make_record(seed=s) for s in (1, 2, 3)] + [make_record("linformer", status="failed")])
     (row, failed) = csv.DictReader(io.StringIO(render(made, "csv")))
     assert float(row["score_mean"]) == pytest.approx(0.9)
-    assert row["seeds_done"] == "3"
+    assert row["seeds"] == "1 | 2 | 3"
     assert failed["score_mean"] == ""
     assert "because of failed" in failed["failures"]
     assert json.loads(render(made, "json"))[0]["rows"][0]["score"]["count"] == 3
@@ -216,9 +216,7 @@ def test_parts_of_the_test_stand_in_a_table_of_their_own():
         for seed, low in ((1, 0.1), (2, 0.2))
     ]
     (table,) = tables(records)
-    assert {name: part.mean for name, part in table.rows[0].scores.parts.items()} == pytest.approx(
-        {"depth 0": 0.15, "depth 1": 0.75}
-    )
+    assert {name: part.mean for name, part in table.rows[0].parts.items()} == pytest.approx({"depth 0": 0.15, "depth 1": 0.75})
     text = render([table], "github")
     assert "by part of the test" in text and "depth 0 |" in text and "75.0 ± 0.0" in text
     assert "by part of the test" not in render(tables([make_record()]), "github")
@@ -253,10 +251,8 @@ def test_an_earlier_version_of_an_attention_has_a_table_of_its_own():
         make_record(name, seed=seed, spec_attention_version=v) for name, v in (("linear", 2), ("softmax", 1)) for seed in (1, 2)
     ]
     newest, oldest = tables([*earlier, *later])
-    assert {(row.attention, row.provenance.card["version"]) for row in newest.rows} == {("linear", 2), ("softmax", 1)}
-    assert [(row.attention, row.provenance.card["version"], row.scores.by_seed) for row in oldest.rows] == [
-        ("linear", 1, {1: 0.2, 2: 0.2})
-    ]
+    assert {(row.attention, row.card["version"]) for row in newest.rows} == {("linear", 2), ("softmax", 1)}
+    assert [(row.attention, row.card["version"], row.by_seed) for row in oldest.rows] == [("linear", 1, {1: 0.2, 2: 0.2})]
     (alone,) = tables([*earlier, later[-1]])
     assert {row.attention for row in alone.rows} == {"linear", "softmax"}
 
@@ -270,7 +266,7 @@ def test_seeds_that_draw_their_own_data_share_a_table_and_never_with_a_fixed_bud
     fixed = make_record(spec_task_options={"size": 8, "data_seed": 1}, data=drawn("1"))
     (first, second) = sorted(tables([*own, fixed]), key=lambda table: table.protocol)
     assert (first.protocol, second.protocol) == ("2.0", "3.0")
-    assert [row.scores.test.count for row in second.rows if row.scores.test] == [3]
+    assert [row.test.count for row in second.rows if row.test] == [3]
     assert dict(second.task_options) == {"size": 8}
     other = replace(own[0], data={split: {**part, "examples": 50} for split, part in drawn("1").items()})
     assert len(tables([*own[1:], other])) == 2, "other numbers of examples"

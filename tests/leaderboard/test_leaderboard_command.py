@@ -91,7 +91,7 @@ def test_scores_by_time_can_be_asked_for_where_a_table_shows_them(folder, capsys
         assert main([*asked, *other]) == 2
         assert f"which {' '.join(other)} does not show" in capsys.readouterr().err
     assert main([*asked, "--format", "json"]) == 0
-    assert [board["budgets"] for board in json.loads(capsys.readouterr().out)[0]["at"]]
+    assert json.loads(capsys.readouterr().out)[0]["rows"][0]["after_300_s"]["budget"] == 300
 
 
 @pytest.mark.parametrize("words", ["", "5min,", "soon", "0s", "-5", "5MiB"])
@@ -111,19 +111,19 @@ def test_each_task_has_scores_costs_and_budgets(folder, format):
 def test_csv_and_json_carry_everything(folder):
     first = next(csv.DictReader(io.StringIO(leaderboard(folder, format="csv"))))
     assert first["label"] == "softmax" and first["rank"] == "1" and first["ties"] == "a"
-    assert json.loads(first["score_by_seed"]) == pytest.approx({"1": 0.901, "2": 0.902, "3": 0.903})
-    assert float(first["over_control_mean"]) == pytest.approx(0.802) and float(first["over_chance_mean"]) == pytest.approx(0.802)
+    assert json.loads(first["by_seed"]) == pytest.approx({"1": 0.901, "2": 0.902, "3": 0.903})
+    assert float(first["margin_mean"]) == pytest.approx(0.802) and float(first["over_chance_mean"]) == pytest.approx(0.802)
     assert float(first["train_gap_half_width_95"]) == pytest.approx(0.0, abs=1e-9)
     assert first["best_control"] == "none" and float(first["chance"]) == 0.1
     assert first["fronts"] == "parameters | FLOPs | time | memory" and first["dominated_by"] == ""
     assert float(first["equal_time_budget"]) == 1.5 and float(first["equal_time_mean"]) == pytest.approx(0.902)
-    assert float(first["equal_flops_budget"]) == 10 * 64 * 3 * 100 and first["equal_flops_mean"] == ""
-    assert first["equal_flops_note"].startswith("over budget")
+    assert float(first["equal_FLOPs_budget"]) == 10 * 64 * 3 * 100 and first["equal_FLOPs_mean"] == ""
+    assert first["equal_FLOPs_note"].startswith("over budget")
     assert len(first["files"].split(" | ")) == 3
     (table,) = json.loads(leaderboard(folder, format="json"))
     assert table["ranking"]["comparisons"][0]["apart"] is True and len(table["ranking"]["comparisons"]) == 3
     assert table["rows"][0]["by_seed"]["2"] == pytest.approx(0.902)
-    assert set(table["boards"]) == {"time", "FLOPs", "memory"}
+    assert set(table["budget_rules"]) == {"time", "FLOPs", "memory"} and table["rows"][0]["equal_time"]["spent"] == 1.5
     assert table["rows"][0]["curve"][0]["valid"]["count"] == 3
 
 
@@ -185,11 +185,11 @@ def test_all_columns_and_the_legend_are_shown_where_they_are_asked_for(crowded, 
     command = ["leaderboard", "--records", str(crowded), "--task", "digits"]
     assert main(command) == 0
     short = capsys.readouterr().out
-    assert "left out: dominated by" in short and "'dominated by' names rows" not in short and "--legend tells" in short
+    assert "left out: dominated by" in short and "dominated by: rows" not in short and "--legend tells" in short
     assert main([*command, "--wide", "--legend"]) == 0
     whole = capsys.readouterr().out
     assert "left out" not in whole and "examples/s" in whole and "--legend tells" not in whole
-    assert "'dominated by' names rows" in " ".join(whole.split())
+    assert "dominated by: rows" in " ".join(whole.split())
 
 
 def test_the_time_that_rows_are_ordered_by_stands_beside_the_scores(crowded, capsys):

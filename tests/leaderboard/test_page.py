@@ -234,7 +234,7 @@ def test_bytes_over_budget_are_told_in_mebibytes():
     small = make_record("softmax", measured={"train_seconds": 1.0, "peak_bytes": 2.0**20})
     large = make_record("linformer", measured={"train_seconds": 1.0, "peak_bytes": 8.0 * 2**20})
     (table,) = tables([small, large])
-    assert [e.note for e in table.boards["memory"].entries if e.over] == ["over budget: takes 8.0 MiB"]
+    assert [within.note for within in table.boards["memory"].rows.values() if within.over] == ["over budget: takes 8.0 MiB"]
 
 
 def test_published_figures_stand_where_there_are_any(tmp_path, plain):

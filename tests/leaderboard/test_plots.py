@@ -148,11 +148,7 @@ def test_of_many_curves_each_attention_keeps_its_best():
 def test_the_front_is_that_of_the_rows(table):
     _, axes = drawn(table, "FLOPs")
     (front,) = [line for line in axes.lines if line.get_drawstyle() == "steps-post"]
-    wanted = sorted(
-        (row.costs.flops_per_example, 100 * row.scores.test.mean)
-        for row in table.rows
-        if "FLOPs" in row.standing.fronts and row.scores.test
-    )
+    wanted = sorted((row.flops_per_example, 100 * row.test.mean) for row in table.rows if "FLOPs" in row.fronts and row.test)
     assert len(wanted) > 2
     assert front.get_xydata()[:-1].ravel().tolist() == pytest.approx([value for point in wanted for value in point])
 
@@ -281,7 +277,7 @@ def test_no_interval_leaves_the_range_of_a_share():
         for seed, test in ((1, 0.99), (2, 0.6), (3, 1.0))
     ]
     table = tables(records)[0]
-    assert table.rows[0].scores.test and table.rows[0].scores.test.mean + table.rows[0].scores.test.half_width > 1  # type: ignore[operator]
+    assert table.rows[0].test and table.rows[0].test.mean + table.rows[0].test.half_width > 1  # type: ignore[operator]
     for along in ("FLOPs", "step"):
         _, axes = drawn(table, along)
         tops = [path.vertices[:, 1].max() for bars in axes.collections for path in bars.get_paths() if len(path.vertices)]

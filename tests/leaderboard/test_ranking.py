@@ -119,7 +119,7 @@ CLEAR = {
 
 def test_a_rank_is_one_more_than_the_number_of_better_rows():
     (table,) = tables(records_of(CLEAR))
-    assert [(row.label, row.standing.rank, row.standing.ties) for row in table.rows] == [
+    assert [(row.label, row.rank, row.ties) for row in table.rows] == [
         ("softmax", 1, "a"),
         ("linformer", 1, "a"),
         ("performer", 3, "b"),
@@ -137,7 +137,7 @@ def test_a_rank_is_one_more_than_the_number_of_better_rows():
 def test_ranks_of_a_metric_of_which_less_is_better():
     card = dict(make_record().task_card) | {"metric": "perplexity", "higher_is_better": False}
     (table,) = tables(records_of({name: [100 * v for v in values] for name, values in CLEAR.items()}, task_card=card))
-    assert [(row.label, row.standing.rank) for row in table.rows] == [
+    assert [(row.label, row.rank) for row in table.rows] == [
         ("reformer", 1),
         ("performer", 2),
         ("linformer", 3),
@@ -149,30 +149,30 @@ def test_ranks_of_a_metric_of_which_less_is_better():
 
 def test_identical_scores_tie_and_so_do_scores_that_always_differ_by_one_answer():
     (table,) = tables(records_of({"softmax": [0.9] * 3, "linformer": [0.9] * 3, "performer": [0.89] * 3}))
-    assert [row.standing.ties for row in table.rows] == ["a", "a", "a"]
+    assert [row.ties for row in table.rows] == ["a", "a", "a"]
     assert table.ranking.comparisons[0].p == 1.0
     (table,) = tables(records_of({"softmax": [0.9] * 3, "linformer": [0.5] * 3}))
-    assert [row.standing.rank for row in table.rows] == [1, 2]
+    assert [row.rank for row in table.rows] == [1, 2]
 
 
 def test_a_difference_below_one_point_is_a_tie_whatever_the_test_says():
     near = {"softmax": (0.900, 0.9001, 0.9002), "linformer": (0.892, 0.8921, 0.8922), "performer": (0.5, 0.5001, 0.5002)}
     data = {"test": {"examples": 100_000, "digest": "0"}}
     (table,) = tables(records_of(near, data=data))
-    assert [(row.label, row.standing.rank) for row in table.rows] == [("softmax", 1), ("linformer", 1), ("performer", 3)]
+    assert [(row.label, row.rank) for row in table.rows] == [("softmax", 1), ("linformer", 1), ("performer", 3)]
     pair = next(c for c in table.ranking.comparisons if {c.better, c.worse} == {"softmax", "linformer"})
     assert pair.p < 0.05 and not pair.apart
     card = dict(make_record().task_card) | {"metric": "perplexity", "higher_is_better": False}
     (table,) = tables(records_of({"softmax": (8.0, 8.001, 8.002), "linformer": (8.07, 8.071, 8.072)}, task_card=card))
-    assert [row.standing.rank for row in table.rows] == [1, 1], "1 % of 8.07"
+    assert [row.rank for row in table.rows] == [1, 1], "1 % of 8.07"
     (table,) = tables(records_of({"softmax": (8.0, 8.001, 8.002), "linformer": (8.2, 8.201, 8.202)}, task_card=card))
-    assert [row.standing.rank for row in table.rows] == [1, 2]
+    assert [row.rank for row in table.rows] == [1, 2]
 
 
 @pytest.mark.parametrize(("seeds", "missing"), [(1, 2), (2, 1)])
 def test_no_rank_under_three_seeds_and_it_is_said_how_many_are_missing(seeds, missing):
     (table,) = tables(records_of({name: scores[:seeds] for name, scores in CLEAR.items()}))
-    assert all(row.standing.rank is None for row in table.rows)
+    assert all(row.rank is None for row in table.rows)
     text = render([table], "terminal")
     assert f"no ranks with fewer than 3 common seeds; {missing} more needed" in text
     assert "rank  attention" not in text and "Holm" not in text
@@ -180,14 +180,14 @@ def test_no_rank_under_three_seeds_and_it_is_said_how_many_are_missing(seeds, mi
 
 def test_a_row_with_too_few_seeds_has_no_rank_and_takes_no_part():
     (table,) = tables(records_of(CLEAR | {"reformer": (0.4, 0.41)}))
-    ranks = {row.label: row.standing.rank for row in table.rows}
+    ranks = {row.label: row.rank for row in table.rows}
     assert ranks == {"softmax": 1, "linformer": 1, "performer": 3, "reformer": None, "uniform": None}
     assert "reformer: no rank with fewer than 3 seeds; 1 more needed" in render([table], "terminal")
 
 
 def test_a_row_of_which_a_seed_failed_has_no_rank():
     (table,) = tables([*records_of(CLEAR), make_record("linformer", seed=6, status="diverged")])
-    ranks = {row.label: row.standing.rank for row in table.rows}
+    ranks = {row.label: row.rank for row in table.rows}
     assert ranks["linformer"] is None and ranks["performer"] == 2
     assert "linformer: no rank, as not every seed has a score (diverged with seed 6)" in render([table], "terminal")
 
@@ -203,7 +203,7 @@ def test_only_common_seeds_are_compared():
 def test_a_row_that_shares_no_seeds_is_left_out_with_its_reason():
     stranger = [make_record("longformer", seed=seed, test=0.99) for seed in (5, 6, 7)]
     (table,) = tables([*records_of(CLEAR), *stranger])
-    assert {row.label: row.standing.rank for row in table.rows if row.standing.rank} == {
+    assert {row.label: row.rank for row in table.rows if row.rank} == {
         "softmax": 1,
         "linformer": 1,
         "performer": 3,
@@ -226,5 +226,6 @@ def test_notes_are_of_the_rows_that_are_shown():
 def test_ranks_and_margins_stay_those_among_all_where_one_attention_is_shown():
     records = records_of(CLEAR)
     (whole,), (part,) = tables(records), tables(records, attention="performer")
-    assert part.rows == tuple(row for row in whole.rows if row.attention == "performer")
-    assert part.rows[0].standing.rank == 3 and part.best_control == whole.best_control
+    (shown,), (same,) = part.rows, (row for row in whole.rows if row.attention == "performer")
+    assert (shown.label, shown.place, shown.margin) == (same.label, same.place, same.margin)
+    assert shown.rank == 3 and part.best_control == whole.best_control

@@ -16,8 +16,8 @@ from make import make_record
 
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
-from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.separation import groups_apart, separates
+from attn_zoo.leaderboard.table import Table
 from attn_zoo.records import RunRecord, Store
 
 SEPARATING = {

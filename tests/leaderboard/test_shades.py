@@ -66,5 +66,5 @@ def test_what_noise_explains_is_not_shaded():
 def test_a_loud_leader_hides_no_sure_one():
     scores = {"reformer": (0.6, 0.99, 0.99), "softmax": (0.85, 0.85, 0.851), "uniform": (0.6, 0.6, 0.61)}
     table = table_of(scores)
-    assert [row.standing.rank for row in table.rows if not row.control] == [1, 1]
+    assert [row.rank for row in table.rows if not row.control] == [1, 1]
     assert shades(table, table.rows)["softmax"] > 0.9

@@ -54,7 +54,7 @@ def test_a_curve_joins_the_settings_of_a_mechanism_by_ascending_cost():
     records += [dialled("performer", 100, 0.6), dialled("uniform", 50, 0.1), dialled("uniform", 60, 0.2)]
     (table,) = tables(records)
     (curve,) = curves_of(table, FLOPS)
-    assert curve.name == "linformer" and [row.costs.flops_per_example for row in curve.rows] == [100, 200, 300]
+    assert curve.name == "linformer" and [row.flops_per_example for row in curve.rows] == [100, 200, 300]
     assert curve.varied == "dial 100 to 300"
     assert curves_of(table, RECORDED["memory"]) == [], "all rows took the same memory"
 
@@ -76,7 +76,7 @@ def test_settings_may_each_be_tuned_but_no_searched_hyperparameter_is_a_point():
     (table,) = tables([tuned(100, 0.8), tuned(200, 0.8), tuned(300, 0.9, "attention.dial")])
     assert len(table.rows) == 3
     (curve,) = curves_of(table, FLOPS)
-    assert curve.name == "linformer" and [row.costs.flops_per_example for row in curve.rows] == [100, 200]
+    assert curve.name == "linformer" and [row.flops_per_example for row in curve.rows] == [100, 200]
     (picture,) = [p for p in tradeoffs([table]) if p.along == "FLOPs"]
     assert "each setting has its own budget.learning_rate, chosen on validation" in picture.caption
 
@@ -87,7 +87,7 @@ def test_what_failed_is_not_joined_and_a_named_implementation_has_its_own_curve(
     (table,) = tables([*plain, *named])
     curves = {curve.name: curve for curve in curves_of(table, FLOPS)}
     assert set(curves) == {"linformer", "linformer (sdpa)"}
-    assert all([row.costs.flops_per_example for row in curve.rows] == [100, 200] for curve in curves.values())
+    assert all([row.flops_per_example for row in curve.rows] == [100, 200] for curve in curves.values())
 
 
 def test_of_many_curves_those_of_the_best_rows_are_drawn():
@@ -120,17 +120,15 @@ def test_a_panel_holds_every_score_the_line_of_softmax_and_the_band_of_the_best_
     held = {(round(float(x), 6), round(float(y), 6)) for line in axes.lines for x, y in line.get_xydata()}
     for curve in curves_of(table, FLOPS):
         for row in curve.rows:
-            assert row.scores.test and (row.costs.flops_per_example, round(100 * row.scores.test.mean, 6)) in held, (
-                f"{row.label} is not drawn"
-            )
+            assert row.test and (row.flops_per_example, round(100 * row.test.mean, 6)) in held, f"{row.label} is not drawn"
     softmax = next(row for row in table.rows if row.attention == "softmax")
     control = next(row for row in table.rows if row.label == table.control)
-    assert softmax.scores.test and control.scores.test and control.scores.test.half_width
+    assert softmax.test and control.test and control.test.half_width
     levels = {round(float(line.get_ydata()[0]), 6) for line in axes.lines if list(line.get_xdata()) == [0, 1]}
-    assert levels == {round(100 * softmax.scores.test.mean, 6), round(100 * control.scores.test.mean, 6)}
+    assert levels == {round(100 * softmax.test.mean, 6), round(100 * control.test.mean, 6)}
     edges = {round(float(y), 6) for patch in axes.patches for y in (patch.get_y(), patch.get_y() + patch.get_height())}
-    half = control.scores.test.half_width
-    assert edges == {round(100 * (control.scores.test.mean - half), 6), round(100 * (control.scores.test.mean + half), 6)}
+    half = control.test.half_width
+    assert edges == {round(100 * (control.test.mean - half), 6), round(100 * (control.test.mean + half), 6)}
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 4, 9])

@@ -116,9 +116,9 @@ def test_trials_are_no_rows_and_rows_tuned_over_the_same_range_share_a_table():
     assert tuned.budget["learning_rate"] == "tuned: tag(log,interval(0.001,0.1))"
     assert [row.label for row in untuned.rows] == ["linformer"]
     row = tuned.rows[0]
-    assert row.provenance.tuned == {"attention.dial": 2, "budget.learning_rate": 0.002}
-    assert row.scores.seeds == (1, 2)
-    assert row.provenance.trials == 3, "a trial that was added later counts"
+    assert row.tuned == {"attention.dial": 2, "budget.learning_rate": 0.002}
+    assert row.seeds == (1, 2)
+    assert row.trials == 3, "a trial that was added later counts"
     assert tables([trial(0, valid=0.5)]) == []
 
 
@@ -127,8 +127,8 @@ def test_of_a_study_the_settings_that_were_chosen_last_are_shown():
     old = [replace(chosen(seed, test=0.99), environment=early) for seed in (1, 2, 3)]
     new = [replace(chosen(seed, rate=0.05, test=0.5), environment=late) for seed in (1, 2)]
     ((row,),) = (table.rows for table in tables([*new, *old]))
-    assert row.scores.by_seed == {1: 0.5, 2: 0.5}, "and no seed of those before it"
-    assert row.provenance.tuned["budget.learning_rate"] == 0.05
+    assert row.by_seed == {1: 0.5, 2: 0.5}, "and no seed of those before it"
+    assert row.tuned["budget.learning_rate"] == 0.05
 
 
 def test_two_studies_of_one_attention_stand_apart():

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED, SMALLEST, resolution
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED, SMALLEST, resolution
 from attn_zoo.leaderboard.heatmap.model import distinct, numbered
 from attn_zoo.leaderboard.heatmap.shades import shown_rows, unshaded
-from attn_zoo.leaderboard.render.text import is_share
-from attn_zoo.leaderboard.rows import Row, Table
+from attn_zoo.leaderboard.metrics import is_share
 from attn_zoo.leaderboard.statistics import Estimate, paired
+from attn_zoo.leaderboard.table import Row, Table
 
 BASELINE = "softmax"
 ACCEPT = 5.0
@@ -41,7 +41,7 @@ class Ability:
     def softmax(self) -> Row | None:
         """Row of softmax; None where it has no score."""
         row = self.rows.get(BASELINE)
-        return row if row and row.scores.test else None
+        return row if row and row.test else None
 
     @property
     def unit(self) -> str:
@@ -100,7 +100,7 @@ def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement
 def _verdict(ability: Ability, row: Row | None, gain: Estimate | None, accept: float) -> Verdict:
     if row is None:
         return "not run"
-    if row.scores.failures or row.scores.test is None:
+    if row.failures or row.test is None:
         return "failed"
     above = _above_control(ability, row)
     if above is None:
@@ -122,7 +122,7 @@ def _verdict(ability: Ability, row: Row | None, gain: Estimate | None, accept: f
 
 def _above_control(ability: Ability, row: Row) -> bool | None:
     """Tell whether a row is better than the best control beyond noise; None where seeds are too few to tell."""
-    margin, table = row.scores.margin, ability.table
+    margin, table = row.margin, ability.table
     if margin is None or margin.count < SEEDS_NEEDED or table.best_control is None:
         return None
     sure = margin.low > 0 if table.higher_is_better else margin.high < 0
@@ -131,9 +131,9 @@ def _above_control(ability: Ability, row: Row) -> bool | None:
 
 def _gain(ability: Ability, row: Row) -> Estimate | None:
     softmax = ability.softmax
-    difference = paired(row.scores.by_seed, softmax.scores.by_seed) if softmax else None
-    if softmax is None or softmax.scores.test is None or difference is None:
+    difference = paired(row.by_seed, softmax.by_seed) if softmax else None
+    if softmax is None or softmax.test is None or difference is None:
         return None
-    scale = 100.0 if is_share(ability.table) else 100.0 / (abs(softmax.scores.test.mean) or 1.0)
+    scale = 100.0 if is_share(ability.table) else 100.0 / (abs(softmax.test.mean) or 1.0)
     half = None if difference.half_width is None else scale * difference.half_width
     return replace(difference, mean=ability.table.sign * scale * difference.mean, half_width=half)

@@ -64,14 +64,14 @@ class Cost:
 def cost(attention: str, abilities: Sequence[Ability]) -> Cost:
     """Cost of ``attention`` over the ``abilities`` at which it has a score."""
     known = [(ability, ability.rows.get(attention), ability.softmax) for ability in abilities]
-    rows = [(ability, row, softmax) for ability, row, softmax in known if row and row.scores.test]
+    rows = [(ability, row, softmax) for ability, row, softmax in known if row and row.test]
     shares, states, wanted = [], [], 0
     for ability, row, softmax in rows:
-        if softmax and softmax.costs.mechanism_flops_4096 and row.costs.mechanism_flops_4096:
-            shares.append(row.costs.mechanism_flops_4096 / softmax.costs.mechanism_flops_4096)
+        if softmax and softmax.mechanism_flops_4096 and row.mechanism_flops_4096:
+            shares.append(row.mechanism_flops_4096 / softmax.mechanism_flops_4096)
         wanted += ability.causal
-        if ability.causal and softmax and softmax.costs.state_bytes is not None and row.costs.state_bytes is not None:
-            states.append(State(row.costs.state_bytes, softmax.costs.state_bytes, int(ability.table.task["length"])))
+        if ability.causal and softmax and softmax.state_bytes is not None and row.state_bytes is not None:
+            states.append(State(row.state_bytes, softmax.state_bytes, int(ability.table.task["length"])))
     return Cost(
         shares=(min(shares), max(shares)) if shares else None,
         share_unknown=len(shares) < len(rows),

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED
 from attn_zoo.leaderboard.findings.abilities import BASELINE
 from attn_zoo.leaderboard.findings.needs import Answer, Choice, Gain
 from attn_zoo.leaderboard.statistics import Estimate, estimate, paired

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED
 from attn_zoo.leaderboard.findings.abilities import BASELINE, Ability, Judgement, Verdict, judge
 from attn_zoo.leaderboard.findings.costs import Cost, cost
 from attn_zoo.leaderboard.statistics import Estimate

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from attn_zoo.escapes import markdown, terminal
-from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED
 from attn_zoo.leaderboard.findings.abilities import ACCEPT, BASELINE, Ability, abilities
 from attn_zoo.leaderboard.findings.drop_in import drop_in
 from attn_zoo.leaderboard.findings.needs import NEEDS, answers, costs_of
 from attn_zoo.leaderboard.findings.sentences import ability_sentence, answer_paragraphs, mechanism_sentences
-from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.statistics import CONFIDENCE
+from attn_zoo.leaderboard.table import Table
 from attn_zoo.terminal import COLUMNS, paragraph
 
 Block = tuple[Literal["head", "subhead", "paragraph", "item"], str]

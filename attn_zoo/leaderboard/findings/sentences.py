@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED
 from attn_zoo.leaderboard.findings.abilities import BASELINE, Ability, Judgement, Verdict, judge
 from attn_zoo.leaderboard.findings.costs import cost
 from attn_zoo.leaderboard.findings.needs import Answer, Choice
 from attn_zoo.leaderboard.heatmap.costs import byte_count
-from attn_zoo.leaderboard.render.text import estimated, unit
-from attn_zoo.leaderboard.rows import Row
+from attn_zoo.leaderboard.metrics import estimated, unit
 from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.table import Row
 
 Kind = tuple[Verdict, str, Callable[[Judgement], str]]
 """Verdict, the words for it, and a function that names the task of a judgement with the evidence."""
@@ -158,18 +158,18 @@ def _with_control(one: Judgement) -> str:
 
 
 def _score(ability: Ability, row: Row | None) -> str:
-    return "no score" if row is None else f"{estimated(row.scores.test, ability.table)}{unit(ability.table, ' %')}"
+    return "no score" if row is None else f"{estimated(row.test, ability.table)}{unit(ability.table, ' %')}"
 
 
 def _failure(row: Row | None) -> str:
     """Words for a failed row: ``refused``, or ``diverged at 1 of 3 seeds``."""
-    assert row is not None and row.scores.failures, "only failed rows have a failure"
-    word, failed = row.scores.failures[0].word, len(row.scores.failures)
-    return f"{word} at {failed} of {row.scores.runs} seeds" if row.scores.seeds else word
+    assert row is not None and row.failures, "only failed rows have a failure"
+    word, failed = row.failures[0].word, len(row.failures)
+    return f"{word} at {failed} of {row.attempts} seeds" if row.seeds else word
 
 
 def _seeds(rows: Sequence[Row]) -> str:
-    return _count({len(row.scores.seeds) for row in rows if row.scores.test})
+    return _count({len(row.seeds) for row in rows if row.test})
 
 
 def _count(counts: set[int]) -> str:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
 
+from attn_zoo.leaderboard.compare import comparable, cost_of
 from attn_zoo.leaderboard.heatmap.shades import shown_rows
-from attn_zoo.leaderboard.pareto import comparable, cost_of
-from attn_zoo.leaderboard.rows import Table
+from attn_zoo.leaderboard.table import Table
 from attn_zoo.result_files import read_results
 
 LENGTH = 4096
@@ -59,9 +59,9 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
     alone: dict[str, float] = {}
     for table in tables:
         rows = shown_rows(table)
-        whole = rows["softmax"].costs.mechanism_flops_4096 if "softmax" in rows else None
+        whole = rows["softmax"].mechanism_flops_4096 if "softmax" in rows else None
         for name, row in rows.items():
-            count = row.costs.mechanism_flops_4096
+            count = row.mechanism_flops_4096
             if whole and (count or (count == 0 and row.control)):  # 0 is unknown but for controls: ``findings.costs``
                 alone.setdefault(name, count / whole)
     if alone:
@@ -72,9 +72,9 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
     known = [table for table in tables if table.softmax_flops and table.task["length"]]
     if not known:
         return []
-    table = max(known, key=lambda table: (sum(row.costs.flops_per_example is not None for row in table.rows), table.task["length"]))
+    table = max(known, key=lambda table: (sum(row.flops_per_example is not None for row in table.rows), table.task["length"]))
     assert table.softmax_flops, "known tables have the FLOPs of softmax"
-    flops = {name: row.costs.flops_per_example for name, row in shown_rows(table).items()}
+    flops = {name: row.flops_per_example for name, row in shown_rows(table).items()}
     cells = {name: count / table.softmax_flops for name, count in flops.items() if count is not None}
     length = int(table.task["length"])
     said = f"FLOPs: forward pass of the whole network on {table.task['title']} ({length:,} positions), relative to softmax"

@@ -9,8 +9,8 @@ from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import Averages, averages
 from attn_zoo.leaderboard.heatmap.costs import CostColumn
 from attn_zoo.leaderboard.heatmap.shades import shades, shown_rows, unshaded
-from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.table import Row, Table
 
 MOST_LINES = 60
 """Greatest number of mechanisms shown; beyond it, those with the least average shade are left out."""
@@ -74,7 +74,7 @@ class HeatMap:
     def seeds(self) -> tuple[int, ...]:
         """Numbers of seeds that rows have, in ascending order."""
         rows = [cell.row for line in self.lines for cell in line.cells]
-        return tuple(sorted({len(row.scores.seeds) for row in rows if row and row.scores.test}))
+        return tuple(sorted({len(row.seeds) for row in rows if row and row.test}))
 
 
 def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = ()) -> HeatMap:
@@ -148,13 +148,13 @@ def _repeated(table: Table) -> set[str]:
 
 def _cells(table: Table, shown: Mapping[str, Row]) -> list[tuple[str, Cell]]:
     depth = shades(table, list(shown.values()))
-    means = [table.sign * row.scores.test.mean for row in shown.values() if row.scores.test and not row.control]
-    ranks = [row.standing.rank for row in shown.values() if row.standing.rank is not None]
+    means = [table.sign * row.test.mean for row in shown.values() if row.test and not row.control]
+    ranks = [row.rank for row in shown.values() if row.rank is not None]
 
     def leads(row: Row) -> bool:
-        if row.control or row.scores.test is None or (table.best_control is not None and not depth):
+        if row.control or row.test is None or (table.best_control is not None and not depth):
             return False
-        return row.standing.rank == min(ranks) if ranks else table.sign * row.scores.test.mean == max(means)
+        return row.rank == min(ranks) if ranks else table.sign * row.test.mean == max(means)
 
     return [(name, Cell(row, depth.get(row.label), leads(row), row.label == table.control)) for name, row in shown.items()]
 

@@ -15,7 +15,8 @@ from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.heatmap.model import Cell, Column, HeatMap
 from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LIGHT_SHADES, level
 from attn_zoo.leaderboard.heatmap.words import brief, footnotes, gap, mean, metric, spread
-from attn_zoo.leaderboard.render.text import is_share, lines
+from attn_zoo.leaderboard.metrics import is_share
+from attn_zoo.leaderboard.text import lines
 from attn_zoo.terminal import COLUMNS, columns
 
 _NAME = 20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.heatmap.model import Cell, Column, HeatMap, Line
-from attn_zoo.leaderboard.metrics import is_significant
-from attn_zoo.leaderboard.render.text import estimated, is_share, seed_count, unit
-from attn_zoo.leaderboard.rows import Row, Table
+from attn_zoo.leaderboard.metrics import estimated, is_share, is_significant, unit
+from attn_zoo.leaderboard.notes import seed_count
+from attn_zoo.leaderboard.table import Row, Table
 
 _SHORT = {"out_of_memory": "OOM", "timed_out": "time-out"}
 """Abbreviations of statuses."""
@@ -14,9 +14,9 @@ _SHORT = {"out_of_memory": "OOM", "timed_out": "time-out"}
 
 def mean(cell: Cell, table: Table, places: int = 1) -> str:
     """A cell's mean score: shares in per cent with ``places`` decimals, others with about three digits; empty without a score."""
-    if cell.row is None or cell.row.scores.test is None:
+    if cell.row is None or cell.row.test is None:
         return ""
-    return brief(cell.row.scores.test.mean, table, places)
+    return brief(cell.row.test.mean, table, places)
 
 
 def brief(value: float, table: Table, places: int = 1) -> str:
@@ -31,11 +31,11 @@ def brief(value: float, table: Table, places: int = 1) -> str:
 def spread(cell: Cell, table: Table) -> str:
     """``±`` half of the interval, or ``2/3`` where only two of three seeds have a score; empty where neither is known."""
     row = cell.row
-    if row is None or row.scores.test is None:
+    if row is None or row.test is None:
         return ""
-    if row.scores.failures:
-        return f"{len(row.scores.seeds)}/{row.scores.runs}"
-    half = row.scores.test.half_width
+    if row.failures:
+        return f"{len(row.seeds)}/{row.attempts}"
+    half = row.test.half_width
     if half is None:
         return ""
     if is_significant(table.task["metric"]):
@@ -48,9 +48,9 @@ def gap(cell: Cell, table: Table) -> str:
     """Reason why a cell has no score: ``refused``, ``OOM``, ``diverged``; a dot where nothing was run. Empty where it has one."""
     if cell.row is None:
         return "·"
-    if cell.row.scores.test is not None:
+    if cell.row.test is not None:
         return ""
-    failures = cell.row.scores.failures
+    failures = cell.row.failures
     return _SHORT.get(failures[0].status, failures[0].word) if failures else "-"
 
 
@@ -63,15 +63,15 @@ def told(line: Line, cell: Cell, column: Column) -> str:
 
 def about(row: Row, table: Table, where: str = "") -> str:
     """Score, margin, rank and number of seeds of a row in a sentence; its failures where it has no score."""
-    if row.scores.test is None:
-        return f"{row.label}{where}: {'; '.join(map(str, row.scores.failures))}"
-    parts = [f"{row.label}{where}: {table.task['metric']} {estimated(row.scores.test, table)}{unit(table, ' %')}"]
-    if row.scores.margin:
-        parts.append(f"{estimated(row.scores.margin, table, '+')} against the control {table.control}")
-    if row.standing.rank is not None:
-        parts.append(f"rank {row.standing.place}")
-    parts.append(seed_count([len(row.scores.seeds)]))
-    return "; ".join([*parts, *map(str, row.scores.failures)])
+    if row.test is None:
+        return f"{row.label}{where}: {'; '.join(map(str, row.failures))}"
+    parts = [f"{row.label}{where}: {table.task['metric']} {estimated(row.test, table)}{unit(table, ' %')}"]
+    if row.margin:
+        parts.append(f"{estimated(row.margin, table, '+')} against the control {table.control}")
+    if row.rank is not None:
+        parts.append(f"rank {row.place}")
+    parts.append(seed_count([len(row.seeds)]))
+    return "; ".join([*parts, *map(str, row.failures)])
 
 
 def metric(column: Column) -> str:
@@ -90,7 +90,7 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
         leads: mark of the best rows of a task.
     """
     cells = [cell for line in found.lines for cell in line.cells]
-    ranked = any(cell.row and cell.row.standing.rank is not None for cell in cells)
+    ranked = any(cell.row and cell.row.rank is not None for cell in cells)
     notes = [f"Test scores of {seed_count(found.seeds)}{', which says nothing about noise' if found.seeds == (1,) else ''}."]
     notes.append(
         f"{leads}: no mechanism of the task is better beyond noise."
@@ -103,11 +103,9 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
     notes += [f"Not shaded: {', '.join(names)} ({reason})." for reason, names in unshaded.items()]
     if any(not column.table.higher_is_better for column in found.columns):
         notes.append("↓: lower is better.")
-    if any(cell.row and cell.row.scores.test and cell.row.scores.failures for cell in cells):
+    if any(cell.row and cell.row.test and cell.row.failures for cell in cells):
         notes.append("2/3: two of three seeds have a score.")
-    if tuned := sorted(
-        {key for cell in cells if cell.row and cell.row.provenance.tuning for key in cell.row.provenance.tuning.space}
-    ):
+    if tuned := sorted({key for cell in cells if cell.row and cell.row.tuning for key in cell.row.tuning.space}):
         notes.append(f"Each row has its own {', '.join(tuned)}, chosen on validation.")
     if found.several:
         notes.append(f"Of several settings, the one that is best on validation is shown: {', '.join(found.several)}.")

@@ -17,20 +17,20 @@ from markupsafe import Markup
 
 from attn_zoo.escapes import terminal
 from attn_zoo.grouping import grouped
+from attn_zoo.leaderboard.compare import METHOD
 from attn_zoo.leaderboard.heatmap.costs import CostColumn, measured_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LIGHT_SHADES
 from attn_zoo.leaderboard.heatmap.words import footnotes as heat_notes
 from attn_zoo.leaderboard.heatmap.words import metric
+from attn_zoo.leaderboard.notes import footnotes
 from attn_zoo.leaderboard.page.details import Runs
 from attn_zoo.leaderboard.page.inline import inlined, variables
 from attn_zoo.leaderboard.page.overview import attentions, overview, summary
 from attn_zoo.leaderboard.page.sections import Section, sections
 from attn_zoo.leaderboard.plots import Picture, overalls, pictures, svg, tradeoffs
 from attn_zoo.leaderboard.plots.style import Style, style_of
-from attn_zoo.leaderboard.render.costs import machine_names
-from attn_zoo.leaderboard.render.notes import footnotes
-from attn_zoo.leaderboard.rows import Table
+from attn_zoo.leaderboard.table import Table
 from attn_zoo.records import Damaged, RunRecord
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def html_page(
     style = style_of(tables)
     found = heat_map(tables, [*(costs or recorded_columns(tables)), *measured_columns(tables)])
     runs = Runs(records, records_at)
-    machines = machine_names(tables)
+    machines = tables[0].machines if tables else {}
     made = sections(tables, style, runs, machines)
     unplotted = f"plots are drawn for the first {_DRAWN_TASKS} tables only; attn-zoo leaderboard --plots FOLDER draws all of them"
     return (
@@ -92,14 +92,15 @@ def html_page(
             sections=made,
             attentions=attentions(tables, style),
             implementations=sorted(
-                {row.provenance.implementation for table in tables for row in table.rows}, key=lambda name: (name != "eager", name)
+                {row.implementation for table in tables for row in table.rows}, key=lambda name: (name != "eager", name)
             ),
             overalls=[_drawn(picture, style) for picture in overalls(found)],
             tradeoffs=[_drawn(picture, style) for picture in tradeoffs(tables)],
             figures=_figures(tables, made, style),
             environments=runs.environments,
             damaged=[(item.path.name, item.reason) for item in damaged],
-            notes=footnotes(tables, machines, False),
+            notes=footnotes(tables, False),
+            method=METHOD,
             unplotted=unplotted if len(tables) > _DRAWN_TASKS else "",
             variables=variables(),
             style=styles,

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from attn_zoo.leaderboard.render.text import figure, mebibytes, optional, seconds, unit
+from attn_zoo.leaderboard.metrics import figure, mebibytes, optional, seconds, unit
 from attn_zoo.leaderboard.reproduce import command
-from attn_zoo.leaderboard.rows import Row, Table
+from attn_zoo.leaderboard.table import Row, Table
 from attn_zoo.records import RunRecord
+from attn_zoo.records.plain import writable
 
 _PER_RUN = ("started", "command", "commit", "dirty")
 """Fields of an environment that differ from run to run."""
@@ -47,14 +48,14 @@ class Runs:
     """
 
     def __init__(self, records: Sequence[RunRecord], records_at: str | None) -> None:
-        self._by_file = {record.source: record for record in records if record.source}
+        self._by_file = {writable(record.source): record for record in records if record.source}
         self._at = records_at
         self._numbers: dict[str, int] = {}
         self.environments: list[Mapping[str, Any]] = []
 
     def records(self, row: Row) -> list[RunRecord]:
         """Records of a row, sorted by seed."""
-        return sorted((self._by_file[file] for file in row.provenance.files), key=lambda record: record.spec.seed)
+        return sorted((self._by_file[file] for file in row.files), key=lambda record: record.spec.seed)
 
     def lines(self, row: Row, table: Table) -> list[Run]:
         """Records of a row as lines."""

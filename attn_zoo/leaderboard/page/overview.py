@@ -10,12 +10,13 @@ from typing import Any
 from attn_zoo.leaderboard.heatmap.model import HeatMap, Line
 from attn_zoo.leaderboard.heatmap.scale import level
 from attn_zoo.leaderboard.heatmap.words import gap, mean, spread, told
+from attn_zoo.leaderboard.metrics import estimated, is_share
 from attn_zoo.leaderboard.page.inline import NAMES
 from attn_zoo.leaderboard.page.sections import Section
 from attn_zoo.leaderboard.plots.style import Style
-from attn_zoo.leaderboard.render.text import estimated, is_share
-from attn_zoo.leaderboard.rows import Table
+from attn_zoo.leaderboard.table import Table
 from attn_zoo.records import RunRecord
+from attn_zoo.records.plain import writable
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,10 @@ class HeatLine:
 
 def summary(tables: Sequence[Table], records: Sequence[RunRecord]) -> dict[str, Any]:
     """Numbers of attentions, tasks, runs and seeds, with the machines, protocols, dates and commits behind them."""
-    files = {file for table in tables for row in table.rows for file in row.provenance.files}
-    shown = [record for record in records if record.source in files]
+    files = {file for table in tables for row in table.rows for file in row.files}
+    shown = [record for record in records if writable(record.source) in files]
     rows = [row for table in tables for row in table.rows]
-    counts = sorted({len(row.scores.seeds) for row in rows if row.scores.test})
+    counts = sorted({len(row.seeds) for row in rows if row.test})
     started = sorted(str(record.environment["started"])[:10] for record in shown if record.environment.get("started"))
     return {
         "attentions": len({row.attention for row in rows if not row.control}),
@@ -66,10 +67,10 @@ def summary(tables: Sequence[Table], records: Sequence[RunRecord]) -> dict[str, 
         "statuses": Counter(record.status.replace("_", " ") for record in shown if record.status != "done"),
         "superseded": len(records) - len(shown),
         "seeds": "no" if not counts else str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}",
-        "machines": sorted({machine for row in rows for machine in row.costs.block.machines}),
+        "machines": sorted({machine for row in rows for machine in row.block.machines}),
         "protocols": sorted({table.protocol for table in tables}),
         "dates": sorted({*started[:1], *started[-1:]}),
-        "commits": sorted({commit[:8] for row in rows for commit in row.provenance.commits}),
+        "commits": sorted({commit[:8] for row in rows for commit in row.commits}),
     }
 
 
@@ -80,7 +81,7 @@ def overview(found: HeatMap, made: Sequence[Section], style: Style) -> list[Heat
 
     def linked(line: Line, at: int) -> HeatCell:
         cell, column = line.cells[at], found.columns[at]
-        failed = cell.row is not None and cell.row.scores.test is None
+        failed = cell.row is not None and cell.row.test is None
         kinds = [] if cell.shade is None else [f"h{level(cell.shade)}"]
         kinds += [name for name, holds in (("leads", cell.leads), ("marked", cell.marked), ("failed", failed)) if holds]
         return HeatCell(
@@ -97,7 +98,7 @@ def overview(found: HeatMap, made: Sequence[Section], style: Style) -> list[Heat
             attention=line.attention,
             control=line.control,
             colour=NAMES[style.colours[line.attention]],
-            implementations=" ".join(sorted({cell.row.provenance.implementation for cell in line.cells if cell.row})),
+            implementations=" ".join(sorted({cell.row.implementation for cell in line.cells if cell.row})),
             cells=tuple(linked(line, at) for at in range(len(found.columns))),
             average="-" if share is None else estimated(line.average, share),
             costs=line.costs,

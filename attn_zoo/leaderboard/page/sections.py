@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attn_zoo.leaderboard.display import Cell, Column, columns, parts_grid
+from attn_zoo.leaderboard.columns import Column, columns
 from attn_zoo.leaderboard.heatmap.model import titles
 from attn_zoo.leaderboard.literature import RULE, Literature, LiteratureRow, literature
 from attn_zoo.leaderboard.literature_text import difference_lines, printed, verdict_line
+from attn_zoo.leaderboard.metrics import beyond_sizes, estimated, figure, mebibytes, score, seconds, spent, training_length, unit
+from attn_zoo.leaderboard.notes import budget_notes, tuned_notes, warning_notes
 from attn_zoo.leaderboard.page.details import Run, Runs
 from attn_zoo.leaderboard.page.inline import NAMES
 from attn_zoo.leaderboard.plots.style import Style
-from attn_zoo.leaderboard.render.costs import budget_notes
-from attn_zoo.leaderboard.render.notes import tuned_notes, warning_notes
-from attn_zoo.leaderboard.render.text import (
-    Grid,
-    beyond_sizes,
-    estimated,
-    figure,
-    mebibytes,
-    score,
-    seconds,
-    spent,
-    training_length,
-    unit,
-)
-from attn_zoo.leaderboard.rows import Board, Comparison, Entry, Row, Table
+from attn_zoo.leaderboard.table import Board, Comparison, Row, Table, Within
+from attn_zoo.leaderboard.text import Grid, grid
+from attn_zoo.published import Figure
 from attn_zoo.records.bounds import bounds
 
-BoardView = tuple[Board, tuple[tuple[str, str, tuple[tuple[Entry, str, str], ...]], ...]]
-"""Board, and for each of its blocks the name, the budget, and the entries with their scores and the cost spent."""
-_COLUMNS: tuple[str, ...] = ("rank", "margin", "chance", "gap", "published", "seeds", "trials", "parameters", "flops")
-_COLUMNS += ("block", "time", "speed", "memory", "front", "dominated")
+BoardView = tuple[Board, tuple[tuple[str, str, tuple[tuple[Row, Within, str, str], ...]], ...]]
+"""Board, and for each of its blocks the name, the budget, and the rows with their scores and the cost spent."""
+_ELSEWHERE = ("attention", "score", "mean")
+"""Columns that the page shows in its own way."""
+_VIEWS = {"budgets", "times", "parts", "seeds"}
+"""Views that the page shows below the table, or as details."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Text of a cell, the number by which it is sorted, and its tooltip."""
+
+    text: str
+    value: float | None
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,8 @@ def sections(tables: Sequence[Table], style: Style, runs: Runs, machines: Mappin
 def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machines: Mapping[str, str]) -> Section:
     compared = literature(table)
     published = {row.label: row for row in compared.rows} if compared else {}
-    known = columns(table, machines) | ({"published": _published(compared, published)} if compared else {})
-    heads = tuple(known[name] for name in _COLUMNS if name in known)
+    heads = tuple(column for column in columns(table) if column.text and column.shown(table) and _is_of_page(column))
+    heads += (_published(compared, published),) if compared else ()
     ends = _axis(table)
     used: set[str] = set()
     rows = tuple(
@@ -109,9 +111,9 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
             score=score(row, table),
             unit=unit(table, " %"),
             whisker=_whisker(row, ends),
-            cells=tuple(column.cell(row) for column in heads),
+            cells=tuple(_cell(column, row, table) for column in heads),
             runs=tuple(runs.lines(row, table)),
-            command=runs.command(row) if row.provenance.files else "",
+            command=runs.command(row) if row.files else "",
             published=tuple(difference_lines(compared, published[row.label])) if compared and row.label in published else (),
             costs=_costs(row),
         )
@@ -126,7 +128,7 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
         chance_at=None if table.chance is None else _share(table.chance, ends),
         columns=heads,
         rows=rows,
-        parts=parts_grid(table),
+        parts=grid(table, "parts"),
         boards=tuple(_board(board, table, machines) for board in (*table.boards.values(), *table.at)),
         pairs=_pairs(table),
         training=training_length(table.budget),
@@ -135,6 +137,14 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
         board_notes=tuple(budget_notes(table)[1:]),
         literature=tuple(_literature(table, compared)),
     )
+
+
+def _is_of_page(column: Column) -> bool:
+    return column.name not in _ELSEWHERE and not set(column.views) & _VIEWS
+
+
+def _cell(column: Column, row: Row, table: Table) -> Cell:
+    return Cell(column.written(row, table), column.sorted_by(row, table), column.tip(row, table))
 
 
 def _pairs(table: Table) -> tuple[tuple[str, tuple[tuple[bool, str], ...]], ...]:
@@ -149,14 +159,14 @@ def _pairs(table: Table) -> tuple[tuple[str, tuple[tuple[bool, str], ...]], ...]
 
 
 def _whisker(row: Row, ends: tuple[float, float]) -> tuple[float, float, float] | None:
-    test = row.scores.test
+    test = row.test
     return None if test is None else (_share(test.low, ends), _share(test.mean, ends), _share(test.high, ends))
 
 
 def _axis(table: Table) -> tuple[float, float]:
     """Ends of the axis that holds chance and the intervals of all scores, within the bounds of the metric."""
     ends = [] if table.chance is None else [table.chance]
-    ends += [end for row in table.rows if row.scores.test for end in (row.scores.test.low, row.scores.test.high)]
+    ends += [end for row in table.rows if row.test for end in (row.test.low, row.test.high)]
     low, high = min(ends, default=0.0), max(ends, default=1.0)
     least, most = bounds(table.task["metric"])
     return max(low, least), min(high, most)
@@ -168,38 +178,44 @@ def _share(value: float, ends: tuple[float, float]) -> float:
 
 
 def _costs(row: Row) -> tuple[tuple[str, str], ...]:
-    costs, span = row.costs, row.costs.train_seconds_range
-    derived = "" if costs.training_flops_counted else " (taken as three forward passes)"
-    between = f" ({seconds(span[0])} to {seconds(span[1])} s)" if span and len(row.scores.seeds) > 1 else ""
+    span = row.train_seconds_range
+    derived = "" if row.training_flops_counted else " (taken as three forward passes)"
+    between = f" ({seconds(span[0])} to {seconds(span[1])} s)" if span and len(row.seeds) > 1 else ""
     known: list[tuple[str, float | None, Callable[[float], str]]] = [
-        ("parameters", costs.parameters, "{:,}".format),
-        ("FLOPs of a forward pass, per example", costs.flops_per_example, "{:,}".format),
-        (f"FLOPs of a forward and backward pass, per example{derived}", costs.training_flops_per_example, "{:,.0f}".format),
-        ("training time, median over seeds", costs.train_seconds, lambda value: f"{seconds(value)} s{between}"),
-        ("examples per second in training", costs.examples_per_second, "{:,.0f}".format),
-        ("peak memory of a training step", costs.peak_bytes, mebibytes),
+        ("parameters", row.parameters, "{:,}".format),
+        ("FLOPs of a forward pass, per example", row.flops_per_example, "{:,}".format),
+        (f"FLOPs of a forward and backward pass, per example{derived}", row.training_flops_per_example, "{:,.0f}".format),
+        ("training time, median over seeds", row.train_seconds, lambda value: f"{seconds(value)} s{between}"),
+        ("examples per second in training", row.examples_per_second, "{:,.0f}".format),
+        ("peak memory of a training step", row.peak_bytes, mebibytes),
     ]
     return tuple((name, "not measured" if value is None else form(value)) for name, value, form in known)
 
 
 def _board(board: Board, table: Table, machines: Mapping[str, str]) -> BoardView:
     blocks = []
-    for block in dict.fromkeys(entry.block for entry in board.entries):
-        entries = [(e, estimated(e.score, table), spent(board.cost, e.spent)) for e in board.entries if e.block == block]
+    for block in sorted({row.block for row in table.rows if row.label in board.rows}, key=str):
+        own = [(row, board.rows[row.label]) for row in table.rows if row.block == block and row.label in board.rows]
+        own.sort(key=lambda pair: (pair[0].control, -table.sign * pair[1].score.mean if pair[1].score else math.inf, pair[0].label))
+        lines = tuple((row, within, estimated(within.score, table), spent(board.cost, within.spent)) for row, within in own)
         name = str(block) if len(machines) > 1 else block.measured_as
-        blocks.append((name, spent(board.cost, board.budgets.get(block)), tuple(entries)))
+        blocks.append((name, spent(board.cost, board.budgets.get(block)), lines))
     return board, tuple(blocks)
 
 
 def _published(compared: Literature, rows: Mapping[str, LiteratureRow]) -> Column:
-    def cell(row: Row) -> Cell:
-        if row.label not in rows:
-            return Cell("-")
-        found = [figure for of_source in rows[row.label].figures.values() for figure in of_source]
-        return Cell(printed(found), max(figure.value for figure in found))
+    def found(row: Row) -> list[Figure]:
+        return [figure for of_source in rows[row.label].figures.values() for figure in of_source] if row.label in rows else []
 
     cited = "; ".join(f"{source.title}: {source.cite}" for source in compared.sources)
-    return Column("published", "published (%)", f"scores published by others, in their settings, not in this one: {cited}", cell)
+    return Column(
+        "published",
+        "published",
+        lambda row, table: printed(found(row)) if found(row) else "-",
+        lambda row, table: max((figure.value for figure in found(row)), default=None),
+        unit="%",
+        note=f"scores published by others, in their settings, not in this one: {cited}",
+    )
 
 
 def _facts(table: Table) -> tuple[tuple[str, str], ...]:

@@ -14,11 +14,11 @@ from attn_zoo.escapes import file_words, label, terminal
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.heatmap.costs import measured_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import HeatMap, heat_map, numbered
+from attn_zoo.leaderboard.notes import seed_count
 from attn_zoo.leaderboard.plots import cost, curves, overall, tradeoff
 from attn_zoo.leaderboard.plots.axes import MECHANISM, RECORDED, CostAxis
 from attn_zoo.leaderboard.plots.style import SIZE, Style, style_of
-from attn_zoo.leaderboard.render.text import seed_count
-from attn_zoo.leaderboard.rows import COUNTED, Row, Table
+from attn_zoo.leaderboard.table import COUNTED, Row, Table
 from attn_zoo.plotting.theme import MUTED, save, settings, svg_text
 
 __all__ = ["Picture", "draw", "overalls", "pictures", "svg", "tradeoffs", "write"]
@@ -96,7 +96,7 @@ def pictures(tables: Sequence[Table], number: int) -> Iterator[Picture]:
     """Figures of table ``number``, one for each cost and each kind of learning curve that at least one of its rows has."""
     table = tables[number]
     stem = file_words(numbered([t.task["name"] for t in tables], "-")[number])
-    scored = [row for row in table.rows if row.scores.test]
+    scored = [row for row in table.rows if row.test]
     for name, (said, _) in cost.AXES.items():
         if told := [row for row in scored if cost.cost_of(row, name) is not None]:
             title = f"{table.task['title']}: {table.task['metric']} against {said}"
@@ -185,12 +185,12 @@ def _tradeoff_caption(panels: Sequence[tuple[Table, CostAxis]]) -> str:
     found = [curve for table, axis in panels for curve in tradeoff.curves_of(table, axis)]
     rows = [row for curve in found for row in curve.rows]
     parts = [f"One curve per mechanism over its hyperparameter, mean of {_seeds(rows)}"]
-    parts += ["bars: 95 % interval"] if any(row.scores.test and row.scores.test.half_width for row in rows) else []
+    parts += ["bars: 95 % interval"] if any(row.test and row.test.half_width for row in rows) else []
     parts.append("dotted: softmax; grey band: the best control (c) with its interval")
     for axis in dict.fromkeys(axis for _, axis in panels):
         measured = axis.source or f"median over seeds, measured on {_machines(rows)}"
         parts.append(f"{axis.said}: counted, the same on every machine" if axis.counted else measured)
-    tuned = sorted({key for row in rows if row.provenance.tuning for key in row.provenance.tuning.space})
+    tuned = sorted({key for row in rows if row.tuning for key in row.tuning.space})
     parts += [f"each setting has its own {', '.join(tuned)}, chosen on validation"] if tuned else []
     varied = grouped((curve.name, curve.varied) for curve in found)
     told = "; ".join(f"{curve}: {' or '.join(dict.fromkeys(said))}" for curve, said in sorted(varied.items()))
@@ -198,10 +198,7 @@ def _tradeoff_caption(panels: Sequence[tuple[Table, CostAxis]]) -> str:
 
 
 def _cost_caption(name: str, told: Sequence[Row], scored: Sequence[Row]) -> str:
-    parts = [
-        f"Mean of {_seeds(told)}"
-        + (", bars: 95 % interval" if any(row.scores.test and row.scores.test.half_width for row in told) else "")
-    ]
+    parts = [f"Mean of {_seeds(told)}" + (", bars: 95 % interval" if any(row.test and row.test.half_width for row in told) else "")]
     if name in COUNTED:
         parts.append("counted, the same on every machine")
     else:
@@ -213,19 +210,19 @@ def _cost_caption(name: str, told: Sequence[Row], scored: Sequence[Row]) -> str:
 
 
 def _curve_caption(name: str, drawn: Sequence[Row], table: Table) -> str:
-    band = any(point.valid.half_width for row in drawn for point in row.scores.curve)
+    band = any(point.valid.half_width for row in drawn for point in row.curve)
     parts = [f"Mean of {_seeds(drawn)}" + (", band: 95 % interval" if band else "")]
     if name == "seconds":
         parts.append(f"median over seeds, measured on {_machines(drawn)}")
-    if name == "flops" and not all(row.costs.training_flops_counted for row in drawn):
+    if name == "flops" and not all(row.training_flops_counted for row in drawn):
         parts.append("training FLOPs are taken as three forward passes where the records do not count them")
-    known = [row for row in table.rows if row.scores.curve]
+    known = [row for row in table.rows if row.curve]
     return "; ".join(parts) + (f". {len(drawn)} of {len(known)} rows are drawn." if len(known) > len(drawn) else ".")
 
 
 def _seeds(rows: Iterable[Row]) -> str:
-    return seed_count(len(row.scores.seeds) for row in rows)
+    return seed_count(len(row.seeds) for row in rows)
 
 
 def _machines(rows: Iterable[Row]) -> str:
-    return " and ".join(sorted({machine for row in rows for machine in row.costs.block.machines}))
+    return " and ".join(sorted({machine for row in rows for machine in row.block.machines}))

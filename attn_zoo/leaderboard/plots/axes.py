@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from attn_zoo.leaderboard.plots.cost import AXES, cost_of
-from attn_zoo.leaderboard.rows import COUNTED, Block, Row
+from attn_zoo.leaderboard.table import COUNTED, Block, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class CostAxis:
 
 
 RECORDED = {
-    name: CostAxis(name, *words, partial(cost_of, cost=name), partial(Row.block, cost=name), name in COUNTED)
+    name: CostAxis(name, *words, partial(cost_of, cost=name), partial(Row.block_of, cost=name), name in COUNTED)
     for name, words in AXES.items()
 }
 """Costs that records hold, by name."""
@@ -38,7 +38,7 @@ MECHANISM = CostAxis(
     "mechanism",
     "FLOPs at 4,096 tokens",
     "FLOPs of the mechanism at 4,096 tokens",
-    lambda row: row.costs.mechanism_flops_4096 or None,
+    lambda row: row.mechanism_flops_4096 or None,
     lambda row: None,
     counted=True,
 )

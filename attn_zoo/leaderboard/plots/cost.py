@@ -8,10 +8,10 @@ from typing import Any
 
 from attn_zoo.escapes import label
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard import pareto
+from attn_zoo.leaderboard import compare
 from attn_zoo.leaderboard.heatmap.words import about
 from attn_zoo.leaderboard.plots.style import FIRST, Style, bar, interval, limits, near_bounds, scale_of, score_axis
-from attn_zoo.leaderboard.rows import COUNTED, Row, Table
+from attn_zoo.leaderboard.table import COUNTED, Row, Table
 from attn_zoo.plotting.labels import Box, beside_points, folded, overlap
 from attn_zoo.plotting.theme import INK, MUTED, PAPER, hover, plain, short
 
@@ -34,7 +34,7 @@ _ROOM = 3.0
 
 def cost_of(row: Row, cost: str) -> float | None:
     """Cost of a row as drawn, with bytes in MiB; None where it was not measured."""
-    value = pareto.cost_of(row, cost)
+    value = compare.cost_of(row, cost)
     return None if value is None else value / (2**20 if cost == "memory" else 1)
 
 
@@ -60,7 +60,7 @@ def draw_cost(figure: Any, table: Table, cost: str, style: Style, top: float) ->
     Args:
         top: share of the figure's height that the axes may reach; the title is above it.
     """
-    rows = [row for row in table.rows if row.scores.test and cost_of(row, cost) is not None]
+    rows = [row for row in table.rows if row.test and cost_of(row, cost) is not None]
     low, high = ends = _score_limits(table, rows)
     points = _points(table, cost, rows, ends)
     axes = figure.add_axes((0.15, 0.22, 0.835, top - 0.22))
@@ -70,10 +70,10 @@ def draw_cost(figure: Any, table: Table, cost: str, style: Style, top: float) ->
     axes.xaxis.set_minor_formatter("")
     axes.set(xlabel=AXES[cost][1], ylabel=score_axis(table, "test"))
     axes.grid(linewidth=0.6)
-    fronts = grouped((row.block(cost), row) for row in table.rows if cost in row.standing.fronts)
+    fronts = grouped((row.block_of(cost), row) for row in table.rows if cost in row.fronts)
     for front in fronts.values():  # one for a counted cost, one for each block for a measured cost
         _draw_front(axes, [(point.x, point.score) for point in points if point.row in front])
-    named = sorted(points, key=lambda p: (p.row.attention not in FIRST, cost not in p.row.standing.fronts))[:NAMED]
+    named = sorted(points, key=lambda p: (p.row.attention not in FIRST, cost not in p.row.fronts))[:NAMED]
     _draw_points(axes, table, points, named, style)
     _legend(figure, points, style)
     places = [(point.x, point.y) for point in named]
@@ -88,10 +88,10 @@ def _points(table: Table, cost: str, rows: Sequence[Row], ends: tuple[float, flo
     points, outside = [], 0
     for row in rows:
         x = cost_of(row, cost)
-        assert x is not None and row.scores.test is not None, "only rows with a score and this cost are drawn"
-        y, name = row.scores.test.mean * scale, folded(row.label)
+        assert x is not None and row.test is not None, "only rows with a score and this cost are drawn"
+        y, name = row.test.mean * scale, folded(row.label)
         if low <= y <= high:
-            points.append(_Point(row, x, y, y, interval(row.scores.test, table), name, ""))
+            points.append(_Point(row, x, y, y, interval(row.test, table), name, ""))
             continue
         step = (0.04 + _STEP * outside) * (high - low)
         edge, marker = (low + step, "v") if y < low else (high - step, "^")
@@ -114,10 +114,10 @@ def _score_limits(table: Table, rows: Sequence[Row]) -> tuple[float, float]:
     core = [row for row in rows if not row.control] or list(rows)
     held: list[float] = []
     for row in core:
-        assert row.scores.test is not None
-        held += interval(row.scores.test, table)
+        assert row.test is not None
+        held += interval(row.test, table)
     room = _ROOM * (max(held) - min(held) or abs(held[0]) * 0.1 or 1.0)
-    others = [row.scores.test.mean * scale for row in rows if row.control and row.scores.test]
+    others = [row.test.mean * scale for row in rows if row.control and row.test]
     others += [] if table.chance is None else [table.chance * scale]
     for value in sorted(others, key=lambda v: abs(v - held[0])):
         if max([*held, value]) - min([*held, value]) <= room:
@@ -138,12 +138,12 @@ def _draw_points(axes: Any, table: Table, points: Sequence[_Point], named: Seque
     """Draw rows as points; those without a name are small, pale and without their interval."""
     for point in reversed(points):
         colour, control, bold = style.colours[point.row.attention], point.row.control, point in named
-        if bold and point.ends[0] < point.ends[1] and point.row.scores.test:
-            error = bar(point.row.scores.test, table)
+        if bold and point.ends[0] < point.ends[1] and point.row.test:
+            error = bar(point.row.test, table)
             axes.errorbar([point.x], [point.y], error, ecolor=colour, elinewidth=1.1, capsize=2.5, fmt="none", zorder=2)
         look = {"markersize": 6.5, "zorder": 3} if bold else {"markersize": 4, "zorder": 1.4, "alpha": 0.45}
         face = {"markerfacecolor": PAPER if control else colour, "markeredgewidth": 1.4}
-        marker = point.beyond or style.markers[point.row.provenance.implementation]
+        marker = point.beyond or style.markers[point.row.implementation]
         (drawn,) = axes.plot([point.x], [point.y], linestyle="none", color=colour, marker=marker, **face, **look)
         hover(drawn, about(point.row, table))
 
@@ -197,7 +197,7 @@ def _legend(figure: Any, points: Sequence[_Point], style: Style) -> None:
     """Draw the legend: the Pareto front and, where they occur, several implementations and controls."""
     from matplotlib.lines import Line2D
 
-    kinds = sorted({point.row.provenance.implementation for point in points}, key=lambda name: (name != "eager", name))
+    kinds = sorted({point.row.implementation for point in points}, key=lambda name: (name != "eager", name))
     entries = [Line2D([], [], color=MUTED, linewidth=5, alpha=0.35, label="Pareto front")]
     mark: dict[str, Any] = {"linestyle": "none", "color": INK, "markersize": 5.5}
     entries += [Line2D([], [], marker=style.markers[kind], label=label(kind), **mark) for kind in kinds if len(kinds) > 1]

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from attn_zoo.escapes import label
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.metrics import style
-from attn_zoo.leaderboard.render.text import is_share, unit
-from attn_zoo.leaderboard.rows import Table
+from attn_zoo.leaderboard.metrics import is_share, style, unit
 from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.table import Table
 from attn_zoo.plotting.theme import INK, MARKERS, MUTED, SERIES
 from attn_zoo.records.bounds import bounds
 
@@ -48,7 +47,7 @@ def style_of(tables: Sequence[Table]) -> Style:
     colours = {row.attention: MUTED for row in rows} | {"softmax": INK}
     colours |= {name: SERIES[at % len(SERIES)] for at, name in enumerate(coloured)}
     shapes = {name: MARKERS[(at + at // len(SERIES)) % len(MARKERS)] for at, name in enumerate(names)}
-    kinds = ["eager", *sorted({row.provenance.implementation for row in rows} - {"eager"})]
+    kinds = ["eager", *sorted({row.implementation for row in rows} - {"eager"})]
     return Style(colours, {name: MARKERS[at % len(MARKERS)] for at, name in enumerate(kinds)}, {"softmax": "*"} | shapes)
 
 

@@ -11,8 +11,7 @@ from attn_zoo.escapes import label
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.plots.axes import CostAxis
 from attn_zoo.leaderboard.plots.style import Style, bar, interval, limits, near_bounds, scale_of, score_axis
-from attn_zoo.leaderboard.rows import Row, Table
-from attn_zoo.leaderboard.tuned import searched
+from attn_zoo.leaderboard.table import Row, Table
 from attn_zoo.plotting.labels import at_ends
 from attn_zoo.plotting.theme import INK, MUTED, plain, short
 
@@ -48,8 +47,8 @@ def curves_of(table: Table, cost: CostAxis) -> list[Curve]:
     A curve joins rows of one kind of implementation and, for a measured cost, of one block. Rows whose hyperparameters were found
     by a search are left out, because a study chooses a single point.
     """
-    known = [row for row in table.rows if row.scores.test and not row.control and cost.of(row)]  # sorted, the best first
-    fixed = [row for row in known if not searched(row.provenance.tuning, "attention")]
+    known = [row for row in table.rows if row.test and not row.control and cost.of(row)]  # sorted, the best first
+    fixed = [row for row in known if not any(key.startswith("attention.") for key in row.tuned)]
     members = grouped(((row.attention, _name(row), cost.block(row)), row) for row in fixed)
     found = [
         Curve(attention, name, tuple(_in_order(rows, cost)), _varied(rows))
@@ -61,7 +60,7 @@ def curves_of(table: Table, cost: CostAxis) -> list[Curve]:
 
 def _name(row: Row) -> str:
     """A row's label without its hyperparameters."""
-    return row.attention if row.costs.block.measured_as in ("auto", "eager") else f"{row.attention} ({row.costs.block.measured_as})"
+    return row.attention if row.block.measured_as in ("auto", "eager") else f"{row.attention} ({row.block.measured_as})"
 
 
 def columns_of(panels: int) -> int:
@@ -117,7 +116,7 @@ def _varied(rows: Sequence[Row]) -> str:
 
 def _draw_panel(figure: Any, axes: Any, table: Table, cost: CostAxis, style: Style, right: float) -> None:
     curves, scale = curves_of(table, cost), scale_of(table)
-    softmax = next((row for row in table.rows if row.attention == "softmax" and row.scores.test and cost.of(row)), None)
+    softmax = next((row for row in table.rows if row.attention == "softmax" and row.test and cost.of(row)), None)
     control = table.control_row
     rows = [row for curve in curves for row in curve.rows] + ([softmax] if softmax else [])
     xs = [cost.of(row) or math.nan for row in rows]
@@ -125,7 +124,7 @@ def _draw_panel(figure: Any, axes: Any, table: Table, cost: CostAxis, style: Sty
     ends: list[tuple[float, float]] = []
     for curve in curves:
         places = [cost.of(row) for row in curve.rows]
-        scores = [row.scores.test for row in curve.rows if row.scores.test]
+        scores = [row.test for row in curve.rows if row.test]
         means, bars = [score.mean * scale for score in scores], [bar(score, table) for score in scores]
         spreads = [[low[0] for low, _ in bars], [high[0] for _, high in bars]]
         look = {"color": style.colours[curve.attention], "marker": style.shapes[curve.attention], "markersize": 4.5}
@@ -133,15 +132,15 @@ def _draw_panel(figure: Any, axes: Any, table: Table, cost: CostAxis, style: Sty
         ends.append((places[-1] or math.nan, means[-1]))
     labels = [(label(curve.name), style.colours[curve.attention], style.shapes[curve.attention]) for curve in curves]
     end = axes.get_xlim()[1]
-    if softmax and softmax.scores.test:
-        mean, spread = softmax.scores.test.mean * scale, bar(softmax.scores.test, table)
+    if softmax and softmax.test:
+        mean, spread = softmax.test.mean * scale, bar(softmax.test, table)
         axes.axhline(mean, color=INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
         axes.errorbar([cost.of(softmax)], [mean], spread, color=INK, marker="*", markersize=8, elinewidth=0.8, zorder=4)
         ends.append((end, mean))
         labels.append((label(_name(softmax)), INK, "*"))
-    if control and control.scores.test:
-        mean = control.scores.test.mean * scale
-        axes.axhspan(*interval(control.scores.test, table), color=MUTED, alpha=0.18, linewidth=0, zorder=0.5)
+    if control and control.test:
+        mean = control.test.mean * scale
+        axes.axhspan(*interval(control.test, table), color=MUTED, alpha=0.18, linewidth=0, zorder=0.5)
         axes.axhline(mean, color=MUTED, linewidth=1.0, zorder=0.6)
         ends.append((end, mean))
         labels.append((f"{label(_name(control))} (c)", MUTED, "_"))
@@ -151,7 +150,7 @@ def _draw_panel(figure: Any, axes: Any, table: Table, cost: CostAxis, style: Sty
 
 def _axes(axes: Any, table: Table, rows: Sequence[Row], xs: Sequence[float], cost: CostAxis) -> None:
     """Set scales, ticks and titles; the score axis is inverted where less is better, so that up is better in every panel."""
-    low, high = limits([end for row in rows if row.scores.test for end in interval(row.scores.test, table)], 0.05, 0.05)
+    low, high = limits([end for row in rows if row.test for end in interval(row.test, table)], 0.05, 0.05)
     low, high = near_bounds(table, low, high, 102.0)
     axes.set_ylim((low, high) if table.higher_is_better else (high, low))
     least, most = min(xs) / 1.15, max(xs) * 1.15

@@ -8,9 +8,9 @@ from dataclasses import fields
 from typing import Any
 
 from attn_zoo.leaderboard.heatmap.model import titles as titles_of
-from attn_zoo.leaderboard.render.data import csv_text, plain
-from attn_zoo.leaderboard.render.text import Grid, estimated, lines, tabulated, unit
+from attn_zoo.leaderboard.metrics import estimated, unit
 from attn_zoo.leaderboard.separation import RULE, Separation
+from attn_zoo.leaderboard.text import Grid, csv_text, lines, plain, tabulated
 
 _NAMED = 6
 """Greatest number of left-out rows that are named; of more, the number is given."""

@@ -1,10 +1,14 @@
-"""Types of a table and its parts: rows, ranks, comparisons and boards."""
+"""Types of a table and its rows."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
+
+import polars as pl
 
 from attn_zoo.leaderboard.letters import short_letters
 from attn_zoo.leaderboard.statistics import Estimate
@@ -16,9 +20,20 @@ COSTS: Mapping[str, str] = {
     "time": "train_seconds",
     "memory": "peak_bytes",
 }
-"""Costs with which a score is compared, and the field of ``Costs`` that holds each."""
+"""Costs with which a score is compared, and the column that holds each."""
+_JSON = ("task_card", "task_options", "attention_card", "options", "model", "budget", "data", "tuning")
 COUNTED = ("parameters", "FLOPs")
 """Costs that are the same on every machine and for every implementation; the others are measured."""
+Run = Mapping[str, Any]
+"""Line of a frame of runs, with JSON text parsed."""
+
+
+def runs_of(runs: pl.DataFrame) -> list[Run]:
+    """Return the lines of a frame of runs, with JSON text parsed."""
+    return [run | {name: run[name] and _parsed(run[name]) for name in _JSON} for run in runs.iter_rows(named=True)]
+
+
+_parsed = cache(json.loads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +53,7 @@ class Failure:
     """A run without a test score."""
 
     status: str
-    """Recorded status, such as ``out_of_memory``; ``done`` where the score is no number."""
+    """Recorded status, such as ``out_of_memory``; ``done`` if the score is not a number."""
     seed: int
     reason: str
 
@@ -58,25 +73,72 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Block of rows whose measured costs may be compared."""
+    """Implementation group: rows whose measured costs may be compared."""
 
     measured_as: str
-    """``auto`` where the implementation was chosen by ``auto``, else the implementation asked for by name."""
+    """``auto`` if the implementation was chosen by ``auto``, else the implementation asked for by name."""
     machines: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"{self.measured_as}, {'; '.join(self.machines)}"
 
     def named(self, names: Mapping[str, str]) -> str:
-        """Name of the block with short names of machines, which are left out where there is only one machine."""
+        """Name of the block with short names of machines, which are left out if there is only one machine."""
         where = " + ".join(names[machine] for machine in self.machines) if len(names) > 1 else ""
         return ", ".join(filter(None, [self.measured_as, where]))
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
-    """Scores of a row over its seeds."""
+class Within:
+    """Score of a row within a budget."""
 
+    budget: float | None
+    score: Estimate | None
+    """Score within the budget; None if the budget does not suffice, or it is not known whether it does."""
+    spent: float | None
+    """Cost in the budget's unit when that score was reached, median over seeds."""
+    over: bool
+    """True if the budget does not suffice."""
+    note: str
+    """Reason why there is no score, or a remark on it; may be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """Scores at equal budgets: within an implementation group if the cost is measured, among all rows if it is counted."""
+
+    cost: str
+    """``time``, ``FLOPs`` or ``memory``."""
+    rule: str
+    """Rule by which the budgets were chosen."""
+    score: str
+    """Kind of score: ``valid`` reached within the budget, or ``test`` of the rows that fit it."""
+    budgets: Mapping[Block, float]
+    rows: Mapping[str, Within]
+    """Score within the budget by label of row; for memory, of the best row of each mechanism."""
+
+    @property
+    def budget(self) -> float | None:
+        """The budget that all blocks share; None if they differ."""
+        shared = set(self.budgets.values())
+        return shared.pop() if len(shared) == 1 else None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Row:
+    """One configuration on one task, over all its seeds. Numbers that nobody measured are None."""
+
+    attention: str
+    setting: str
+    """Implementation, options and heads in which the row differs from others of its mechanism; may be empty."""
+    options: Mapping[str, Any]
+    heads: int | None
+    """Heads of the layers if the table has rows of this mechanism with other heads than ``Table.model`` says; else None."""
+    control: bool
+    runs: tuple[Run, ...] = field(repr=False)
+    """The runs of the row, sorted by seed: lines of ``attn_zoo.records.frame``."""
+    warnings: tuple[str, ...]
+    """Recorded warnings about the setting, without the name of the mechanism; and that it costs more than softmax."""
     test: Estimate | None
     """Test score over the finished seeds."""
     by_seed: Mapping[int, float]
@@ -92,54 +154,30 @@ class Scores:
     curve: tuple[CurvePoint, ...]
     failures: tuple[Failure, ...]
     """Seeds without a test score."""
-    margin: Estimate | None = None
-    """Test score minus that of the table's best control at the same seeds."""
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Seeds with a test score."""
-        return tuple(self.by_seed)
-
-    @property
-    def runs(self) -> int:
-        """Seeds that were run, failed ones included."""
-        return len(self.by_seed) + len(self.failures)
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """Costs of a row: counted figures, and medians over seeds of measured ones."""
-
     parameters: int | None
     flops_per_example: int | None
     """FLOPs of a forward pass."""
     training_flops_per_example: float | None
-    """FLOPs of a forward and backward pass; three times a forward pass where the records do not count it."""
+    """FLOPs of a forward and backward pass; three times a forward pass if the records do not count it."""
     training_flops_counted: bool
     """True if the records count the FLOPs of training."""
     mechanism_flops_4096: int | None
-    """FLOPs of the mechanisms of all layers without projections, forward, at 4,096 tokens; None where the mechanisms do not accept
-    so many tokens, or an older record does not count them."""
+    """FLOPs of the mechanisms of all layers without projections, forward, at 4,096 tokens; None if the mechanisms do not accept so
+    many tokens, or an older record does not count them."""
     state_bytes: int | None
-    """Bytes that the mechanisms of all layers carry from token to token at the task's length; None where a mechanism has no causal
+    """Bytes that the mechanisms of all layers carry from token to token at the task's length; None if a mechanism has no causal
     form of a known state, or the task is not causal."""
     examples_per_second: float | None
     """Training speed."""
     train_seconds: float | None
-    """Time of all training steps, pretraining included."""
+    """Time of all training steps, pretraining included; median over seeds."""
     train_seconds_range: tuple[float, float] | None
-    """Least and most training time over seeds."""
+    """Shortest and longest training time over seeds."""
     peak_bytes: float | None
     """Peak memory of a training step."""
     block: Block
-
-
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """Origin of a row: its records, commands, commits and study."""
-
     card: Mapping[str, Any]
-    """The attention's card as it was recorded, and its version."""
+    """The mechanism's card as it was recorded, and its version."""
     implementation: str
     """Implementation that ran."""
     files: tuple[str, ...]
@@ -150,19 +188,10 @@ class Provenance:
     """Study that found the row's settings, with the number of trials recorded so far."""
     tuned: Mapping[str, Any]
     """Best settings of that study by key, such as ``budget.learning_rate``."""
-
-    @property
-    def trials(self) -> int:
-        """Trials that the settings were chosen from; 0 where nothing was tuned."""
-        return 0 if self.tuning is None else self.tuning.trials or 0
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Rank of a row in its table, the rows that dominate it, and the Pareto fronts it is on."""
-
+    margin: Estimate | None = None
+    """Test score minus that of the table's best control at the same seeds."""
     rank: int | None = None
-    """1 + the number of contenders that are better beyond noise; None for controls and where seeds do not suffice."""
+    """1 + the number of contenders that are significantly better; None for controls and if seeds do not suffice."""
     ties: str = ""
     """Tie letters; ranked rows that share one do not differ significantly."""
     unranked: str | None = None
@@ -173,42 +202,38 @@ class Standing:
     """Costs, keys of ``COSTS``, for which the row is on the Pareto front."""
 
     @property
-    def letters(self) -> str:
-        """``ties`` to print, with runs of neighbouring letters shortened."""
-        return short_letters(self.ties)
+    def label(self) -> str:
+        """Mechanism and setting, unique in the table."""
+        return f"{self.attention} {self.setting}".strip()
+
+    @property
+    def name(self) -> str:
+        """The label, with ``(c)`` for a control."""
+        return f"{self.label} (c)" if self.control else self.label
 
     @property
     def place(self) -> str:
-        """Rank and letters to print, such as ``4 c-h``; ``-`` where there is no rank."""
-        return "-" if self.rank is None else f"{self.rank} {self.letters}".strip()
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Row of a table: one attention, with its options and implementation, on one task, over all its seeds."""
-
-    attention: str
-    setting: str
-    """Implementation, options and heads in which the row differs from others of its attention; empty where there are none."""
-    options: Mapping[str, Any]
-    heads: int | None
-    """Heads of the layers where the table has rows of this attention with other heads than ``Table.model`` says; else None."""
-    control: bool
-    warnings: tuple[str, ...]
-    """Recorded warnings about the setting, without the name of the attention; and that it costs more than softmax."""
-    scores: Scores
-    costs: Costs
-    provenance: Provenance
-    standing: Standing = Standing()
+        """Rank and letters, such as ``4 c-h``; ``-`` if there is no rank."""
+        return "-" if self.rank is None else f"{self.rank} {short_letters(self.ties)}".strip()
 
     @property
-    def label(self) -> str:
-        """Attention and setting, unique in the table."""
-        return f"{self.attention} {self.setting}".strip()
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds with a test score."""
+        return tuple(self.by_seed)
 
-    def block(self, cost: str) -> Block | None:
-        """Block of rows whose ``cost`` may be compared; None for a counted cost, which may be compared among all rows."""
-        return None if cost in COUNTED else self.costs.block
+    @property
+    def attempts(self) -> int:
+        """Number of seeds that were run, failed ones included."""
+        return len(self.by_seed) + len(self.failures)
+
+    @property
+    def trials(self) -> int:
+        """Number of trials that the settings were chosen from; 0 if nothing was tuned."""
+        return 0 if self.tuning is None else self.tuning.trials or 0
+
+    def block_of(self, cost: str) -> Block | None:
+        """Return the block of rows whose ``cost`` may be compared; None for a counted cost, which all rows may be compared by."""
+        return None if cost in COUNTED else self.block
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,59 +248,18 @@ class Comparison:
     p: float
     """Two-sided p value, corrected for all pairs of the table."""
     apart: bool
-    """True if they differ beyond noise."""
+    """True if they differ significantly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Ranking of the contenders of a table, or the reason why there is none."""
+    """Comparisons of the contenders of a table, or the reason why there are no ranks."""
 
-    method: str
     seeds: tuple[int, ...]
     """Seeds common to all ranked rows."""
     reason: str | None
-    """Reason why there are no ranks; None where there are."""
+    """Reason why there are no ranks; None if there are."""
     comparisons: tuple[Comparison, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Score of one row, or of the best row of one attention, within a budget."""
-
-    label: str
-    control: bool
-    block: Block
-    score: Estimate | None
-    """Score within the budget; None where the budget does not suffice, or it is not known whether it does."""
-    spent: float | None
-    """Cost in the budget's unit when that score was reached, median over seeds."""
-    over: bool
-    """True if the budget does not suffice."""
-    note: str
-    """Reason why there is no score, or a remark on it; may be empty."""
-
-
-@dataclass(frozen=True, slots=True)
-class Board:
-    """Rows at equal budgets: within a block where the cost is measured, among all rows where it is counted."""
-
-    cost: str
-    """``time``, ``FLOPs`` or ``memory``."""
-    budgets: Mapping[Block, float]
-    unit: str
-    """``s``, ``FLOPs`` or ``bytes``."""
-    rule: str
-    """Rule by which the budgets were chosen."""
-    score: str
-    """Kind of score: ``valid`` reached within the budget, or ``test`` of the rows that fit it."""
-    entries: tuple[Entry, ...]
-    """Entries by block, contenders with the best first, then controls."""
-
-    @property
-    def budget(self) -> float | None:
-        """The budget that all blocks share; None where they differ."""
-        shared = set(self.budgets.values())
-        return shared.pop() if len(shared) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +271,7 @@ class Table:
     task_options: Mapping[str, Any]
     data: Mapping[str, Mapping[str, Any]]
     model: Mapping[str, Any]
-    """Network around the attention; its heads are those of most rows."""
+    """Network around the mechanism; its heads are those of most rows."""
     budget: Mapping[str, Any]
     """Training budget; a setting that was tuned for each row is given as the range of its search, as text."""
     protocol: str
@@ -307,23 +291,25 @@ class Table:
     """Boards by cost: ``time``, ``FLOPs`` and ``memory``, as far as the records hold these costs."""
     at: tuple[Board, ...] = ()
     """Boards of training time, one for each time that was asked for."""
+    machines: Mapping[str, str] = field(default_factory=dict)
+    """Short name of each machine of all tables."""
 
     @property
     def higher_is_better(self) -> bool:
-        """Tell whether higher values of the metric are better."""
+        """True if higher values of the metric are better."""
         return bool(self.task.get("higher_is_better", True))
 
     @property
     def sign(self) -> int:
-        """Factor that makes the better of two scores the greater one: 1, or -1 where lower values are better."""
+        """Factor that makes the better of two scores the greater one: 1, or -1 if lower values are better."""
         return 1 if self.higher_is_better else -1
 
     @property
     def control_row(self) -> Row | None:
-        """Row of the best control; None without one, or where the table shows another attention only."""
+        """Row of the best control; None without one, or if the table shows another mechanism only."""
         return next((row for row in self.rows if row.label == self.control), None)
 
     @property
     def data_title(self) -> str:
-        """Title of the data; the source where older records name no data."""
+        """Title of the data; the source if older records name no data."""
         return str(self.task.get("data") or self.task.get("source", "unknown"))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import averages
-from attn_zoo.leaderboard.display import LEGEND
-from attn_zoo.leaderboard.render.costs import budget_notes
-from attn_zoo.leaderboard.render.text import beyond_sizes, figure, optional, row_lines, training_length, unit
-from attn_zoo.leaderboard.rows import Row, Table
+from attn_zoo.leaderboard.columns import columns
+from attn_zoo.leaderboard.metrics import beyond_sizes, figure, optional, spent, training_length, unit
+from attn_zoo.leaderboard.table import Row, Table
+from attn_zoo.leaderboard.text import row_lines
 
 
 def table_notes(table: Table) -> list[str]:
     """Notes of one task: failures, warnings, reasons for no rank, budgets, data and settings."""
-    notes = [f"{row.label}: {failure}" for row in table.rows for failure in row.scores.failures]
+    notes = [f"{row.label}: {failure}" for row in table.rows for failure in row.failures]
     notes += [*warning_notes(table), *budget_notes(table), *tuned_notes(table, table.rows)]
     changed = ", ".join(f"{key}={value}" for key, value in table.task_options.items())
     budget, model, test = table.budget, table.model, table.data.get("test", {})
@@ -31,8 +31,8 @@ def warning_notes(table: Table) -> list[str]:
     """Warnings about rows, and reasons for having no rank."""
     notes = row_lines((row.label, warning) for row in table.rows for warning in row.warnings)
     notes += [table.ranking.reason] if table.ranking.reason else []
-    notes += row_lines((row.label, row.standing.unranked) for row in table.rows if row.standing.unranked)
-    if len({row.scores.seeds for row in table.rows if row.scores.test}) > 1:
+    notes += row_lines((row.label, row.unranked) for row in table.rows if row.unranked)
+    if len({row.seeds for row in table.rows if row.test}) > 1:
         notes.append("rows were run with different seeds; compare them with care")
     return notes
 
@@ -41,17 +41,17 @@ def tuned_notes(table: Table, rows: Sequence[Row]) -> list[str]:
     """Notes on the tuned settings and the studies of rows, and a warning where the rows were not tuned alike."""
     notes = []
     for row in rows:
-        tuning, tuned = row.provenance.tuning, row.provenance.tuned
+        tuning, tuned = row.tuning, row.tuned
         if tuning is not None:
             values = {key: f"{value:.4g}" if isinstance(value, float) else str(value) for key, value in tuned.items()}
             found = ", ".join(f"{key.partition('.')[2]}={value}" for key, value in values.items())
             failed = f" ({tuning.failed} of them without a score)" if tuning.failed else ""
             score = optional(tuning.best_valid, lambda value: figure(value, table) + unit(table, " %"))
             notes.append(
-                f"{row.label}: {found}, best of {row.provenance.trials} trials{failed} by validation score ({score}, "
+                f"{row.label}: {found}, best of {row.trials} trials{failed} by validation score ({score}, "
                 f"seed {tuning.seed}); study {tuning.study}"
             )
-    counts = grouped((row.provenance.trials, row.label) for row in rows)
+    counts = grouped((row.trials, row.label) for row in rows)
     if notes and len(counts) > 1:
         told = "; ".join(f"{count}: {', '.join(labels)}" for count, labels in sorted(counts.items()))
         notes.append(
@@ -60,7 +60,7 @@ def tuned_notes(table: Table, rows: Sequence[Row]) -> list[str]:
     return notes
 
 
-def footnotes(tables: Sequence[Table], machines: Mapping[str, str], overview: bool) -> list[str]:
+def footnotes(tables: Sequence[Table], overview: bool) -> list[str]:
     """Legend of all tables: how to read the figures, and the machines of measured ones."""
     notes = [
         "± is half of the 95 % t interval of the mean over seeds; a single seed has no interval. (c) marks a control. Chance is "
@@ -70,22 +70,23 @@ def footnotes(tables: Sequence[Table], machines: Mapping[str, str], overview: bo
     if overview or len(tables) > 1:
         notes += _average_notes(tables)
     if not overview:
-        notes += _column_notes(tables, machines)
+        notes += _column_notes(tables)
     return [*notes, _protocols(tables)]
 
 
-def machine_notes(machines: Mapping[str, str]) -> list[str]:
-    """The machines behind the names of blocks; empty where there is one."""
+def _machines(tables: Sequence[Table]) -> list[str]:
+    """Return the machines behind the names of blocks; empty if there is one."""
+    machines = tables[0].machines if tables else {}
     if len(machines) < 2:
         return []
     said = "Several machines took part; measured costs are compared only between rows of the same block."
     return [said, *(f"{short}: {machine}." for machine, short in machines.items())]
 
 
-def short_legend(tables: Sequence[Table], machines: Mapping[str, str]) -> list[str]:
+def short_legend(tables: Sequence[Table]) -> list[str]:
     """Legend of the terminal where none is asked for: marks, machines and the protocol."""
     said = "± is half of the 95 % interval over seeds; (c) marks a control; --legend tells how to read every column."
-    return [said, *machine_notes(machines), _protocols(tables)]
+    return [said, *_machines(tables), _protocols(tables)]
 
 
 def _protocols(tables: Sequence[Table]) -> str:
@@ -105,34 +106,43 @@ def _average_notes(tables: Sequence[Table]) -> list[str]:
     ]
 
 
-def _column_notes(tables: Sequence[Table], machines: Mapping[str, str]) -> list[str]:
-    notes = machine_notes(machines)
-    for method in dict.fromkeys(table.ranking.method for table in tables if table.ranking.reason is None):
-        notes.append(f"{method[0].upper()}{method[1:]}. Ranks are about this network, budget and test split.")
-    notes.append("'over control' is the score minus that of the best control, paired by seed where there are several seeds.")
-    where = f" on {next(iter(machines))}" if len(machines) == 1 else ""
-    notes.append(
-        "FLOPs are those of one forward pass over one example and count matrix products only; training time (median ± half of the "
-        f"range over seeds), examples/s and peak memory are measured during training{where}."
-    )
-    notes.append(
-        f"'front' names the costs ({LEGEND}) for which the row is on the Pareto front: no other row is at least as good in mean "
-        "score and in that cost, and better in one of them. 'dominated by' names rows that are no worse in mean score and in every "
-        "cost, and either cheaper in one cost (for time: without overlap between seeds) or better in score beyond noise. Between "
-        "blocks of implementations and machines only parameters and FLOPs are compared."
-    )
-    if any(table.boards for table in tables):
-        notes.append(_budget_note(tables))
-    return notes
+def _column_notes(tables: Sequence[Table]) -> list[str]:
+    found = {column.head(table): column for table in tables for column in columns(table) if column.note and column.shown(table)}
+    notes = [f"{head}: {column.note}." for head, column in found.items() if column.views]
+    return [*_machines(tables), *notes, *([_budget_note(tables)] if any(table.boards for table in tables) else [])]
 
 
 def _budget_note(tables: Sequence[Table]) -> str:
     rows = [row for table in tables for row in table.rows]
     cosine = any(table.budget.get("schedule", "cosine") == "cosine" for table in tables)
-    derived = any(not row.costs.training_flops_counted and row.costs.training_flops_per_example for row in rows)
+    derived = any(not row.training_flops_counted and row.training_flops_per_example for row in rows)
     return (
         "Equal time and FLOPs: the best validation score reached within the budget"
         f"{', under a learning-rate schedule planned for all steps' if cosine else ''}. Equal memory: for each attention, the test "
         "score of the row that is best on validation among those whose training step fits the budget."
         f"{' FLOPs of training are taken as three forward passes where they were not counted.' if derived else ''}"
     )
+
+
+def budget_notes(table: Table) -> list[str]:
+    """Return notes on how the budgets were chosen, and on scores that need an explanation."""
+    shown = {row.label for row in table.rows}
+    rules = grouped((board.rule, board.cost) for board in table.boards.values())
+    named = [(f"at equal {board.cost}", board) for board in table.boards.values()]
+    named += [(f"after {spent('time', board.budget)}", board) for board in table.at]
+    notes: list[str] = []
+    for where, board in named:
+        told = ((label, within.note) for label, within in board.rows.items() if within.score and within.note and label in shown)
+        notes += [f"{where}, {line}" for line in row_lines(told)]
+    chosen = "; ".join(f"for {' and '.join(costs)}, {rule}" for rule, costs in rules.items())
+    return [f"equal budgets: {chosen}", *notes] if chosen else []
+
+
+def seed_count(counts: Iterable[int]) -> str:
+    """Return numbers of seeds of several rows as text: ``3 seeds``, ``1 to 3 seeds``."""
+    known = sorted(set(counts))
+    if not known:
+        return "no seed"
+    if len(known) > 1:
+        return f"{known[0]} to {known[-1]} seeds"
+    return "one seed" if known == [1] else f"{known[0]} seeds"

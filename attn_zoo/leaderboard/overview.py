@@ -7,10 +7,21 @@ from collections.abc import Mapping, Sequence
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import averages
-from attn_zoo.leaderboard.heatmap.model import titles
-from attn_zoo.leaderboard.render.text import Grid, estimated, figure, is_share, name, score, unit
-from attn_zoo.leaderboard.rows import Row, Table
+from attn_zoo.leaderboard.heatmap.costs import CostColumn, recorded_columns
+from attn_zoo.leaderboard.heatmap.model import heat_map, titles
+from attn_zoo.leaderboard.metrics import estimated, figure, is_share, score, unit
 from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.table import Row, Table
+from attn_zoo.leaderboard.text import Grid, tabulated
+
+
+def overview_text(tables: Sequence[Table], format: str, costs: Sequence[CostColumn], colours: str | None, by: str) -> str:
+    """Return the overview: in the terminal the heat map, elsewhere a table."""
+    if format != "terminal":
+        return tabulated(overview_grid(tables, by), format)
+    from attn_zoo.leaderboard.heatmap.terminal import heat_map_text  # imported here: other formats do not need rich
+
+    return heat_map_text(heat_map(tables, costs or recorded_columns(tables)), colours)
 
 
 def overview_grid(tables: Sequence[Table], by: str = "score") -> Grid:
@@ -24,7 +35,7 @@ def overview_grid(tables: Sequence[Table], by: str = "score") -> Grid:
     first = {row.label: row for table in tables for row in table.rows}
     means = averages(tables)
     order = _order(tables, first, means.rows if by == "score" else {})
-    body = [[name(first[label]), *(cells.get((label, at), "-") for at in range(len(tables)))] for label in order]
+    body = [[first[label].name, *(cells.get((label, at), "-") for at in range(len(tables)))] for label in order]
     body.append(["chance", *("-" if t.chance is None else figure(t.chance, t) for t in tables)])
     body.append(["data", *(t.data_title for t in tables)])
     if means.reason is None:
@@ -38,8 +49,8 @@ def overview_grid(tables: Sequence[Table], by: str = "score") -> Grid:
 
 def _cell(row: Row, table: Table) -> str:
     """Score, with the number of its seeds where others failed."""
-    partial = row.scores.test and row.scores.failures
-    return score(row, table) + (f" ({len(row.scores.seeds)} of {row.scores.runs})" if partial else "")
+    partial = row.test and row.failures
+    return score(row, table) + (f" ({len(row.seeds)} of {row.attempts})" if partial else "")
 
 
 def _order(tables: Sequence[Table], rows: Mapping[str, Row], means: Mapping[str, Estimate]) -> list[str]:

@@ -1,0 +1,165 @@
+"""Scores at equal budgets: within the same training time, the same FLOPs, or the same memory."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attn_zoo.grouping import grouped
+from attn_zoo.leaderboard.metrics import spent
+from attn_zoo.leaderboard.statistics import estimate
+from attn_zoo.leaderboard.table import Block, Board, Row, Run, Within
+
+DISTURBED = 2.0
+"""Training time over (steps · median step time) above which a run was paused or shared its processor."""
+DISTURBANCE = 10.0
+"""Least excess in seconds; a slow first step of a short run is no disturbance."""
+_GIVEN = "as requested"
+
+Point = tuple[float, float]
+"""Cost until a validation, and the validation score."""
+Spent = Callable[[Row, Run, Mapping[str, Any]], float | None]
+"""Function of a row, one of its runs, and a point of the run's curve: the cost until that point, None if it is unknown."""
+
+
+def boards(rows: Sequence[Row], higher_is_better: bool, equal: Mapping[str, float]) -> dict[str, Board]:
+    """Return a board for each recorded cost, at the budget in ``equal`` or at the default one."""
+    made = {
+        "time": _trained("time", rows, _seconds, equal.get("time"), higher_is_better),
+        "FLOPs": _trained("FLOPs", rows, _flops, equal.get("FLOPs"), higher_is_better),
+        "memory": _fitting(rows, equal.get("memory"), higher_is_better),
+    }
+    return {cost: board for cost, board in made.items() if board}
+
+
+def boards_at(rows: Sequence[Row], higher_is_better: bool, seconds: Sequence[float]) -> tuple[Board, ...]:
+    """Return a board for each training time, by the rules of ``boards``; none if no run has a curve."""
+    made = (_trained("time", rows, _seconds, time, higher_is_better) for time in seconds)
+    return tuple(board for board in made if board)
+
+
+def seconds_until(run: Run, seconds: float | None) -> float | None:
+    """Return the time of pretraining and of training until ``seconds``; None if it does not measure the mechanism.
+
+    The step in which a run's time limit ends is no cost. A run that was paused, or shared its processor, took over ``DISTURBED``
+    times (steps · median step time) and over ``DISTURBANCE`` seconds more.
+    """
+    if seconds is None or _was_disturbed(run):
+        return None
+    return float(min(seconds, run["budget"].get("seconds") or math.inf) + (run["pretrain_seconds"] or 0.0))
+
+
+def _was_disturbed(run: Run) -> bool:
+    seconds, step = run["train_seconds"], run["step_seconds_median"]
+    if seconds is None or step is None or not run["curve"]:
+        return False
+    expected = run["curve"][-1]["step"] * step
+    return bool(seconds > DISTURBED * expected and seconds - expected > DISTURBANCE)
+
+
+def flops_until(step: float, run: Run, training_flops_per_example: float | None) -> float | None:
+    """Return the FLOPs of training until ``step``, pretraining included; None if they are not counted."""
+    budget, before = run["budget"], run["pretraining_flops_per_example"]
+    pretraining = budget.get("pretrain_steps", 0)
+    if training_flops_per_example is None or (pretraining and before is None):
+        return None
+    examples = min(budget["batch_size"], run["data"].get("train", {}).get("examples", budget["batch_size"]))
+    return float(examples * (step * training_flops_per_example + pretraining * (before or 0)))
+
+
+def _seconds(row: Row, run: Run, point: Mapping[str, Any]) -> float | None:
+    return seconds_until(run, point["train_seconds"]) if len(row.block.machines) == 1 else None
+
+
+def _flops(row: Row, run: Run, point: Mapping[str, Any]) -> float | None:
+    return flops_until(point["step"], run, row.training_flops_per_example)
+
+
+def _trained(cost: str, rows: Sequence[Row], spending: Spent, asked: float | None, higher_is_better: bool) -> Board | None:
+    """Return the board of each row's best validation score within the budget; None if no row has a curve with known costs."""
+    curves = {row.label: _curves(row, spending) for row in rows}
+    ends = {label: min(max(curve)[0] for curve in found) for label, found in curves.items() if found and all(found)}
+    if not ends:
+        return None
+    budgets: dict[Block, float] = {}
+    for members in grouped((row.block_of(cost), row) for row in rows).values():
+        known = [row for row in members if row.label in ends]
+        if known:
+            chosen = asked or min(ends[row.label] for row in _contenders(known))
+            budgets |= {row.block: chosen for row in members}
+    best = max if higher_is_better else min
+    within = {row.label: _reached(row, curves[row.label], budgets.get(row.block), cost, best) for row in rows}
+    return Board(cost, _GIVEN if asked else "the smallest total that any run of a contender spent", "valid", budgets, within)
+
+
+def _contenders(rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows that set the budget: the contenders, or the controls if there are no contenders."""
+    return [row for row in rows if not row.control] or rows
+
+
+def _curves(row: Row, spending: Spent) -> list[list[Point]]:
+    """Return the learning curve of each finished seed, without the points whose cost or score is unknown."""
+    found = []
+    for run in row.runs:
+        if run["seed"] in row.by_seed:
+            points = [(spending(row, run, point), point["valid"]) for point in run["curve"]]
+            found.append([(cost, score) for cost, score in points if cost is not None and score is not None])
+    return found
+
+
+def _reached(row: Row, curves: Sequence[Sequence[Point]], budget: float | None, cost: str, best: Callable[..., Point]) -> Within:
+    """Return the best validation score of a row within the budget, at each seed."""
+
+    def entry(points: Sequence[Point], note: str, over: bool = False) -> Within:
+        amount = statistics.median(cost for cost, _ in points) if points else None
+        return Within(budget, estimate([score for _, score in points]), amount, over, note)
+
+    if budget is None or not curves or not all(curves):
+        unknown = "no learning curve, or its training time was disturbed"
+        unknown = "measured on several machines" if len(row.block.machines) > 1 else unknown
+        return entry([], unknown if row.test else "no seed is done")
+    within = [[point for point in curve if point[0] <= budget] for curve in curves]
+    if not all(within):
+        first = max(min(curve)[0] for curve in curves)
+        return entry([], f"over budget: the first validation of the slowest seed came at {spent(cost, first)}", over=True)
+    notes = ["spent less than the budget"] if max(max(curve)[0] for curve in curves) < budget else []
+    notes += [f"{len(row.failures)} of {row.attempts} seeds failed"] if row.failures else []
+    return entry([best(points, key=lambda point: point[1]) for points in within], "; ".join(notes))
+
+
+def _fitting(rows: Sequence[Row], asked: float | None, higher_is_better: bool) -> Board | None:
+    """Return the board of memory: the test score of each mechanism's row that is best on validation, of those that fit."""
+    budgets: dict[Block, float] = {}
+    within: dict[str, Within] = {}
+    rules: set[str] = set()
+    measured = [row for row in rows if _peak(row) < math.inf and len(row.block.machines) == 1]
+    for block, members in grouped((row.block, row) for row in measured).items():
+        by_attention = grouped((row.attention, row) for row in members)
+        softmax = min(map(_peak, by_attention.get("softmax", [])), default=None)
+        first = {row.attention for row in _contenders(members)}
+        budgets[block] = asked or softmax or max(min(map(_peak, by_attention[attention])) for attention in first)
+        smallest = "peak memory of any softmax row" if softmax else "memory that fits at least one row of every contender"
+        rules.add(_GIVEN if asked else f"the smallest {smallest}")
+        within |= dict(_chosen(rivals, budgets[block], higher_is_better) for rivals in by_attention.values())
+    if not budgets:
+        return None
+    return Board("memory", ", or, in a block without softmax, ".join(sorted(rules, reverse=True)), "test", budgets, within)
+
+
+def _chosen(members: Sequence[Row], budget: float, higher_is_better: bool) -> tuple[str, Within]:
+    """Return the label and score of the best row on validation among the rows of one mechanism that fit the budget."""
+    fitting = [row for row in members if _peak(row) <= budget]
+    if not fitting:
+        least = min(members, key=_peak)
+        return least.label, Within(budget, None, None, True, f"over budget: takes {spent('memory', _peak(least))}")
+    sign = 1 if higher_is_better else -1
+    best = max(fitting, key=lambda row: sign * row.valid.mean if row.valid else -math.inf)
+    note = "" if len(members) == 1 else f"best on validation among the rows that fit ({len(fitting)} of {len(members)})"
+    return best.label, Within(budget, best.test, best.peak_bytes, False, note)
+
+
+def _peak(row: Row) -> float:
+    """Return the peak memory in bytes; infinite if it was not measured."""
+    return math.inf if row.peak_bytes is None else row.peak_bytes

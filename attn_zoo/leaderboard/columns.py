@@ -1,0 +1,304 @@
+"""Columns of tables. Each is declared once, here, and every format shows it: terminal, Markdown, LaTeX, CSV, JSON and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attn_zoo.leaderboard.compare import METHOD
+from attn_zoo.leaderboard.metrics import estimated, figure, mebibytes, optional, score, seconds, spent, unit
+from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.table import COSTS, Board, Row, Table
+from attn_zoo.plotting.theme import short
+
+FRONTS = {cost: cost[0].upper() for cost in COSTS}
+"""Letter of each cost in the column of fronts."""
+LEGEND = ", ".join(f"{letter} {cost}" for cost, letter in FRONTS.items())
+EVERY = ("scores", "costs", "budgets", "times", "parts", "seeds")
+"""Views: the tables of text that a column may be part of."""
+
+Value = Callable[[Row, Table], Any]
+Text = Callable[[Row, Table], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Column of a table, with one figure for every row."""
+
+    name: str
+    """Unique name: key in CSV and JSON, and CSS class on the page."""
+    heading: str | Callable[[Table], str] = ""
+    text: Text | None = None
+    """Text of a row; None for columns that only CSV and JSON have."""
+    value: Value | None = None
+    """Figure of a row: a number, text, ``Estimate``, list or mapping; by default the row's field of the column's name."""
+    unit: str | Callable[[Table], str] = ""
+    """Unit, which is written behind the heading."""
+    note: str = ""
+    """Explanation in a sentence."""
+    least_first: bool = False
+    """True if the first click on the heading sorts in ascending order."""
+    views: tuple[str, ...] = ()
+    """Views in which it is shown as text, a part of ``EVERY``; the page shows every column that has a text."""
+    leaves: int = 0
+    """Place in the order in which a narrow terminal leaves columns out; 0 to stay."""
+    measured: bool = False
+    """True if the figures are measured, so that only rows of one implementation group may be compared."""
+    shown: Callable[[Table], bool] = lambda table: True
+    """Whether a table has the column as text."""
+    tip: Text = lambda row, table: ""
+    """Text of the tooltip on the page."""
+
+    def head(self, table: Table) -> str:
+        """Return the heading with the unit."""
+        heading, of = (part if isinstance(part, str) else part(table) for part in (self.heading, self.unit))
+        return f"{heading} ({of})" if of else heading
+
+    def figure(self, row: Row, table: Table) -> Any:
+        """Return the figure of a row."""
+        return getattr(row, self.name) if self.value is None else self.value(row, table)
+
+    def written(self, row: Row, table: Table) -> str:
+        """Return the text of a row."""
+        return "" if self.text is None else self.text(row, table)
+
+    def sorted_by(self, row: Row, table: Table) -> float | None:
+        """Return the number by which the page sorts a row; None is last in either direction."""
+        value = self.figure(row, table)
+        value = value.mean if isinstance(value, Estimate) else len(value) if isinstance(value, tuple) else value
+        return float(value) if isinstance(value, int | float) else None
+
+
+def _front(row: Row, table: Table) -> str:
+    return " ".join(FRONTS[cost] for cost in row.fronts) or "-"
+
+
+def _dominated(row: Row, table: Table) -> str:
+    others = f" +{len(row.dominated_by) - 1}" if len(row.dominated_by) > 1 else ""
+    return f"{row.dominated_by[0]}{others}" if row.dominated_by else "-"
+
+
+def _time(row: Row, table: Table) -> str:
+    least, most = row.train_seconds_range or (0.0, 0.0)
+    spread = (most - least) / 2 if len(row.seeds) > 1 else None
+    return optional(row.train_seconds, lambda value: seconds(value, spread))
+
+
+def _share(table: Table) -> str:
+    return unit(table, "%")
+
+
+_POINTS = "in percentage points if the metric is a percentage"
+COLUMNS: dict[str, Column] = {
+    column.name: column
+    for column in (
+        Column(
+            "rank",
+            "rank",
+            lambda row, table: row.place,
+            note=METHOD,
+            least_first=True,
+            views=("scores",),
+            shown=lambda table: table.ranking.reason is None,
+            tip=lambda row, table: row.unranked or "",
+        ),
+        Column(
+            "attention",
+            "attention",
+            lambda row, table: row.name,
+            note="mechanism with the options in which its rows differ; (c) marks a control",
+            views=EVERY,
+        ),
+        Column(
+            "score",
+            lambda table: str(table.task["metric"]),
+            lambda row, table: score(row, table),
+            lambda row, table: row.test,
+            unit=_share,
+            note="test score, mean over seeds ± half of its 95 % interval",
+            views=("scores",),
+        ),
+        Column(
+            "mean",
+            lambda table: str(table.task["metric"]),
+            lambda row, table: "-" if row.test is None else figure(row.test.mean, table),
+            lambda row, table: row.test and row.test.mean,
+            unit=_share,
+            note="test score, mean over seeds",
+            views=("costs",),
+        ),
+        Column(
+            "over_chance",
+            "over chance",
+            lambda row, table: "-" if row.over_chance is None else figure(row.over_chance.mean, table, "+"),
+            note=f"test score minus the score of always giving the same answer, {_POINTS}",
+            views=("scores",),
+            leaves=4,
+        ),
+        Column(
+            "margin",
+            "over control",
+            lambda row, table: estimated(row.margin, table, "+"),
+            note=f"test score minus that of the best control, paired by seed, {_POINTS}",
+            views=("scores",),
+        ),
+        Column(
+            "train_gap",
+            "train - test",
+            lambda row, table: estimated(row.train_gap, table, "+"),
+            note=f"training score minus test score, with the same weights, {_POINTS}",
+            least_first=True,
+            views=("scores",),
+            leaves=3,
+        ),
+        Column(
+            "seeds",
+            "seeds",
+            lambda row, table: f"{len(row.seeds)} of {row.attempts}" if row.failures else str(row.attempts),
+            note="number of seeds; if some failed, the number that are done, of all",
+            views=("scores",),
+            leaves=2,
+        ),
+        Column(
+            "trials",
+            "trials",
+            lambda row, table: str(row.trials or "-"),
+            note="number of trials from which the row's settings were chosen by validation score",
+            least_first=True,
+            views=("scores",),
+            leaves=1,
+            shown=lambda table: any(row.tuning for row in table.rows),
+        ),
+        Column(
+            "parameters",
+            "parameters",
+            lambda row, table: optional(row.parameters, short),
+            note="parameters of the whole network",
+            least_first=True,
+            views=("costs",),
+            leaves=3,
+        ),
+        Column(
+            "flops_per_example",
+            "FLOPs/example",
+            lambda row, table: optional(row.flops_per_example, short),
+            note="FLOPs of one forward pass over one example, counting matrix products only",
+            least_first=True,
+            views=("costs",),
+        ),
+        Column(
+            "block",
+            "measured",
+            lambda row, table: row.block.named(table.machines),
+            lambda row, table: str(row.block),
+            note="implementation, and machine if there are several; training time, speed and memory are comparable only within one",
+            least_first=True,
+            shown=lambda table: len({row.block for row in table.rows}) > 1,
+        ),
+        Column(
+            "train_seconds",
+            "training",
+            _time,
+            unit="s",
+            note="measured training time, median over seeds ± half of the range",
+            least_first=True,
+            views=("costs",),
+            measured=True,
+        ),
+        Column(
+            "examples_per_second",
+            "examples/s",
+            lambda row, table: optional(row.examples_per_second, "{:,.0f}".format),
+            note="measured examples per second in training, median over seeds",
+            views=("costs",),
+            leaves=2,
+            measured=True,
+        ),
+        Column(
+            "peak_bytes",
+            "peak memory",
+            lambda row, table: optional(row.peak_bytes, mebibytes),
+            note="measured peak memory of a training step, median over seeds",
+            least_first=True,
+            views=("costs",),
+            measured=True,
+        ),
+        Column(
+            "fronts",
+            "front",
+            _front,
+            note=f"costs ({LEGEND}) for which the row is on the Pareto front: no comparable row is at least as good in score and "
+            "in that cost, and better in one of them",
+            views=("costs",),
+            leaves=4,
+            tip=lambda row, table: ", ".join(row.fronts),
+        ),
+        Column(
+            "dominated_by",
+            "dominated by",
+            _dominated,
+            note="rows that are no worse in mean score and in every comparable cost, and either cheaper in one cost (for time: "
+            "without overlap between seeds) or significantly better in score",
+            least_first=True,
+            views=("costs",),
+            leaves=1,
+            tip=lambda row, table: ", ".join(row.dominated_by),
+        ),
+        *(Column(name) for name in ("label", "control", "options", "heads", "by_seed", "valid", "parts", "failures", "warnings")),
+        *(Column(name) for name in ("ties", "unranked", "curve", "training_flops_per_example", "training_flops_counted")),
+        *(
+            Column(name)
+            for name in ("mechanism_flops_4096", "state_bytes", "train_seconds_range", "implementation", "tuning", "tuned")
+        ),
+        *(Column(name) for name in ("card", "files", "commands", "commits")),
+        Column("study", value=lambda row, table: row.tuning and row.tuning.study),
+        Column("measured_as", value=lambda row, table: row.block.measured_as),
+        Column("machines", value=lambda row, table: row.block.machines),
+    )
+}
+"""All columns by name, in the order in which they are shown."""
+
+
+def columns(table: Table) -> list[Column]:
+    """Return the columns of a table: those declared above, and one per budget, time, part of the test, and seed."""
+    parts = dict.fromkeys(part for row in table.rows for part in row.parts)
+    seeds = sorted({seed for row in table.rows for seed in row.seeds})
+    made = [
+        _within(f"equal_{board.cost}", f"{board.score} at equal {board.cost}", "budgets", board) for board in table.boards.values()
+    ]
+    made += [_within(f"after_{board.budget:g}_s", f"after {spent('time', board.budget)}", "times", board) for board in table.at]
+    made += [_part(part) for part in parts]
+    return [*COLUMNS.values(), *made, *(_of_seed(seed) for seed in seeds)]
+
+
+def _within(name: str, heading: str, view: str, board: Board) -> Column:
+    def text(row: Row, table: Table) -> str:
+        within = board.rows.get(row.label)
+        if within is None or within.score is None:
+            return "over" if within and within.over else "-"
+        return estimated(within.score, table)
+
+    return Column(name, heading, text, lambda row, table: board.rows.get(row.label), unit=_share, views=(view,))
+
+
+def _part(part: str) -> Column:
+    return Column(
+        f"part {part}",
+        part,
+        lambda row, table: estimated(row.parts.get(part), table),
+        lambda row, table: row.parts.get(part),
+        views=("parts",),
+    )
+
+
+def _of_seed(seed: int) -> Column:
+    def text(row: Row, table: Table) -> str:
+        return optional(row.by_seed.get(seed), lambda value: figure(value, table))
+
+    return Column(f"seed {seed}", f"seed {seed}", text, lambda row, table: row.by_seed.get(seed), views=("seeds",))
+
+
+def by_name(table: Table) -> Mapping[str, Column]:
+    """Return the columns of a table by name."""
+    return {column.name: column for column in columns(table)}

@@ -1,0 +1,240 @@
+"""Tables as text: for the terminal, for GitHub, for LaTeX, and as CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from tabulate import tabulate
+
+from attn_zoo.checks import check_text
+from attn_zoo.escapes import csv_cell, escaped
+from attn_zoo.grouping import grouped
+from attn_zoo.leaderboard.columns import COLUMNS, by_name, columns
+from attn_zoo.leaderboard.metrics import figure, spent, unit
+from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.table import COSTS, Block, Failure, Row, Table, Within
+from attn_zoo.terminal import fit, wrap
+
+FORMATS = ("terminal", "github", "csv", "json", "latex")
+_STYLES = {"github": "github", "latex": "latex_booktabs"}
+_LEFT = ("attention", "task", "dominated by")
+"""Headings of columns that are aligned to the left."""
+_VIEWS = {
+    "scores": "",
+    "costs": ", costs",
+    "budgets": ", at equal budgets",
+    "times": ", best validation score by time of training",
+    "parts": ", by part of the test",
+    "seeds": ", by seed",
+}
+"""Title of each view, behind the task's."""
+_BLOCKS = ("costs", "budgets", "times")
+"""Views whose rows are shown by implementation group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Table as text: title, heads and cells."""
+
+    title: str
+    head: Sequence[str]
+    body: Sequence[Sequence[str]]
+    optional: Sequence[str] = ()
+    """Headings of columns that a narrow terminal leaves out, in the order in which they are left out."""
+
+
+def render(
+    tables: Sequence[Table],
+    format: str,
+    *,
+    overview: bool = False,
+    seeds: bool = False,
+    costs: Sequence[Any] = (),
+    colours: str | None = None,
+    by: str = "score",
+    wide: bool = False,
+    legend: bool = False,
+) -> str:
+    """Render tables in one of ``FORMATS``: an overview if there are several tasks, then each task with its costs and budgets.
+
+    With ``overview``, only the overview and its notes; with ``seeds``, the score of every seed as well. CSV and JSON always
+    hold everything. In the terminal the overview is the heat map.
+
+    Args:
+        costs: cost columns of the heat map; by default those of the records.
+        colours: colour system of the terminal; None for plain text.
+        by: order of the rows.
+        wide: show every column in the terminal, however narrow it is.
+        legend: explain the columns in the terminal; other formats always do.
+
+    Raises:
+        ValueError: no such format.
+    """
+    from attn_zoo.leaderboard import notes  # they import this module
+    from attn_zoo.leaderboard import overview as overviews
+
+    check_text("format", format, FORMATS)
+    if format == "csv":
+        return as_csv(tables)
+    if format == "json":
+        return as_json(tables)
+    parts = [overviews.overview_text(tables, format, costs, colours, by)] if overview or len(tables) > 1 else []
+    views = [view for view in _VIEWS if seeds or view != "seeds"]
+    for table in () if overview else tables:
+        parts += [tabulated(grid(table, view, by), format, wide) for view in views]
+        parts.append(lines(notes.table_notes(table), format))
+    whole = legend or format != "terminal"
+    parts.append(lines(notes.footnotes(tables, overview) if whole else notes.short_legend(tables), format))
+    return "\n\n".join(part for part in parts if part)
+
+
+def grid(table: Table, view: str, by: str = "score") -> Grid:
+    """Return the columns of a table that belong to a view; without rows if there are none besides the names of rows.
+
+    Args:
+        view: ``scores``, ``costs``, ``budgets``, ``times``, ``parts`` or ``seeds``.
+        by: order of the rows; a cost by which they are ordered is shown beside the scores as well.
+    """
+    own = [column for column in columns(table) if view in column.views and column.text and column.shown(table)]
+    if view == "scores" and by != "score":
+        cost = COSTS[next(cost for cost in COSTS if cost.lower() == by)]
+        own.insert(1 + [column.name for column in own].index("score"), by_name(table)[cost])
+    body = [(row, [column.written(row, table) for column in own]) for row in table.rows] if len(own) > 1 else []
+    optional = [column.head(table) for column in sorted(own, key=lambda column: column.leaves) if column.leaves]
+    cells = _in_blocks(body, table, view) if view in _BLOCKS else [cells for _, cells in body]
+    title = _scores_title(table) if view == "scores" else f"{table.task['title']}{_VIEWS[view]}"
+    return Grid(title, [column.head(table) for column in own], cells, optional)
+
+
+def _scores_title(table: Table) -> str:
+    percent = unit(table, " %")
+    title = f"{table.task['title']}: {table.task['length']} positions, chance "
+    title += "unknown" if table.chance is None else figure(table.chance, table) + percent
+    if table.best_control is not None:
+        title += f", best control {table.control} {figure(table.best_control, table)}{percent}"
+    return title
+
+
+def _in_blocks(body: Sequence[tuple[Row, list[str]]], table: Table, view: str) -> list[list[str]]:
+    """Return cells of rows, each block under its name if there are several; with equal budgets, under the budgets."""
+    blocks = sorted({row.block for row, _ in body}, key=str)
+    cells = []
+    for block in blocks:
+        above = [spent(b.cost, b.budgets.get(block)) for b in table.boards.values()] if view == "budgets" else []
+        title = f"[{block.named(table.machines)}]" if len(blocks) > 1 else "budget" * bool(above)
+        members = [line for row, line in body if row.block == block]
+        cells += [[title, *(above or [""] * (len(members[0]) - 1))]] if title else []
+        cells += members
+    return cells
+
+
+def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
+    """Format a table under its title; empty without rows.
+
+    Args:
+        wide: show every column in the terminal, however narrow it is.
+    """
+    if not grid.body:
+        return ""
+    title, head, *body = ([escaped(cell, format) for cell in row] for row in ([grid.title], grid.head, *grid.body))
+    if format == "terminal":
+        right = [name for name in head if name not in _LEFT]
+        optional = [name for name in grid.optional if name in head]
+        return f"{wrap(title[0])}\n\n{fit(body, head, optional=optional, right=right, wide=wide)}"
+    align = ["left" if name in _LEFT else "right" for name in head]
+    text = tabulate(body, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)  # escapes LaTeX's characters
+    if format == "latex":
+        return f"% {title[0]}\n{text}"
+    return f"**{title[0]}**\n\n{text}"
+
+
+def row_lines(said: Iterable[tuple[str, str]]) -> list[str]:
+    """Return lines ``row, row: text`` from labels of rows and texts about them, one for each text."""
+    return [f"{', '.join(labels)}: {text}" for text, labels in grouped((text, label) for label, text in said).items()]
+
+
+def lines(notes: Sequence[str], format: str) -> str:
+    """Format notes as a list, one on each line; for the terminal wrapped to its width."""
+    mark = "%" if format == "latex" else "-"
+    text = "\n".join(f"{mark} {escaped(note, format)}" for note in notes)
+    return wrap(text) if format == "terminal" else text
+
+
+def as_json(tables: Sequence[Table]) -> str:
+    """Return JSON of every field of every table, with a mapping of all columns for each row."""
+    made = []
+    for table in tables:
+        known = columns(table)
+        rows = [{column.name: column.figure(row, table) for column in known} for row in table.rows]
+        facts = {field.name: getattr(table, field.name) for field in fields(table) if field.name not in ("rows", "boards", "at")}
+        rules = {board.cost: board.rule for board in table.boards.values()}
+        made.append(facts | {"data_title": table.data_title, "budget_rules": rules, "rows": rows})
+    return json.dumps(plain(made), indent=1, sort_keys=True)
+
+
+def as_csv(tables: Sequence[Table]) -> str:
+    """Return CSV with a line for each row: an estimate takes two columns, items of lists are divided by `` | ``."""
+    cells: dict[str, list[dict[str, Any]]] = {}
+    made = [(row, table, columns(table)) for table in tables for row in table.rows]
+    for at, (row, table, known) in enumerate(made):
+        values = {name: take(table) for name, take in _FACTS.items()} | {c.name: c.figure(row, table) for c in known}
+        for name, value in values.items():
+            cells.setdefault(name, [{} for _ in made])[at] = {} if value is None else _cells(name, value)
+    names = [dict.fromkeys(part for line in column for part in line) or [name] for name, column in cells.items()]
+    lines = [{part: value for column in cells.values() for part, value in column[at].items()} for at in range(len(made))]
+    return csv_text([part for parts in names for part in parts] or [*_FACTS, *COLUMNS], lines)
+
+
+def _cells(name: str, value: Any) -> dict[str, Any]:
+    """Return the figure of a column as cells of CSV, by heading."""
+    if isinstance(value, Estimate):
+        return {f"{name}_mean": value.mean, f"{name}_half_width_95": value.half_width}
+    if isinstance(value, Within):
+        score = {} if value.score is None else _cells(name, value.score)
+        return {f"{name}_budget": value.budget, f"{name}_note": value.note, **score}
+    listed = isinstance(value, tuple) and all(isinstance(item, str | int | float | Failure) for item in value)
+    return {name: " | ".join(map(str, value)) if listed else plain(value)}
+
+
+_FACTS: Mapping[str, Callable[[Table], Any]] = {
+    "task": lambda table: table.task["name"],
+    "task_version": lambda table: table.task["version"],
+    "task_options": lambda table: table.task_options,
+    "metric": lambda table: table.task["metric"],
+    "higher_is_better": lambda table: table.higher_is_better,
+    "data": lambda table: table.data_title,
+    "protocol": lambda table: table.protocol,
+    "precision": lambda table: table.precision,
+    "device": lambda table: table.device,
+    "chance": lambda table: table.chance,
+    "best_control": lambda table: table.control,
+    "best_control_score": lambda table: table.best_control,
+    "no_ranks": lambda table: table.ranking.reason,
+}
+"""Facts of a table that its lines of CSV repeat."""
+
+
+def csv_text(names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
+    """Return CSV of ``lines`` under the column names ``names``; lists and mappings are JSON."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writerow({name: csv_cell(name) for name in names})
+    written = ({n: json.dumps(v) if isinstance(v, list | dict) else v for n, v in line.items()} for line in lines)
+    writer.writerows({name: csv_cell(value) for name, value in line.items()} for line in written)
+    return out.getvalue()
+
+
+def plain(value: Any) -> Any:
+    """Return plain data: failures and blocks become text, other types with fields become mappings."""
+    if isinstance(value, Failure | Block):
+        return str(value)
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key) if isinstance(key, Block) else key: plain(content) for key, content in value.items()}
+    return [plain(content) for content in value] if isinstance(value, list | tuple) else value

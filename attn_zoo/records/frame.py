@@ -1,0 +1,182 @@
+"""Runs as a dataframe: one line per run, one column per fact, for tables of one's own."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from attn_zoo.records.plain import writable
+from attn_zoo.records.record import RunRecord
+from attn_zoo.records.store import Store
+
+Take = Callable[[RunRecord], Any]
+
+_POINT = {"step": pl.Int64, "train_seconds": pl.Float64, "train_loss": pl.Float64, "valid": pl.Float64}
+_PART = {"part": pl.String, "score": pl.Float64}
+_PARTS = "test: "
+"""Prefix of the names of scores on parts of the test split."""
+COUNTED = (
+    *("parameters", "attention_parameters", "flops_per_example", "training_flops_per_example", "pretraining_flops_per_example"),
+    *("activation_bytes_per_example", "mechanism_flops", "mechanism_flops_4096", "state_bytes", "state_bytes_4096"),
+)
+"""Columns of counts, which are equal on every machine."""
+_MEASURED = ("pretrain_seconds", "train_seconds", "step_seconds_median", "step_seconds_iqr", "examples_per_second", "peak_bytes")
+_LARGEST = 2**63 - 1
+
+
+def _plain(value: Any) -> Any:
+    """Return plain data for mappings and dataclasses, and text for values that JSON lacks."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {part.name: getattr(value, part.name) for part in fields(value)} if is_dataclass(value) else repr(value)
+
+
+_ENCODER = json.JSONEncoder(default=_plain)
+
+
+def _text(take: Take) -> tuple[Any, Take]:
+    return pl.String, lambda record: None if (value := take(record)) is None else str(writable(str(value)))
+
+
+def _json(take: Take) -> tuple[Any, Take]:
+    return pl.String, lambda record: _ENCODER.encode(take(record))
+
+
+def _number(take: Take) -> tuple[Any, Take]:
+    return pl.Float64, lambda record: _finite(take(record))
+
+
+def _count(take: Take) -> tuple[Any, Take]:
+    return pl.Int64, lambda record: None if (value := take(record)) is None else max(-_LARGEST, min(_LARGEST, int(value)))
+
+
+def _score(name: str) -> tuple[Any, Take]:
+    return _number(lambda record: record.scores.get(name))
+
+
+def _until(share: str, unit: str) -> tuple[Any, Take]:
+    return _number(lambda record: (record.reached.get(share) or {}).get(unit))
+
+
+def _counted(name: str) -> tuple[Any, Take]:
+    return _count(lambda record: record.counted.get(name))
+
+
+def _measured(name: str) -> tuple[Any, Take]:
+    return _number(lambda record: record.measured.get(name))
+
+
+def _noted(name: str) -> tuple[Any, Take]:
+    return _text(lambda record: record.environment.get(name))
+
+
+_COLUMNS: dict[str, tuple[Any, Take]] = {
+    "run_id": _text(lambda record: record.run_id),
+    "source": _text(lambda record: record.source),
+    "protocol": _text(lambda record: record.protocol),
+    "task": _text(lambda record: record.spec.task),
+    "task_version": _text(lambda record: record.task_card["version"]),
+    "task_options": _json(lambda record: record.spec.task_options),
+    "task_card": _json(lambda record: record.task_card),
+    "attention": _text(lambda record: record.spec.attention),
+    "attention_version": _count(lambda record: record.spec.attention_version),
+    "attention_card": _json(lambda record: record.attention_card),
+    "control": (pl.Boolean, lambda record: bool(record.attention_card.get("control"))),
+    "options": _json(lambda record: record.spec.options),
+    "requested": _text(lambda record: record.spec.implementation),
+    "implementation": _text(lambda record: record.implementation),
+    "seed": _count(lambda record: record.spec.seed),
+    "model": _json(lambda record: record.spec.model.to_dict()),
+    "heads": _count(lambda record: record.spec.model.heads),
+    "budget": _json(lambda record: record.spec.budget.to_dict()),
+    "precision": _text(lambda record: record.spec.precision),
+    "device": _text(lambda record: record.spec.device),
+    "data": _json(lambda record: record.data),
+    "status": _text(lambda record: record.status),
+    "reason": _text(lambda record: record.reason),
+    "warnings": (pl.List(pl.String), lambda record: [str(writable(said)) for said in record.warnings]),
+    "chance": _number(lambda record: record.chance),
+    **{name: _score(name) for name in ("test", "valid", "train")},
+    "parts": (pl.List(pl.Struct(_PART)), lambda record: _parts(record.scores)),
+    "curve": (pl.List(pl.Struct(_POINT)), lambda record: [_point(point) for point in record.curve]),
+    "stopped": _text(lambda record: record.stopped),
+    "flat": (pl.Boolean, lambda record: record.flat),
+    **{f"{unit}_to_{share}": _until(share, unit) for share in ("50", "90", "99") for unit in ("steps", "seconds", "flops")},
+    **{name: _counted(name) for name in COUNTED},
+    **{name: _measured(name) for name in _MEASURED},
+    "processor": _text(lambda record: _processor(record.environment)),
+    "machine": _text(lambda record: f"{_processor(record.environment)}, torch {record.environment.get('torch')}"),
+    **{name: _noted(name) for name in ("started", "command", "commit")},
+    "study": _text(lambda record: record.tuning and record.tuning.study),
+    "trial": _count(lambda record: record.tuning and record.tuning.trial),
+    "trials": _count(lambda record: record.tuning and record.tuning.trials),
+    "tuning": (pl.String, lambda record: record.tuning and _ENCODER.encode(record.tuning)),
+}
+"""Type of each column, and its value for a record."""
+
+
+def frame(records: str | Path | Iterable[RunRecord]) -> pl.DataFrame:
+    """Return all runs of a folder or packed file as a dataframe, one line per run, trials of searches included.
+
+    ``options``, ``task_options``, ``model``, ``budget``, ``data``, ``tuning`` and the two cards are JSON text, as in the record.
+    ``curve`` is a list of points (``step``, ``train_seconds``, ``train_loss``, ``valid``), ``parts`` a list of scores on parts of
+    the test. ``steps_to_90``, ``seconds_to_90`` and ``flops_to_90`` say how soon a run until the criterion was at 90 % of the
+    ceiling; they are null if it was not, and likewise for 50 and 99. Times are in seconds, memory is in bytes. Counts and
+    measurements that the table of columns does not name follow at the end. Files that are not complete records are left out;
+    ``Store(folder).load()`` names them.
+
+    For example, the mean accuracy of each mechanism, as a pandas dataframe::
+
+        import polars
+        from attn_zoo.records.frame import frame
+        runs = frame("results/quickstart").filter(status="done", task="digits")
+        runs.group_by("attention").agg(polars.col("test").mean()).to_pandas()
+
+    Args:
+        records: path of a folder or packed file, or records.
+
+    Raises:
+        NotADirectoryError: the path is a file, and not a packed one.
+        RecordError: the path is a damaged packed file.
+        ValueError: ``records`` holds an object that is not a ``RunRecord``.
+    """
+    if isinstance(records, str | Path):
+        records = Store(records).load()[0]
+    records = list(records) if isinstance(records, Iterable) else [records]
+    if strangers := [record for record in records if not isinstance(record, RunRecord)]:
+        raise ValueError(f"records must be RunRecord objects, such as Store(FOLDER).load() returns; got {strangers[0]!r:.80}")
+    further = sorted({name for record in records for name in (*record.counted, *record.measured)} - _COLUMNS.keys())
+    columns = _COLUMNS | {name: _number(partial(_further, name=name)) for name in further}
+    lines = [{name: take(record) for name, (_, take) in columns.items()} for record in records]
+    return pl.DataFrame(lines, {name: kind for name, (kind, _) in columns.items()})
+
+
+def _processor(environment: Mapping[str, Any]) -> str:
+    device = environment.get("gpu") or environment.get("cpu") or "unknown device"
+    return f"{device}, {environment.get('threads')} threads"
+
+
+def _further(record: RunRecord, name: str) -> float | None:
+    return record.counted.get(name, record.measured.get(name))
+
+
+def _parts(scores: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Return the scores on parts of the test split."""
+    named = {name.removeprefix(_PARTS): score for name, score in scores.items() if name.startswith(_PARTS)}
+    return [{"part": str(writable(part)), "score": _finite(score)} for part, score in named.items()]
+
+
+def _point(point: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: _finite(point.get(name)) for name in _POINT}
+
+
+def _finite(value: Any) -> float | None:
+    """Return a number; None for NaN, infinity and values that are not numbers."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -1,0 +1,112 @@
+"""A column is declared once, every format shows it, and few files lie between the records and a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from committed import ROOT
+from make import make_record
+
+import attn_zoo
+from attn_zoo.leaderboard import leaderboard, render, tables
+from attn_zoo.leaderboard.columns import COLUMNS, Column, columns
+from attn_zoo.leaderboard.page import html_page
+from attn_zoo.leaderboard.table import Block, Failure, Row, Table
+from attn_zoo.leaderboard.text import grid
+from attn_zoo.records import RunRecord, Store
+
+
+@pytest.fixture
+def records(tmp_path) -> list[RunRecord]:
+    """Three contenders at three seeds, of which one failed once and one was made on another machine."""
+    there = {"cpu": "Another CPU", "threads": 2, "torch": "2.15.0"}
+    made = [make_record(seed=seed, test=0.9 + seed / 100) for seed in (1, 2, 3)]
+    made += [make_record("performer", seed=seed, test=0.5 + seed / 100, environment=there) for seed in (1, 2, 3)]
+    made += [make_record("linformer", seed=seed, test=0.7) for seed in (1, 2)]
+    made += [make_record("linformer", seed=3, status="out_of_memory")]
+    for record in made:
+        Store(tmp_path).add(record)
+    return Store(tmp_path).load()[0]
+
+
+def shown(format: str, records: list[RunRecord]) -> str:
+    made = tables(records)
+    return html_page(made, records) if format == "html" else render(made, format, wide=True)
+
+
+@pytest.mark.parametrize("format", ["terminal", "github", "latex", "csv", "json", "html"])
+def test_a_new_column_is_one_declaration_in_every_format(records, monkeypatch, format):
+    def best(row: Row, table: Table) -> float:
+        return max(run["test"] for run in row.runs if run["test"] is not None)
+
+    new = Column("best_seed", "best seed", lambda row, table: f"{100 * best(row, table):.2f}", best, unit="%", views=("costs",))
+    assert not re.search("best.seed", shown(format, records))
+    monkeypatch.setitem(COLUMNS, "best_seed", new)
+    text = shown(format, records)
+    if format == "csv":
+        assert [line["best_seed"] for line in csv.DictReader(io.StringIO(text))] == ["0.93", "0.7", "0.53"]
+    elif format == "json":
+        assert [row["best_seed"] for row in json.loads(text)[0]["rows"]] == [0.93, 0.7, 0.53]
+    elif format == "html":
+        assert re.findall(r'<td class="best_seed" data-value="([^"]*)">([^<]*)<', text)[0] == ("0.93", "93.00")
+        assert ">best seed (%)</th>" in text
+    else:
+        assert "best seed (" in text and all(score in text for score in ("93.00", "70.00", "53.00"))
+
+
+def test_all_columns_are_fields_of_csv_and_json(records):
+    made = tables(records)
+    assert set(json.loads(render(made, "json"))[0]["rows"][0]) == {column.name for column in columns(made[0])}
+    heads = next(csv.reader(io.StringIO(render(made, "csv"))))
+    for name in COLUMNS:
+        assert name in heads or f"{name}_mean" in heads, name
+    line = next(line for line in csv.DictReader(io.StringIO(render(made, "csv"))) if line["attention"] == "linformer")
+    assert line["block"] == "auto, Some CPU, 2 threads, torch 2.15.0"
+    assert line["failures"] == "out_of_memory with seed 3: because of out_of_memory"
+
+
+def test_columns_that_a_table_lacks_are_not_shown(records):
+    (table,) = tables(records)
+    assert "trials" not in grid(table, "scores").head and grid(table, "parts").body == []
+    assert "by part of the test" not in render([table], "terminal")
+    assert "measured" in html_page([table], records), "two machines"
+
+
+def test_a_failure_tells_its_status_its_seed_and_its_reason():
+    failure = Failure("out_of_memory", 3, "3 GiB: at 1 with seed 2")
+    assert (failure.word, failure.run) == ("out of memory", "out_of_memory with seed 3")
+    assert str(failure) == "out_of_memory with seed 3: 3 GiB: at 1 with seed 2"
+
+
+def test_a_block_is_an_implementation_on_its_machines():
+    block = Block("auto", ("CPU, 2 threads", "GPU"))
+    assert str(block) == "auto, CPU, 2 threads; GPU"
+    assert block.named({"GPU": "machine 2", "CPU, 2 threads": "machine 1"}) == "auto, machine 1 + machine 2"
+    assert Block("sdpa", ("GPU",)).named({"GPU": "machine 1"}) == "sdpa", "one machine in all needs no name"
+    assert block == Block("auto", ("CPU, 2 threads", "GPU")) != Block("sdpa", block.machines)
+
+
+def test_few_files_lie_between_the_records_and_a_table():
+    entered = set()
+
+    def note(frame: FrameType, event: str, arg: Any) -> None:
+        name = frame.f_code.co_filename
+        if name.startswith(str(Path(attn_zoo.__file__).parent)):
+            entered.add(Path(name).relative_to(Path(attn_zoo.__file__).parent).as_posix())
+
+    folder = ROOT / "results" / "quickstart"
+    leaderboard(folder, task="digits")  # imports are no part of it
+    sys.setprofile(note)
+    try:
+        leaderboard(folder, task="digits")
+    finally:
+        sys.setprofile(None)
+    assert len(entered) <= 26, sorted(entered)
