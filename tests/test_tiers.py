@@ -10,7 +10,7 @@ from typing import Any
 
 import extras
 import pytest
-from tiers import COLLECTED, EXHAUSTIVE, KIT, NAMED, PLAIN, TIERS, covering, in_halves, selected, tier_of
+from tiers import COLLECTED, EXHAUSTIVE, KIT, NAMED, PLACES, PLAIN, TESTS, TIERS, covering, in_halves, selected, tier_of
 
 from attn_zoo import attentions, task_names
 from attn_zoo.conformance import attention_checks, task_checks
@@ -34,6 +34,10 @@ def test_the_tiers_make_up_the_suite(request):
 def test_each_level_adds_tiers():
     chosen = {level: {tier for tier in TIERS if selected(tier, level)} for level in (PLAIN, "all", EXHAUSTIVE)}
     assert chosen == {PLAIN: {PLAIN}, "all": TIERS.keys() - {EXHAUSTIVE}, EXHAUSTIVE: TIERS.keys()}
+
+
+def test_every_place_is_a_test_file_or_folder():
+    assert [place for place in PLACES if not (TESTS / place).exists()] == []
 
 
 def test_pairs_that_are_not_exhaustive_have_every_value():
@@ -87,6 +91,7 @@ class Item:
         (Item("docs/test_inline_code.py", "test_a"), "docs"),
         (Item("docs/test_site.py", "test_a"), EXHAUSTIVE),
         (Item("docs/test_inline_code.py", "test_a", EXHAUSTIVE), EXHAUSTIVE),
+        (Item("test_layer.py", "test_a", "process", EXHAUSTIVE), EXHAUSTIVE),
         (Item("test_attention_conformance.py", "test_attention_conforms[linear[default]-eager-limit]"), PLAIN),
         (Item("test_attention_conformance.py", "test_attention_conforms[linear[relu]-eager-limit]"), "variants"),
         (Item("test_attention_conformance.py", "test_attention_conforms[linear[default]-eager-compiled_agrees]"), "kernels"),

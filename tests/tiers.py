@@ -70,6 +70,8 @@ CHECKS: Mapping[str, str] = {
     **dict.fromkeys(["options_hold_beyond_the_variants", "steps_hold_on_for_long", "calls_recover_from_errors"], "variants"),
     **dict.fromkeys(["time_grows_as_printed", "promises_hold_once_trained", "data_seed_changes_the_data"], "variants"),
     **dict.fromkeys(["batch_size_has_no_influence", "padding_anywhere_amounts_to_its_absence"], "variants"),
+    **dict.fromkeys(["memory_grows_as_printed", "second_derivatives_are_right_or_refused"], "variants"),
+    "checkpointing_changes_nothing": "variants",
 }
 """Tiers of checks of the kit that start a process or a compiler, or run large sizes or many of them, by name."""
 
@@ -135,9 +137,11 @@ def tier_of(item: pytest.Item) -> str:
     """Tier of a test, by its marker, else by its place.
 
     Raises:
-        UsageError: its markers name more than one.
+        UsageError: its markers name more than one, and not ``exhaustive``.
     """
     named = {mark.name for mark in item.iter_markers() if mark.name in TIERS}
+    if EXHAUSTIVE in named:  # as one case of a test in another tier
+        return EXHAUSTIVE
     if len(named) > 1:
         raise pytest.UsageError(f"{item.nodeid}: a test is in one tier; got {', '.join(sorted(named))}")
     return next(iter(named), None) or place_of(item) or PLAIN

@@ -130,7 +130,7 @@ COMPILED = {"attention": "waiting", "length": 64}
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("told", ["group", "leader"])
+@pytest.mark.parametrize("told", ["group", pytest.param("leader", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     ("measurement", "moment"),
     [(PLAIN, starts), (PLAIN, works), (COMPILED, compiles)],

@@ -32,6 +32,7 @@ def test_an_unknown_attention_is_refused_before_anything_starts(tmp_path, capsys
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_rehearsal_writes_its_files_and_measures_nothing_twice(tmp_path, capsys):
     rehearse = [str(tmp_path), "--device", "cpu", "--seconds", "600"]
     kit = [*rehearse, "--attentions", "none", "--parts", "kit"]  # none is proved in a third of the time of linear

@@ -118,6 +118,7 @@ def test_seeds_follow_the_rule():
     assert seeds_wanted([0.9, 0.95, 0.9, 0.91, 0.9, 0.1], main=True, control=0.2) == 5, "the first five decide"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["encoder", "decoder"])
 def test_the_profile_has_the_rows_and_tasks_of_the_earlier_one_with_a_cap_and_the_main_rows_first(name):
     def searches(experiment: str) -> dict[tuple[str, str], list[RunSpec]]:
