@@ -29,6 +29,21 @@ def check_whole(name: str, value: object, least: int = 1, most: int = MOST) -> N
         raise ValueError(f"{name} must be at most {most}; got {value}")
 
 
+def check_shared_heads(owner: str, key_value_heads: object, heads: int) -> None:
+    """Refuse a number of heads of keys and values that equally many heads of queries cannot share; 0 stands for ``heads``.
+
+    Raises:
+        ValueError: the message names the owner, the rule and both numbers.
+    """
+    check_whole(f"{owner}.key_value_heads", key_value_heads, 0)
+    assert isinstance(key_value_heads, int)
+    if key_value_heads and heads % key_value_heads:
+        raise ValueError(
+            f"{owner}.key_value_heads must divide {owner}.heads, because equally many heads of queries share one; got "
+            f"{key_value_heads} for {heads} heads; 0 means as many as heads"
+        )
+
+
 def check_seed(value: object) -> None:
     """Refuse a seed that is not an integer from 0 to 2**63 - 1.
 

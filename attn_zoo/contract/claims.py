@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from attn_zoo.checks import check_flag, check_whole
+from attn_zoo.checks import check_flag, check_shared_heads, check_whole
 
 FLOAT = 4
 """Bytes of a number in float32, the unit of ``Cost``."""
@@ -19,7 +19,8 @@ class Geometry:
     ``any_length`` they are only the reference length of the cost formula.
 
     Raises:
-        ValueError: a size is not a positive integer, or a causal geometry has unequal lengths.
+        ValueError: a size is not a positive integer, ``key_value_heads`` does not divide ``heads``, or a causal geometry has
+            unequal lengths.
     """
 
     heads: int
@@ -27,10 +28,14 @@ class Geometry:
     queries: int
     keys: int
     causal: bool = False
+    key_value_heads: int = field(default=0, repr=False)
+    """Number of different heads of keys and values, each shared by equally many consecutive heads of queries; 0: as many as heads.
+    A mechanism gets them repeated, so that they only change the state that its card states."""
 
     def __post_init__(self) -> None:
         for name in ("heads", "head_dim", "queries", "keys"):
             check_whole(f"geometry.{name}", getattr(self, name))
+        check_shared_heads("geometry", self.key_value_heads, self.heads)
         check_flag("geometry.causal", self.causal)
         if self.causal and self.queries != self.keys:
             raise ValueError(
@@ -42,6 +47,11 @@ class Geometry:
     def inner_dim(self) -> int:
         """Width of all heads together."""
         return self.heads * self.head_dim
+
+    @property
+    def key_value_dim(self) -> int:
+        """Width of all different heads of keys, or of values, together."""
+        return (self.key_value_heads or self.heads) * self.head_dim
 
 
 @dataclass(frozen=True, slots=True)

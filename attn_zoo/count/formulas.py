@@ -32,15 +32,19 @@ def convolution_cost(layer: MultiHeadAttention) -> Cost:
 def source_cost(layer: MultiHeadAttention) -> Cost:
     """Cost of keys, values and their extra projections, and of the compression where the layer compresses before it projects."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
-    maps = [(g.keys, layer.context_dim) for name in layer.reads if name != "query"]
+    maps = [(g.keys, layer.context_dim, g.key_value_dim) for name in layer.reads if name != "query"]
     compress = 0
     if layer.order is Order.compress_first:
         assert isinstance(mechanism, CompressingAttention)
         short = mechanism.compressed_length()
         assert short is not None, "the layer compresses first only where the mechanism can"
-        maps = [(short, layer.context_dim)] * 2
+        maps = [(short, layer.context_dim, g.key_value_dim)] * 2
         compress = mechanism.compression_flops(g.keys, layer.context_dim, inputs=1)
-    maps += [(_rows(stream, g.keys), layer.context_dim) for stream in layer.streams if stream.of == "keys"]
+    maps += [
+        (_rows(stream, g.keys), layer.context_dim, layer.widths[stream.starts_as])
+        for stream in layer.streams
+        if stream.of == "keys"
+    ]
     made = _projections(layer, maps)
     backward = 2 * made.flops + _gradients(layer) * compress
     return replace(made, flops=made.flops + compress, backward_flops=backward, state_bytes=0)
@@ -50,8 +54,8 @@ def answer_cost(layer: MultiHeadAttention) -> Cost:
     """Cost of queries, extra projections, mechanism, gate and output projection, without the compression of ``source_cost``."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
     stated = mechanism.card.cost(g, mechanism.options)
-    maps = [(g.queries, layer.dim)] * (("query" in layer.reads) + 1)
-    maps += [(_rows(stream, g.queries), layer.dim) for stream in layer.streams if stream.of == "queries"]
+    maps = [(g.queries, layer.dim, layer.dim)] * (("query" in layer.reads) + 1)
+    maps += [(_rows(stream, g.queries), layer.dim, layer.dim) for stream in layer.streams if stream.of == "queries"]
     compress = 0
     if layer.order is Order.compress_first:
         assert isinstance(mechanism, CompressingAttention)
@@ -93,12 +97,12 @@ def _total(counts: Iterable[int | None]) -> int | None:
     return None if None in known else sum(count for count in known if count is not None)
 
 
-def _projections(layer: MultiHeadAttention, maps: list[tuple[int, int]]) -> Cost:
-    """Cost of linear maps to the layer's width, each given as (rows, input width)."""
-    biased = layer.dim if layer.out.bias is not None else 0
+def _projections(layer: MultiHeadAttention, maps: list[tuple[int, int, int]]) -> Cost:
+    """Cost of linear maps, each given as (rows, input width, output width)."""
+    biased = layer.out.bias is not None
     return Cost(
-        flops=sum(2 * rows * width * layer.dim for rows, width in maps),
-        parameters=sum(width * layer.dim + biased for _, width in maps),
+        flops=sum(2 * rows * width * made for rows, width, made in maps),
+        parameters=sum((width + biased) * made for _, width, made in maps),
     )
 
 

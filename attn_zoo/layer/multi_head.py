@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.checks import check_flag, check_number, check_text, check_whole
+from attn_zoo.checks import check_flag, check_number, check_shared_heads, check_text, check_whole
 from attn_zoo.contract import CompressingAttention, Geometry, UnsupportedError, check_dtype, check_floating, hide_rows_without_keys
 from attn_zoo.layer.order import Order, choose_order
 from attn_zoo.layer.projections import OUTPUT_GATES, Projections
@@ -51,6 +52,9 @@ class MultiHeadAttention(Projections):
         output_gate: ``elementwise`` multiplies the output of the mechanism, before the out projection, by σ(x W_g + b) for each
             channel, where x are the tokens of the queries as they are projected; ``headwise`` has one gate for each head; ``none``
             has no gate. Qiu et al. 2025, arXiv:2505.06708.
+        key_value_heads: number of heads of keys and values, each of which equally many consecutive heads of queries share:
+            grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), with 1 multi-query attention (Shazeer 2019,
+            arXiv:1911.02150). 0 is as many as ``heads``. Streams of the mechanism that start as keys or values are shared, too.
         **options: hyperparameters of the mechanism, fields of ``card(attention).options``.
 
     Raises:
@@ -77,6 +81,7 @@ class MultiHeadAttention(Projections):
         order: str = "auto",
         short_convolution: int = 0,
         output_gate: str = "none",
+        key_value_heads: int = 0,
         **options: Any,
     ) -> None:
         for name, count in {"dim": dim, "heads": heads, "length": length}.items():
@@ -96,11 +101,18 @@ class MultiHeadAttention(Projections):
         crosses = context_length is not None or context_dim is not None
         if fused and crosses:
             raise ValueError("fused=True reads queries, keys and values from the same tokens; use fused=False with a context")
-        geometry = Geometry(heads, dim // heads, length, length if context_length is None else context_length, causal)
+        keys = length if context_length is None else context_length
+        check_shared_heads("MultiHeadAttention", key_value_heads, heads)
+        geometry = Geometry(heads, dim // heads, length, keys, causal, key_value_heads)
         device = torch.get_default_device()
         mechanism = build_attention(attention, geometry, implementation=implementation, device=device, **options)
         if crosses and not mechanism.card.can.cross:
             raise UnsupportedError(f"{attention} makes queries and keys from the same tokens; build it without a context")
+        if mechanism.card.can.shares_query_key and geometry.key_value_dim != dim:
+            raise UnsupportedError(
+                f"{attention} makes queries and keys by one projection, so it needs as many heads of keys as of queries; "
+                f"use key_value_heads=0, got {key_value_heads} for {heads} heads"
+            )
         source = dim if context_dim is None else context_dim
         super().__init__(mechanism, dim, source, fused=fused, bias=bias, output_gate=output_gate)
         self.crosses = crosses
@@ -162,7 +174,7 @@ class MultiHeadAttention(Projections):
             return self._attend_compressed(tokens, *self._compressed_key_and_value(source, key_valid), key_valid)
         query, key, value = self._project_all(tokens, source)
         streams = {**self._project_streams("queries", tokens), **self._project_streams("keys", source)}
-        return self._finish(self.mechanism(query, key, value, key_valid=key_valid, streams=streams), tokens)
+        return self._finish(self._mix(query, key, value, streams, key_valid), tokens)
 
     def remember(
         self, context: Float[Tensor, "batch keys context_dim"], *, key_valid: Bool[Tensor, "batch keys"] | None = None
@@ -252,6 +264,7 @@ class MultiHeadAttention(Projections):
             tokens, tail = self.short_convolution.step(tokens, tail)
         query, key, value = self._project_all(tokens, tokens)
         streams = {**self._project_streams("queries", tokens, start), **self._project_streams("keys", tokens, start)}
+        key, value, streams = self._for_all_heads(key, value, streams)
         mixed, carried = self.mechanism.step(query, key, value, state.mechanism, **streams)
         return self._finish(mixed, tokens), LayerState(carried, tail)
 
@@ -275,7 +288,7 @@ class MultiHeadAttention(Projections):
 
     def set_order(self) -> None:
         """Choose the order for the present length and maps of the mechanism; ``join_layers`` calls it after joining."""
-        self.order = choose_order(self._asked_order, self.mechanism, self.context_dim, self.dim)
+        self.order = choose_order(self._asked_order, self.mechanism, self.context_dim)
 
     def _recall(self, tokens: Tensor, remembered: Remembered) -> Tensor:
         self._check_tokens(tokens)
@@ -291,8 +304,21 @@ class MultiHeadAttention(Projections):
             return self._attend_compressed(tokens, remembered.key, remembered.value, valid)
         query = self._project("query", tokens) if "query" in self.reads else None
         streams = {**self._project_streams("queries", tokens), **remembered.streams}
-        mixed = self.mechanism(query, remembered.key, remembered.value, key_valid=valid, streams=streams)
-        return self._finish(mixed, tokens)
+        return self._finish(self._mix(query, remembered.key, remembered.value, streams, valid), tokens)
+
+    def _mix(
+        self, query: Tensor | None, key: Tensor | None, value: Tensor, streams: Mapping[str, Tensor], valid: Tensor | None
+    ) -> Tensor:
+        """Apply the mechanism to keys, values and streams of as many heads as they are projected to."""
+        key, value, streams = self._for_all_heads(key, value, streams)
+        mixed: Tensor = self.mechanism(query, key, value, key_valid=valid, streams=streams)
+        return mixed
+
+    def _for_all_heads(
+        self, key: Tensor | None, value: Tensor, streams: Mapping[str, Tensor]
+    ) -> tuple[Tensor | None, Tensor, dict[str, Tensor]]:
+        shared = {name: self._shared(stream) for name, stream in streams.items()}
+        return None if key is None else self._shared(key), self._shared(value), shared
 
     def _check_tokens(self, tokens: Tensor) -> None:
         check_floating(self.mechanism.card.name, "tokens", tokens)
@@ -352,7 +378,7 @@ class MultiHeadAttention(Projections):
         return self.order is Order.compress_first and keys > 0
 
     def _attend_compressed(self, tokens: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        mechanism = self.mechanism
+        mechanism, key, value = self.mechanism, self._shared(key), self._shared(value)
         assert isinstance(mechanism, CompressingAttention)
         valid = mechanism.compressed_valid(key_valid)
 

@@ -36,12 +36,14 @@ class Projections(nn.Module):
         self.dim, self.context_dim, self.fused = dim, context_dim, fused
         self.mechanism = mechanism
         self.reads = tuple(name for name in _INPUTS if name in mechanism.card.reads)
+        kept_width = mechanism.geometry.key_value_dim
+        self.widths = {"query": dim, "key": kept_width, "value": kept_width}
         # All three are drawn whatever the mechanism reads, so that one seed gives the same projections to every mechanism.
-        widths = {"query": dim, "key": context_dim, "value": context_dim}
-        drawn = {name: _xavier_linear(width, dim, bias) for name, width in widths.items()}
+        sources = {"query": dim, "key": context_dim, "value": context_dim}
+        drawn = {name: _xavier_linear(width, self.widths[name], bias) for name, width in sources.items()}
         kept = {name: drawn[name] for name in self.reads}
         if fused:
-            self.projection = nn.Linear(dim, len(kept) * dim, bias)
+            self.projection = nn.Linear(dim, sum(self.widths[name] for name in kept), bias)
             with torch.no_grad():
                 self.projection.weight.copy_(torch.cat([linear.weight for linear in kept.values()]))
                 if bias:
@@ -53,7 +55,10 @@ class Projections(nn.Module):
         self.gate = _xavier_linear(dim, gates, bias) if gates else None
         self.streams: tuple[Stream, ...] = mechanism.card.streams(mechanism.geometry, mechanism.options)
         self.stream_projections = nn.ModuleDict(
-            {stream.name: nn.Linear(dim if stream.of == "queries" else context_dim, dim, bias) for stream in self.streams}
+            {
+                stream.name: nn.Linear(dim if stream.of == "queries" else context_dim, self.widths[stream.starts_as], bias)
+                for stream in self.streams
+            }
         )
 
     def _parameters_of(self, name: str) -> tuple[Tensor, Tensor | None]:
@@ -62,12 +67,17 @@ class Projections(nn.Module):
             linear = self.projections.get_submodule(name)
             assert isinstance(linear, nn.Linear)
             return linear.weight, linear.bias
-        at = self.reads.index(name) * self.dim
-        bias = self.projection.bias
-        return self.projection.weight[at : at + self.dim], None if bias is None else bias[at : at + self.dim]
+        at = sum(self.widths[earlier] for earlier in self.reads[: self.reads.index(name)])
+        rows, bias = slice(at, at + self.widths[name]), self.projection.bias
+        return self.projection.weight[rows], None if bias is None else bias[rows]
 
-    def _split(self, flat: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch heads length head_dim"]:
-        return flat.unflatten(-1, (self.mechanism.geometry.heads, -1)).transpose(1, 2)
+    def _split(self, flat: Float[Tensor, "batch length width"]) -> Float[Tensor, "batch _ length head_dim"]:
+        return flat.unflatten(-1, (-1, self.mechanism.geometry.head_dim)).transpose(1, 2)
+
+    def _shared(self, x: Float[Tensor, "batch _ length head_dim"]) -> Float[Tensor, "batch heads length head_dim"]:
+        """Repeat each head of keys or values for all heads of queries that share it."""
+        heads = self.mechanism.geometry.heads
+        return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
     def _project(self, name: str, tokens: Tensor) -> Tensor:
         weight, bias = self._parameters_of(name)
@@ -76,7 +86,8 @@ class Projections(nn.Module):
     def _project_all(self, tokens: Tensor, source: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor]:
         """Project ``tokens`` to the query, and ``source`` to key and value; None for an input that the mechanism does not read."""
         if self.fused:
-            split = dict(zip(self.reads, map(self._split, self.projection(tokens).chunk(len(self.reads), dim=-1)), strict=True))
+            parts = self.projection(tokens).split([self.widths[name] for name in self.reads], dim=-1)
+            split = dict(zip(self.reads, map(self._split, parts), strict=True))
         else:
             split = {name: self._project(name, tokens if name == "query" else source) for name in self.reads}
         return split.get("query"), split.get("key"), split["value"]

@@ -111,4 +111,6 @@ def beyond_sizes(model: Mapping[str, Any]) -> str:
     width = model.get("short_convolution")
     shared += f", a short convolution ({width}) before every attention" if width else ""
     gate = model.get("output_gate", "none")
-    return shared + (f", an output gate ({gate}) after every attention" if gate != "none" else "")
+    shared += f", an output gate ({gate}) after every attention" if gate != "none" else ""
+    kept = model.get("key_value_heads")
+    return shared + (f", {kept} heads of keys and values" if kept else "")

@@ -9,7 +9,7 @@ from dataclasses import Field, asdict, dataclass, field, fields
 from functools import cache
 from typing import Any
 
-from attn_zoo.checks import check_number, check_text, check_types, check_whole
+from attn_zoo.checks import check_number, check_shared_heads, check_text, check_types, check_whole
 from attn_zoo.records.plain import digest_of
 
 PROTOCOL = "3.0"
@@ -84,6 +84,8 @@ class ModelSpec(_Part):
     """Kernel size in tokens of a depthwise convolution before every attention; 0 for none, 4 is usual."""
     output_gate: str = _added_later("none")
     """Gate over the output of every attention, before its out projection: ``none``, ``elementwise`` or ``headwise``."""
+    key_value_heads: int = _added_later(0)
+    """Number of heads of keys and values in every attention, each shared by equally many heads of queries; 0 for ``heads``."""
     positions: str = _added_later("learned")
     """Position embedding for tasks on tokens: ``learned``, one vector for each absolute position, or ``none`` (NoPE). A causal
     network can infer the order without it, and on test sequences longer than those of training has no untrained vectors."""
@@ -105,6 +107,7 @@ class ModelSpec(_Part):
             )
         if self.output_gate not in ("none", "elementwise", "headwise"):
             raise ValueError(f"model.output_gate must be none, elementwise or headwise; got {self.output_gate!r}")
+        check_shared_heads("model", self.key_value_heads, self.heads)
         if self.positions not in ("learned", "none"):
             raise ValueError(f"model.positions is learned or none; got {self.positions!r}")
         if self.reuse_keys and not self.shared_weights:

@@ -34,7 +34,7 @@ def counted_implementation(spec: RunSpec) -> str:
 def geometry_of(spec: RunSpec, task: TaskSpec) -> Geometry:
     """Geometry of the mechanisms of a run."""
     model = spec.model
-    return Geometry(model.heads, model.dim // model.heads, task.positions, task.positions, task.causal)
+    return Geometry(model.heads, model.dim // model.heads, task.positions, task.positions, task.causal, model.key_value_heads)
 
 
 def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dict[str, int]:

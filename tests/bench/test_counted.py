@@ -95,6 +95,8 @@ def test_what_a_layer_saves_that_compresses_first():
         {"short_convolution": 4, "fused": True},
         {"output_gate": "elementwise"},
         {"output_gate": "headwise", "bias": False},
+        {"key_value_heads": 1},
+        {"key_value_heads": 1, "fused": True, "bias": False},
     ],
 )
 @pytest.mark.parametrize(
@@ -114,6 +116,8 @@ def test_what_a_layer_saves_that_compresses_first():
 def test_layers_of_every_kind_cost_what_the_formula_says(name, options, settings):
     if "context_length" in settings and not card(name).can.cross:
         pytest.skip(f"{name} claims no cross attention")
+    if "key_value_heads" in settings and card(name).can.shares_query_key:
+        pytest.skip(f"{name} makes queries and keys by one projection")
     with torch.device("meta"):
         form = card(name).counted_implementation
         layer = MultiHeadAttention(32, 2, name, length=40, implementation=form, **options, **settings).eval()

@@ -107,6 +107,19 @@ def test_an_output_gate_is_run_counted_and_told_apart():
         ModelSpec(output_gate="both")
 
 
+def test_shared_heads_of_keys_and_values_are_run_counted_and_told_apart():
+    plain, shared = spec(task="flip_flop"), spec(task="flip_flop", key_value_heads=1)
+    assert shared.run_id("1") != plain.run_id("1") and "key_value_heads" not in plain.to_dict()["model"]
+    before, found = (run(each, Quiet()).counted for each in (plain, shared))
+    assert found["parameters"] - before["parameters"] == -3 * 2 * (16 + 1) * 8
+    assert 2 * found["state_bytes"] == before["state_bytes"] and found["mechanism_flops"] == before["mechanism_flops"]
+    assert found["flops_per_example"] < before["flops_per_example"]
+    with pytest.raises(ValueError, match=r"model.key_value_heads must divide model.heads.* got 3 for 4 heads"):
+        ModelSpec(key_value_heads=3)
+    refused = run(spec(task="digits", key_value_heads=1), Quiet())
+    assert refused.status != "done" and "tasks on tokens" in str(refused.reason)
+
+
 @pytest.mark.process
 def test_committed_records_keep_their_ids_and_one_of_each_hybrid_is_composed_again():
     records, _ = Store(RESULTS).load()

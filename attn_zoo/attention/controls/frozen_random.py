@@ -30,7 +30,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     most (``links`` - 1) (n - t); both bounds are equal at n - t = n / ``links``, where the state is largest.
     """
     held = geometry.keys - math.ceil(geometry.keys / options.links) + 1
-    state = FLOAT * held * geometry.inner_dim if geometry.causal else None
+    state = FLOAT * held * geometry.key_value_dim if geometry.causal else None
     return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=state)
 
 

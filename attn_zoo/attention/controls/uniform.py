@@ -11,7 +11,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
     """FLOPs of matrix products: none, since averages are sums. State: the running sum."""
-    state = FLOAT * geometry.inner_dim if geometry.causal else None
+    state = FLOAT * geometry.key_value_dim if geometry.causal else None
     return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=state)
 
 

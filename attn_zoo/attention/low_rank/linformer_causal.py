@@ -52,7 +52,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         products += 2 * rows * (rows + seen * k)
     held = max(at * k + end - start for at, (start, end) in enumerate(blocks))
     flops = 2 * products * geometry.inner_dim
-    state = 2 * FLOAT * geometry.inner_dim * held if geometry.causal else None
+    state = 2 * FLOAT * geometry.key_value_dim * held if geometry.causal else None
     return Cost(flops, 2 * k * c, backward_flops=2 * flops, state_bytes=state)
 
 

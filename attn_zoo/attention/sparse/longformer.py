@@ -53,7 +53,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     flops = 4 * g * n * inner + dilation * local * wide
     backward = 8 * g * n * inner + dilation * local_backward * wide
     held = max(2 * g, min(n, (options.window - 1) * dilation + 1 + g))
-    state = 2 * FLOAT * held * inner if geometry.causal else None
+    state = 2 * FLOAT * held * geometry.key_value_dim if geometry.causal else None
     return Cost(flops=flops, parameters=geometry.heads * options.sinks, backward_flops=backward, state_bytes=state)
 
 

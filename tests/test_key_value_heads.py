@@ -1,0 +1,114 @@
+"""Heads of keys and values that heads of queries share: equal a layer with repeated weights, cost less, and mistakes are caught."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from convolved_layers import in_steps
+from torch import Tensor
+
+from attn_zoo import Geometry, UnsupportedError, attentions, card
+from attn_zoo.layer import MultiHeadAttention
+from attn_zoo.registry import attention_options
+
+DIM, HEADS, LENGTH = 24, 4, 20
+NAMES = [name for name in attentions() if not card(name).can.shares_query_key]
+
+
+def build(attention: str, shared: int, **kwargs: Any) -> MultiHeadAttention:
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(DIM, HEADS, attention, length=LENGTH, key_value_heads=shared, **kwargs).double().eval()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return layer
+
+
+def with_repeated_weights(layer: MultiHeadAttention, shared: int, **kwargs: Any) -> MultiHeadAttention:
+    """Return a layer with as many heads of keys and values as of queries, whose weights are those of the shared heads, repeated."""
+    whole = build(layer.mechanism.card.name, 0, **kwargs)
+    weights = layer.state_dict()
+    for name, now in whole.state_dict().items():
+        if weights[name].shape != now.shape:
+            heads = weights[name].unflatten(0, (shared, DIM // HEADS))
+            weights[name] = heads.repeat_interleave(HEADS // shared, dim=0).flatten(0, 1)
+    whole.load_state_dict(weights)
+    return whole
+
+
+def tokens() -> Tensor:
+    return torch.randn(3, LENGTH, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("shared", [1, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shared_head_is_a_repeated_one(name, shared):
+    for causal in {False, card(name).can.causal}:
+        layer, x = build(name, shared, causal=causal), tokens()
+        whole = with_repeated_weights(layer, shared, causal=causal)
+        torch.testing.assert_close(layer(x), whole(x), rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(layer(x, remembered=layer.remember(x)), layer(x), rtol=1e-10, atol=1e-10)
+        if card(name).can.key_padding:
+            real = torch.arange(LENGTH) % 7 != torch.tensor([2, 3, 9])[:, None]
+            torch.testing.assert_close(layer(x, key_valid=real)[real], whole(x, key_valid=real)[real], rtol=1e-10, atol=1e-10)
+        if card(name).can.stepwise and causal:
+            torch.testing.assert_close(in_steps(layer, x, [7, 1, 12]), layer(x), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("shared", [1, 2, 4])
+def test_equals_grouped_query_attention_of_pytorch(shared):
+    layer, x = build("softmax", shared, causal=True), tokens()
+    query, key, value = (
+        F.linear(x, *layer._parameters_of(name)).unflatten(-1, (-1, DIM // HEADS)).transpose(1, 2)
+        for name in ("query", "key", "value")
+    )
+    heads = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(layer(x), layer.out(heads.transpose(1, 2).flatten(2)), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_linformer_shares_heads_in_both_orders(fused):
+    orders = "compress_first", "project_first"
+    early, late = (build("linformer", 2, projected_length=5, fused=fused, order=order) for order in orders)
+    late.load_state_dict(early.state_dict())
+    assert [rows.shape[0] for rows, _ in map(early._parameters_of, ("query", "key", "value"))] == [DIM, DIM // 2, DIM // 2]
+    torch.testing.assert_close(early(tokens()), late(tokens()), rtol=1e-10, atol=1e-10)
+
+
+def test_cached_keys_and_values_take_as_much_less_as_the_card_states():
+    x, held = tokens(), {}
+    for shared in (0, 1):
+        kept = build("softmax", shared, causal=True).remember(x)
+        assert kept.key is not None
+        geometry = Geometry(HEADS, DIM // HEADS, LENGTH, LENGTH, True, shared)
+        stated = card("softmax").cost(geometry, attention_options(card("softmax"), geometry, {})).state_bytes
+        held[shared] = kept.key.nbytes + kept.value.nbytes
+        assert held[shared] == 3 * 2 * (stated or 0)  # three examples, eight bytes per number in place of four
+    assert held[0] == HEADS * held[1]
+
+
+@pytest.mark.parametrize(("heads", "words"), [(3, "must divide"), (-1, "must be"), (8, "must divide"), (True, "must be")])
+def test_numbers_that_do_not_divide_the_heads_are_refused(heads, words):
+    with pytest.raises(ValueError, match=rf"MultiHeadAttention.key_value_heads {words}"):
+        MultiHeadAttention(DIM, HEADS, length=LENGTH, key_value_heads=heads)
+
+
+def test_a_mechanism_that_makes_queries_and_keys_by_one_projection_is_refused():
+    with pytest.raises(UnsupportedError, match="reformer makes queries and keys by one projection"):
+        MultiHeadAttention(DIM, HEADS, "reformer", length=LENGTH, key_value_heads=2)
+
+
+def pairs_heads_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads 0, 1, 0, 1 in place of 0, 0, 1, 1: a public mistake with repeat and repeat_interleave."""
+    monkeypatch.setattr(MultiHeadAttention, "_shared", lambda self, x: x.repeat(1, HEADS // x.shape[1], 1, 1))
+
+
+def test_a_mistake_is_caught(monkeypatch):
+    pairs_heads_in_turn(monkeypatch)
+    with pytest.raises(AssertionError):
+        test_a_shared_head_is_a_repeated_one("softmax", 2)
+    with pytest.raises(AssertionError):
+        test_equals_grouped_query_attention_of_pytorch(2)
