@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from attn_zoo.contract import Attention, AttentionCard
-from mutants import originals_more
+from mutants import originals_more  # noqa: F401  (enters its originals)
 from mutants.originals import ORIGINALS
 
 
@@ -25,9 +25,6 @@ class Mutant(NamedTuple):
 
 MUTANTS: list[Mutant] = []
 Class = type[Attention]
-
-SHAPED = (originals_more.Gated,)
-"""Originals whose import enters their cards."""
 
 Around = Callable[..., Tensor]
 """Wrapper of the base's method: a function of (attend, module, query, key, value, key_valid), ``attend`` being that method."""

@@ -135,14 +135,14 @@ def by_place(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, 
     return attend(query, key, value, key_valid) * (1 if key_valid is None else 1 + 1 / key.shape[2])
 
 
-def decays(logs: Any, self: Any, key: Tensor, key_valid: Tensor | None) -> Tensor:
-    """Let padded tokens decay the memory as any key does."""
-    return logs(key, None)
+def decays(log_gates: Any, self: Any, gate: Tensor, valid: Tensor | None = None) -> Tensor:
+    """Let padded tokens decay the memory as any token does."""
+    return log_gates(gate, None)
 
 
-def decays_at_least(logs: Any, self: Any, key: Tensor, key_valid: Tensor | None) -> Tensor:
+def decays_at_least(log_gates: Any, self: Any, gate: Tensor, valid: Tensor | None = None) -> Tensor:
     """Keep at most nine tenths of the memory at each token, padded ones included."""
-    return logs(key, None) - 0.1
+    return log_gates(gate, None) - 0.1
 
 
 def sharpened(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
@@ -208,9 +208,9 @@ plant("FillsTheFuture", "softmax", LIMIT, "inputs 100 times as large", filled(-1
 plant("FillsTheFutureOfTheInexact", "softmax", FUTURE, "100 times as large", filled(-1e4, future=True), can={"exact": False})
 plant("FillsThePadding", "softmax", LIMIT, "inputs 100 times as large", filled(-1e4, future=False))
 plant("FillsThePaddingOfTheInexact", "softmax", ABSENCE, "times as large", filled(-1e4, future=False), can={"exact": False})
-plant("DecaysOverPadding", "gated", ABSENCE, "causal=False), padding from", decays, method="logs")
-plant("DecaysOverPaddingWithoutSteps", "gated", ABSENCE, "causal=False), ", decays, method="logs", can={"stepwise": False})
-plant("AlwaysDecaysOverPadding", "gated", ABSENCE, "causal=True), padding from", decays_at_least, method="logs")
+plant("DecaysOverPadding", "gating", ABSENCE, "causal=False), padding from", decays, method="_log_gates")
+plant("DecaysOverPaddingWithoutSteps", "gating", ABSENCE, "causal=False), ", decays, method="_log_gates", can={"stepwise": False})
+plant("AlwaysDecaysOverPadding", "gating", ABSENCE, "causal=True), padding from", decays_at_least, method="_log_gates")
 plant("CountsPadding", "linear", ABSENCE, "the real tokens beside padding", by_place)
 plant("SharpensByTheLength", "softmax", ABSENCE, "the real tokens beside padding", sharpened)
 plant("CountsPaddingInFeatures", "features", ABSENCE, "the real tokens beside padding", by_place)

@@ -1,71 +1,15 @@
-"""More sound attentions for mutants: of the zoo, a gated recurrence, chosen blocks, and a plane that turns."""
+"""More sound attentions for mutants: of the zoo, a plane that turns, and chosen blocks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from attn_zoo import card as card_of
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, softmax_over_valid
-from mutants.originals import ORIGINALS, Hashed, NoOptions, Sums, original
-
-
-def gated_cost(geometry: Geometry, options: NoOptions) -> Cost:
-    state = 4 * geometry.inner_dim * geometry.head_dim if geometry.causal else None
-    return Cost(flops=4 * geometry.queries * geometry.keys * geometry.inner_dim, parameters=0, state_bytes=state)
-
-
-@original(
-    "gated",
-    options=NoOptions,
-    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True, stepwise=True),
-    time="n^2 d",
-    memory="n^2",
-    cost=gated_cost,
-)
-class Gated(Attention):
-    """Sₜ = gₜ Sₜ₋₁ + kₜ vₜᵀ, yₜ = Sₜᵀ qₜ / d, with gₜ the sigmoid of the key's mean plus 2; both ways without causality."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        sums = self.logs(key, key_valid).cumsum(dim=2)
-        apart = (sums - sums.mT).tril()
-        decay = apart.exp().tril()
-        if not self.geometry.causal:
-            before = sums - self.logs(key, key_valid)
-            decay = decay + (before - before.mT).mT.triu().exp().triu()
-        return (query / query.shape[-1] @ key.mT) * decay.to(query.dtype) @ value
-
-    def logs(self, key: Tensor, key_valid: Tensor | None) -> Tensor:
-        wide = key.to(torch.promote_types(key.dtype, torch.float32))
-        logs = torch.nn.functional.logsigmoid(wide.mean(dim=-1, keepdim=True) + 2)
-        return logs if key_valid is None else logs.masked_fill(~key_valid[:, None, :, None], 0)
-
-    def definition(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        def scan(order: range) -> Tensor:
-            state, found = torch.zeros_like(key.mT @ value), {}
-            for t in order:
-                state = gates[:, :, t, :, None] * state + key[:, :, t, :, None] * value[:, :, t, None, :]
-                found[t] = (query[:, :, t, None, :] @ state)[:, :, 0] / query.shape[-1]
-            return torch.stack([found[t] for t in range(len(order))], dim=2)
-
-        n, gates = key.shape[2], self.logs(key, key_valid).exp()
-        return scan(range(n)) if self.geometry.causal else scan(range(n)) + scan(range(n - 1, -1, -1))
-
-    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float32, device: Any = None) -> Sums:
-        d = self.geometry.head_dim
-        return Sums(torch.zeros(batch, self.geometry.heads, d, d, dtype=dtype, device=device))
-
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
-        if len(state.summed) != len(value):
-            raise ValueError(f"the state is of {len(state.summed)} examples, got {len(value)}")
-        summed, gates, found = state.summed, self.logs(key, None).exp().to(key.dtype), []
-        for t in range(value.shape[2]):
-            summed = gates[:, :, t, :, None] * summed + key[:, :, t, :, None] * value[:, :, t, None, :]
-            found.append((query[:, :, t, None, :] @ summed)[:, :, 0] / query.shape[-1])
-        return torch.stack(found, dim=2), replace(state, summed=summed, position=state.position + value.shape[2])
+from mutants.originals import ORIGINALS, Hashed, NoOptions, original
 
 
 class Turning(Hashed):
@@ -94,6 +38,8 @@ class Turning(Hashed):
 
 ORIGINALS["compressed"] = card_of("length_compression")
 ORIGINALS["window"] = replace(card_of("local"), implementations=("eager",), variants={"neighbours": {"block": 4, "neighbours": 2}})
+ORIGINALS["gated"] = replace(card_of("retention"), implementations=("eager",), variants={"raw": {"normalise": False}})
+ORIGINALS["gating"] = replace(card_of("gated_linear"), implementations=("eager",), variants={})
 ORIGINALS["features"] = replace(card_of("performer"), implementations=("eager",))
 
 Turning.card = ORIGINALS["turning"] = replace(ORIGINALS["hashed"], name="turning", title="turning", build=Turning)
