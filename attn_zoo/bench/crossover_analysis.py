@@ -94,6 +94,12 @@ def labels(points: Sequence[Figures], role: str) -> list[str]:
     return list(dict.fromkeys(p.cell.label for p in points if p.cell.role == role))
 
 
+def compared(points: Sequence[Figures]) -> list[str]:
+    """Labels of the mechanisms; softmax is not compared with itself, also in a file in which it is among them."""
+    others = [p for p in points if p.cell.subject is None or p.cell.subject.attention != "softmax"]
+    return labels(others, "mechanism")
+
+
 def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> list[Figures]:
     """Figures of a baseline by length: those of the cheapest back end, or of a failed one where all failed."""
     here = [p for p in points if (p.cell.role, p.cell.kind) == (role, kind)]

@@ -41,7 +41,7 @@ def plot_crossover(found: Measurement, path: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    mechanisms = analysis.labels(points, "mechanism")
+    mechanisms = analysis.compared(points)
     strip = 0.35 + 0.24 * len(mechanisms)
     with matplotlib.rc_context(settings("crossover")):
         figure = Figure(figsize=(11.0, 0.9 + len(quantities) * (3.6 + strip)), layout="constrained")

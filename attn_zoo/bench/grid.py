@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -65,6 +65,9 @@ class Grid:
     whole_groups: ClassVar[bool] = False
     """True if a failed cell ends the measurement; figures are then saved only after whole groups."""
 
+    named: ClassVar[Collection[str]] = ()
+    """Keys that the user gave."""
+
     def __post_init__(self) -> None:
         if (device := getattr(self, "device", None)) is not None:
             self.device = resolve_device(device)
@@ -95,6 +98,10 @@ class Grid:
             if values is not None and (len(values) < fewest or min(values) < least or len(set(values)) < len(values)):
                 many = "at least two " if fewest > 1 else ""
                 raise ValueError(f"{name} are {many}different whole numbers of at least {least}; got {list(values)}")
+
+    def flops(self, cell: Cell) -> float:
+        """Lower bound of the FLOPs of a cell's step; 0 where none is known."""
+        return 0.0
 
     def identity(self) -> dict[str, Any]:
         """Values of keys that must be equal for an earlier measurement to be resumed."""

@@ -2,7 +2,7 @@
 
 Each group of cells first takes the probes that are taken once; then rounds visit all of its cells in turn. Figures that exist
 already are not measured again. Under a time limit, cells that could not finish their rounds are left out before they start, the
-slowest first, with that reason.
+slowest first, with that reason; lengths that the user named are measured from the longest on, so the shortest are left out.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
+import torch
 
 from attn_zoo.bench.grid import Grid
 from attn_zoo.bench.measurement import NO_TIME, Cell, Measurement
 from attn_zoo.bench.probes import Probe
+from attn_zoo.bench.timing import seconds_of
 from attn_zoo.bench.workers import PRELOADED, Worker, WorkerError
 
 LEAST_ROUNDS = 3
@@ -59,6 +61,8 @@ class Session:
             WorkerError: a cell failed and the grid wants whole groups.
         """
         groups = self.grid.groups()
+        if "lengths" in self.grid.named and self._ends < math.inf:
+            groups.sort(key=lambda cells: -max(cell.length for cell in cells))
         weights = [math.sqrt(max(cell.length for cell in cells)) for cells in groups]
         try:
             for at, cells in enumerate(groups):
@@ -68,6 +72,20 @@ class Session:
                 self._end({self.grid.process(cell) for cell in following})
         finally:
             self._end(set())
+
+    def forecast(self) -> str:
+        """Return whether the time suffices, from a lower bound of each step: its FLOPs at the rate of a matrix product."""
+        protocol, rate = self.grid.protocol, matrix_rate(self.grid.device)
+        cells = [cell for cells in self.grid.groups() for cell in cells]
+        once = sum(self._round_seconds(self.grid.flops(cell) / rate) for cell in cells)
+        rounds = self.grid.fewest_rounds if protocol is None else protocol.rounds
+        least, most, left = self.grid.fewest_rounds * once, rounds * once, self.left()
+        counts = f"{least:,.0f} s for {self.grid.fewest_rounds} round{'s' * (self.grid.fewest_rounds > 1)}"
+        counts += f" and {most:,.0f} s for {rounds}" if rounds > self.grid.fewest_rounds else ""
+        gone = "the shortest lengths" if "lengths" in self.grid.named else "the slowest cells"
+        short = f"too little: {gone} will be left out; give more with seconds="
+        said = "enough for all" if most <= left else "fewer rounds will be taken" if least <= left else short
+        return f"{len(cells)} cells need at least {counts}; {left:,.0f} s are given: {said}"
 
     def left(self) -> float:
         """Seconds left until the time limit."""
@@ -207,6 +225,13 @@ class Session:
     def _end(self, kept: set[str]) -> None:
         for name in [name for name in self._workers if name not in kept]:
             self._workers.pop(name).stop()
+
+
+def matrix_rate(device: str) -> float:
+    """FLOPs in a second of an fp32 matrix product of this process."""
+    size, where = 1024, torch.device(device)
+    left, right = (torch.randn(size, size, device=where) for _ in range(2))
+    return 2 * size**3 / seconds_of(lambda: torch.mm(left, right), where, 0.02)
 
 
 def expected_seconds(steps: dict[Cell, float], cell: Cell) -> float:

@@ -83,7 +83,10 @@ class Timed(Grid):
     seed: int = option(1, "seed of the shuffled order")
     repeat_seconds: float = option(0.2, "seconds that a timing covers by repeating its step")
     allocator: str = option("default", "glibc malloc: default, or keep (no page faults on large tensors)")
-    seconds: float | None = option(None, "seconds of the whole measurement; cells that do not fit are left out, the slowest first")
+    seconds: float | None = option(
+        None,
+        "seconds in all; left out are the shortest of named lengths, else the slowest cells",
+    )
     time_limit: float = option(120.0, "seconds that one request to a cell's process may take")
 
     module_level: ClassVar[str] = "layer"
@@ -131,6 +134,15 @@ class Timed(Grid):
             return choose_implementation(entry, geometry, made, self.torch_device, PRECISIONS[self.precision])
         except UnsupportedError:
             return "auto"
+
+    def flops(self, cell: Cell) -> float:
+        assert cell.subject is not None
+        entry, geometry = card(cell.subject.attention), Sizes(self.dim, self.heads_of(cell)).geometry(cell.length)
+        try:
+            made = attention_options(entry, geometry, cell.subject.options)
+        except (ValueError, UnsupportedError):
+            return 0.0
+        return cell.batch * entry.cost(geometry, made).flops * (3 if cell.kind == "training" else 1)
 
     def maker(self, cell: Cell) -> tuple[Any, ...]:
         assert cell.subject is not None

@@ -80,6 +80,7 @@ def measure(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERI
     started = time.monotonic()
     name, given = compose(words, experiments)
     grid = experiments[name](**given)
+    grid.named = tuple(given)  # type: ignore[misc]  # of this grid alone
     if grid.read is not None:
         if grid.output is not None:
             raise ValueError("read= measures nothing, so there is nothing for output= to write; leave one of them out")
@@ -108,7 +109,10 @@ def _run(grid: Grid, found: Measurement, output: Path | None, ends: float) -> in
     rounds = 0 if grid.protocol is None else grid.protocol.rounds
     try:
         with Work(found.experiment, sum(len(cells) + rounds for cells in grid.groups())) as work:
-            Session(grid, found, save=save, tell=lambda line: work.update(note=line), ends=ends).run()
+            session = Session(grid, found, save=save, tell=lambda line: work.update(note=line), ends=ends)
+            if ends < math.inf and grid.protocol is not None:
+                print(f"attn-zoo: {session.forecast()}", file=sys.stderr, flush=True)
+            session.run()
     except KeyboardInterrupt:
         _kill_fork_server()
         raise KeyboardInterrupt(f"results so far are in {output}" if output and found.cells else "") from None

@@ -18,6 +18,7 @@ from attn_zoo.bench.experiments.crossover import Crossover as CrossoverGrid
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.session import Session, expected_seconds
 from attn_zoo.bench.workers import WorkerError
+from attn_zoo.count.rigs import Subject
 from attn_zoo.plotting.theme import check_plot
 
 GIVEN: dict[str, Any] = {
@@ -114,6 +115,44 @@ def test_without_time_nothing_is_begun_and_it_is_said_and_measured_later(scripte
     later.take_over(found)
     assert [p.cell.label for p in later.cells.values() if p.failures] == [LINFORMER] * 2, "what is refused stays refused"
     assert measured(later).to_dict() == measured().to_dict()
+
+
+def test_named_lengths_are_measured_from_the_longest_on_where_time_is_limited(scripted):
+    grid = grid_of()
+    grid.named = ("lengths",)  # type: ignore[misc]
+    found = empty(grid)
+    Session(grid, found, ends=time.monotonic() + 60.0).run()
+    asked = [length for _, _, length in Scripted.asked]
+    assert asked == sorted(asked, reverse=True) and set(asked) == {8, 16, 32}
+    assert {cell: each.values.keys() for cell, each in found.cells.items()} == {
+        cell: each.values.keys() for cell, each in measured().cells.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "named", "said"),
+    [
+        (1e4, (), "18 cells need at least 11 s for 6 rounds and 13 s for 7; 10,000 s are given: enough for all"),
+        (12.0, (), "fewer rounds will be taken"),
+        (1.0, (), "too little: the slowest cells will be left out; give more with seconds="),
+        (1.0, ("lengths",), "too little: the shortest lengths will be left out"),
+    ],
+)
+def test_whether_the_time_suffices_is_said_before_the_start(scripted, seconds, named, said):
+    grid = grid_of(repeat_seconds=0.1)
+    grid.named = named  # type: ignore[misc]
+    forecast = Session(grid, empty(grid), ends=time.monotonic() + seconds + 0.4)
+    assert said in forecast.forecast() and not Scripted.asked
+
+
+def test_softmax_is_not_compared_with_itself(scripted):
+    rows = ["softmax", "softmax:sdpa", "linformer[projected_length=8]"]
+    found = measured(attentions=rows)
+    assert {cell.label for cell in found.cells} == {"softmax:eager", "softmax:sdpa", LINFORMER}
+    with pytest.raises(ValueError, match="attentions must name a mechanism other than softmax"):
+        grid_of(attentions=["softmax"])
+    itself = [Figures(Cell("softmax", "forward", n, subject=Subject("softmax", {}))) for n in (8, 16)]
+    assert analysis.compared([*itself, *found.cells.values()]) == [LINFORMER], "also in a file that was written before"
 
 
 def test_no_request_outlives_the_time(scripted, monkeypatch):

@@ -42,7 +42,7 @@ def test_a_rehearsal_writes_its_files_and_measures_nothing_twice(tmp_path, capsy
     assert "none" in (tmp_path / "kit" / "none.txt").read_text()
     times = Measurement.from_dict(json.loads((tmp_path / "times.json").read_text()))
     groups = list(dict.fromkeys((cell.length, cell.group) for cell in times.cells))
-    assert groups == [(n, name) for n in (64, 128) for name in ("none", "linear")]
+    assert groups == [(n, name) for n in (128, 64) for name in ("none", "linear")]
     assert len(times.cells) == 4 * 4 and all(len(f.all("seconds")) == 1 for f in times.cells.values())
     assert {cell.subject.implementation for cell in times.cells if cell.subject and cell.label == "linear"} == {"tiled"}
     table = [line.split("|")[1:-1] for line in ZooTimes.report(times).splitlines() if line.startswith("| linear")]

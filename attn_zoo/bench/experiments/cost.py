@@ -32,7 +32,7 @@ def _best(found: Measurement, label: str, length: int, kind: str) -> tuple[Figur
 
 def _rows(found: Measurement) -> list[tuple[str, int]]:
     """Label and length of each row."""
-    return list(dict.fromkeys((cell.label, cell.length) for cell in found.cells))
+    return sorted(dict.fromkeys((cell.label, cell.length) for cell in found.cells), key=lambda row: row[1])
 
 
 def _times(found: Measurement) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from attn_zoo.bench.compare import METHOD, fewest_rounds
-from attn_zoo.bench.crossover_analysis import BASELINES, QUANTITIES, baseline, crossover, labels, value
+from attn_zoo.bench.crossover_analysis import BASELINES, QUANTITIES, baseline, compared, crossover, labels, value
 from attn_zoo.bench.crossover_plot import plot_crossover
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.tables import conditions, failures, joined, markdown
@@ -21,11 +21,13 @@ from attn_zoo.rows import option
 class Crossover(Timed, AttentionRows):
     """Length from which each mechanism costs less than softmax, materialised and fused: time and memory, with intervals.
 
-    Cells that do not fit into the time are left out, the slowest first, with that reason; the same command with the same output
-    measures them.
+    Cells that do not fit into the time are left out with that reason: the shortest of lengths that are named, else the slowest. The
+    same command with the same output measures them.
     """
 
-    attentions: list[str] = option(["linformer", "performer", "longformer", "reformer"], "rows; softmax is always there")
+    attentions: list[str] = option(
+        ["linformer", "performer", "longformer", "reformer"], "rows to compare with softmax, which is always there"
+    )
     # Null until the device is known.
     lengths: list[int] | None = option(None, "lengths (cpu: 256 to 16384, cuda: 256 to 65536)")  # type: ignore[assignment]  # None: by level or device
     precision: str | None = option(None, "fp32, bf16 or fp16 (cuda: bf16, cpu: fp32)")  # type: ignore[assignment]  # None: by level or device
@@ -46,9 +48,13 @@ class Crossover(Timed, AttentionRows):
         super().__post_init__()
         if self.plot is not None:
             check_plot(Path(self.plot))
+        self.groups()
 
     def groups(self) -> list[list[Cell]]:
-        layers = [*softmax_layers(self.device), *self.layers]
+        mechanisms = [layer for layer in self.layers if layer.subject and layer.subject.attention != "softmax"]
+        if not mechanisms:
+            raise ValueError("attentions must name a mechanism other than softmax, with which every mechanism is compared")
+        layers = [*softmax_layers(self.device), *mechanisms]
         return [[replace(each, length=n, kind=kind) for each in layers for kind in KINDS] for n in sorted(self.lengths or ())]
 
     def process(self, cell: Cell) -> str:
@@ -61,7 +67,7 @@ class Crossover(Timed, AttentionRows):
         head = ["attention", "costs less than", *(f"{quantity}, {KINDS[kind]}" for quantity, kind in columns)]
         rows = [
             [label, words, *(_cell(points, label, role, kind, quantity) for quantity, kind in columns)]
-            for label in labels(points, "mechanism")
+            for label in compared(points)
             for role, words in BASELINES.items()
         ]
         return joined(found, markdown(head, rows, words=(0, 1)), failures(points, KINDS), _method(found, points))
