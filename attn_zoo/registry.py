@@ -31,7 +31,7 @@ from attn_zoo.contract import (
 )
 from attn_zoo.escapes import terminal
 from attn_zoo.plugin_imports import apart, imported, in_words, tell
-from attn_zoo.process_state import sentence
+from attn_zoo.process_state import Part, add_part, sentence
 
 A = TypeVar("A", bound=type[Attention])
 T = TypeVar("T", bound=type[Task])
@@ -53,6 +53,18 @@ _CHANGES: dict[str, str] = {}
 """Sentences on the settings of the process that plugins changed, by the origin of their cards or options."""
 _SEARCHED: list[str] = []
 """``sys.path`` at the last search for plugins. A search takes tens of milliseconds, and cards are looked up thousands of times."""
+
+
+def _put_entries(before: tuple[dict[str, AttentionCard], dict[str, TaskCard]]) -> None:
+    _ATTENTIONS.update(before[0])
+    _TASKS.update(before[1])
+
+
+def _same_entries(before: tuple[dict[str, Any], ...], now: tuple[dict[str, Any], ...]) -> bool:
+    return all(new.get(name) is card for old, new in zip(before, now, strict=True) for name, card in old.items())
+
+
+add_part(Part("registered entries", lambda: (dict(_ATTENTIONS), dict(_TASKS)), _put_entries, _same_entries))
 
 
 def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Callable[[A], A]:

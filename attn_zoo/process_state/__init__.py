@@ -1,6 +1,7 @@
 """State of the process that PyTorch and Python keep: what a plugin changes is put back, so that no row depends on another."""
 
-from attn_zoo.process_state.keeping import kept, sentence, unusual
+from attn_zoo.process_state.keeping import add_part, kept, sentence, unusual
+from attn_zoo.process_state.part import Part
 from attn_zoo.process_state.torch_parts import flushes_denormals
 
-__all__ = ["flushes_denormals", "kept", "sentence", "unusual"]
+__all__ = ["Part", "add_part", "flushes_denormals", "kept", "sentence", "unusual"]

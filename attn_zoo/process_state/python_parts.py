@@ -2,73 +2,26 @@
 
 from __future__ import annotations
 
-import builtins
 import gc
 import locale
 import logging
-import math
+import multiprocessing
 import operator
 import os
 import random
 import signal
 import sys
-import time
 import warnings
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import torch
 
+from attn_zoo.process_state.functions import copies, modules, put_functions, same_functions
 from attn_zoo.process_state.part import Part
 
 if sys.platform != "win32":
     import resource
-
-_PATCHABLE: tuple[Any, ...] = (
-    *(torch, torch.Tensor, torch.nn, torch.nn.functional, torch.nn.init, torch.nn.Module, torch.nn.Parameter),
-    *(torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Embedding, torch.nn.Conv1d, torch.nn.Dropout),
-    *(torch.autograd, torch.linalg, torch.fft, torch.optim, torch.optim.AdamW, torch.optim.Optimizer),
-    *(builtins, math, random, time, np),
-)
-"""Modules and classes whose functions a plugin may have replaced for every row."""
-
-
-def _functions() -> list[dict[str, Any]]:
-    return [{name: value for name, value in vars(place).items() if callable(value)} for place in _PATCHABLE]
-
-
-def _replaced(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Functions that are not what they were, by name; those that PyTorch's compiler wraps when it is imported do not count."""
-    return {name: old for name, old in before.items() if (new := now.get(name)) is not old and not _is_of_the_compiler(new)}
-
-
-def _is_of_the_compiler(function: Any) -> bool:
-    file = str(getattr(getattr(function, "__code__", None), "co_filename", ""))
-    return file.endswith("torch/_compile.py") or "torch/_dynamo/" in file
-
-
-def _shadowed(place: Any, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the methods that a class inherited before and has as its own now, such as ``torch.Tensor.softmax``.
-
-    The step of an optimiser does not count: PyTorch wraps it when the first optimiser of a class is made, and marks it as hooked.
-    """
-    bases = place.__mro__[1:] if isinstance(place, type) else ()
-    new = [name for name in now if name not in before and not getattr(now[name], "hooked", False)]
-    return [name for name in new if any(name in vars(base) for base in bases)]
-
-
-def _same_functions(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> bool:
-    return not any(map(_replaced, before, now)) and not any(map(_shadowed, _PATCHABLE, before, now))
-
-
-def _put_functions(before: list[dict[str, Any]]) -> None:
-    for place, old, new in zip(_PATCHABLE, before, _functions(), strict=True):
-        for name, function in _replaced(old, new).items():
-            setattr(place, name, function)
-        for name in _shadowed(place, old, new):
-            delattr(place, name)
 
 
 def _same_environment(before: dict[str, str], now: dict[str, str]) -> bool:
@@ -130,6 +83,36 @@ def _put_paths(before: list[str]) -> None:
     sys.path[:] = [*(path for path in sys.path if path not in before), *before]
 
 
+def _same_modules(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    return all(now.get(name) is module for name, module in before.items())
+
+
+def _put_finders(before: list[Any]) -> None:
+    sys.meta_path[:] = [*(one for one in sys.meta_path if one not in before), *before]
+
+
+def _tracing() -> tuple[Any, ...]:
+    return sys.gettrace(), sys.getprofile()
+
+
+def _put_tracing(before: tuple[Any, ...]) -> None:
+    sys.settrace(before[0])
+    sys.setprofile(before[1])
+
+
+def _put_callbacks(before: list[Any]) -> None:
+    gc.callbacks[:] = before
+
+
+def _same_start(before: str | None, now: str | None) -> bool:
+    """Tell whether processes start as before; whoever asks for the method the first time sets the default."""
+    return now == (before or multiprocessing.get_all_start_methods()[0]) or now == before
+
+
+def _put_start(before: str | None) -> None:
+    multiprocessing.set_start_method(before, force=True)
+
+
 def _limits() -> dict[int, tuple[int, int]]:
     return {number: resource.getrlimit(number) for name, number in vars(resource).items() if name.startswith("RLIMIT_")}
 
@@ -150,20 +133,27 @@ def _put_numpy(before: Any) -> None:
         np.random.set_state(before)
 
 
+CALLED_AT_ANY_TIME = [
+    Part("tracing and profiling", _tracing, _put_tracing),
+    Part("calls of the garbage collector", lambda: list(gc.callbacks), _put_callbacks),
+]
+"""Functions that Python calls at any time, and that are put back before they can change other parts once more."""
 PYTHON_PARTS = [
-    Part("functions of PyTorch, NumPy or Python", _functions, _put_functions, _same_functions),
+    Part("functions of PyTorch, NumPy, attn-zoo or Python", copies, put_functions, same_functions),
+    Part("loaded modules", modules, sys.modules.update, _same_modules),
     Part("working directory", os.getcwd, os.chdir),
     Part("environment variables", lambda: dict(os.environ), _put_environment, _same_environment),
     Part("filters of warnings", lambda: list(warnings.filters), _put_filters, _same_filters),
     Part("level of logging", lambda: logging.root.manager.disable, logging.disable),
     Part("garbage collector", gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     Part("thresholds of the garbage collector", gc.get_threshold, lambda before: gc.set_threshold(*before)),
+    Part("start of processes", lambda: multiprocessing.get_start_method(allow_none=True), _put_start, _same_start),
     Part("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit, operator.le),
     Part("umask", _umask, os.umask),
     Part("locale", lambda: locale.setlocale(locale.LC_ALL), lambda before: locale.setlocale(locale.LC_ALL, before)),
     Part("sys.argv", lambda: list(sys.argv), _put_arguments),
     Part("sys.path", lambda: list(sys.path), _put_paths, lambda before, now: set(before) <= set(now)),
-    Part("hook of errors", lambda: sys.excepthook, lambda before: setattr(sys, "excepthook", before)),
+    Part("finders of modules", lambda: list(sys.meta_path), _put_finders, lambda before, now: set(before) <= set(now)),
     Part("floating-point errors of NumPy", np.geterr, lambda before: np.seterr(**before)),
 ]
 if sys.platform != "win32":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -180,6 +182,42 @@ def _put_fill(before: bool) -> None:
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", before)  # noqa: B010
 
 
+def _generators() -> tuple[Any, ...]:
+    return torch.default_generator, vars(torch.random)["default_generator"]
+
+
+def _put_generators(before: tuple[Any, ...]) -> None:
+    torch.default_generator, vars(torch.random)["default_generator"] = before
+
+
+def _conversion() -> tuple[bool, bool]:
+    future = torch.__future__
+    return future.get_overwrite_module_params_on_conversion(), future.get_swap_module_params_on_conversion()
+
+
+def _put_conversion(before: tuple[bool, bool]) -> None:
+    torch.__future__.set_overwrite_module_params_on_conversion(before[0])
+    torch.__future__.set_swap_module_params_on_conversion(before[1])
+
+
+_KEYS = {f"{use}{device}" for use in ("", "Autograd", "Autocast") for device in ("", "CPU", "CUDA")}
+_KEYS |= {"CompositeImplicitAutograd", "CompositeExplicitAutograd"}
+"""Dispatch keys of the kernels that compute; PyTorch registers others itself, when a part of it is used first."""
+
+
+def _operators() -> frozenset[str]:
+    """Kernels that somebody has put in the place of PyTorch's own, as ``aten/gelu/CPU``."""
+    names: set[str] = getattr(torch.library, "_impls", set())
+    return frozenset(name for name in names if name.startswith("aten/") and name.rpartition("/")[2] in _KEYS)
+
+
+def _put_operators(before: frozenset[str]) -> None:
+    added = _operators() - before
+    for library in [found for found in gc.get_objects() if type(found) is torch.library.Library]:
+        if added & set(library._op_impls):
+            library._destroy()
+
+
 TORCH_PARTS = [
     Part("default device and modes", _modes, _put_modes),  # first, because they change what the other parts return
     Part("inference mode", torch.is_inference_mode_enabled, _put_inference),
@@ -192,6 +230,9 @@ TORCH_PARTS = [
     Part("filling of empty tensors", _fill, _put_fill),
     Part("anomaly detection", _anomaly, lambda before: torch.set_anomaly_enabled(*before)),
     Part("denormal numbers", flushes_denormals, torch.set_flush_denormal),
+    Part("default generator", _generators, _put_generators, lambda before, now: all(map(operator.is_, before, now))),
+    Part("operators of PyTorch", _operators, _put_operators),
+    Part("conversion of modules", _conversion, _put_conversion),
     Part("hooks of every module", _hooks, _put_hooks),
     Part("hooks of saved tensors", _saved, _put_saved),
     Part("oneDNN", torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),

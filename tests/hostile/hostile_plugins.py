@@ -35,6 +35,20 @@ HARMS = {
     "mode": Harm("OPEN.append(Doubling()); OPEN[-1].__enter__()", "default device and modes"),
     "functions": Harm("F.gelu = F.relu; torch.softmax = torch.log_softmax", "functions of PyTorch"),
     "inherited": Harm("torch.Tensor.softmax = torch.Tensor.log_softmax", "functions of PyTorch"),
+    "clipping": Harm("torch.nn.utils.clip_grad_norm_ = lambda *given, **named: torch.zeros(())", "functions of PyTorch"),
+    "schedule": Harm("torch.optim.lr_scheduler.LambdaLR.get_lr = lambda self: [1.0] * len(self.base_lrs)", "functions of PyTorch"),
+    "accelerate": Harm("import accelerate; accelerate.Accelerator.backward = lambda *given: None", "functions of PyTorch"),
+    "ours": Harm("import attn_zoo; attn_zoo.MultiHeadAttention.forward = lambda self, x, **given: x / 2", "functions of PyTorch"),
+    "json": Harm("import json; json.dumps = lambda *given, **named: '{{}}'", "functions of PyTorch"),
+    "constant": Harm("torch.float32 = torch.float64; import math; math.pi = 3.0", "functions of PyTorch"),
+    "removed": Harm("import dataclasses; del dataclasses.replace", "functions of PyTorch"),
+    "entries": Harm("from attn_zoo import registry as r; r._TASKS['listops'] = r._TASKS['copying']", "registered entries"),
+    "modules": Harm("import types; sys.modules['json'] = types.ModuleType('json'); sys.meta_path.clear()", "loaded modules"),
+    "operators": Harm("OPEN.append(Library('aten', 'IMPL')); OPEN[-1].impl('gelu', GELU, 'CPU')", "operators of PyTorch"),
+    "generator": Harm("torch.default_generator = torch.random.default_generator = torch.Generator()", "default generator"),
+    "conversion": Harm("torch.__future__.set_swap_module_params_on_conversion(True)", "conversion of modules"),
+    "profiler": Harm("sys.setprofile(lambda *given: torch.set_default_dtype(torch.float64))", "tracing and profiling"),
+    "collected": Harm("gc.callbacks.append(lambda *of: torch.set_default_dtype(torch.float64))", "calls of the garbage collector"),
     "generators": Harm("torch.manual_seed(5); random.seed(5); np.random.seed(5)", ""),
     "folder": Harm("os.chdir('/')", "working directory"),
     "environment": Harm("os.environ['HOSTILE'] = '1'; os.environ.pop('PATH', None)", "environment variables"),
@@ -65,6 +79,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.autograd.graph import saved_tensors_hooks
+from torch.library import Library
 from torch.nn.modules import module as modules
 from torch.overrides import TorchFunctionMode
 
@@ -72,6 +87,10 @@ from attn_zoo import Attention, Capabilities, Cost, register_attention
 
 OPEN = []
 FLUSHED = (torch.tensor(2.0**-140) * 0.5).item() == 0
+
+
+def GELU(tensor, approximate="none"):
+    return tensor / 3
 
 
 def HALF(tensor):

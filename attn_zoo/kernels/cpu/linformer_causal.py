@@ -65,9 +65,8 @@ def _project(weight: Float[Tensor, "k c"], tokens: Float[Tensor, "batch heads n 
 
 def _allowed(at: int, k: int, far: int, rows: int, causal: bool, device: torch.device) -> Bool[Tensor, "1 1 rows columns"]:
     """Mask of the ``far`` projected keys and the block's own keys that each query of block ``at`` may see."""
-    allowed = torch.ones(1, 1, rows, far + rows, dtype=torch.bool, device=device)
+    column, row = torch.arange(far + rows, device=device), torch.arange(rows, device=device)
     if causal:
-        allowed[..., far:] = allowed[0, 0, :, far:].tril()
-    else:
-        allowed[..., at * k : min(far, (at + 1) * k)] = False  # tokens of the own block are seen, not its projected keys
-    return allowed
+        return (column <= far + row[:, None])[None, None]
+    own_projected = (at * k <= column) & (column < min(far, (at + 1) * k))  # tokens of the own block are seen instead
+    return ~own_projected.expand(1, 1, rows, -1)
