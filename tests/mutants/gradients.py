@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from attn_zoo.attention.sparse.longformer import Longformer
 from attn_zoo.contract import Geometry, UnsupportedError, allowed_pairs
 from attn_zoo.kernels.derivatives import GRADIENTS_AND_BATCHES, refuse_transforms
 from mutants.entering import breaks, plant
-from mutants.originals import Led, Linear, PlainSoftmax, Projected, ProjectedOptions
+from mutants.originals import Linear, PlainSoftmax, Projected, ProjectedOptions
 
 
 @breaks("every_position_gets_a_gradient", "softmax", "key: no gradient at 1 of 33 positions")
@@ -25,12 +26,12 @@ class DropsTheLastKey(PlainSoftmax):
         return super().attend(query, key, value, seen)
 
 
-@breaks("every_position_gets_a_gradient", "led", "stream second_value: no gradient at 33 of 33 positions")
-class IgnoresAStream(Led):
+@breaks("every_position_gets_a_gradient", "longformer", "stream global_value: no gradient at 33 of 33 positions")
+class IgnoresAStream(Longformer):
     """Requests a stream (a projection) from its layer and does not use it."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
-        return super().attend(query, key, value, key_valid, **{**streams, "second_value": value})
+        return super().attend(query, key, value, key_valid, **{**streams, "global_value": value})
 
 
 @breaks("every_position_gets_a_gradient", "projected", "key: no gradient at 24 of 33 positions (9 queries, 33 keys")

@@ -20,7 +20,6 @@ from attn_zoo.contract import (
     Cost,
     Geometry,
     Growth,
-    Stream,
     by_length,
     softmax_over_valid,
 )
@@ -227,29 +226,4 @@ class Hashed(Attention):
         return height > 0
 
 
-def led_cost(geometry: Geometry, options: NoOptions) -> Cost:
-    return Cost(flops=4 * geometry.queries * geometry.keys * geometry.inner_dim, parameters=0)
-
-
-def leaders(geometry: Geometry, options: NoOptions) -> tuple[Stream, ...]:
-    return (Stream("leader_query", "queries", "query", first=2), Stream("second_value", "keys", "value"))
-
-
-@original(
-    "led",
-    options=NoOptions,
-    can=Capabilities(causal=False, key_padding=True, cross=False, any_length=True),
-    time="n^2 d",
-    memory="n^2",
-    cost=led_cost,
-    streams=leaders,
-)
-class Led(Attention):
-    """Softmax attention with its own query projection for the first two positions, and the mean of two projections as values."""
-
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, *, leader_query: Tensor, second_value: Tensor
-    ) -> Tensor:
-        asked = torch.cat([leader_query, query[:, :, 2:]], dim=2)
-        allowed = None if key_valid is None else key_valid[:, None, None, :]
-        return softmax_over_valid(asked @ key.mT / query.shape[-1] ** 0.5, allowed) @ ((value + second_value) / 2)
+ORIGINALS["longformer"] = replace(card_of("longformer"), implementations=("eager",), variants={})
