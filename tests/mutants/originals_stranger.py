@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, allowed_pairs, by_length, softmax_over_valid
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, allowed_pairs, softmax_over_valid
 from mutants.originals import NoOptions, original
 
 CHUNK = 16
@@ -113,56 +113,6 @@ class Blockwise(Attention):
             past = places[:, None] >= places[part]
             allowed = past if allowed is None else past & allowed
         return allowed
-
-
-@dataclass
-class AlibiOptions:
-    window: int = by_length("min(32, n/4)", lambda g: max(1, min(32, g.keys // 4)))
-
-    def __post_init__(self) -> None:
-        if self.window < 1:
-            raise ValueError(f"the window counts positions, so it is at least 1; got {self.window}")
-
-
-def alibi_width(geometry: Geometry, options: AlibiOptions) -> int:
-    return options.window if geometry.causal else 2 * options.window - 1
-
-
-def alibi_cost(geometry: Geometry, options: AlibiOptions) -> Cost:
-    return Cost(4 * geometry.keys * alibi_width(geometry, options) * geometry.inner_dim, parameters=0)
-
-
-@original(
-    "alibi",
-    options=AlibiOptions,
-    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
-    time="n w d",
-    memory="n w d",
-    cost=alibi_cost,
-    variants={"narrow": {"window": 3}},
-)
-class Alibi(Attention):
-    """Softmax attention within a window of positions; scores are reduced by a slope of the head times the distance."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        window, width = self.options.window, alibi_width(self.geometry, self.options)
-        keys, values = (self.windows(x, window - 1, width) for x in (key, value))  # (batch, heads, n, head_dim, width)
-        valid = query.new_ones(len(query), key.shape[2], dtype=torch.bool) if key_valid is None else key_valid
-        allowed = self.windows(valid[:, None, :, None], window - 1, width).movedim(-2, -1)[..., 0]
-        scores = (query[..., None, :] @ keys)[..., 0, :] * query.shape[-1] ** -0.5
-        weights = softmax_over_valid(scores - self.bias(width, scores), allowed)
-        return (values @ weights[..., None])[..., 0]
-
-    def windows(self, x: Tensor, before: int, width: int) -> Tensor:
-        return F.pad(x, (0, 0, before, width - 1 - before)).unfold(2, width, 1)
-
-    def bias(self, width: int, like: Tensor) -> Tensor:
-        distance = (torch.arange(width, device=like.device) - self.options.window + 1).abs()
-        return (self.slopes(like.device)[:, None, None] * distance).to(like.dtype)
-
-    def slopes(self, device: torch.device) -> Tensor:
-        heads = self.geometry.heads
-        return 2.0 ** (-8 * torch.arange(1, heads + 1, device=device) / heads)
 
 
 @dataclass(frozen=True)

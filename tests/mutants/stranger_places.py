@@ -10,7 +10,8 @@ from torch import Tensor
 
 from attn_zoo.contract import softmax_over_valid
 from mutants.entering import breaks
-from mutants.originals_stranger import Alibi, Blockwise, Kept, Rotated
+from mutants.originals import PlainSoftmax
+from mutants.originals_stranger import Blockwise, Kept, Rotated
 
 # --- exact, by blocks ------------------------------------------------------------------------------------------------
 
@@ -42,13 +43,14 @@ class MasksByTheFirstBlock(Blockwise):
 # --- windows and rotations -------------------------------------------------------------------------------------------
 
 
-@breaks("heads_keep_to_themselves", "alibi", "RuntimeError")
-class SlopesOfPowersOfTwo(Alibi):
+@breaks("heads_keep_to_themselves", "softmax", "RuntimeError")
+class SlopesOfPowersOfTwo(PlainSoftmax):
     """Has slopes for 1, 2, 4, 8 … heads only."""
 
-    def slopes(self, device: torch.device) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         heads = 2 ** (self.geometry.heads.bit_length() - 1)
-        return 2.0 ** (-8 * torch.arange(1, heads + 1, device=device) / heads)
+        slopes = 2.0 ** (-8 * torch.arange(1, heads + 1, device=query.device, dtype=query.dtype) / heads)
+        return super().attend(query * slopes[:, None, None], key, value, key_valid)
 
 
 @breaks("conversions_reach_everything", "rotated", "converted from torch.bfloat16")

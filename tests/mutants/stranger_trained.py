@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attn_zoo.attention.sparse import local
 from attn_zoo.contract import Geometry
 from mutants.entering import breaks
-from mutants.originals_stranger import Alibi, AlibiOptions, Blockwise, Defined, DropoutOptions, Sunk
+from mutants.originals_stranger import Blockwise, Defined, DropoutOptions, Sunk
 
 TRAINED, TRACES, PROCESS = "promises_hold_once_trained", "earlier_calls_leave_no_trace", "the_process_is_left_as_it_was"
 
@@ -75,12 +76,12 @@ class ReturnsTheValue(Blockwise):
         return value if key.shape[2] == query.shape[2] == 1 else super().attend(query, key, value, key_valid)
 
 
-@breaks("building_leaves_its_options_alone", "alibi", "building changed its options")
-class NarrowsToTheLength(Alibi):
-    """Lowers the window in the caller's options to the length, which changes them at short lengths only."""
+@breaks("building_leaves_its_options_alone", "window", "building changed its options")
+class NarrowsToTheLength(local.Local):
+    """Lowers the block in the caller's options to the length, which changes them at short lengths only."""
 
-    def __init__(self, geometry: Geometry, options: AlibiOptions, implementation: str = "eager") -> None:
-        options.window = min(options.window, geometry.keys)
+    def __init__(self, geometry: Geometry, options: local.Options, implementation: str = "eager") -> None:
+        options.block = min(options.block, geometry.keys)
         super().__init__(geometry, options, implementation)
 
 
