@@ -146,61 +146,6 @@ class Segmented(Attention):
 
 
 @dataclass
-class RandomOptions:
-    features: int = 32
-
-    def __post_init__(self) -> None:
-        if self.features < 1:
-            raise ValueError(f"features are counted from 1; got {self.features}")
-
-
-def random_cost(geometry: Geometry, options: RandomOptions) -> Cost:
-    m, d, n = options.features, geometry.head_dim, geometry.keys + geometry.queries
-    return Cost(geometry.heads * (2 * n * m * d + 2 * n * m * (d + 1)), parameters=0)
-
-
-@original(
-    "random",
-    options=RandomOptions,
-    can=Capabilities(causal=False, key_padding=True, cross=True, any_length=True, random_at_build=True),
-    time="n m d",
-    memory="n m",
-    cost=random_cost,
-)
-class Random(Attention):
-    """Weights φ(q)·φ(k) over their sum, with the positive random features exp(w·x - |x|²/2)."""
-
-    drawn: Tensor
-
-    def __init__(self, geometry: Geometry, options: RandomOptions, implementation: str = "eager") -> None:
-        super().__init__(geometry, options, implementation)
-        self.draw()
-
-    def draw(self) -> None:
-        self.register_buffer("drawn", torch.randn(self.geometry.head_dim, self.options.features))
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        with without_autocast(value.device):
-            dtype = torch.promote_types(value.dtype, torch.float32)
-            asks, gives = (self.exponents(x.to(dtype) * x.shape[-1] ** -0.25) for x in (query, key))
-            if key_valid is not None:
-                gives = gives.masked_fill(~key_valid[:, None, :, None], torch.finfo(dtype).min)
-            asks = (asks - asks.amax(dim=-1, keepdim=True).detach()).exp()
-            gives = (gives - self.highest(gives).detach()).exp()
-            out = asks @ (gives.mT @ F.pad(value.to(dtype), (0, 1), value=1.0))
-            return self.divided(out).to(value.dtype)
-
-    def divided(self, out: Tensor) -> Tensor:
-        return out[..., :-1] / out[..., -1:].clamp(min=torch.finfo(out.dtype).tiny ** 0.5)
-
-    def exponents(self, x: Tensor) -> Tensor:
-        return x @ self.drawn.to(x.dtype) - x.square().sum(dim=-1, keepdim=True) / 2
-
-    def highest(self, exponents: Tensor) -> Tensor:
-        return exponents.amax(dim=(2, 3), keepdim=True)
-
-
-@dataclass
 class MixedOptions:
     block: int = 8
 

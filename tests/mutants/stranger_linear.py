@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attn_zoo.attention.linear.performer import Performer, log_positive_features
 from attn_zoo.contract import Cost, Geometry
 from mutants.entering import breaks
 from mutants.originals import NoOptions
@@ -19,7 +20,6 @@ from mutants.originals_stranger_linear import (
     Decayed,
     Held,
     Mixed,
-    Random,
     Segmented,
     Sorted,
     decayed_cost,
@@ -198,54 +198,54 @@ class DetachesLongMeans(Segmented):
 # --- random features -------------------------------------------------------------------------------------------------
 
 
-@breaks("batch_mates_have_no_influence", "random", "an example in a batch against it alone")
-class StabilisesTheBatch(Random):
-    """Subtracts the largest exponent of the batch, and adds a constant to the normaliser."""
+@breaks("batch_mates_have_no_influence", "features", "an example in a batch against it alone")
+class StabilisesTheBatch(Performer):
+    """Adds a constant to the features of the keys, relative to the largest feature of the batch."""
 
-    def highest(self, exponents: Tensor) -> Tensor:
-        return exponents.amax()
-
-    def divided(self, out: Tensor) -> Tensor:
-        return out[..., :-1] / (out[..., -1:] + 1e-6)
+    def _log_features(self, x: Tensor, *, is_key: bool) -> Tensor:
+        logs = super()._log_features(x, is_key=is_key)
+        return ((logs - logs.detach().amax()).exp() + 1e-6).log() if is_key else logs
 
 
-@breaks("building_follows_the_seed", "random", "drawn")
-class DrawsWithPython(Random):
+@breaks("building_follows_the_seed", "features", "directions")
+class DrawsWithPython(Performer):
     """Draws features from Python's generator, which torch's seed does not reach."""
 
-    def draw(self) -> None:
-        rows, columns = self.geometry.head_dim, self.options.features
-        self.register_buffer("drawn", torch.tensor([[random.gauss(0, 1) for _ in range(columns)] for _ in range(rows)]))
+    def draw(self) -> Tensor:
+        return torch.tensor([[random.gauss(0, 1) for _ in range(self.geometry.head_dim)] for _ in range(self.options.features)])
 
 
-@breaks("state_dict_restores_the_output", "random", "after loading")
-class KeepsAPlainTensor(Random):
+@breaks("state_dict_restores_the_output", "features", "after loading")
+class KeepsAPlainTensor(Performer):
     """Keeps its features as a plain tensor, which no checkpoint holds and no ``to`` moves."""
 
-    def draw(self) -> None:
-        self.drawn = torch.randn(self.geometry.head_dim, self.options.features)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        drawn = self.directions
+        del self.directions
+        self.directions = drawn
 
 
-@breaks("state_dict_restores_the_output", "random", "after loading")
-class LeavesFeaturesOut(Random):
+@breaks("state_dict_restores_the_output", "features", "after loading")
+class LeavesFeaturesOut(Performer):
     """Leaves its features out of the checkpoint."""
 
-    def draw(self) -> None:
-        self.register_buffer("drawn", torch.randn(self.geometry.head_dim, self.options.features), persistent=False)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.register_buffer("directions", self.directions, persistent=False)
 
 
-@breaks("padding_amounts_to_shorter_inputs", "random", "positions alone")
-class DrawsByLength(Random):
+@breaks("padding_amounts_to_shorter_inputs", "features", "positions alone")
+class DrawsByLength(Performer):
     """Averages its features with others drawn for each length, from a generator of its own."""
 
-    def exponents(self, x: Tensor) -> Tensor:
-        generator = torch.Generator().manual_seed(x.shape[2])
-        drawn = torch.randn(self.geometry.head_dim, self.options.features, generator=generator).to(x)
-        return x @ (self.drawn.to(x.dtype) * 0.5 + drawn * 0.5) - x.square().sum(dim=-1, keepdim=True) / 2
+    def _log_features(self, x: Tensor, *, is_key: bool) -> Tensor:
+        drawn = torch.randn(self.directions.shape, generator=torch.Generator().manual_seed(x.shape[2])).to(x)
+        return log_positive_features(x, (self.directions.to(x.dtype) + drawn) / 2, is_key=is_key)
 
 
-@breaks("compiled_agrees", "random", "padded=True")
-class SkipsTheMaskWhenCompiled(Random):
+@breaks("compiled_agrees", "features", "padded=True")
+class SkipsTheMaskWhenCompiled(Performer):
     """Ignores the mask when it is compiled."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
