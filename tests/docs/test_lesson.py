@@ -1,0 +1,25 @@
+"""The notebook of the lesson has the code of its page, which tests/docs/test_code_blocks.py runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2] / "docs"))
+from zoo_pages.notebooks import LESSON, notebook
+
+
+def test_notebook_is_current():
+    stored = LESSON.with_suffix(".ipynb").read_text(encoding="utf-8")
+    assert stored == notebook(LESSON.read_text(encoding="utf-8")), "run python docs/zoo_pages/notebooks.py"
+
+
+def test_cells_hold_all_code_and_no_picture():
+    page = "# Title\n\nWords.\n\n```python\na = 1\n```\n\n![A picture](a.svg)\n\n```python\nb = a\n```\n"
+    cells = json.loads(notebook(page))["cells"]
+    assert [(cell["cell_type"], "".join(cell["source"])) for cell in cells] == [
+        ("markdown", "# Title\n\nWords."),
+        ("code", "a = 1"),
+        ("code", "b = a"),
+    ]
