@@ -18,7 +18,7 @@ from attn_zoo.conformance.harness import NotApplicable, Violation, require, requ
 from attn_zoo.conformance.requests import Request, answers, key_masks, trained_parameters, weighed, without_padded_queries
 from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
-from attn_zoo.contract import Attention, Geometry, UnsupportedError
+from attn_zoo.contract import Attention, Geometry, UnsupportedError, auxiliary_loss
 
 OWN = 0.5
 """Least share of the outputs that depend on their own query; a query alone in its bucket or window has no influence."""
@@ -154,7 +154,7 @@ def _weighed(module: Attention, call: Callable[..., Tensor] | None, request: Req
 
 @attention_check("implementation")
 def every_parameter_gets_a_gradient(subject: Subject) -> None:
-    """Every parameter influences the output."""
+    """Every parameter influences the output, or in training a term that the mechanism adds to the loss."""
     module = subject.build()
     parameters = trained_parameters(module)
     if not parameters:
@@ -164,8 +164,11 @@ def every_parameter_gets_a_gradient(subject: Subject) -> None:
             parameter.add_(0.01 * torch.randn_like(parameter))
     request = subject.draw(module)
     found = answers(request, module)
-    for name in parameters:
-        grad = found[f"gradient of {name}"]
+    request(module.train())
+    if isinstance(term := auxiliary_loss(module), Tensor):
+        term.backward()
+    for name, parameter in parameters.items():
+        grad = found[f"gradient of {name}"] if parameter.grad is None else parameter.grad
         require_finite(grad, f"gradient of the parameter {name}")
         require((grad != 0).any(), f"no gradient reaches the parameter {name}")
 

@@ -2,6 +2,7 @@
 
 from attn_zoo.contract.attention import Attention, OptionsT, check_dtype, check_floating
 from attn_zoo.contract.attention_card import AttentionCard, choose_implementation
+from attn_zoo.contract.auxiliary import AuxiliaryLoss, auxiliary_loss
 from attn_zoo.contract.carried import CarriedState, check_state
 from attn_zoo.contract.claims import FLOAT, Capabilities, Cost, Geometry, Stream
 from attn_zoo.contract.compressing import CompressingAttention, real_tokens
@@ -62,6 +63,7 @@ __all__ = [
     "UNASKED",
     "Attention",
     "AttentionCard",
+    "AuxiliaryLoss",
     "Batch",
     "Bound",
     "Capabilities",
@@ -106,6 +108,7 @@ __all__ = [
     "at_least",
     "auto_may_take",
     "auto_order",
+    "auxiliary_loss",
     "bounded",
     "by_length",
     "check_bounds",

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch import nn
 
-from attn_zoo.contract import Batch, Examples, Problem, Split, Task
+from attn_zoo.contract import Batch, Examples, Problem, Split, Task, auxiliary_loss
 from attn_zoo.count import peak_bytes
 from attn_zoo.encoder import LOSSES
 from attn_zoo.records import Budget
@@ -213,7 +213,7 @@ def _step(training: Training, batch: Batch, clip_norm: float) -> None:
     accelerator = training.accelerator
     with accelerator.autocast():
         loss = training.criterion(*answers(training.model, send_to_device(batch, accelerator.device)))
-    accelerator.backward(loss)
+    accelerator.backward(loss + auxiliary_loss(training.model))
     accelerator.clip_grad_norm_(training.model.parameters(), clip_norm)
     training.optimizer.step()
     training.schedule.step()

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attn_zoo.contract import auxiliary_loss
 from attn_zoo.integrations.transformers import zoo_layers
 from attn_zoo.integrations.transformers.attached import Attached
 from attn_zoo.integrations.transformers.sites import sites
@@ -191,7 +192,7 @@ def _minimise(
             if not bool(error.isfinite()):
                 raise DivergedError(f"{what}, step {at + 1}: the loss is {error.item()}; lower the learning rates")
             optimiser.zero_grad()
-            error.backward()
+            (error + auxiliary_loss(student)).backward()
             optimiser.step()
 
 

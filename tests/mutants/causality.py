@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from attn_zoo.attention.content.indexer import Indexer
 from attn_zoo.attention.low_rank._window import Few
 from attn_zoo.attention.low_rank.length_compression import LengthCompression
 from attn_zoo.contract import Geometry, softmax_over_valid
@@ -138,3 +139,12 @@ class EntriesATokenEarly(LengthCompression):
             return entries
         last = torch.zeros_like(entries.valid[:, :, :1])
         return entries._replace(valid=torch.cat([entries.valid[:, :, 1:], last], dim=2) | entries.valid)
+
+
+@breaks("causal_output_ignores_the_future", "indexed", "outputs before position")
+class IndexesTheFuture(Indexer):
+    """Ranks all keys and hides later ones afterwards, so a key of the future takes the seat of one of the past."""
+
+    def choose(self, query: Tensor, key: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
+        index, chosen = super().choose(query, key, None)
+        return index, chosen if allowed is None else chosen & allowed[:, 0]

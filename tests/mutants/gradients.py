@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from attn_zoo.attention.content.indexer import Indexer
 from attn_zoo.attention.sparse.longformer import Longformer
 from attn_zoo.contract import Geometry, UnsupportedError, allowed_pairs
 from attn_zoo.kernels.derivatives import GRADIENTS_AND_BATCHES, refuse_transforms
@@ -50,6 +51,16 @@ class Idle(Projected):
     def __init__(self, geometry: Geometry, options: ProjectedOptions, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         self.idle = nn.Parameter(torch.ones(geometry.heads))
+
+
+@breaks("every_parameter_gets_a_gradient", "indexed", "no gradient reaches the parameter index_")
+class LearnsNothingOfItsChoice(Indexer):
+    """Chooses by scores that nothing trains, because a choice passes no gradient."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        out = super().attend(query, key, value, key_valid)
+        self.auxiliary.term = None
+        return out
 
 
 @breaks("gradients_match_finite_differences", "linear", "causal=False")

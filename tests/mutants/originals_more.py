@@ -41,6 +41,7 @@ ORIGINALS["window"] = replace(card_of("local"), implementations=("eager",), vari
 ORIGINALS["gated"] = replace(card_of("retention"), implementations=("eager",), variants={"raw": {"normalise": False}})
 ORIGINALS["gating"] = replace(card_of("gated_linear"), implementations=("eager",), variants={})
 ORIGINALS["features"] = replace(card_of("performer"), implementations=("eager",))
+ORIGINALS["indexed"] = card_of("indexer")
 
 Turning.card = ORIGINALS["turning"] = replace(ORIGINALS["hashed"], name="turning", title="turning", build=Turning)
 

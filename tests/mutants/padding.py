@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attn_zoo.attention.content.indexer import Indexer
 from attn_zoo.attention.low_rank._window import Few
 from attn_zoo.attention.low_rank.length_compression import LengthCompression
 from attn_zoo.contract import allowed_pairs, hide_rows_without_keys
@@ -150,3 +151,12 @@ class PaddingInEntries(LengthCompression):
 
     def entries(self, key: Tensor, value: Tensor, valid: Tensor) -> Few:
         return super().entries(key, value, torch.ones_like(valid))
+
+
+@breaks("padding_amounts_to_shorter_inputs", "indexed", "positions padded to")
+class IndexesPadding(Indexer):
+    """Ranks padded keys, whose score is 0, before keys with a score below 0, and hides them afterwards."""
+
+    def choose(self, query: Tensor, key: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
+        index, chosen = super().choose(query, key, allowed_pairs(query, key, None, causal=self.geometry.causal))
+        return index, chosen if allowed is None else chosen & allowed[:, 0]

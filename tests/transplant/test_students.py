@@ -100,6 +100,12 @@ def test_distillation_trains_what_it_says(setting, teacher, material):
     assert not changed and before == after, "FAVOR+ has nothing of its own to train"
 
 
+def test_distillation_trains_an_indexer_by_its_own_loss(setting, teacher, material):
+    indexer = Candidate("indexer", {"kept": 3}, None, "indexer kept=3")
+    _, changed, _ = learned(setting, teacher, material, indexer, trains=Trains.mechanism)
+    assert {name.rpartition(".")[2] for name in changed} == {"index_query", "index_key", "index_weight"}
+
+
 def directions(student) -> torch.Tensor:
     return zoo_layers(student)[0].get_buffer("directions")
 

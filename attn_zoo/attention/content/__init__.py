@@ -1,6 +1,7 @@
 """Content-based sparse attention: pairs of positions chosen by hashing, clustering, routing or sorting."""
 
 from attn_zoo.attention.content import clustered as clustered
+from attn_zoo.attention.content import indexer as indexer
 from attn_zoo.attention.content import moba as moba
 from attn_zoo.attention.content import reformer as reformer
 from attn_zoo.attention.content import routing as routing

@@ -97,6 +97,37 @@ def transformers_hca(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, 
     return torch.cat(outputs, dim=1)
 
 
+def index_parts(mechanism: Any, query: Tensor, key: Tensor) -> list[Tensor]:
+    """Index queries (batch, length, index heads, width), index keys (batch, length, width) and weights (…, index heads)."""
+    rows, columns = (x.transpose(1, 2).flatten(2) for x in (query, key))
+    queries = (rows @ mechanism.index_query.T).unflatten(2, (mechanism.options.index_heads, -1))
+    return [queries, columns @ mechanism.index_key.T, rows @ mechanism.index_weight.T]
+
+
+def dsa(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    """Attend from each query to the k visible keys of the highest index score, the same for all heads."""
+    queries, keys, weights = (part.detach() for part in index_parts(mechanism, query, key))
+    out = torch.zeros_like(query)
+    for b in range(len(query)):
+        real = list(range(key.shape[2])) if key_valid is None else key_valid[b].nonzero().flatten().tolist()
+        for t in range(query.shape[2]):
+            scores = weights[b, t] @ (queries[b, t] @ keys[b].T).relu()
+            seen = [j for j in real if j <= t or not mechanism.geometry.causal]
+            seen = sorted(seen, key=lambda j: -scores[j].item())[: mechanism.options.kept]
+            rows = [softmax_of(query[b, h, t], key[b, h, seen], value[b, h, seen]) for h in range(HEADS)]
+            out = out.index_put((torch.tensor(b), torch.arange(HEADS), torch.tensor(t)), torch.stack(rows))
+    return out
+
+
+def fla_dsa(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    naive = in_float64("fla", "ops/dsa/naive.py").naive_dsa
+    tokens_first = (x.transpose(1, 2) for x in (query, key, value))
+    parts = (part.detach() for part in index_parts(mechanism, query, key))
+    out: Tensor = naive(*tokens_first, *parts, topk=mechanism.options.kept)
+    return out.transpose(1, 2)
+
+
+INDEX = {"kept": 9, "index_heads": 12, "index_width": 5}
 CASES: dict[str, tuple[str, bool, dict[str, Any], Reference]] = {
     "moba": ("moba", True, {"block": 8}, one_by_one(moba)),
     "moba with five blocks": ("moba", True, {"block": 6, "chosen": 5}, one_by_one(moba)),
@@ -104,8 +135,11 @@ CASES: dict[str, tuple[str, bool, dict[str, Any], Reference]] = {
     "hca": ("length_compression", True, {"compress_rate": 6, "window": 9}, one_by_one(hca)),
     "hca, bidirectional": ("length_compression", False, {"compress_rate": 6, "window": 9}, one_by_one(hca)),
     "hca, transformers": ("length_compression", True, {"compress_rate": 6, "window": 9, "sinks": True}, transformers_hca),
+    "indexer": ("indexer", True, INDEX, dsa),
+    "indexer, bidirectional": ("indexer", False, INDEX, dsa),
+    "indexer, fla": ("indexer", True, INDEX, fla_dsa),
 }
-PUBLIC = ("hca, transformers",)
+PUBLIC = ("hca, transformers", "indexer, fla")
 """Cases whose reference is a package, which takes no padding."""
 SETTINGS = [(case, n, padded) for case in CASES for n in LENGTHS for padded in (False, True) if not (padded and case in PUBLIC)]
 
@@ -130,9 +164,9 @@ def test_equals_the_reference(case, n, padded):
     ours, theirs = mechanism(*tensors, key_valid=valid), reference(mechanism, *tensors, valid)
     require_close("outputs", ours, theirs)
     weights = torch.randn(ours.shape, dtype=torch.float64, generator=generator)
-    trained = [*tensors, *mechanism.parameters()]
-    grads = [torch.autograd.grad((out * weights).sum(), trained) for out in (ours, theirs)]
-    for what, one, other in zip([*"qkv", *dict(mechanism.named_parameters())], *grads, strict=True):
+    named = {name: parameter for name, parameter in mechanism.named_parameters() if not name.startswith("index_")}
+    grads = [torch.autograd.grad((out * weights).sum(), [*tensors, *named.values()]) for out in (ours, theirs)]
+    for what, one, other in zip([*"qkv", *named], *grads, strict=True):
         require_close(f"gradient of {what}", one, other)
 
 

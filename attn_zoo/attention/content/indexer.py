@@ -1,0 +1,142 @@
+"""Sparse attention by an indexer (DSA): yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the k keys of the highest Iᵢⱼ = Σₕ wᵢₕ ReLU(q̃ᵢₕ·k̃ⱼ).
+
+A few narrow index heads q̃ with one index key k̃ choose for all heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attn_zoo.contract import FLOAT, Attention, AuxiliaryLoss, Capabilities, Cost, DropoutOptions, Geometry
+from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid
+from attn_zoo.contract.options import at_least, bounded, share_of_length
+from attn_zoo.precision import without_autocast
+from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
+
+
+@dataclass
+class Options(DropoutOptions):
+    """Options of the indexer."""
+
+    kept: int = share_of_length(4, most=64, bound=at_least(1, "keys"))
+    """k, the number of keys a query attends to; all keys where there are fewer."""
+    index_heads: int = bounded(4)
+    """Number of index heads."""
+    index_width: int = bounded(16)
+    """Width of an index head."""
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """FLOPs of the indexer, which get no gradient from the outputs, and of Q Kᵀ and P V over all pairs, P mostly zeros.
+
+    State: keys and values, from which index keys are computed.
+    """
+    n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
+    wide = options.index_heads * options.index_width
+    index = 2 * inner * (n * (wide + options.index_heads) + m * options.index_width) + 2 * n * m * wide
+    attend = 4 * n * m * inner
+    parameters = inner * (wide + options.index_heads + options.index_width)
+    state = 2 * FLOAT * m * inner if geometry.causal else None
+    return Cost(index + attend, parameters, backward_flops=2 * attend, state_bytes=state)
+
+
+@register_attention(
+    "indexer",
+    title="Lightning indexer (DSA)",
+    paper="DeepSeek-AI 2025, arXiv:2512.02556 (DeepSeek-V3.2)",
+    equation="Section 2.1, Eq. 1 to 4",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=True, any_length=True, mixes_heads=True),
+    time="n^2 d",
+    memory="n^2",
+    cost=cost,
+    variants={"narrow": {"kept": 12, "index_heads": 2, "index_width": 5}},
+)
+class Indexer(Attention[Options]):
+    """Softmax attention to the keys that a small learned scorer ranks highest, the same keys for all heads.
+
+    Paper: DeepSeek-AI 2025 (DeepSeek-V3.2), Section 2.1: index scores, the choice of k keys, and the indexer's loss.
+    Symbols: k → kept, H^I → index_heads, q^I, k^I and w → the maps index_query, index_key and index_weight, I → index_scores.
+    Differs: the scorer reads the queries and keys of all heads, where the paper's reads tokens and a latent query. The paper's
+        norm of index keys, rotary positions and low precision are left out. All n² scores are computed and masked; the paper's
+        kernels compute the chosen ones. Ties, which ReLU makes, go to the first key.
+    Choice: the scorer learns from a term of its own, the divergence of the softmax of I from the mean weights of the heads over all
+        visible keys, as in the paper's dense warm-up, here throughout. Runners add the term to the loss (``auxiliary_loss``). It
+        reaches the scorer alone, and nothing else does.
+    """
+
+    saturates = (("kept", "is no fewer than the {n} keys: none is left out"),)
+
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        heads, width, inner = options.index_heads, options.index_width, geometry.inner_dim
+        self.index_query = nn.Parameter(torch.randn(heads * width, inner) * inner**-0.5)
+        self.index_key = nn.Parameter(torch.randn(width, inner) * inner**-0.5)
+        self.index_weight = nn.Parameter(torch.randn(heads, inner) * inner**-0.5)
+        self.auxiliary = AuxiliaryLoss()
+
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Sum the index scores head by head, sort them, and compute a softmax over the k first keys of each query."""
+        rows, columns = (x.transpose(1, 2).flatten(2) for x in (query, key))
+        index = torch.zeros_like(rows[..., :1]) * columns[:, None, :, 0]
+        for head, part in enumerate(self.index_query.split(self.options.index_width)):
+            weight = rows @ self.index_weight[head, :, None]
+            index = index + weight * F.relu(rows @ part.T @ (columns @ self.index_key.T).mT)
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        index = index if allowed is None else index.masked_fill(~allowed[:, 0], -torch.inf)
+        rank = index.sort(dim=-1, descending=True, stable=True).indices.argsort(dim=-1)
+        chosen = (rank < self.options.kept) & (index > -torch.inf)
+        return softmax_over_valid(query @ key.mT / query.shape[-1] ** 0.5, chosen[:, None]) @ value
+
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Choose k keys for each query, and compute a softmax over their scores."""
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        index, chosen = self.choose(query, key, allowed)
+        scores = query @ (key * query.shape[-1] ** -0.5).mT
+        if self.training:
+            self.auxiliary.term = index_loss(index, scores, allowed, key_valid)
+        weights = softmax_over_valid(scores, chosen[:, None])
+        return F.dropout(weights, self.options.dropout, self.training) @ value
+
+    def choose(
+        self, query: Queries, key: Keys, allowed: Bool[Tensor, "#batch 1 queries keys"] | None
+    ) -> tuple[Float[Tensor, "batch queries keys"], Bool[Tensor, "batch queries keys"]]:
+        """Return the index scores, very low at hidden keys, and the mask of the chosen keys."""
+        with without_autocast(query.device):  # so that the choice does not depend on autocast
+            index = self.index_scores(query.detach(), key.detach())
+            lowest = torch.finfo(index.dtype).min
+            index = index if allowed is None else index.masked_fill(~allowed[:, 0], lowest)
+            best = index.detach().sort(dim=-1, descending=True, stable=True)
+        kept = (slice(None), slice(None), slice(min(self.options.kept, key.shape[2])))
+        return index, torch.zeros_like(index, dtype=torch.bool).scatter(-1, best.indices[kept], best.values[kept] > lowest)
+
+    def index_scores(self, query: Queries, key: Keys) -> Float[Tensor, "batch queries keys"]:
+        """Return I, divided by √(H^I d^I), in float32 at least."""
+        dtype, (heads, width) = (
+            torch.promote_types(query.dtype, torch.float32),
+            (self.options.index_heads, self.options.index_width),
+        )
+        rows, columns = (x.to(dtype).transpose(1, 2).flatten(2) for x in (query, key))
+        queries, weights = rows @ self.index_query.to(dtype).T, rows @ self.index_weight.to(dtype).T
+        near = F.relu(queries.unflatten(2, (heads, width)).transpose(1, 2) @ (columns @ self.index_key.to(dtype).T).mT[:, None])
+        return (near * weights.mT[..., None]).sum(dim=1) * (heads * width) ** -0.5
+
+
+def index_loss(
+    index: Float[Tensor, "batch queries keys"],
+    scores: Float[Tensor, "batch heads queries keys"],
+    allowed: Bool[Tensor, "#batch 1 queries keys"] | None,
+    key_valid: KeyValid,
+) -> Float[Tensor, ""]:
+    """Mean over the real queries of the divergence of the index's softmax from the heads' mean attention weights."""
+    wanted = softmax_over_valid(scores.detach().to(index.dtype), allowed).mean(dim=1)
+    gap = F.kl_div(index.log_softmax(dim=-1), wanted, reduction="none").sum(dim=-1)
+    if key_valid is None or key_valid.shape[1] != gap.shape[1]:
+        return gap.mean()
+    return (gap * key_valid).sum() / key_valid.sum().clamp(min=1)

@@ -1,0 +1,34 @@
+"""Terms of the loss that mechanisms compute in training calls, beside the loss of the task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+
+class AuxiliaryLoss:
+    """Holder, in an attribute ``auxiliary``, of the term that a training call of a mechanism adds to the loss.
+
+    Each training call replaces it. Copies and pickles are empty, because the term belongs to the graph of its call.
+    """
+
+    def __init__(self) -> None:
+        self.term: Tensor | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AuxiliaryLoss, ()
+
+
+def auxiliary_loss(model: nn.Module) -> Tensor | float:
+    """Return the sum of the auxiliary terms that the latest training call of the model left, and forget them; 0 if there are none.
+
+    A training loop adds it to its loss. Only the parameters that such a term trains get a gradient from it, so its scale does not
+    matter to Adam.
+    """
+    total: Tensor | float = 0.0
+    for module in model.modules():
+        held = getattr(module, "auxiliary", None)
+        if isinstance(held, AuxiliaryLoss) and held.term is not None:
+            total, held.term = total + held.term, None
+    return total
