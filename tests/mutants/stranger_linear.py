@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attn_zoo.attention.linear.performer import Performer, log_positive_features
+from attn_zoo.attention.linear._feature_maps import log_positive_features
+from attn_zoo.attention.linear.performer import Performer
 from attn_zoo.contract import Cost, Geometry
 from mutants.entering import breaks
 from mutants.originals import NoOptions
