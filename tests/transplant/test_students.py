@@ -258,7 +258,6 @@ def test_a_point_does_not_depend_on_what_was_drawn_before(setting, teacher, mate
     assert later["stages"] == alone["stages"]
 
 
-@pytest.mark.extras
 @pytest.mark.parametrize("kind", ["albert", "modernbert"])
 def test_an_encoder_whose_layers_cannot_be_distilled_alone_is_refused(kind, folder, tmp_path):
     import transformers

@@ -187,7 +187,6 @@ def test_pairs_that_are_none(rows, message, folder, tmp_path, capsys):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.extras
 def test_a_model_that_looks_back_only_is_refused(folder, tmp_path, capsys):
     from transformers import AutoTokenizer, GPT2Config, GPT2Model
 
