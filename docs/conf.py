@@ -32,7 +32,9 @@ toc_object_entries_show_parents = "hide"
 # Every reference to something of the zoo must lead somewhere. Those to other libraries have no target: the site is built without
 # a network, so that no inventory of theirs is at hand.
 nitpicky = True
-_OUTSIDE = r"(torch|nn|jaxtyping|numpy|np|polars|transformers|timm|accelerate|optuna|collections|contextlib|pathlib|enum|abc|typing)"
+_OUTSIDE = (
+    r"(torch|nn|jaxtyping|numpy|np|polars|transformers|timm|accelerate|optuna|collections|contextlib|pathlib|enum|abc|typing)"
+)
 nitpick_ignore_regex = [
     (r"py:.*", rf"{_OUTSIDE}(\..*)?"),
     (r"py:.*", r"(Tensor|Module|Generator|Any|Callable|Path|Enum|ABC|Literal|ClassVar|Self|Iterator|Iterable|device|dtype)"),

@@ -16,6 +16,7 @@ from attn_zoo.count import activation_bytes
 from attn_zoo.leaderboard.metrics import estimated, figure, score, unit
 from attn_zoo.registry import attention_options, attentions, card
 from zoo_pages.families import families
+from zoo_pages.papers import cited
 from zoo_pages.results import Results
 from zoo_pages.templating import render
 from zoo_pages.texts import docstring, field_docs, options, prose, table
@@ -82,6 +83,7 @@ def attention_page(name_: str, results: Results, folder: Path) -> str:
         card=entry,
         lead=lead,
         paper=prose(entry.paper),
+        cited=cited(entry.paper),
         equation=prose(entry.equation),
         doc=docstring(entry.build),
         definition=_definition(entry, folder),
