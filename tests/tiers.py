@@ -19,7 +19,7 @@ import pytest
 PLAIN, EXHAUSTIVE = "plain", "exhaustive"
 TIERS: Mapping[str, str] = {
     PLAIN: "what needs pytest alone, in two minutes",
-    "variants": "the kit on settings other than the defaults and at every drawn size, and its mutants",
+    "variants": "the kit on other settings than the defaults and other implementations than eager, at every drawn size; its mutants",
     "process": "commands, sweeps and workers in processes of their own, and measurements",
     "kernels": "Triton kernels in the interpreter or compiled, exported and compiled layers",
     "docs": "the tutorials, a command of each kind that the documentation shows, and files that are made from records",
@@ -88,8 +88,8 @@ EACH = 4
 LONG = ("process", "docs", EXHAUSTIVE)
 """Tiers with tests of half a minute and more."""
 
-IMPLEMENTATIONS: Mapping[str, str] = {"triton": "kernels", "fla": "kernels"}
-"""Implementations whose cases of the kit run in Triton's interpreter."""
+IMPLEMENTATIONS: Mapping[str, str] = {"triton": "kernels", "fla": "kernels", "tiled": "variants", "sdpa": "variants"}
+"""Tiers of cases of the kit by their implementation; those in ``kernels`` run in Triton's interpreter."""
 
 TESTS = Path(__file__).parent
 
