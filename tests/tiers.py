@@ -19,7 +19,7 @@ import pytest
 PLAIN, EXHAUSTIVE = "plain", "exhaustive"
 TIERS: Mapping[str, str] = {
     PLAIN: "what needs pytest alone, in two minutes",
-    "variants": "the kit on other settings than the defaults and other implementations than eager, at every drawn size; its mutants",
+    "variants": "the kit beyond default settings, eager and usual sizes, and its mutants",
     "process": "commands, sweeps and workers in processes of their own, and measurements",
     "kernels": "Triton kernels in the interpreter or compiled, exported and compiled layers",
     "docs": "the tutorials, a command of each kind that the documentation shows, and files that are made from records",
