@@ -40,7 +40,7 @@ from attn_zoo.cli.main import main
 from attn_zoo.cli.recommend import required_of
 from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
-from attn_zoo.leaderboard.findings.page import findings
+from attn_zoo.leaderboard.advise.table import use_cases, use_table
 from attn_zoo.leaderboard.heatmap.costs import LENGTH, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map, titles
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
@@ -50,7 +50,7 @@ from attn_zoo.leaderboard.plots import tradeoffs, write
 from attn_zoo.leaderboard.plots.style import style_of
 from attn_zoo.published import published_for
 from attn_zoo.recommend import Recommendation, recommend
-from attn_zoo.recommend.text import as_text, sentences
+from attn_zoo.recommend.text import as_text
 from attn_zoo.records import RunRecord
 from attn_zoo.records.packed import NAME
 from attn_zoo.registry import attentions, card, task_card
@@ -85,8 +85,7 @@ PAGES = {
         *("table2_pretrained", "table2_published", "late", "rates", "starts", "limits"),
     ),
     ROOT / "docs" / "profile.md": ("separation", "left", "settings", "bare", "photographs", "equal_time", "half_hour"),
-    ROOT / "docs" / "findings.md": ("findings",),
-    ROOT / "docs" / "recommend.md": ("recommend",),
+    ROOT / "docs" / "recommend.md": ("uses",),
 }
 """Files with generated tables, and the names of the tables of each."""
 CURVES = ROOT / "results" / "curves.svg"
@@ -116,13 +115,7 @@ def tables() -> dict[str, str]:
         "projections": projections_table(measured("projections"), "github"),
         "spectrum": spectrum_table(measured("spectrum"), "github"),
         "transplant": transplant_table(measured("transplant"), "github"),
-        "findings": findings(
-            boards_of("profile"),
-            measured("transplant"),
-            format="github",
-            recurrent=[name for name in attentions() if card(name).can.stepwise],
-        ),
-        "recommend": five_needs(),
+        "uses": uses(),
         "place": _shown(places()),
         "advice": _shown(as_text(_answer("--length 8192 --padding"))),
         "models": report(measured("models")) if (ROOT / "results" / "models.json").is_file() else "",
@@ -302,24 +295,10 @@ def printed(*words: str) -> str:
     return output.getvalue()
 
 
-FIVE_NEEDS = {
-    "Documents of 8,192 tokens, classified": "--length 8192 --padding --for documents",
-    "Pictures of 4,096 patches": "--length 4096 --for vision",
-    "Generation of 4,096 tokens": "--length 4096 --for generation --decode",
-    "Exact recall over 4,096 tokens": "--length 4096 --for recall",
-    "A trained encoder of 512 tokens": "--length 512 --padding --trained",
-}
-"""Arguments of ``attn-zoo recommend`` by the need that they describe."""
-
-
-def five_needs() -> str:
-    """Answers of ``attn-zoo recommend`` to the five needs on a CPU, with the line that justifies each answer."""
-    lines = ["| need | `attn-zoo recommend` with | answer | why |", "|---|---|---|---|"]
-    for need, words in FIVE_NEEDS.items():
-        take, *more = sentences(_answer(words))
-        why = " ".join(line.removeprefix("Why: ") for line in more if line.startswith(("Why", "Nearest", "Cost")))
-        lines.append(f"| {need} | `{words}` | {take.removeprefix('Take ').rstrip('.')} | {why} |")
-    return "\n".join(lines)
+def uses() -> str:
+    """Answers of ``attn-zoo recommend`` to every use case."""
+    recurrent = [name for name in attentions() if card(name).can.stepwise]
+    return use_table(use_cases(boards_of("profile"), measured("transplant"), recurrent=recurrent), format="github")
 
 
 def _answer(words: str) -> Recommendation:

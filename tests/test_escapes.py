@@ -101,7 +101,6 @@ CHECKS: dict[str, tuple[list[str], Callable[[str, str], None]]] = {
     "svg": (["leaderboard", "--format", "svg"], check_svg),
     "separation": (["leaderboard", "--separation"], check_lines),
     "separation as CSV": (["leaderboard", "--separation", "--format", "csv"], check_csv),
-    "findings": (["findings"], check_lines),
     "show": (["show", "RUN", "--all"], check_lines),
     "recommend": (["recommend", "--length", "16", "--all"], check_lines),
     "verify": (["records", "verify"], check_lines),

@@ -117,10 +117,10 @@ def test_a_fresh_installation_shows_the_reference_records(installed, tmp_path):
     assert shown.returncode == 0, shown.stderr
     assert "softmax" in shown.stdout and "uniform" in shown.stdout
     assert not list(tmp_path.iterdir())
-    told = run(installed / "attn-zoo", "findings", "--reference", cwd=tmp_path)
+    told = run(installed / "attn-zoo", "recommend", cwd=tmp_path)
     assert told.returncode == 0 and "similarity of passages" in told.stdout, "the transplant is shipped as well"
     advice = run(installed / "attn-zoo", "recommend", "--length", "4096", cwd=tmp_path)
-    assert advice.returncode == 0 and advice.stdout.startswith("Take "), advice.stderr
+    assert advice.returncode == 0 and advice.stdout.startswith("You asked for 4,096 tokens"), advice.stderr
 
 
 def test_wheel_works_from_an_empty_folder(installed, tmp_path):

@@ -39,7 +39,6 @@ COMMANDS = {
     "compare": Command("train your attention, check it and rank it among the recorded rows of the quickstart", "compare"),
     "tune": Command("search settings by validation, then train the best: attn-zoo tune attention=NAME,... task=NAME", "tune"),
     "leaderboard": Command("tables of recorded runs: scores, ranks, costs, equal budgets", "leaderboard"),
-    "findings": Command("strengths, weaknesses and costs in sentences from records; recommendations for five needs", "findings"),
     "show": Command("one row: status, score, seeds, data, code, machine, and the command that reproduces it", "show"),
     "diff": Command("compare two folders of records, and fail where B is worse beyond noise", "diff"),
     "new": Command("write an installable package with an attention, or a task, of your own", "new"),

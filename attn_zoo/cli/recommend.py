@@ -1,33 +1,38 @@
-"""``attn-zoo recommend``: recommend an attention for given requirements by evidence from records; softmax without evidence."""
+"""``attn-zoo recommend``: which attention to use, by evidence from records: for every use case, or for given requirements."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from dataclasses import fields
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attn_zoo import reference
 from attn_zoo.cli.parsing import quantity
-from attn_zoo.cli.records_of import add_records
+from attn_zoo.cli.records_of import add_reference, loaded, records_root
 from attn_zoo.escapes import terminal_lines
-from attn_zoo.leaderboard.findings.abilities import ACCEPT
-from attn_zoo.leaderboard.findings.needs import NEEDS
+from attn_zoo.leaderboard.advise.abilities import ACCEPT
+from attn_zoo.leaderboard.advise.needs import NEEDS
+from attn_zoo.leaderboard.heatmap.costs import LENGTH
 
 if TYPE_CHECKING:
     from attn_zoo.recommend import Requirements
+
+_REQUIREMENTS = ("causal", "padding", "cross", "decode", "trained", "memory", "use", "task", "attention", "measure", "all")
+"""Arguments that ask for one answer, besides ``length``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = (
-        "Recommend the cheapest attention that meets the requirements and that records show, with three seeds on every deciding "
-        "task, to be close to softmax and better than controls; if there is none, recommend softmax, with the command that could "
-        "change this."
+        "Without requirements, print a table with one line for each use case. With requirements, recommend the cheapest attention "
+        "that meets them and that records show, with three seeds on every deciding task, to match softmax and to beat the "
+        "controls; if there is none, recommend softmax, with the command that could change this."
     )
-    parser.add_argument("--length", type=int, required=True, help="number of tokens")
+    parser.add_argument("--length", type=int, help=f"number of tokens (default: {LENGTH} if there are other requirements)")
     parser.add_argument("--width", type=int, default=256, help="width of the layer (default: 256)")
     parser.add_argument("--heads", type=int, default=4, help="number of heads (default: 4)")
     parser.add_argument("--batch", type=int, default=1, help="number of sequences in a step (default: 1)")
@@ -48,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--accept", type=float, default=ACCEPT, metavar="POINTS", help=accept)
     row = "choose only among these: NAME, NAME:IMPLEMENTATION, NAME[OPTION=VALUE,...] (default: the zoo, sizes by length)"
     parser.add_argument("--attention", nargs="+", action="extend", default=[], metavar="ROW", help=row)
-    add_records(parser, default="records that came with the package")
-    encoder = "with --trained: file of attn-zoo transplant output=FILE (default: the one that came with the package)"
+    add_reference(parser, default="records that came with the package")
+    encoder = "with --trained or without requirements: file of attn-zoo transplant output=FILE (default: the one of the package)"
     parser.add_argument("--transplant", type=Path, metavar="FILE", help=encoder)
     parser.add_argument("--measure", action="store_true", help="time softmax and qualifying attentions here; take the fastest")
     parser.add_argument("--all", action="store_true", help="also print every task, candidate, refusal and doubt")
@@ -80,13 +85,33 @@ def required_of(parsed: argparse.Namespace) -> Requirements:
     from attn_zoo.recommend import Requirements
 
     given = {field.name: getattr(parsed, field.name) for field in fields(Requirements)}
+    given["length"] = LENGTH if parsed.length is None else parsed.length
     given["device"] = resolve_device("auto") if parsed.device == "auto" else parsed.device
     return Requirements(**given)
 
 
+def _records(parsed: argparse.Namespace) -> Path:
+    """Return the folder or packed file that is named, by default that of the package."""
+    return records_root(parsed) if parsed.records or parsed.reference is not None else reference.default()
+
+
+def _use_cases(parsed: argparse.Namespace) -> int:
+    from attn_zoo.leaderboard import tables
+    from attn_zoo.leaderboard.advise.table import use_cases, use_table
+    from attn_zoo.registry import attentions, card
+    from attn_zoo.result_files import read_results
+
+    file = parsed.transplant or (None if parsed.records else reference.TRANSPLANT)
+    transplant = None if file is None else read_results(file, "transplant", "--transplant", finished=True)
+    made = tables(loaded(_records(parsed)))
+    recurrent = [name for name in attentions() if card(name).can.stepwise]
+    found = use_cases(made, transplant, accept=parsed.accept, recurrent=recurrent)
+    print(json.dumps([asdict(one) for one in found], indent=1) if parsed.format == "json" else use_table(found, parsed.accept))
+    return 0
+
+
 def _recommend(parsed: argparse.Namespace) -> int:
     from attn_zoo.bench.grid import resolve_device
-    from attn_zoo.cli.records_of import loaded, records_root
     from attn_zoo.leaderboard import tables
     from attn_zoo.recommend import recommend
     from attn_zoo.recommend.text import as_json, as_text
@@ -95,6 +120,8 @@ def _recommend(parsed: argparse.Namespace) -> int:
     from attn_zoo.result_files import read_results
     from attn_zoo.rows import rows_of
 
+    if not any(getattr(parsed, name) for name in _REQUIREMENTS) and parsed.length is None:
+        return _use_cases(parsed)
     required = required_of(parsed)
     if parsed.transplant and not parsed.trained:
         raise ValueError("--transplant is evidence for --trained; add --trained, or leave it out")
@@ -105,12 +132,11 @@ def _recommend(parsed: argparse.Namespace) -> int:
     rows = rows_of(parsed.attention) if parsed.attention else []
     if controls := [str(row) for row in rows if card(row.attention).control]:
         raise ValueError(f"controls are never recommended; leave {', '.join(controls)} out of --attention")
-    records = records_root(parsed) if parsed.records else reference.default()
     file = parsed.transplant or reference.TRANSPLANT
     transplant = read_results(file, "transplant", "--transplant", finished=True) if parsed.trained else None
     found = recommend(
         required,
-        tables(loaded(records)),
+        tables(loaded(_records(parsed))),
         transplant,
         rows=rows,
         timer=partial(times, tell=partial(print, file=sys.stderr, flush=True)) if parsed.measure else None,

@@ -21,9 +21,9 @@ def add_records(parser: argparse.ArgumentParser, *, default: str = FOLDER, or_pa
     parser.add_argument("--records", metavar="FOLDER", help=f"folder of records{or_packed} (default: {default})")
 
 
-def add_reference(parser: argparse.ArgumentParser) -> None:
+def add_reference(parser: argparse.ArgumentParser, *, default: str = FOLDER) -> None:
     """Add ``--records`` and ``--reference``, which ``records_root`` reads."""
-    add_records(parser)
+    add_records(parser, default=default)
     shipped = f"use records that came with the package: {' or '.join(reference.SETS)} (default: the first that is installed)"
     parser.add_argument("--reference", nargs="?", const="", metavar="NAME", help=shipped)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attn_zoo.leaderboard import Table
-from attn_zoo.leaderboard.findings.abilities import BASELINE, Ability, Judgement, abilities, judge
-from attn_zoo.leaderboard.findings.costs import Cost
-from attn_zoo.leaderboard.findings.drop_in import drop_in
-from attn_zoo.leaderboard.findings.needs import QUALIFIES, Answer, Choice, Need, answer
+from attn_zoo.leaderboard.advise.abilities import BASELINE, Ability, Judgement, abilities, judge
+from attn_zoo.leaderboard.advise.costs import Cost
+from attn_zoo.leaderboard.advise.drop_in import drop_in
+from attn_zoo.leaderboard.advise.needs import QUALIFIES, Answer, Choice, Need, answer
 from attn_zoo.recommend.candidates import Candidate, Refusal, candidates
 from attn_zoo.recommend.requirements import Requirements
 from attn_zoo.rows import RowName

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from attn_zoo.checks import check_whole
 from attn_zoo.contract import Geometry, UnknownNameError
-from attn_zoo.leaderboard.findings.abilities import ACCEPT
-from attn_zoo.leaderboard.findings.needs import NEEDS, Need
+from attn_zoo.leaderboard.advise.abilities import ACCEPT
+from attn_zoo.leaderboard.advise.needs import NEEDS, Need
 from attn_zoo.leaderboard.heatmap.costs import byte_count
 
 _NEEDS = {need.name: need for need in NEEDS}

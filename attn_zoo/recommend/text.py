@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from attn_zoo.grouping import grouped
+from attn_zoo.leaderboard.advise.abilities import BASELINE, Verdict
+from attn_zoo.leaderboard.advise.needs import QUALIFIES, Gain
+from attn_zoo.leaderboard.advise.table import NO_EVIDENCE, gain_words, no_evidence
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED
-from attn_zoo.leaderboard.findings.abilities import BASELINE, Verdict
-from attn_zoo.leaderboard.findings.needs import QUALIFIES, Gain
-from attn_zoo.leaderboard.findings.sentences import gain_words
 from attn_zoo.leaderboard.heatmap.costs import byte_count
 from attn_zoo.recommend.candidates import Candidate
 from attn_zoo.recommend.next_step import CONTROL, code, evidence_command, listed
@@ -41,16 +41,27 @@ def sentences(found: Recommendation) -> Iterator[str]:
         yield from (f"{each.label}: {each.reason}" for each in found.refused if each.label == BASELINE)
         yield f"{len(found.refused)} mechanisms are refused: --all says why."
         return
-    yield f"Take {taken.label}."
+    yield from _scope(found)
+    if found.answer.evidence:
+        yield f"Use {taken.label}."
+    else:
+        yield f"{NO_EVIDENCE.capitalize()}: {_why_softmax(found)}. Without evidence, {taken.label} is the safe choice."
     yield from _softmax(found) if taken.attention == BASELINE else _other(found, taken)
     yield from _doubt(list(dict.fromkeys(_doubts(found))))
+
+
+def _scope(found: Recommendation) -> Iterator[str]:
+    """Yield the lengths of the evidence if the required length is not among them."""
+    lengths = found.answer.lengths
+    if lengths and found.required.length not in lengths:
+        yield f"You asked for {found.required.length:,} tokens; the evidence is from {found.answer.scored_at} tokens."
 
 
 def _doubt(doubts: list[str]) -> Iterator[str]:
     """Yield one line with as many of the doubts as fit, at least one; nothing without doubts."""
     for shown in range(len(doubts), 0, -1):
         more = f" ({len(doubts) - shown} more: --all)" if shown < len(doubts) else ""
-        line = f"Doubt: {'; '.join(doubts[:shown])}{more}."
+        line = f"Caution: {'; '.join(doubts[:shown])}{more}."
         if len(line) <= WIDTH or shown == 1:
             yield line
             return
@@ -62,16 +73,17 @@ def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
     worst = min(choice.gains, key=lambda gain: gain.amount.low)
     at = _deciding(found, "")
     least = f"the least certain is {_gain(worst)}" if len(choice.gains) > 1 else gain_words(worst.amount, worst.unit)
-    yield f"Why: surely within {_tolerance(found)} of softmax at {at}: {least}."
+    yield f"Why: at most {_tolerance(found)} below softmax on {at}, with 95 % confidence: {least}."
     timed = f"; {_milliseconds(found, taken)}, softmax {_milliseconds(found, found.softmax)}" if found.seconds else ""
     yield f"Cost: {taken.cost.words}{timed}."
     others = [each.label for each in found.qualified if each is not taken]
-    yield f"Also close enough: {listed(others, 3) or 'nothing else'}."
-    yield f"Use: {code(found, taken)}"
+    yield f"Also matches softmax: {listed(others, 3) or 'nothing else'}."
+    yield f"Code: {code(found, taken)}"
 
 
 def _softmax(found: Recommendation) -> Iterator[str]:
-    yield f"Why: {_why_softmax(found)}."
+    if found.answer.evidence:
+        yield f"Why: {_why_softmax(found)}."
     if found.slower:
         yield "More tokens could change this: attn-zoo measure experiment=crossover finds the length from which it is faster."
         return
@@ -106,7 +118,7 @@ def _why_softmax(found: Recommendation) -> str:
     if not answer.evidence and found.required.trained:
         return "no transplant into a trained model of this kind is recorded"
     if not answer.evidence:
-        return f"no records of {listed(answer.missing)}" if answer.missing else "no recorded task says anything about mechanisms"
+        return no_evidence(answer)
     cheaper = [each for each in others if each.cost.cheaper and (each.cost.smaller or not found.required.decode)]
     if not cheaper:
         return "no other mechanism costs less"
@@ -114,9 +126,13 @@ def _why_softmax(found: Recommendation) -> str:
         return f"none of {len(cheaper)} cheaper mechanisms was run with {SEEDS_NEEDED} seeds at {_deciding(found)}"
     if not found.required.trained:
         run = [each for each in cheaper if any(one.row for one in found.at_deciding(each.attention))]
-        return f"none of {len(run)} cheaper mechanisms is surely within {_tolerance(found)} of it at {_deciding(found)}"
+        return f"none of {len(run)} cheaper mechanisms is {_close(found)}"
     tried = [each.attention for each in cheaper if each.attention in found.transplanted]
-    return f"of those transplanted ({listed(tried)}) none is surely within {_tolerance(found)} of it at {_deciding(found)}"
+    return f"of those transplanted ({listed(tried)}) none is {_close(found)}"
+
+
+def _close(found: Recommendation) -> str:
+    return f"at most {_tolerance(found)} below it, with 95 % confidence, on {_deciding(found)}"
 
 
 def _tolerance(found: Recommendation) -> str:
@@ -137,8 +153,6 @@ def _deciding(found: Recommendation, clause: str = " that decide") -> str:
 def _doubts(found: Recommendation) -> Iterator[str]:
     required, taken = found.required, found.taken
     evidence = {name for name, _ in found.answer.evidence}
-    if found.answer.lengths and found.answer.lengths != (required.length,):
-        yield f"scored at {found.answer.scored_at} tokens, with sizes for that length"
     if required.trained and found.answer.evidence:
         yield "measured in one sentence encoder only"
     if required.cross and evidence:
@@ -159,7 +173,7 @@ def _doubts(found: Recommendation) -> Iterator[str]:
             scored = {f"{key}={row.options[key]}" for row in rows for key in asked if key in row.options}
             yield f"scored with {', '.join(sorted(scored))}, not with {', '.join(f'{key}={value}' for key, value in asked.items())}"
         yield from taken.warnings
-    yield from (f"{name} says nothing: {why}" for name, why in found.answer.no_evidence)
+    yield from (f"{name} does not count: {why}" for name, why in found.answer.no_evidence)
 
 
 def _evidence(found: Recommendation) -> Iterator[str]:

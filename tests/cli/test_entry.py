@@ -95,7 +95,7 @@ def fails(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["measure", "lengths=128"], "lengths must be a list in brackets of integers, such as [64,128]; got 128"),
         (["measure", "--plugin=nosuch.py"], "there is no file nosuch.py"),
         (["list", "plugin=nosuch.py"], "there is no file nosuch.py"),
-        (["findings", "--records", "nosuch"], "there is no 'nosuch'"),
+        (["recommend", "--records", "nosuch"], "there is no 'nosuch'"),
         (["show", "softmax", "--records", "nosuch"], "there is no 'nosuch'"),
         (["records", "verify", "runs"], "takes no further argument; got 'runs'"),
         (["records", "rerun", "runs", "--into", "again"], "takes no further argument; got 'runs'"),

@@ -1,4 +1,4 @@
-"""A recommendation follows from requirements and records, is softmax where they do not suffice, and agrees with the findings."""
+"""A recommendation follows from requirements and records, is softmax where they do not suffice, and agrees with the table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from make import make_record
-from readme import FIVE_NEEDS
 
 from attn_zoo import reference
 from attn_zoo.cli import main
@@ -19,9 +18,9 @@ from attn_zoo.cli.commands import parser
 from attn_zoo.cli.compose import plan
 from attn_zoo.cli.recommend import memory_bytes
 from attn_zoo.leaderboard import Table, tables
-from attn_zoo.leaderboard.findings.abilities import abilities
-from attn_zoo.leaderboard.findings.drop_in import drop_in
-from attn_zoo.leaderboard.findings.needs import NEEDS, answers, costs_of
+from attn_zoo.leaderboard.advise.abilities import abilities
+from attn_zoo.leaderboard.advise.drop_in import drop_in
+from attn_zoo.leaderboard.advise.needs import NEEDS, answers, costs_of
 from attn_zoo.recommend import Recommendation, Requirements, recommend
 from attn_zoo.recommend.candidates import candidates
 from attn_zoo.recommend.next_step import code, evidence_command
@@ -67,13 +66,14 @@ def test_the_cheapest_that_is_close_enough_is_taken_with_the_implementation_of_t
     assert [each.attention for each in found.qualified] == ["linear", "nystrom"]
     lines = as_text(found).splitlines()
     assert lines[:5] == [
-        "Take linear (tiled).",
-        "Why: surely within 5 points of softmax at Mqar: +0.0 ± 0.0 points.",
+        "You asked for 4,096 tokens; the evidence is from 16 tokens.",
+        "Use linear (tiled).",
+        "Why: at most 5 points below softmax on Mqar, with 95 % confidence: +0.0 ± 0.0 points.",
         "Cost: 1.6 % of softmax's FLOPs at 4,096 tokens.",
-        "Also close enough: nystrom (sdpa).",
-        'Use: MultiHeadAttention(256, 4, "linear", length=4096)',
+        "Also matches softmax: nystrom (sdpa).",
     ]
-    assert lines[5].startswith("Doubt: scored at 16 tokens, with sizes for that length; FLOPs are not time") and len(lines) == 6
+    assert lines[5] == 'Code: MultiHeadAttention(256, 4, "linear", length=4096)'
+    assert lines[6].startswith("Caution: FLOPs are not time") and len(lines) == 7
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,10 @@ def test_the_cheapest_that_is_close_enough_is_taken_with_the_implementation_of_t
 )
 def test_softmax_is_taken_where_nothing_qualifies_with_the_command_that_could_change_it(unfit):
     found = asked(records(**unfit))
-    why = "no recorded task says anything about mechanisms" if "none" in unfit else "none of "
-    assert as_text(found).startswith(f"Take softmax (sdpa).\nWhy: {why}")
+    if "none" in unfit:
+        assert as_text(found).startswith("No evidence for this: Mqar does not count (no mechanism is better than the control none")
+    else:
+        assert "Use softmax (sdpa)." in as_text(found).splitlines()[:2] and "\nWhy: none of " in as_text(found)
     command = evidence_command(found)
     if "none" in unfit:
         assert command is None and "Your own task could change the answer" in as_text(found)
@@ -172,15 +174,15 @@ def test_a_trained_model_is_judged_by_transplants():
     assert taken(of()) == "softmax"
     assert "Nearest: linformer (sdpa), 50 % of softmax's FLOPs; -18.0 ± 1.0 at similarity of pairs." in as_text(of())
     lenient = of(accept=30)
-    assert as_text(lenient).startswith("Take linformer (sdpa).") and 'replace_attention(model, "linformer")' in as_text(lenient)
+    assert "\nUse linformer (sdpa)." in as_text(lenient) and 'replace_attention(model, "linformer")' in as_text(lenient)
     command = evidence_command(of())
     assert command and not {"linformer", "performer"} & set(command.split()[2].removeprefix("attention=").split(","))
     parser("transplant").parse_args(shlex.split(command)[1:])
-    assert "no transplant into a trained model of this kind is recorded" in as_text(of(causal=True))
+    assert as_text(of(causal=True)).startswith("No evidence for this: no transplant into a trained model of this kind")
 
 
 @pytest.mark.parametrize("accept", [5.0, 25.0, 90.0])
-def test_the_findings_and_the_recommendation_find_the_same_close_enough(accept):
+def test_the_table_of_use_cases_and_one_answer_agree(accept):
     made, recurrent = tables(Store(reference.default()).load()[0]), [n for n in attentions() if card(n).can.stepwise]
     for need in NEEDS:
         ways = answers(need, abilities(made), accept, costs_of(recurrent if need.small_state else None))
@@ -193,16 +195,24 @@ def test_the_findings_and_the_recommendation_find_the_same_close_enough(accept):
     assert found.answer == drop_in(TRANSPLANT, accept)
 
 
-@pytest.mark.parametrize("words", FIVE_NEEDS.values())
-def test_five_needs_are_answered_in_six_lines_of_the_shipped_records(words, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "words", ["--length 8192 --padding", "--length 4096 --for generation --decode", "--for recall", "--padding --trained"]
+)
+def test_an_answer_names_its_scope_first_in_few_lines(words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["recommend", *words.split(), "--device", "cpu"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Take ") and lines[1].startswith("Why: ")
-    assert sum(not line.startswith("  ") or line.startswith("  attn-zoo") for line in lines) <= 6
-    assert max(map(len, lines)) <= COLUMNS and sum(line.startswith("Doubt: ") for line in lines) <= 1
+    assert lines[0].startswith("You asked for ") and lines[1].startswith("Use ") and lines[2].startswith("Why: ")
+    assert sum(not line.startswith("  ") or line.startswith("  attn-zoo") for line in lines) <= 7
+    assert max(map(len, lines)) <= COLUMNS and sum(line.startswith("Caution: ") for line in lines) <= 1
     assert main(["recommend", *words.split(), "--device", "cpu", "--all"]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= COLUMNS
+
+
+@pytest.mark.parametrize("use", ["documents", "vision"])
+def test_use_cases_of_long_inputs_have_no_evidence_from_the_short_tasks_of_the_profile(use, capsys):
+    assert main(["recommend", "--for", use, "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.startswith("No evidence for this: ")
 
 
 def test_of_those_that_qualify_the_fastest_is_taken_and_softmax_where_it_is_faster():
@@ -232,7 +242,7 @@ def test_json_holds_the_lines_and_the_evidence(capsys, tmp_path):
         Store(tmp_path).add(record)
     assert main(["recommend", "--length", "4096", "--device", "cpu", "--records", str(tmp_path), "--format", "json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["take"] == "linear (tiled)" and data["lines"][0] == "Take linear (tiled)."
+    assert data["take"] == "linear (tiled)" and data["lines"][1] == "Use linear (tiled)."
     assert {each["label"]: each["verdict"] for each in data["candidates"]}["linear (tiled)"] == "as good or better"
 
 

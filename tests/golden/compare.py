@@ -21,9 +21,14 @@ if __name__ == "__main__":
 from golden.collect import Golden, collect  # noqa: E402  (a program puts its folder on the path first)
 
 GOLDEN = Path(__file__).with_name("tables.json.xz")
-GONE: dict[str, str] = {"pages / export": "the survey of what can be exported is gone"}
+GONE: dict[str, str] = {
+    "pages / export": "the survey of what can be exported is gone",
+    "pages / findings": "advice is one table of use cases",
+    "pages / recommend": "advice is one table of use cases",
+}
 """Tables that left with their feature, as ``experiment / table``, and why."""
 CHANGED: dict[str, str] = {
+    "pages / advice /": "the answer names its scope first, in other words",
     "pages / launches / : gated_linear": "the code applies SiLU to queries and keys, which launches two kernels more",
     "pages / launches / : mega": "version 2 adds the averages to the output",
 }

@@ -10,11 +10,11 @@ import pytest
 from make import make_record
 
 from attn_zoo.leaderboard import rank, render, statistics
+from attn_zoo.leaderboard.advise.table import use_cases, use_table
 from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.compare import resolution
 from attn_zoo.leaderboard.difference import difference
 from attn_zoo.leaderboard.difference_text import render_difference
-from attn_zoo.leaderboard.findings.page import findings
 from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.words import mean, metric, spread
 from attn_zoo.leaderboard.metrics import grain, style, written
@@ -67,12 +67,12 @@ def test_scores_are_written_in_their_unit():
     assert "f1_micro (%)" in text["f1_micro"]
 
 
-def test_every_format_and_the_findings_take_every_metric():
+def test_every_format_and_the_advice_take_every_metric():
     for name in SCORES:
         found = [table(name)]
         for format in ("terminal", "github", "latex", "csv", "json"):
             assert "softmax" in render(found, format)
-        assert "softmax" in findings(found)
+        assert "attention" in use_table(use_cases(found))
 
 
 def test_a_share_ties_below_a_point_and_an_error_below_one_per_cent():

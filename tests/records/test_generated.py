@@ -20,7 +20,7 @@ from make import make_record
 from attn_zoo import MultiHeadAttention, build_attention
 from attn_zoo.contract import Geometry, Patches, TaskSpec, Tokens, UnknownNameError
 from attn_zoo.leaderboard import leaderboard, tables
-from attn_zoo.leaderboard.findings.page import findings
+from attn_zoo.leaderboard.advise.table import use_cases
 from attn_zoo.leaderboard.page import html_page
 from attn_zoo.records import Budget, ModelSpec, RecordError, RunRecord, Store
 from attn_zoo.records.plain import digest_of
@@ -105,7 +105,7 @@ def check_damaged(content: bytes, draws: bool) -> None:
         for format in ("terminal", "github", "latex", "csv", "json"):
             leaderboard(folder, format=format)
         made = tables(records)
-        findings(made, None)
+        use_cases(made)
         if draws and not left_out:  # figures of the two valid records would be the same each time
             html_page(made, records, left_out)
         else:

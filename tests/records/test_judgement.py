@@ -109,7 +109,7 @@ COMMANDS = {
     "html": ["leaderboard", "--format", "html", "--records"],
     "separation": ["leaderboard", "--separation", "--records"],
     "published": ["leaderboard", "--published", "--records"],
-    "findings": ["findings", "--records"],
+    "recommend": ["recommend", "--records"],
     "show": ["show", "softmax", "--records"],
     "diff": ["diff", "whole"],
     "diff as json": ["diff", "--format", "json", "whole"],
@@ -131,7 +131,7 @@ def test_every_command_names_what_it_leaves_out_and_why(tmp_path, monkeypatch, c
 
 def test_a_file_is_no_folder_of_records(tmp_path, capsys):
     path = Store(tmp_path).add(make_record())
-    for command in (["leaderboard"], ["findings"], ["show", "softmax"]):
+    for command in (["leaderboard"], ["recommend"], ["show", "softmax"]):
         assert main([*command, "--records", str(path)]) == 2
         assert str(path) in capsys.readouterr().err
 

@@ -67,7 +67,7 @@ def test_a_file_name_that_is_not_text_is_packed_as_an_escape(tmp_path):
     assert unpack(tmp_path / "some.jsonl.xz")[0].source == "half\\udc9b.json"
 
 
-@pytest.mark.parametrize("command", [["leaderboard", "--records"], ["findings", "--records"], ["show", "linformer", "--records"]])
+@pytest.mark.parametrize("command", [["leaderboard", "--records"], ["recommend", "--records"], ["show", "linformer", "--records"]])
 def test_commands_read_a_packed_file_as_a_folder(folder, packed, capsys, command):
     assert main([*command, str(folder)]) == 0
     expected = capsys.readouterr().out
@@ -196,11 +196,11 @@ def test_the_reference_is_shown_without_a_folder_of_ones_own(tmp_path, monkeypat
     assert capsys.readouterr().out.strip() == leaderboard(ROOT / "results" / first, format="csv").strip()
     assert main(["leaderboard", "--reference", "quickstart", "--overview"]) == 0
     assert "linformer" in capsys.readouterr().out
-    assert main(["findings", "--reference", "quickstart"]) == 0
+    assert main(["recommend", "--reference", "quickstart"]) == 0
     assert "similarity of passages" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["leaderboard", "findings"])
+@pytest.mark.parametrize("command", ["leaderboard", "recommend"])
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -77,7 +77,7 @@ def abilities(tables: Sequence[Table]) -> list[Ability]:
 
 def names(tables: Sequence[Table]) -> list[str]:
     """Unique titles: the task's with the direction of reading, then, where needed, the network's convolution and a number."""
-    plain = [f"{table.task['title']}{', causal' if table.task.get('causal') else ''}" for table in tables]
+    plain = [f"{table.task['title']}{' (causal)' if table.task.get('causal') else ''}" for table in tables]
     words = [f"{'with' if table.model.get('short_convolution') else 'without'} a short convolution" for table in tables]
     return numbered(distinct(plain, words))
 

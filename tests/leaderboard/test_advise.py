@@ -1,9 +1,8 @@
-"""Findings: every verdict follows from the scores, every choice from the rules, and both pages say the same."""
+"""Advice: every verdict follows from the scores, every choice from the rules, and the table says no more than was tested."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +14,10 @@ from synthetic import synthetic_records
 
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
-from attn_zoo.leaderboard.findings.abilities import Ability, abilities, judge
-from attn_zoo.leaderboard.findings.drop_in import drop_in
-from attn_zoo.leaderboard.findings.needs import NEEDS, Answer, Need, answers
-from attn_zoo.leaderboard.findings.page import findings
-from attn_zoo.leaderboard.findings.sentences import NOTHING, ability_sentence, answer_paragraphs, mechanism_sentences
+from attn_zoo.leaderboard.advise.abilities import Ability, abilities, judge
+from attn_zoo.leaderboard.advise.drop_in import drop_in
+from attn_zoo.leaderboard.advise.needs import NEEDS, Answer, Need, answers
+from attn_zoo.leaderboard.advise.table import NO_EVIDENCE, no_evidence, use_cases, use_table
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.registry import make_options, task_card, task_names
 from attn_zoo.terminal import COLUMNS
@@ -86,7 +84,6 @@ def test_a_seed_that_failed_is_no_score_of_the_lucky_ones():
     failed = replace(last, status="diverged", reason="the loss is NaN", scores={})
     ability = only([*yardsticks(), *done, failed])
     assert judge(ability, "linformer").verdict == "failed"
-    assert "fails at 1 of 1 task: Mqar (diverged at 1 of 4 seeds)" in mechanism_sentences("linformer", [ability], ACCEPT)[1]
 
 
 def test_softmax_is_held_against_controls_alone():
@@ -106,31 +103,6 @@ def test_where_lower_is_better_gains_are_turned_round_and_relative():
     worse, better = (judge(only(records), name, ACCEPT) for name in ("linformer", "nystrom"))
     assert (worse.verdict, better.verdict) == ("worse", "better")
     assert worse.gain and better.gain and (round(worse.gain.mean, 3), round(better.gain.mean, 3)) == (-10.0, 10.0)
-    assert "(11.00 ± 0.25, -10.0 ± 0.0 %)" in mechanism_sentences("linformer", [only(records)], ACCEPT)[1]
-
-
-def test_sentences_tell_scores_differences_cost_and_what_was_not_judged():
-    records = [*yardsticks(), *cheap("linformer", 0.90, 0.90, 0.92)]
-    records += [*yardsticks("copying", causal=True), *cheap("linformer", 0.5, 0.51, 0.52, task="copying", causal=True)]
-    records += [*yardsticks("induction"), *yardsticks("haystack"), *cheap("linformer", 0.2, 0.21, 0.22, task="haystack")]
-    good, bad, spent, left = mechanism_sentences("linformer", abilities(tables(records)), ACCEPT)
-    assert good == "linformer is as good as softmax at 1 of 4 tasks: Mqar (90.7 ± 2.9 %, -0.3 ± 1.4 points)."
-    assert bad == (
-        "It is no better than the best control at 1 of 4 tasks: Haystack (21.0 ± 2.5 %; uniform 21.0 ± 2.5 %); "
-        "is worse than softmax at 1 of 4 tasks: Copying, causal (51.0 ± 2.5 %, -40.0 ± 0.0 points)."
-    )
-    assert spent == "Cost: 1 % of softmax's FLOPs at 4,096 tokens; a state of 64 B, softmax's 4 KiB (16 tokens)."
-    assert left == "Not judged: not run at Induction."
-    assert mechanism_sentences("softmax", abilities(tables(records)), ACCEPT)[2].endswith(
-        "keys and values take 4 KiB at 16 tokens."
-    )
-
-
-def test_a_task_on_which_nobody_passes_the_controls_says_nothing():
-    records = [*yardsticks(softmax=(0.20, 0.22, 0.21)), *runs("linformer", 0.20, 0.21, 0.21)]
-    ability = only(records)
-    assert "This says nothing about mechanisms: no mechanism is better than the control uniform" in ability_sentence(ability)
-    assert mechanism_sentences("linformer", [ability], ACCEPT)[0] == "No measured task says anything about it."
 
 
 def test_abilities_are_told_apart_by_direction_and_convolution():
@@ -139,7 +111,7 @@ def test_abilities_are_told_apart_by_direction_and_convolution():
     records += yardsticks("copying", spec_model=type(wide)(short_convolution=4))
     assert {ability.name for ability in abilities(tables(records))} == {
         "Mqar",
-        "Mqar, causal",
+        "Mqar (causal)",
         "Copying, with a short convolution",
         "Copying, without a short convolution",
     }
@@ -160,12 +132,10 @@ BASE = [*yardsticks(), *yardsticks("copying")]
 def test_the_cheapest_that_is_good_at_every_task_is_taken():
     found = chosen(BASE, both("linformer", SURE, (0.91, 0.91, 0.92), flops=20), both("nystrom", SURE, SURE, flops=30))
     assert [choice.label for choice in found.chosen] == ["linformer", "nystrom"] and found.nearest is None
-    told, rests = answer_paragraphs(found)
-    assert told == (
-        "Take linformer: 2 % of softmax's FLOPs at 4,096 tokens. Against softmax: +0.3 ± 1.4 points at Copying and "
-        "+0.0 ± 0.0 points at Mqar (3 seeds). Also close enough, in this order: nystrom."
-    )
-    assert rests == "This rests on Copying (because tokens come back); Mqar (because keys find values). Scored at 16 positions."
+    assert found.chosen[0].costs == "2 % of softmax's FLOPs at 4,096 tokens"
+    assert found.evidence == (("Copying", "tokens come back"), ("Mqar", "keys find values"))
+    cells = [cell.strip() for cell in use_table([found], format="github").splitlines()[4].strip("|").split("|")]
+    assert cells == ["A need", "linformer (also matches: nystrom)", "+0.3 ± 1.4 points", "copying, mqar", "16"]
 
 
 UNFIT = [
@@ -191,14 +161,14 @@ def test_what_does_not_qualify_is_not_taken(unfit):
     assert not found.chosen
     judged = found.nearest is not None and found.nearest.label == "linformer"
     assert judged == (unfit in UNFIT[:2])
-    lacking = "Not measured yet: no mechanism that costs less has 3 seeds at every task that decides."
-    assert next(answer_paragraphs(found)).startswith(f"{NOTHING}." if judged else lacking)
+    assert no_evidence(found) == ("" if judged else "no cheaper mechanism has three seeds on every task")
 
 
 def test_without_another_mechanism_at_every_task_nothing_is_said_to_be_too_far():
     for beside in ([], cheap("linformer", *SURE), both("linformer", SURE, SURE[:2]), both("none", SURE, SURE)[:1]):
-        told = next(answer_paragraphs(chosen(BASE, beside)))
-        assert told == "Not measured yet: no mechanism that costs less has 3 seeds at every task that decides."
+        found = chosen(BASE, beside)
+        assert no_evidence(found).endswith("no cheaper mechanism has three seeds on every task")
+        assert f"| A need     | {NO_EVIDENCE} |" in use_table([found], format="github")
 
 
 def test_one_that_is_no_better_than_a_control_is_not_taken_however_little_may_be_kept():
@@ -210,15 +180,7 @@ def test_one_that_is_no_better_than_a_control_is_not_taken_however_little_may_be
 def test_the_nearest_is_the_one_of_least_loss_at_its_worst_task():
     found = chosen(BASE, both("linformer", (0.5, 0.51, 0.52), SURE), both("nystrom", (0.7, 0.71, 0.72), (0.7, 0.71, 0.72)))
     assert found.nearest and found.nearest.label == "nystrom"
-    assert "The nearest is nystrom: 1 % of softmax's FLOPs at 4,096 tokens. Against softmax: -20.0" in next(
-        answer_paragraphs(found)
-    )
-
-
-def test_of_many_that_qualify_four_more_are_named():
-    names = ("linformer", "nystrom", "linear", "performer", "reformer", "luna", "local")
-    found = chosen(BASE, *(both(name, SURE, SURE, flops=at) for at, name in enumerate(names, 1)))
-    assert next(answer_paragraphs(found)).endswith("in this order: nystrom, linear, performer, reformer and 2 more.")
+    assert "| softmax | -20.0 ± 0.0 points (nystrom, the nearest) |" in use_table([found], format="github")
 
 
 def test_a_small_state_must_be_known_and_smaller_than_softmaxs_and_the_smallest_is_taken():
@@ -248,16 +210,22 @@ def test_a_task_read_the_other_way_does_not_speak_and_each_way_has_its_answer():
     records = [*yardsticks(), *cheap("linformer", *SURE), *yardsticks(causal=True, data={})]
     records += cheap("linear", *SURE, causal=True, data={})
     ways = answers(need, abilities(tables(records)), ACCEPT)
-    assert [(way.direction, way.chosen[0].label) for way in ways] == [("read both ways", "linformer"), ("causal", "linear")]
-    assert next(answer_paragraphs(ways[1])).startswith("Causal. Take linear")
+    assert [(way.direction, way.chosen[0].label) for way in ways] == [("bidirectional", "linformer"), ("causal", "linear")]
+    assert "| Recall (causal)        | linear" in use_table(ways, format="github")
 
 
 def test_what_is_not_recorded_and_what_says_nothing_is_named():
     found = chosen(yardsticks("copying", softmax=SURE[:2]), cheap("linformer", *SURE, task="copying"))
-    (told,) = answer_paragraphs(found)
     why = "softmax or the control uniform has fewer than 3 seeds"
-    assert told.startswith(f"Not measured yet: Copying says nothing about it ({why})")
-    assert told.endswith("no records of mqar.")
+    assert no_evidence(found) == f"Copying does not count ({why}); not run: mqar"
+
+
+def test_short_inputs_are_no_evidence_for_long_ones():
+    long = Need("Long inputs", {("mqar", False): "keys find values"}, shortest=512)
+    short, enough = ({"task_card": {"length": length}} for length in (511, 512))
+    found = [chosen([*yardsticks(**card), *cheap("linformer", *SURE, **card)], need=long) for card in (short, enough)]
+    assert no_evidence(found[0]) == "Mqar does not count (511 tokens, and this use case begins at 512)"
+    assert found[1].chosen[0].label == "linformer" and found[1].scored_at == "512"
 
 
 def test_the_tasks_of_every_need_exist_in_their_direction():
@@ -272,9 +240,7 @@ def test_no_encoder_of_the_committed_transplant_is_close_enough_to_its_teacher()
     found = drop_in(TRANSPLANT, ACCEPT)
     assert len(found.evidence) == 4 and not found.chosen and found.nearest
     assert found.nearest.label == "linformer projected_length=32 (init=stretches)"
-    assert re.search(
-        r"50 % of softmax's FLOPs at 128 tokens. Against softmax: -14\.7 ± 0\.6 points", next(answer_paragraphs(found))
-    )
+    assert found.nearest.costs == "50 % of softmax's FLOPs at 128 tokens" and found.scored_at == "128"
 
 
 def test_with_more_to_lose_the_cheapest_student_is_taken():
@@ -292,52 +258,30 @@ def test_a_student_that_failed_at_a_seed_is_left_out():
     points = [{**p, "failed": "NaN"} if p["seed"] == 2 and p["attention"] != "uniform" else p for p in TRANSPLANT["points"]]
     found = drop_in({**TRANSPLANT, "points": points}, 25.0)
     assert found.evidence and not found.chosen and found.nearest is None
-    assert next(answer_paragraphs(found)).startswith("Not measured yet: no mechanism that costs less")
+    assert no_evidence(found) == "no cheaper mechanism has three seeds on every task"
 
 
 def test_without_a_control_an_encoder_says_nothing():
     found = drop_in({**TRANSPLANT, "points": [p for p in TRANSPLANT["points"] if not p["control"]]}, 25.0)
-    assert not found.evidence and "no control was transplanted" in next(answer_paragraphs(found))
-
-
-def test_many_mechanisms_on_many_tasks_are_told_alike_in_both_forms():
-    made = tables(synthetic_records())
-    terminal, page = (findings(made, TRANSPLANT, format=form) for form in ("terminal", "github"))
-    assert max(map(len, terminal.splitlines())) <= COLUMNS
-
-    def words(text: str) -> list[str]:
-        marks = re.compile(r"^(#+ |- |[=-]+$)", re.MULTILINE)
-        return marks.sub("", text).split()
-
-    assert words(terminal) == words(page)
-    for row in made[0].rows:
-        assert row.control != (f"### {row.attention}\n" in page), "every mechanism, no control"
+    assert not found.evidence and "no control was transplanted" in no_evidence(found)
 
 
 def test_the_order_of_records_changes_no_word():
     records = synthetic_records(mechanisms=12, tasks=6)
-    assert findings(tables(records)) == findings(tables(list(reversed(records))))
+    assert use_table(use_cases(tables(records))) == use_table(use_cases(tables(list(reversed(records)))))
 
 
 def test_the_setting_that_stands_for_a_mechanism_is_named():
     records = [*BASE, *both("linformer", SURE, SURE, spec_options={"dial": 1})]
     records += cheap("linformer", *(score - 0.3 for score in SURE), task="mqar", spec_options={"dial": 2})
-    told = findings(tables(records), format="github")
-    assert "as good as softmax at 2 of 2 tasks: Copying with dial=1 (91.0 ± 2.5 %" in told
     (found,) = answers(NEED, abilities(tables(records)), ACCEPT)
     assert [gain.at for gain in found.chosen[0].gains] == ["Copying with dial=1", "Mqar with dial=1"]
-
-
-def test_without_records_it_says_so():
-    text = findings([])
-    assert "Not measured yet: there are no records." in text and text.count("Not measured yet") == len(NEEDS) + 3
-    assert "no other recorded mechanism is close enough" not in text
 
 
 @pytest.mark.parametrize("accept", [-1.0, 100.0])
 def test_what_may_be_lost_is_a_number_of_points(accept):
     with pytest.raises(ValueError, match="less than 100; got"):
-        findings([], accept=accept)
+        use_cases([], accept=accept)
 
 
 @pytest.fixture
@@ -348,14 +292,23 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_command_prints_them(folder, capsys):
+def test_the_command_answers_every_use_case_in_a_table(folder, capsys):
     file = folder / "transplant.json"
     file.write_text(json.dumps(TRANSPLANT), encoding="utf-8")
     (folder / "runs" / "broken.json").write_text("{", encoding="utf-8")
-    assert main(["findings", "--records", str(folder / "runs"), "--transplant", str(file), "--accept", "3"]) == 0
-    out = capsys.readouterr().out
-    assert "Take linformer" in out and "above -3 points" in out and "similarity of passages" in out
-    assert "left out, as it is not a complete record" in out and "broken.json" in out
+    assert main(["recommend", "--records", str(folder / "runs"), "--transplant", str(file), "--accept", "3"]) == 0
+    out, err = capsys.readouterr()
+    assert "linformer" in out and "above -3 points" in " ".join(out.split()) and "similarity of passages" in out
+    assert max(map(len, out.splitlines())) <= COLUMNS and "broken.json" in err
+    assert main(["recommend", "--format", "json"]) == 0
+    shipped = json.loads(capsys.readouterr().out)
+    assert [one["title"] for one in shipped[:3]] == [need.title for need in NEEDS[:3]] and len(shipped) == 6
+    assert main(["recommend", "--records", str(folder / "nothing")]) == 2
+
+
+def test_without_records_every_use_case_has_no_evidence():
+    table = use_table(use_cases([]), format="github")
+    assert table.count(f"| {NO_EVIDENCE} |") == 6 and "attn-zoo transplant measures it" in table
 
 
 @pytest.mark.parametrize(
@@ -370,5 +323,5 @@ def test_the_command_prints_them(folder, capsys):
 def test_a_file_that_is_no_transplant_is_refused(folder, capsys, content, said):
     file = folder / "found.json"
     file.write_text(json.dumps({**TRANSPLANT, "complete": False}) if content == "unfinished" else content, encoding="utf-8")
-    assert main(["findings", "--records", str(folder / "runs"), "--transplant", str(file)]) == 2
+    assert main(["recommend", "--records", str(folder / "runs"), "--transplant", str(file)]) == 2
     assert said in capsys.readouterr().err

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attn_zoo.leaderboard.findings.abilities import Ability
+from attn_zoo.leaderboard.advise.abilities import Ability
 from attn_zoo.leaderboard.heatmap.costs import LENGTH, byte_count
 
 

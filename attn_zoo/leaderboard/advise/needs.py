@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from attn_zoo.leaderboard.advise.abilities import BASELINE, Ability, Judgement, Verdict, judge
+from attn_zoo.leaderboard.advise.costs import Cost, cost
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED
-from attn_zoo.leaderboard.findings.abilities import BASELINE, Ability, Judgement, Verdict, judge
-from attn_zoo.leaderboard.findings.costs import Cost, cost
 from attn_zoo.leaderboard.statistics import Estimate
 
 
@@ -22,6 +22,8 @@ class Need:
     """True if the state must be known and smaller than softmax's keys and values; the smallest that qualifies is then taken."""
     name: str = ""
     """Name on the command line."""
+    shortest: int = 0
+    """Number of tokens below which a task is no evidence, because the use case is about long inputs."""
 
     @property
     def directions(self) -> tuple[bool, ...]:
@@ -59,6 +61,7 @@ NEEDS = (
             ("selective", False): "marked tokens anywhere in the input are counted together",
         },
         name="documents",
+        shortest=512,
     ),
     Need(
         "Vision at high resolution",
@@ -70,6 +73,7 @@ NEEDS = (
             ("cifar100", False): "objects of many classes must be recognised from small patches of a photograph",
         },
         name="vision",
+        shortest=196,
     ),
     Need(
         "Causal generation with little memory",
@@ -119,7 +123,7 @@ class Answer:
 
     title: str
     direction: str
-    """``read both ways`` or ``causal`` where a need is answered for both; else empty."""
+    """``bidirectional`` or ``causal`` where a need is answered for both; else empty."""
     evidence: tuple[tuple[str, str], ...]
     """Abilities that are evidence, each with the reason."""
     no_evidence: tuple[tuple[str, str], ...]
@@ -132,6 +136,8 @@ class Answer:
     """Mechanisms that qualify, the best choice first."""
     nearest: Choice | None
     """Cheaper mechanism that loses least at its worst task; None where a mechanism qualifies or none can be judged."""
+    tasks: tuple[str, ...] = ()
+    """Names of the tasks, or qualities of an encoder, that are evidence."""
     lengths: tuple[int, ...] = ()
     """Lengths of the inputs of the abilities that are evidence, in ascending order."""
 
@@ -152,7 +158,7 @@ def costs_of(names: Collection[str] | None) -> Pricing:
 
 def answers(need: Need, abilities: Sequence[Ability], accept: float, priced: Pricing = cost) -> list[Answer]:
     """Answer ``need`` in each of its directions, see ``answer``."""
-    words = {False: "read both ways", True: "causal"} if len(need.directions) > 1 else {}
+    words = {False: "bidirectional", True: "causal"} if len(need.directions) > 1 else {}
     return [replace(answer(need, causal, abilities, accept, priced), direction=words.get(causal, "")) for causal in need.directions]
 
 
@@ -165,7 +171,11 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
     Args:
         priced: cost of each candidate; by default as recorded, at 4,096 tokens.
     """
-    ours = [(ability, _no_evidence(ability)) for ability in abilities if ability.causal == causal and _key(ability) in need.tasks]
+    ours = [
+        (ability, _no_evidence(ability, need.shortest))
+        for ability in abilities
+        if ability.causal == causal and _key(ability) in need.tasks
+    ]
     evidence = [ability for ability, why in ours if why is None]
     found, compared = [], False
     for name in {name for ability in evidence for name, row in ability.rows.items() if not row.control} - {BASELINE}:
@@ -188,6 +198,7 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
         missing=tuple(key[0] for key in need.tasks if key[1] == causal and key not in recorded),
         chosen=tuple(good),
         nearest=None if good else max(judged, key=lambda choice: choice.worst, default=None),
+        tasks=tuple(dict.fromkeys(_key(ability)[0] for ability in evidence)),
         lengths=tuple(sorted({int(length) for ability in evidence if (length := ability.table.task.get("length"))})),
     )
 
@@ -196,8 +207,10 @@ def _key(ability: Ability) -> tuple[str, bool]:
     return str(ability.table.task["name"]), ability.causal
 
 
-def _no_evidence(ability: Ability) -> str | None:
+def _no_evidence(ability: Ability, shortest: int) -> str | None:
     """Reason why an ability cannot show a loss against softmax; None where it can."""
+    if (length := ability.table.task.get("length") or 0) < shortest:
+        return f"{length:,} tokens, and this use case begins at {shortest:,}"
     if ability.no_evidence:
         return ability.no_evidence
     reasons = {

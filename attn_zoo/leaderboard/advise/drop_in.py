@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from attn_zoo.grouping import grouped
+from attn_zoo.leaderboard.advise.abilities import BASELINE
+from attn_zoo.leaderboard.advise.needs import Answer, Choice, Gain
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED
-from attn_zoo.leaderboard.findings.abilities import BASELINE
-from attn_zoo.leaderboard.findings.needs import Answer, Choice, Gain
 from attn_zoo.leaderboard.statistics import Estimate, estimate, paired
 
 TITLE = "Drop-in for a trained encoder"
@@ -75,6 +75,8 @@ def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collecti
         missing=(),
         chosen=tuple(good),
         nearest=None if good else max((choice for _, choice, _ in judged), key=lambda choice: choice.worst, default=None),
+        tasks=tuple(_QUALITIES[name][0] for name in evidence),
+        lengths=(int(found["setting"]["length"]),) if evidence else (),
     )
 
 

@@ -1,0 +1,92 @@
+"""One line for each use case: which mechanism to use, what it loses against softmax, and on what that was tested."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from attn_zoo.leaderboard.advise.abilities import ACCEPT, abilities
+from attn_zoo.leaderboard.advise.drop_in import drop_in
+from attn_zoo.leaderboard.advise.needs import NEEDS, Answer, Choice, answers, costs_of
+from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate
+from attn_zoo.leaderboard.table import Table
+from attn_zoo.leaderboard.text import Grid, lines, tabulated
+
+NO_EVIDENCE = "no evidence for this"
+_HEAD = ("use case", "use", "against softmax", "tested on", "tokens")
+_NAMED = 3
+"""Greatest number of further mechanisms that are named."""
+
+
+def use_cases(
+    tables: Sequence[Table],
+    transplant: Mapping[str, Any] | None = None,
+    *,
+    accept: float = ACCEPT,
+    recurrent: Collection[str] | None = None,
+) -> list[Answer]:
+    """Return the answer to each use case, in each direction of its tasks.
+
+    Args:
+        transplant: content of a file of ``attn-zoo transplant``, for trained encoders; None for none.
+        accept: acceptable loss against softmax in points of 100; in per cent for metrics that are not percentages.
+        recurrent: mechanisms with a recurrent form, without which a small state is of no use; None if that is not known.
+
+    Raises:
+        ValueError: ``accept`` is below 0 or at least 100, or ``transplant`` is the content of another experiment's file.
+    """
+    if not 0 <= accept < 100:
+        raise ValueError(f"accept is a loss in points, at least 0 and less than 100; got {accept:g}")
+    found = abilities(tables)
+    made = [one for need in NEEDS for one in answers(need, found, accept, costs_of(recurrent if need.small_state else None))]
+    return [*made, drop_in(transplant, accept)]
+
+
+def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "terminal") -> str:
+    """Return the answers as a table in the format ``terminal`` or ``github``, with the rule beneath."""
+    notes = [
+        f"A mechanism matches softmax if, on every task tested, the {100 * CONFIDENCE:.0f} % interval of the difference lies above "
+        f"-{accept:g} points and the mechanism beats the best control. The one with the fewest FLOPs (for generation: with the "
+        "smallest state) is named; softmax if none matches it.",
+        "Against softmax: the difference on the task where it is least certain.",
+        *(f"{_title(one)}, {NO_EVIDENCE}: {why}" for one in found if (why := no_evidence(one))),
+    ]
+    table = tabulated(Grid("Which attention should I use?", _HEAD, [_line(one) for one in found]), format)
+    return f"{table}\n\n{lines(notes, format)}"
+
+
+def no_evidence(answer: Answer) -> str:
+    """Return the reason why nothing can be said about a use case; empty if something can."""
+    if answer.evidence and (answer.chosen or answer.compared):
+        return ""
+    told = [f"{name} does not count ({why})" for name, why in answer.no_evidence]
+    told += [f"not run: {', '.join(answer.missing)}"] if answer.missing else []
+    told += ["no cheaper mechanism has three seeds on every task"] if answer.evidence else []
+    return "; ".join(told) or "attn-zoo transplant measures it, and none of its files was given"
+
+
+def gain_words(gain: Estimate | None, unit: str) -> str:
+    """Return a gain with its unit, such as ``-1.2 ± 0.4 points``; empty without a gain."""
+    return "" if gain is None else f"{gain.written('.1f', sign='+')} {unit}"
+
+
+def _line(answer: Answer) -> list[str]:
+    if no_evidence(answer):
+        return [_title(answer), NO_EVIDENCE, "", "", ""]
+    if answer.chosen:
+        first, *others = answer.chosen
+        names = [one.label for one in others[:_NAMED]] + ([f"{len(others) - _NAMED} more"] if len(others) > _NAMED else [])
+        use, gain = first.label + (f" (also matches: {', '.join(names)})" if names else ""), _worst(first)
+    else:
+        use, gain = "softmax", f"{_worst(answer.nearest)} ({answer.nearest.label}, the nearest)" if answer.nearest else "-"
+    return [_title(answer), use, gain, ", ".join(answer.tasks), answer.scored_at or "-"]
+
+
+def _worst(choice: Choice) -> str:
+    """Return the gain of a mechanism whose interval ends lowest."""
+    worst = min(choice.gains, key=lambda gain: gain.amount.low)
+    return gain_words(worst.amount, worst.unit)
+
+
+def _title(answer: Answer) -> str:
+    return f"{answer.title} ({answer.direction})" if answer.direction else answer.title
