@@ -21,7 +21,7 @@ from attn_zoo.rows import option
 COUNTS = ("dim", "heads", "depth", "rounds", "tokens", "length", "repeats", "fresh_every", "steps")
 ABOVE_ZERO = ("seconds", "time_limit", "memory_gib", "batch_seconds", "mlp_ratio")
 NOT_BELOW_ZERO = ("repeat_seconds",)
-LISTS = ("lengths", "projected_lengths", "batches")
+LISTS = ("lengths", "projected_lengths")
 LIMITS = ("output", "read", "plot", "seconds", "time_limit")
 """Keys that may differ when an unfinished measurement is resumed."""
 

@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 import torch
 
+from attn_zoo.bench.bench import MatrixProducts
 from attn_zoo.bench.grid import Grid
 from attn_zoo.bench.measurement import NO_TIME, Cell, Measurement
 from attn_zoo.bench.probes import Probe
-from attn_zoo.bench.timing import seconds_of
 from attn_zoo.bench.workers import PRELOADED, Worker, WorkerError
 
 LEAST_ROUNDS = 3
@@ -75,7 +75,7 @@ class Session:
 
     def forecast(self) -> str:
         """Return whether the time suffices, from a lower bound of each step: its FLOPs at the rate of a matrix product."""
-        protocol, rate = self.grid.protocol, matrix_rate(self.grid.device)
+        protocol, rate = self.grid.protocol, MatrixProducts(torch.device(self.grid.device)).rate()
         cells = [cell for cells in self.grid.groups() for cell in cells]
         once = sum(self._round_seconds(self.grid.flops(cell) / rate) for cell in cells)
         rounds = self.grid.fewest_rounds if protocol is None else protocol.rounds
@@ -225,13 +225,6 @@ class Session:
     def _end(self, kept: set[str]) -> None:
         for name in [name for name in self._workers if name not in kept]:
             self._workers.pop(name).stop()
-
-
-def matrix_rate(device: str) -> float:
-    """FLOPs in a second of an fp32 matrix product of this process."""
-    size, where = 1024, torch.device(device)
-    left, right = (torch.randn(size, size, device=where) for _ in range(2))
-    return 2 * size**3 / seconds_of(lambda: torch.mm(left, right), where, 0.02)
 
 
 def expected_seconds(steps: dict[Cell, float], cell: Cell) -> float:

@@ -93,7 +93,8 @@ def test_leaderboard_formats_and_filters(swept):
         (["attention=linformer[projected_length=3]", "attention.projected_length=4"], "attention.projected_length is given twice"),
         (["attention=linformer:spda"], "no implementation of linformer is called 'spda'; did you mean 'sdpa'?"),
         (["attention=linformer:sdpa", "implementation=eager"], "implementation is given twice"),
-        (["--cfg=job"], "settings of runs are KEY=VALUE, and -m asks for several runs; got '--cfg=job'"),
+        (["--cfg=job"], "no setting of a run is called 'cfg'"),
+        (["-c"], "settings of runs are KEY=VALUE, and -m asks for several runs; got '-c'"),
         (["task=digits", "task.patch=3"], "digits.patch must be 1, 2 or 4"),
         (["task=lisops"], "no task is called 'lisops'; did you mean 'listops'?"),
         (["experiment=quickstat"], "no experiment is called 'quickstat'; did you mean 'quickstart'?"),
@@ -232,7 +233,7 @@ def test_measure_prints_exponents_and_writes_them(tmp_path):
     [
         (
             ["experiment=grwth"],
-            "did you mean 'growth'? Known: batch_size, cost, counted, crossover, growth, models",
+            "did you mean 'growth'? Known: cost, counted, crossover, growth, models",
         ),
         (["lenghts=[64]"], "no key of experiment=growth is called 'lenghts'; did you mean 'lengths'?"),
         (["lengths=[64,x]"], "must be"),
