@@ -122,7 +122,7 @@ class Bench:
 
 @dataclass
 class MatrixProducts:
-    """Matrix products that measure the rate of a device (FLOP/s)."""
+    """Matrix products that measure the rate of a device (FLOP/s), in a worker process."""
 
     device: torch.device
     size: ClassVar[int] = 2048
@@ -134,7 +134,3 @@ class MatrixProducts:
         left, right, out = (torch.randn(self.size, self.size, device=self.device) for _ in range(3))
         with torch.inference_mode():
             return (seconds_of(lambda: torch.mm(left, right, out=out), self.device, 0.2),)
-
-    def rate(self) -> float:
-        """FLOPs in a second."""
-        return self.flops / self.parts("forward", 1, 1)[0]

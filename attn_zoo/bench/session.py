@@ -74,8 +74,11 @@ class Session:
             self._end(set())
 
     def forecast(self) -> str:
-        """Return whether the time suffices, from a lower bound of each step: its FLOPs at the rate of a matrix product."""
-        protocol, rate = self.grid.protocol, MatrixProducts(torch.device(self.grid.device)).rate()
+        """Return whether the time suffices, from a lower bound of each step: its FLOPs at the rate of a worker's matrix product."""
+        protocol, device = self.grid.protocol, torch.device(getattr(self.grid, "device", "cpu"))
+        worker = Worker(MatrixProducts, device, environment={}, bounded=device.type == "cpu")
+        rate = MatrixProducts.flops / worker.ask("parts", "forward", 1, 1, limit=None)[0]
+        worker.stop()
         cells = [cell for cells in self.grid.groups() for cell in cells]
         once = sum(self._round_seconds(self.grid.flops(cell) / rate) for cell in cells)
         rounds = self.grid.fewest_rounds if protocol is None else protocol.rounds
@@ -84,7 +87,7 @@ class Session:
         counts += f" and {most:,.0f} s for {rounds}" if rounds > self.grid.fewest_rounds else ""
         gone = "the shortest lengths" if "lengths" in self.grid.named else "the slowest cells"
         short = f"too little: {gone} will be left out; give more with seconds="
-        said = "enough for all" if most <= left else "fewer rounds will be taken" if least <= left else short
+        said = "that should suffice" if most <= left else "fewer rounds will be taken" if least <= left else short
         return f"{len(cells)} cells need at least {counts}; {left:,.0f} s are given: {said}"
 
     def left(self) -> float:
