@@ -154,49 +154,6 @@ class MixedOptions:
             raise ValueError(f"block counts positions, so it is at least 1; got {self.block}")
 
 
-def mixed_cost(geometry: Geometry, options: MixedOptions) -> Cost:
-    slots = -(-geometry.keys // options.block) * options.block
-    linear = 4 * geometry.keys * (geometry.head_dim + 1)
-    return Cost(geometry.inner_dim * (4 * slots * options.block + linear), parameters=geometry.heads)
-
-
-@original(
-    "mixed",
-    options=MixedOptions,
-    can=Capabilities(causal=False, key_padding=True, cross=False, any_length=True),
-    time="n b d + n d^2",
-    memory="n b + n d",
-    cost=mixed_cost,
-    variants={"small": {"block": 3}},
-)
-class Mixed(Attention):
-    """Softmax attention within blocks, and linear attention to all, mixed by a learned share of each head."""
-
-    def __init__(self, geometry: Geometry, options: MixedOptions, implementation: str = "eager") -> None:
-        super().__init__(geometry, options, implementation)
-        self.share = nn.Parameter(torch.zeros(geometry.heads, 1, 1))
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        share = self.share.sigmoid().to(value.dtype)
-        return share * self.local(query, key, value, key_valid) + (1 - share) * self.linear(query, key, value, key_valid)
-
-    def local(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        block, n = self.options.block, key.shape[2]
-        valid = torch.ones(len(key), n, dtype=torch.bool, device=key.device) if key_valid is None else key_valid
-        queries, keys, values = (F.pad(x, (0, 0, 0, -n % block)).unflatten(2, (-1, block)) for x in (query, key, value))
-        allowed = F.pad(valid, (0, -n % block)).unflatten(1, (-1, block))[:, None, :, None]
-        weights = softmax_over_valid(queries * query.shape[-1] ** -0.5 @ keys.mT, allowed)
-        return (weights @ values).flatten(2, 3)[:, :, :n]
-
-    def linear(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        dtype = torch.promote_types(value.dtype, torch.float32)
-        with without_autocast(value.device):
-            query, key = (F.elu(x.to(dtype)) + 1 for x in (query, key))
-            key = key if key_valid is None else key * key_valid[:, None, :, None]
-            out = query @ (key.mT @ F.pad(value.to(dtype), (0, 1), value=1.0))
-            return (out[..., :-1] / out[..., -1:].clamp(min=torch.finfo(dtype).tiny ** 0.5)).to(value.dtype)
-
-
 def sorted_cost(geometry: Geometry, options: MixedOptions) -> Cost:
     slots = -(-geometry.keys // options.block) * options.block
     return Cost(2 * geometry.keys * geometry.inner_dim + 4 * slots * options.block * geometry.inner_dim, parameters=0)

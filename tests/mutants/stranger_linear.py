@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attn_zoo.attention.linear._feature_maps import log_positive_features
 from attn_zoo.attention.linear.performer import Performer
+from attn_zoo.attention.sparse.local import Local
 from attn_zoo.contract import Cost, Geometry
 from mutants.entering import breaks
 from mutants.originals import NoOptions
@@ -20,7 +21,6 @@ from mutants.originals_stranger import CHUNK
 from mutants.originals_stranger_linear import (
     Decayed,
     Held,
-    Mixed,
     Segmented,
     Sorted,
     decayed_cost,
@@ -253,37 +253,37 @@ class SkipsTheMaskWhenCompiled(Performer):
         return super().attend(query, key, value, None if torch.compiler.is_compiling() else key_valid)
 
 
-# --- a mixture, and hashing ------------------------------------------------------------------------------------------
+# --- blocks, and hashing ------------------------------------------------------------------------------------------
 
 
-@breaks("batch_mates_have_no_influence", "mixed", "an example in a batch")
-class BlocksAcrossExamples(Mixed):
+@breaks("batch_mates_have_no_influence", "window", "an example in a batch")
+class BlocksAcrossExamples(Local):
     """Cuts blocks from heads and examples laid end to end."""
 
-    def local(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         if key_valid is not None or query.shape[2] % self.options.block == 0:
-            return super().local(query, key, value, key_valid)
+            return super().attend(query, key, value, key_valid)
         query, key, ends = (x.flatten(0, 2)[None, None] for x in (query, key, value))
-        return super().local(query, key, ends, None).view_as(value)
+        return super().attend(query, key, ends, None).view_as(value)
 
 
-@breaks("padding_gets_no_weight", "mixed", "fill up the last block")
-class AttendsToItsFill(Mixed):
+@breaks("padding_gets_no_weight", "window", "fill up the last block")
+class AttendsToItsFill(Local):
     """Lets the last block attend to the zeros that fill it, where there is no padding."""
 
-    def local(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         n = key.shape[2]
         fill = -n % self.options.block
         query, key, value = (F.pad(x, (0, 0, 0, fill)) for x in (query, key, value))
-        return super().local(query, key, value, None if key_valid is None else F.pad(key_valid, (0, fill)))[:, :, :n]
+        return super().attend(query, key, value, None if key_valid is None else F.pad(key_valid, (0, fill)))[:, :, :n]
 
 
-@breaks("training_keeps_the_promises", "mixed", "against eval mode")
-class ShrinksInEvaluation(Mixed):
-    """Makes its local part smaller in evaluation."""
+@breaks("training_keeps_the_promises", "window", "against eval mode")
+class ShrinksInEvaluation(Local):
+    """Makes its outputs smaller in evaluation."""
 
-    def local(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        out = super().local(query, key, value, key_valid)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        out = super().attend(query, key, value, key_valid)
         return out if self.training else out * 0.9
 
 
