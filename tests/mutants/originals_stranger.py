@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,52 +66,6 @@ class Defined(Sunk):
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         raised = raised if allowed is None else raised * allowed
         return raised @ value / (raised.sum(dim=-1, keepdim=True) + self.sink.exp())
-
-
-def exact_cost(geometry: Geometry, options: NoOptions) -> Cost:
-    return Cost(4 * geometry.queries * geometry.keys * geometry.inner_dim, parameters=0)
-
-
-@original(
-    "blockwise",
-    options=NoOptions,
-    can=Capabilities(causal=True, key_padding=True, cross=True, any_length=True, exact=True),
-    time="n^2 d",
-    memory="n d",
-    cost=exact_cost,
-)
-class Blockwise(Attention):
-    """Softmax attention with an online softmax over blocks of keys."""
-
-    BLOCK = 64
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        query, n = query * query.shape[-1] ** -0.5, key.shape[2]
-        highest, out = self.first_maximum(query), torch.zeros_like(query)
-        mass = torch.zeros_like(highest)
-        for start in range(0, n, self.BLOCK):
-            part = slice(start, min(start + self.BLOCK, n))
-            scores = self.scores(query, key[:, :, part])
-            if (allowed := self.allowed(query, part, key_valid)) is not None:
-                scores = scores.masked_fill(~allowed, -math.inf)
-            above = torch.maximum(highest, scores.amax(dim=-1, keepdim=True)).clamp(min=torch.finfo(scores.dtype).min)
-            weights, keep = (scores - above).exp(), (highest - above).exp()
-            mass, out, highest = mass * keep + weights.sum(dim=-1, keepdim=True), out * keep + weights @ value[:, :, part], above
-        return out / mass.masked_fill(mass == 0, 1)
-
-    def first_maximum(self, query: Tensor) -> Tensor:
-        return query.new_full((*query.shape[:3], 1), -math.inf)
-
-    def scores(self, query: Tensor, key: Tensor) -> Tensor:
-        return query @ key.mT
-
-    def allowed(self, query: Tensor, part: slice, key_valid: Tensor | None) -> Tensor | None:
-        allowed = None if key_valid is None else key_valid[:, None, None, part]
-        if self.geometry.causal:
-            places = torch.arange(query.shape[2], device=query.device)
-            past = places[:, None] >= places[part]
-            allowed = past if allowed is None else past & allowed
-        return allowed
 
 
 @dataclass(frozen=True)

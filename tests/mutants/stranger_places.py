@@ -8,36 +8,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_zoo.contract import softmax_over_valid
+from attn_zoo.contract import allowed_pairs, softmax_over_valid
 from mutants.entering import breaks
 from mutants.originals import PlainSoftmax
-from mutants.originals_stranger import Blockwise, Kept, Rotated
+from mutants.originals_stranger import Kept, Rotated
 
 # --- exact, by blocks ------------------------------------------------------------------------------------------------
 
 
-@breaks("limit_is_softmax", "blockwise", "100 times as large")
-class StartsAtZero(Blockwise):
+@breaks("limit_is_softmax", "softmax", "100 times as large")
+class StartsAtZero(PlainSoftmax):
     """Starts the running maximum at 0, so that the weights of a row of low scores underflow."""
 
-    def first_maximum(self, query: Tensor) -> Tensor:
-        return query.new_zeros((*query.shape[:3], 1))
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        scores = query * query.shape[-1] ** -0.5 @ key.mT
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        scores = scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
+        weights = (scores - scores.amax(dim=-1, keepdim=True).clamp(min=0)).exp()
+        mass = weights.sum(dim=-1, keepdim=True)
+        return weights @ value / mass.masked_fill(mass == 0, 1)
 
 
-@breaks("limit_is_softmax", "blockwise", "100 times as large")
-class ClampsScores(Blockwise):
+@breaks("limit_is_softmax", "softmax", "100 times as large")
+class ClampsScores(PlainSoftmax):
     """Clamps its scores for stability."""
 
-    def scores(self, query: Tensor, key: Tensor) -> Tensor:
-        return super().scores(query, key).clamp(-50, 50)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        scores = (query * query.shape[-1] ** -0.5 @ key.mT).clamp(-50, 50)
+        return softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal)) @ value
 
 
-@breaks("limit_is_softmax", "blockwise", "padded=True")
-class MasksByTheFirstBlock(Blockwise):
-    """Reads the padding mask from its start for every block."""
+@breaks("limit_is_softmax", "softmax", "padded=True")
+class MasksByTheFirstBlock(PlainSoftmax):
+    """Reads the padding mask from its start for every block of 64 keys."""
 
-    def allowed(self, query: Tensor, part: slice, key_valid: Tensor | None) -> Tensor | None:
-        return super().allowed(query, part, None if key_valid is None else key_valid.roll(part.start, dims=1))
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        first = None if key_valid is None else key_valid[:, torch.arange(key.shape[2], device=key.device) % 64]
+        return super().attend(query, key, value, first)
 
 
 # --- windows and rotations -------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from torch import Tensor
 from attn_zoo.attention.sparse import local
 from attn_zoo.contract import Geometry
 from mutants.entering import breaks
-from mutants.originals_stranger import Blockwise, Defined, DropoutOptions, Sunk
+from mutants.originals import PlainSoftmax
+from mutants.originals_stranger import Defined, DropoutOptions, Sunk
 
 TRAINED, TRACES, PROCESS = "promises_hold_once_trained", "earlier_calls_leave_no_trace", "the_process_is_left_as_it_was"
 
@@ -68,8 +69,8 @@ class KeepsTheMask(RemembersTheMask):
     """Keeps the last mask after the call."""
 
 
-@breaks("inputs_are_left_alone", "blockwise", "writing into the output")
-class ReturnsTheValue(Blockwise):
+@breaks("inputs_are_left_alone", "softmax", "writing into the output")
+class ReturnsTheValue(PlainSoftmax):
     """Returns the caller's own tensor where there is one key, whose weight is one."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
