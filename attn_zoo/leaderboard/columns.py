@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.leaderboard.compare import METHOD
+from attn_zoo.leaderboard.learning import Soon, Successes
 from attn_zoo.leaderboard.metrics import estimated, figure, mebibytes, optional, score, seconds, spent, unit
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import COSTS, Board, Row, Table
@@ -66,6 +67,8 @@ class Column:
     def sorted_by(self, row: Row, table: Table) -> float | None:
         """Return the number by which the page sorts a row; None is last in either direction."""
         value = self.figure(row, table)
+        if isinstance(value, Soon | Successes):
+            value = value.order
         value = value.mean if isinstance(value, Estimate) else len(value) if isinstance(value, tuple) else value
         return float(value) if isinstance(value, int | float) else None
 
@@ -142,6 +145,25 @@ COLUMNS: dict[str, Column] = {
             lambda row, table: estimated(row.margin, table, "+"),
             note=f"test score minus that of the best control, paired by seed, {_POINTS}",
             views=("scores",),
+        ),
+        Column(
+            "learned",
+            "learned",
+            lambda row, table: str(row.learned or "-"),
+            note="seeds that ended at the criterion, three validations in a row at 99 % of the ceiling, of all; in brackets the "
+            "exact 95 % interval of their share (Clopper-Pearson)",
+            views=("scores",),
+            shown=lambda table: any(row.learned for row in table.rows),
+        ),
+        Column(
+            "steps_to_90",
+            "steps to 90 %",
+            lambda row, table: str(row.steps_to_90 or "-"),
+            note="steps until validation is at 90 % of the ceiling: median over seeds and its 95 % interval by Kaplan-Meier, which "
+            "counts a seed that did not come so far as more than the cap; ? for an end that so few seeds do not bound",
+            least_first=True,
+            views=("scores",),
+            shown=lambda table: any(row.steps_to_90 for row in table.rows),
         ),
         Column(
             "train_gap",

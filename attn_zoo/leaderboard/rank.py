@@ -16,6 +16,7 @@ import polars as pl
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.budgets import boards, boards_at, flops_until, seconds_until
 from attn_zoo.leaderboard.compare import rank_rows, resolution, with_fronts
+from attn_zoo.leaderboard.learning import steps_to_90, successes
 from attn_zoo.leaderboard.statistics import estimate, paired
 from attn_zoo.leaderboard.table import Block, CurvePoint, Failure, Row, Run, Table, runs_of
 from attn_zoo.records import RunRecord, Tuning
@@ -258,6 +259,8 @@ def _row(runs: Sequence[Run], setting: str, chance: float | None, by_heads: bool
         commits=_different(runs, "commit"),
         tuning=Tuning(**{**first["tuning"], "trials": first["trials"]}) if first["tuning"] else None,
         tuned=_found_settings(first),
+        learned=successes(runs),
+        steps_to_90=steps_to_90(runs),
     )
 
 

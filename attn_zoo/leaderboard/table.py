@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from attn_zoo.leaderboard.learning import Soon, Successes
 from attn_zoo.leaderboard.letters import short_letters
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.records import Tuning
@@ -188,6 +189,10 @@ class Row:
     """Study that found the row's settings, with the number of trials recorded so far."""
     tuned: Mapping[str, Any]
     """Best settings of that study by key, such as ``budget.learning_rate``."""
+    learned: Successes | None = None
+    """Seeds that ended at the criterion; None for runs with a fixed budget."""
+    steps_to_90: Soon | None = None
+    """Steps to 90 % of the ceiling; None for runs with a fixed budget."""
     margin: Estimate | None = None
     """Test score minus that of the table's best control at the same seeds."""
     rank: int | None = None
