@@ -12,12 +12,7 @@ from attn_zoo.cli.parsing import check_output, quantity
 from attn_zoo.cli.records_of import add_reference, loaded, name_left_out, records_root
 from attn_zoo.leaderboard import FORMATS, ORDERS, Table, leaderboard, ordered, tables
 from attn_zoo.leaderboard.heatmap.costs import counted_columns, recorded_columns
-from attn_zoo.leaderboard.heatmap.model import heat_map
-from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.heatmap.terminal import colours_here
-from attn_zoo.leaderboard.literature_text import render_published
-from attn_zoo.leaderboard.page import html_page, records_from
-from attn_zoo.leaderboard.plots import draw
 from attn_zoo.leaderboard.separation import separates
 from attn_zoo.leaderboard.separation_text import render_separations
 from attn_zoo.records import RunRecord, Store
@@ -119,6 +114,8 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
     _refuse(parsed)
     parsed.records = records_root(parsed)
     if parsed.plots:
+        from attn_zoo.leaderboard.plots import draw
+
         layers = []
         if parsed.layers:
             from attn_zoo.cli.layers import layer_axes  # takes a second to import, and no other table needs it
@@ -174,6 +171,8 @@ def _tables(parsed: argparse.Namespace, records: Sequence[RunRecord]) -> list[Ta
 
 
 def _page(parsed: argparse.Namespace) -> str:
+    from attn_zoo.leaderboard.page import html_page, records_from  # takes a tenth of a second, and tables do not need it
+
     records, damaged = Store(parsed.records).load()
     as_files = all((parsed.records / str(record.source)).exists() for record in records)  # not packed
     records_at = records_from(parsed.output, parsed.records) if parsed.output and as_files else None
@@ -182,6 +181,9 @@ def _page(parsed: argparse.Namespace) -> str:
 
 
 def _picture(parsed: argparse.Namespace) -> str:
+    from attn_zoo.leaderboard.heatmap.model import heat_map
+    from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
+
     made = _tables(parsed, loaded(parsed.records))
     return heat_map_svg(heat_map(made, counted_columns(parsed.costs) or recorded_columns(made))).rstrip()
 
@@ -192,6 +194,8 @@ def _text(parsed: argparse.Namespace) -> str:
             [separates(table, parsed.separation or _solved_by(table.task["name"])) for table in made], parsed.format
         )
     if parsed.published and (made := tables(loaded(parsed.records), task=parsed.task)):
+        from attn_zoo.leaderboard.literature_text import render_published
+
         return render_published(made, parsed.format, attention=parsed.attention)
     if parsed.format in ("csv", "json"):
         name_left_out(Store(parsed.records).load()[1])

@@ -15,8 +15,7 @@ from attn_zoo.leaderboard.metrics import SHARES, grain
 from attn_zoo.leaderboard.rank import SETTING, key_of, measured_as, newest, tables, without_trials
 from attn_zoo.leaderboard.statistics import Estimate, estimate
 from attn_zoo.leaderboard.table import Run, runs_of
-from attn_zoo.records import Budget, ModelSpec, RunRecord
-from attn_zoo.records.frame import frame
+from attn_zoo.records import Budget, ModelSpec, RunRecord, frame
 
 TOLERANCE = 0.01
 """Largest loss of score that never counts as worse: absolute for shares, relative to A's mean for other metrics."""

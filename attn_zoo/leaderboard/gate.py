@@ -13,7 +13,7 @@ import numpy as np
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED
 from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, holm, pair_p_values, paired, t_quantile
 from attn_zoo.leaderboard.table import Run
-from attn_zoo.records.frame import COUNTED
+from attn_zoo.records.frames import COUNTED
 
 LEVEL = 0.05
 """Significance level: greatest share of comparisons of equal sets in which any row is called worse."""

@@ -19,8 +19,7 @@ from attn_zoo.leaderboard.compare import rank_rows, resolution, with_fronts
 from attn_zoo.leaderboard.learning import steps_to_90, successes
 from attn_zoo.leaderboard.statistics import estimate, paired
 from attn_zoo.leaderboard.table import Block, CurvePoint, Failure, Row, Run, Table, runs_of
-from attn_zoo.records import RunRecord, Tuning
-from attn_zoo.records.frame import frame
+from attn_zoo.records import RunRecord, Tuning, frame
 
 _BACKWARD = 2
 """FLOPs of a backward pass relative to a forward pass, assumed if records do not count it: two products for each one."""
@@ -124,7 +123,7 @@ def _counted_once(runs: pl.DataFrame) -> list[list[Run]]:
     A table has equal protocol, task, network (heads excepted), budget, precision, device and data. Runs of a mechanism's earlier
     version form a table of their own. A run that failed before reading its data joins the table with most runs of its settings.
     """
-    each = runs_of(runs)
+    each = runs_of(runs.select(*SETTING, "protocol", "task_version", "heads", "seed", "data", "study", "tuning"))
     made = {"row": map(_row_key, each), "shared": map(_shared_key, each), "drawn": map(_data_key, each)}
     runs = runs.with_columns(*(pl.Series(name, list(keys), pl.String) for name, keys in made.items()))
     outdated = pl.col("attention_version") < pl.col("attention_version").max().over("shared", "attention")

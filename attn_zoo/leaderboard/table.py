@@ -31,7 +31,8 @@ Run = Mapping[str, Any]
 
 def runs_of(runs: pl.DataFrame) -> list[Run]:
     """Return the lines of a frame of runs, with JSON text parsed."""
-    return [run | {name: run[name] and _parsed(run[name]) for name in _JSON} for run in runs.iter_rows(named=True)]
+    texts = [name for name in _JSON if name in runs.columns]
+    return [run | {name: run[name] and _parsed(run[name]) for name in texts} for run in runs.iter_rows(named=True)]
 
 
 _parsed = cache(json.loads)

@@ -1,5 +1,9 @@
 """Specs of runs, records of their results, and the folder that stores them; imports no tensor library."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from attn_zoo.records.environment import describe_environment
 from attn_zoo.records.errors import RecordError
 from attn_zoo.records.judge import read_record
@@ -7,6 +11,9 @@ from attn_zoo.records.record import DIED, FINAL_STATUSES, SCHEMA, STATUSES, RunR
 from attn_zoo.records.spec import PROTOCOLS, Budget, ModelSpec, RunSpec, file_stem
 from attn_zoo.records.store import Damaged, Store
 from attn_zoo.records.tuning import Tuning
+
+if TYPE_CHECKING:
+    from attn_zoo.records.frames import frame
 
 __all__ = [
     "DIED",
@@ -25,5 +32,15 @@ __all__ = [
     "Tuning",
     "describe_environment",
     "file_stem",
+    "frame",
     "read_record",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``frame`` at its first use, because polars takes a fifth of a second."""
+    if name == "frame":
+        from attn_zoo.records.frames import frame
+
+        return frame
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,8 +9,7 @@ import polars as pl
 import pytest
 from make import make_record
 
-from attn_zoo.records import Budget, Store, Tuning
-from attn_zoo.records.frame import frame
+from attn_zoo.records import Budget, Store, Tuning, frame
 
 
 def test_a_run_is_a_line_and_a_fact_a_column():

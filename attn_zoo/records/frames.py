@@ -135,7 +135,7 @@ def frame(records: str | Path | Iterable[RunRecord]) -> pl.DataFrame:
     For example, the mean accuracy of each mechanism, as a pandas dataframe::
 
         import polars
-        from attn_zoo.records.frame import frame
+        from attn_zoo.records import frame
         runs = frame("results/quickstart").filter(status="done", task="digits")
         runs.group_by("attention").agg(polars.col("test").mean()).to_pandas()
 
