@@ -149,8 +149,22 @@ class Store:
         Raises:
             FileNotFoundError: there is no record.
             RecordError: the records are too many for one file, or a packed file is damaged; nothing is changed.
-            OSError: the file cannot be written; nothing is changed.
+            OSError: the file cannot be written, or another process packs the folder; nothing is changed.
         """
+        with self._alone():
+            return self._pack()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes from packing and unpacking, which would lose what this one writes."""
+        if not self.root.is_dir():
+            raise FileNotFoundError(f"there is no folder {str(self.root)!r}; name the folder that runs were recorded in")
+        with self.claim("packing") as ours:
+            if not ours:
+                raise BlockingIOError(f"another process packs or unpacks {str(self.root)!r}; try again when it has ended")
+            yield
+
+    def _pack(self) -> Path:
         records, damaged = self.load()
         if reason := next((item.reason for item in damaged if item.path.name.endswith(PACKED)), None):
             raise RecordError(reason)
@@ -173,8 +187,12 @@ class Store:
         Raises:
             FileNotFoundError: there is no packed file.
             RecordError: a packed file is damaged.
-            OSError: a file cannot be written; what was packed stays so.
+            OSError: a file cannot be written, or another process packs the folder; what was packed stays so.
         """
+        with self._alone():
+            return self._unpack()
+
+    def _unpack(self) -> list[Path]:
         written = list[Path]()
         packs = list(self._files(f"*{PACKED}"))
         if not packs:

@@ -136,6 +136,17 @@ def test_damaged_files_stay_beside_a_packed_file_and_a_damaged_one_is_named(fold
 
 
 @pytest.mark.parametrize("command", ["pack", "unpack"])
+def test_a_folder_is_packed_by_one_process_at_a_time(folder, capsys, command):
+    Store(folder / "within").add(make_record("linear"))
+    Store(folder / "within").pack()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with Store(folder).claim("packing"):
+        assert main(["records", command, "--records", str(folder)]) == 2
+        assert "another process packs or unpacks" in " ".join(capsys.readouterr().err.split())
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("command", ["pack", "unpack"])
 def test_a_folder_without_records_to_pack_is_refused(tmp_path, capsys, command):
     assert main(["records", command, "--records", str(tmp_path)]) == 2
     assert str(tmp_path) in "".join(capsys.readouterr().err.split("\n"))
