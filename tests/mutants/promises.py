@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attn_zoo.attention.sparse import local
+from attn_zoo.attention.linear import retention
 from mutants.entering import plant
 from mutants.originals import Projected
 
@@ -89,7 +89,7 @@ class Unchecked:
 
 
 @dataclass
-class Tempered(local.Options):
+class Tempered(retention.Options):
     temperature: float = 1.0
 
 
@@ -226,7 +226,7 @@ plant(
 )
 plant("NarrowsItsOptions", "window", ALONE, "building changed its options from", members=built(halves))
 plant("NarrowsItsProjection", "projected", ALONE, "building changed its options from", members=built(narrows))
-plant("IgnoresPaddingWhenHot", "window", OPTIONS, "temperature=2.0: ", tempered, options=Tempered)
+plant("IgnoresPaddingWhenHot", "gated", OPTIONS, "temperature=2.0: ", tempered, options=Tempered)
 plant("ReadsFromTheEnd", "softmax", OPTIONS, "reverse=True: ", reads_from_the_end, options=Reversible, can={"exact": False})
 plant("KnowsOnePower", "linear", OPTIONS, "power=2: ", halves_by_name, options=Powered)
 plant("QuietWithoutPadding", "linear", OPTIONS, "kernel=quiet: ", quiet_without_padding, options=Named)
