@@ -121,8 +121,8 @@ class OwnBlockByItsMean(Chosen):
 class EntriesBeforeTheirEnd(LengthCompression):
     """Shows an entry from its first token on, so at its border it mixes the past and the future of a query."""
 
-    def entries(self, key: Tensor, value: Tensor, valid: Tensor) -> Few:
-        entries = super().entries(key, value, valid)
+    def entries(self, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Few:
+        entries = super().entries(query, key, value, valid)
         if not self.geometry.causal or entries.valid is None:
             return entries
         begun = torch.arange(entries.key.shape[2]) * self.options.compress_rate
@@ -133,8 +133,8 @@ class EntriesBeforeTheirEnd(LengthCompression):
 class EntriesATokenEarly(LengthCompression):
     """Shows an entry to the last but one of its tokens."""
 
-    def entries(self, key: Tensor, value: Tensor, valid: Tensor) -> Few:
-        entries = super().entries(key, value, valid)
+    def entries(self, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Few:
+        entries = super().entries(query, key, value, valid)
         if entries.valid is None:
             return entries
         last = torch.zeros_like(entries.valid[:, :, :1])

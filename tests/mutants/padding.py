@@ -149,8 +149,8 @@ class MeansOverPadding(Chosen):
 class PaddingInEntries(LengthCompression):
     """Gives padded tokens, which hold zeros, their share of an entry."""
 
-    def entries(self, key: Tensor, value: Tensor, valid: Tensor) -> Few:
-        return super().entries(key, value, torch.ones_like(valid))
+    def entries(self, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Few:
+        return super().entries(query, key, value, torch.ones_like(valid))
 
 
 @breaks("padding_amounts_to_shorter_inputs", "indexed", "positions padded to")

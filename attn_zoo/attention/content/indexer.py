@@ -62,7 +62,7 @@ class Indexer(Attention[Options]):
     """Softmax attention to the keys that a small learned scorer ranks highest, the same keys for all heads.
 
     Paper: DeepSeek-AI 2025 (DeepSeek-V3.2), Section 2.1: index scores, the choice of k keys, and the indexer's loss.
-    Symbols: k → kept, H^I → index_heads, q^I, k^I and w → the maps index_query, index_key and index_weight, I → index_scores.
+    Symbols: k → kept, H^I → index_heads, q^I, k^I and w → the maps index_query, index_key and index_weight, I → index.
     Differs: the scorer reads the queries and keys of all heads, where the paper's reads tokens and a latent query. The paper's
         norm of index keys, rotary positions and low precision are left out. All n² scores are computed and masked; the paper's
         kernels compute the chosen ones. Ties, which ReLU makes, go to the first key.
@@ -109,23 +109,35 @@ class Indexer(Attention[Options]):
     ) -> tuple[Float[Tensor, "batch queries keys"], Bool[Tensor, "batch queries keys"]]:
         """Return the index scores, very low at hidden keys, and the mask of the chosen keys."""
         with without_autocast(query.device):  # so that the choice does not depend on autocast
-            index = self.index_scores(query.detach(), key.detach())
-            lowest = torch.finfo(index.dtype).min
-            index = index if allowed is None else index.masked_fill(~allowed[:, 0], lowest)
-            best = index.detach().sort(dim=-1, descending=True, stable=True)
-        kept = (slice(None), slice(None), slice(min(self.options.kept, key.shape[2])))
-        return index, torch.zeros_like(index, dtype=torch.bool).scatter(-1, best.indices[kept], best.values[kept] > lowest)
+            rows, columns = (side_by_side(x) for x in (query, key))
+            maps = (x.to(rows.dtype).T for x in (self.index_query, self.index_key, self.index_weight))
+            to_queries, to_keys, to_weights = maps
+            index = index_scores(rows @ to_queries, columns @ to_keys, rows @ to_weights)
+            index = index if allowed is None else index.masked_fill(~allowed[:, 0], torch.finfo(index.dtype).min)
+        return index, highest(index, self.options.kept)
 
-    def index_scores(self, query: Queries, key: Keys) -> Float[Tensor, "batch queries keys"]:
-        """Return I, divided by √(H^I d^I), in float32 at least."""
-        dtype, (heads, width) = (
-            torch.promote_types(query.dtype, torch.float32),
-            (self.options.index_heads, self.options.index_width),
-        )
-        rows, columns = (x.to(dtype).transpose(1, 2).flatten(2) for x in (query, key))
-        queries, weights = rows @ self.index_query.to(dtype).T, rows @ self.index_weight.to(dtype).T
-        near = F.relu(queries.unflatten(2, (heads, width)).transpose(1, 2) @ (columns @ self.index_key.to(dtype).T).mT[:, None])
-        return (near * weights.mT[..., None]).sum(dim=1) * (heads * width) ** -0.5
+
+def side_by_side(x: Float[Tensor, "batch heads n head_dim"]) -> Float[Tensor, "batch n inner"]:
+    """Heads beside each other, in float32 at least, for the scorer, which passes no gradient on."""
+    return x.detach().to(torch.promote_types(x.dtype, torch.float32)).transpose(1, 2).flatten(2)
+
+
+def index_scores(
+    queries: Float[Tensor, "batch queries wide"],
+    keys: Float[Tensor, "batch keys width"],
+    weights: Float[Tensor, "batch queries heads"],
+) -> Float[Tensor, "batch queries keys"]:
+    """Return I = Σₕ wₕ ReLU(q̃ₕ·k̃), divided by √(H^I d^I)."""
+    heads = weights.shape[-1]
+    near = F.relu(queries.unflatten(2, (heads, -1)).transpose(1, 2) @ keys.mT[:, None])
+    return (near * weights.mT[..., None]).sum(dim=1) * queries.shape[-1] ** -0.5
+
+
+def highest(index: Float[Tensor, "batch queries keys"], kept: int) -> Bool[Tensor, "batch queries keys"]:
+    """Mask of the highest scores of each query, without hidden keys, whose score is the lowest number."""
+    best = index.detach().sort(dim=-1, descending=True, stable=True)
+    values, where = best.values[..., :kept], best.indices[..., :kept]
+    return torch.zeros_like(index, dtype=torch.bool).scatter(-1, where, values > torch.finfo(index.dtype).min)
 
 
 def index_loss(

@@ -12,4 +12,5 @@ from attn_zoo.attention.low_rank import linformer_window as linformer_window
 from attn_zoo.attention.low_rank import long_short as long_short
 from attn_zoo.attention.low_rank import luna as luna
 from attn_zoo.attention.low_rank import nystrom as nystrom
+from attn_zoo.attention.low_rank import sparse_compression as sparse_compression
 from attn_zoo.attention.low_rank import sparse_linformer as sparse_linformer

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool
+from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
 
 from attn_zoo.attention.low_rank._window import Few, naive_attention, window_attention, window_block, within
@@ -22,7 +22,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 
 @dataclass
-class Options(SinkOptions, DropoutOptions):
+class LengthOptions(SinkOptions, DropoutOptions):
     """Options of length compression."""
 
     compress_rate: int = by_length("min(128, √n)", lambda g: min(128, math.isqrt(g.keys)))
@@ -38,7 +38,7 @@ def reach(geometry: Geometry, window: int, length: int) -> tuple[int, int]:
     return min(left, length - 1), min(right, length - 1)
 
 
-def cost(geometry: Geometry, options: Options) -> Cost:
+def cost(geometry: Geometry, options: LengthOptions) -> Cost:
     """FLOPs of K W, and of Q Kᵀ and P V with the entries and, in blocks of queries, with the window.
 
     State: keys and values of the window, those of complete entries, and of the open one the weighted sums and sums of weights.
@@ -49,8 +49,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     rows = -(-n // block) * block
     flops = 2 * n * inner * geometry.head_dim + 4 * rows * (-(-n // m) + left + block + right) * inner
     parameters = inner * (geometry.head_dim + m) + geometry.heads * options.sinks
-    open_entry = 0 if m == 1 else 3 if n % m else 1  # with n tokens, or with one fewer and a complete entry fewer
-    held = 2 * min(n, options.window) + 2 * (n // m) + open_entry
+    held = max(2 * min(t, options.window) + 2 * (t // m) + 3 * (t % m > 0) for t in (n - 1, n))
     state = FLOAT * held * inner if geometry.causal else None
     return Cost(flops, parameters, backward_flops=2 * flops, state_bytes=state)
 
@@ -60,14 +59,14 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     title="Heavily compressed attention (HCA)",
     paper="DeepSeek-AI 2026, arXiv:2606.19348 (DeepSeek-V4)",
     equation="Eq. 20 to 23 of Section 2.3.2",
-    options=Options,
+    options=LengthOptions,
     can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
     time="n^2 d / m + n w d + n d^2",
     memory="n^2 / m + n w + n d",
     cost=cost,
     variants={"four": {"compress_rate": 4, "window": 5}, "sinks": {"compress_rate": 8, "window": 9, "sinks": True}},
 )
-class LengthCompression(Attention[Options]):
+class LengthCompression(Attention[LengthOptions]):
     """Softmax attention to a window of keys and to all entries, each of which compresses m tokens by their content.
 
     Paper: DeepSeek-AI 2026 (DeepSeek-V4), Section 2.3.2: heavily compressed attention, beside a sliding window.
@@ -82,7 +81,7 @@ class LengthCompression(Attention[Options]):
 
     saturates = WIDE
 
-    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: LengthOptions, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         h, d = geometry.heads, geometry.head_dim
         self.gate = nn.Parameter(torch.randn(h, d, d) * d**-0.5)
@@ -111,20 +110,34 @@ class LengthCompression(Attention[Options]):
         """Compress all windows of m tokens at once, then attend to the entries and, in blocks of queries, to the window."""
         valid = real_positions(query, key_valid)
         left, right = reach(self.geometry, self.options.window, key.shape[2])
-        few = self.entries(key, value, valid)
+        few = self.entries(query, key, value, valid)
         near, p = valid[:, None], self.dropout_rate
         return window_attention(query, key, value, near, few, left=left, right=right, dropout=p, sinks=self.sinks)
 
-    def entries(self, key: Keys, value: Keys, valid: Bool[Tensor, "batch keys"]) -> Few:
+    def entries(self, query: Queries, key: Keys, value: Keys, valid: Bool[Tensor, "batch keys"]) -> Few:
         """Return compressed keys and values, and the mask of the entries that each query sees."""
-        n, m = key.shape[2], self.options.compress_rate
-        logits = F.pad(key @ self.gate.to(key.dtype), (0, 0, 0, -n % m)).unflatten(2, (-1, m))
-        logits = logits + self.position_bias[:, None].to(key.dtype)
-        key, value = (F.pad(x, (0, 0, 0, -n % m)).unflatten(2, (-1, m)) for x in (key, value))
-        real = F.pad(valid, (0, -n % m)).unflatten(1, (-1, m))
-        weights = softmax_over_valid(logits.mT, real[:, None, :, None]).mT
-        first = torch.arange(real.shape[1], device=key.device) * m
-        seen = real.any(dim=-1)[:, None].expand(-1, n, -1)
-        if self.geometry.causal:
-            seen = seen & (first + m <= torch.arange(1, n + 1, device=key.device)[:, None])
-        return Few((weights * key).sum(dim=3), (weights * value).sum(dim=3), seen[:, None])
+        m = self.options.compress_rate
+        real = in_windows(valid[:, None, :, None], m)[:, 0, ..., 0]
+        keys, values, logits = (in_windows(x, m) for x in (key, value, key @ self.gate.to(key.dtype)))
+        keys, values = compress(logits + self.position_bias[:, None].to(key.dtype), real, keys, values)
+        return Few(keys, values, seen_entries(real, m, key.shape[2], causal=self.geometry.causal))
+
+
+def in_windows(x: Shaped[Tensor, "batch heads n w"], m: int) -> Shaped[Tensor, "batch heads windows m w"]:
+    """Windows of m tokens, the last one filled up with zeros."""
+    return F.pad(x, (0, 0, 0, -x.shape[2] % m)).unflatten(2, (-1, m))
+
+
+def compress(logits: Tensor, real: Bool[Tensor, "batch windows slots"], *parts: Tensor) -> list[Tensor]:
+    """Sum each part (batch, heads, windows, slots, w) over the real slots of a window, weighted by the softmax of the logits."""
+    weights = softmax_over_valid(logits.mT, real[:, None, :, None]).mT
+    return [(weights * part).sum(dim=3) for part in parts]
+
+
+def seen_entries(real: Bool[Tensor, "batch windows slots"], m: int, n: int, *, causal: bool) -> Bool[Tensor, "batch 1 n windows"]:
+    """Mask of the entries with a real token; causal: from the last token of their window on."""
+    seen = real.any(dim=-1)[:, None, None].expand(-1, -1, n, -1)
+    if causal:
+        end = torch.arange(1, real.shape[1] + 1, device=real.device) * m
+        seen = seen & (end <= torch.arange(1, n + 1, device=real.device)[:, None])
+    return seen

@@ -6,6 +6,7 @@ The authors' plain form of MoBA is in no package, so its reference is written ou
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,26 +70,83 @@ def hca(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, real: list[in
     return softmax_of(query, torch.cat([key[near], *keys]), torch.cat([value[near], *values]))
 
 
-def transformers_hca(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-    """DeepSeek-V4's compressor and attention, one of our heads at a time, without its norm and with angles of zero."""
-    module = in_float64("transformers", "models/deepseek_v4/modeling_deepseek_v4.py", ["DeepseekV4HCACompressor"])
+def deepseek_v4() -> Any:
+    classes = [f"DeepseekV4{name}" for name in ("HCACompressor", "CSACompressor", "Indexer", "IndexerScorer")]
+    return in_float64("transformers", "models/deepseek_v4/modeling_deepseek_v4.py", classes)
+
+
+def compressor(m: int, width: int, **parts: Any) -> SimpleNamespace:
+    """Attributes that the classes of DeepSeek-V4 read, without a norm and with angles of zero."""
+
+    def still(x: Tensor, position_ids: Tensor, layer_type: str) -> tuple[Tensor, Tensor]:
+        angles = torch.zeros(*position_ids.shape, width // 2, dtype=torch.float64)
+        return angles.cos(), angles.sin()
+
+    common = {"kv_norm": nn.Identity(), "rotary_emb": still, "rope_layer_type": "compress"}
+    return SimpleNamespace(compress_rate=m, head_dim=width, **common, **parts)
+
+
+def hca_of_head(mechanism: Any, head: int, query: Tensor, key: Tensor) -> tuple[Any, Any]:
+    """DeepSeek-V4's heavy compressor for the keys and values of a head, beside each other."""
+    parts = {
+        "kv_proj": nn.Identity(),
+        "gate_proj": lambda x: (x[..., :D] @ mechanism.gate[head]).repeat(1, 1, 2),
+        "position_bias": mechanism.position_bias[head].repeat(1, 2),
+    }
+    return deepseek_v4().DeepseekV4HCACompressor, compressor(mechanism.options.compress_rate, 2 * D, **parts)
+
+
+def csa_of_head(mechanism: Any, head: int, query: Tensor, key: Tensor) -> tuple[Any, Any]:
+    """DeepSeek-V4's sparse compressor, whose indexer reads all heads; series a comes before series b."""
+    module, m, width = deepseek_v4(), mechanism.options.compress_rate, mechanism.options.index_width
+    rows, columns = (x.transpose(1, 2).flatten(2).detach() for x in (query, key))
+    heads = mechanism.options.index_heads
+    scorer = SimpleNamespace(
+        softmax_scale=width**-0.5, weights_scaling=heads**-0.5, weights_proj=lambda _: rows @ mechanism.index_weight.T
+    )
+    indexer = compressor(
+        m,
+        width,
+        num_heads=heads,
+        index_topk=mechanism.options.kept,
+        kv_proj=lambda _: torch.cat([columns @ mechanism.index_key[at].T for at in (1, 0)], dim=-1),
+        gate_proj=lambda _: torch.cat([columns @ mechanism.index_gate[at].T for at in (1, 0)], dim=-1),
+        position_bias=torch.cat(mechanism.index_bias.split(m), dim=-1),
+        q_b_proj=lambda _: rows @ mechanism.index_query.T,
+        scorer=lambda *given: module.DeepseekV4IndexerScorer.forward(scorer, *given),
+    )
+    maps = mechanism.before[:, head]
+
+    def series(x: Tensor) -> Tensor:
+        key, value = x.split(D, dim=-1)
+        return torch.cat([key @ maps[0], value @ maps[1], key, value], dim=-1)
+
+    parts = {
+        "kv_proj": series,
+        "gate_proj": lambda x: torch.cat([x[..., :D] @ w for w in (maps[2], maps[2], *[mechanism.gate[head]] * 2)], dim=-1),
+        "position_bias": torch.cat([part.repeat(1, 2) for part in mechanism.position_bias[head].split(m)], dim=-1),
+        "indexer": lambda *given: module.DeepseekV4Indexer.forward(indexer, *given),
+    }
+    return module.DeepseekV4CSACompressor, compressor(m, 2 * D, **parts)
+
+
+def transformers_deepseek_v4(of_head: Callable[..., tuple[Any, Any]]) -> Reference:
+    """DeepSeek-V4's compressor and attention, one of our heads at a time."""
+    return partial(attend_as_deepseek_v4, of_head)
+
+
+def attend_as_deepseek_v4(
+    of_head: Callable[..., tuple[Any, Any]], mechanism: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+) -> Tensor:
+    module = deepseek_v4()
     n, options = query.shape[2], mechanism.options
     place, outputs = torch.arange(n), []
     distance = place[:, None] - place
     window = torch.zeros(n, n, dtype=torch.float64).masked_fill((distance < 0) | (distance >= options.window), -torch.inf)
     for head in range(HEADS):
-        compressor = SimpleNamespace(
-            compress_rate=options.compress_rate,
-            head_dim=2 * D,
-            kv_proj=nn.Identity(),
-            gate_proj=lambda x, head=head: (x[..., :D] @ mechanism.gate[head]).repeat(1, 1, 2),
-            position_bias=mechanism.position_bias[head].repeat(1, 2),
-            kv_norm=nn.Identity(),
-            rotary_emb=lambda x, position_ids, layer_type: (torch.ones(*x.shape[:-1], D), torch.zeros(*x.shape[:-1], D)),
-            rope_layer_type="compress",
-        )
         tokens = torch.cat([key[:, head], value[:, head]], dim=-1)
-        compressed, bias = module.DeepseekV4HCACompressor.forward(compressor, tokens, None, place.expand(2, -1), None, 0)
+        kind, attributes = of_head(mechanism, head, query, key)
+        compressed, bias = kind.forward(attributes, tokens, tokens, place.expand(2, -1), None, 0)
         keys, values = torch.cat([tokens[:, None], compressed], dim=2).split(D, dim=-1)
         attention = SimpleNamespace(num_key_value_groups=1, sinks=mechanism.sinks[head], training=False)
         mask = torch.cat([window.expand(2, 1, -1, -1), bias], dim=-1)
@@ -127,6 +185,7 @@ def fla_dsa(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, key_valid
     return out.transpose(1, 2)
 
 
+CSA = {"compress_rate": 4, "window": 9, "sinks": True, "kept": 5, "index_heads": 12, "index_width": 6}
 INDEX = {"kept": 9, "index_heads": 12, "index_width": 5}
 CASES: dict[str, tuple[str, bool, dict[str, Any], Reference]] = {
     "moba": ("moba", True, {"block": 8}, one_by_one(moba)),
@@ -134,12 +193,18 @@ CASES: dict[str, tuple[str, bool, dict[str, Any], Reference]] = {
     "moba, bidirectional": ("moba", False, {"block": 8}, one_by_one(moba)),
     "hca": ("length_compression", True, {"compress_rate": 6, "window": 9}, one_by_one(hca)),
     "hca, bidirectional": ("length_compression", False, {"compress_rate": 6, "window": 9}, one_by_one(hca)),
-    "hca, transformers": ("length_compression", True, {"compress_rate": 6, "window": 9, "sinks": True}, transformers_hca),
+    "hca, transformers": (
+        "length_compression",
+        True,
+        {"compress_rate": 6, "window": 9, "sinks": True},
+        transformers_deepseek_v4(hca_of_head),
+    ),
+    "csa, transformers": ("sparse_compression", True, CSA, transformers_deepseek_v4(csa_of_head)),
     "indexer": ("indexer", True, INDEX, dsa),
     "indexer, bidirectional": ("indexer", False, INDEX, dsa),
     "indexer, fla": ("indexer", True, INDEX, fla_dsa),
 }
-PUBLIC = ("hca, transformers", "indexer, fla")
+PUBLIC = ("hca, transformers", "csa, transformers", "indexer, fla")
 """Cases whose reference is a package, which takes no padding."""
 SETTINGS = [(case, n, padded) for case in CASES for n in LENGTHS for padded in (False, True) if not (padded and case in PUBLIC)]
 

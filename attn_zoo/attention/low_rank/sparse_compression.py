@@ -1,0 +1,166 @@
+"""Compressed sparse attention (CSA): HCA with entries of few tokens that overlap, of which an indexer chooses k for each query.
+
+Entry i sums up Cᵃ of the m tokens before its window and Cᵇ of the m tokens in it, by softmax(Z + B) over these 2 m slots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor, nn
+
+from attn_zoo.attention.content.indexer import highest, index_loss, index_scores, side_by_side
+from attn_zoo.attention.low_rank import length_compression as hca
+from attn_zoo.attention.low_rank._window import Few, naive_attention, window_block, within
+from attn_zoo.contract import FLOAT, AuxiliaryLoss, Capabilities, Cost, Geometry
+from attn_zoo.contract.options import at_least, bounded, share_of_length
+from attn_zoo.precision import without_autocast
+from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
+
+
+@dataclass
+class Options(hca.LengthOptions):
+    """Options of sparse compression."""
+
+    compress_rate: int = bounded(4)
+    """m, the number of tokens from one entry to the next; an entry holds the m tokens before as well."""
+    kept: int = share_of_length(16, most=64, bound=at_least(1, "entries"))
+    """k, the number of entries that a query attends to; all visible ones where there are fewer."""
+    index_heads: int = bounded(4)
+    """Number of index heads."""
+    index_width: int = bounded(16)
+    """Width of an index head."""
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """FLOPs of Cᵃ, Zᵃ and Zᵇ, of the indexer, which gets no gradient from the outputs, and of attention as in HCA.
+
+    State: keys and values of the window, those of complete entries and their index keys, and of the window that is being read, for
+    its own entry and for the next, the weighted sums and sums of weights.
+    """
+    n, m, inner, width = geometry.keys, options.compress_rate, geometry.inner_dim, options.index_width
+    wide, entries = options.index_heads * width, -(-n // m)
+    left, right = hca.reach(geometry, options.window, n)
+    block = window_block(left)
+    index = 2 * n * inner * (wide + options.index_heads + 4 * width) + 2 * n * wide * entries
+    trained = 8 * n * inner * geometry.head_dim + 4 * -(-n // block) * block * (entries + left + block + right) * inner
+    parameters = inner * (4 * geometry.head_dim + 2 * m + wide + options.index_heads + 4 * width) + 2 * m * width
+    parameters += geometry.heads * options.sinks
+    held = max(
+        2 * inner * min(t, options.window) + (2 * inner + width) * (t // m) + (3 * inner + 2 * width) * ((t > 0) + (t % m > 0))
+        for t in (n - 1, n)
+    )
+    state = FLOAT * held if geometry.causal else None
+    return Cost(index + trained, parameters, backward_flops=2 * trained, state_bytes=state)
+
+
+@register_attention(
+    "sparse_compression",
+    title="Compressed sparse attention (CSA)",
+    paper="DeepSeek-AI 2026, arXiv:2606.19348 (DeepSeek-V4)",
+    equation="Eq. 9 to 17 of Section 2.3.1",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True, mixes_heads=True),
+    time="n^2 d / m + n w d + n d^2",
+    memory="n^2 / m + n w + n d",
+    cost=cost,
+    variants={"three": {"compress_rate": 3, "window": 5, "kept": 4, "index_heads": 2, "index_width": 5, "sinks": True}},
+)
+class SparseCompression(hca.LengthCompression):
+    """Softmax attention to a window of keys and to the entries that a small learned scorer ranks highest, the same for all heads.
+
+    Paper: DeepSeek-AI 2026 (DeepSeek-V4), Section 2.3.1: compressed sparse attention and its lightning indexer.
+    Symbols: m → compress_rate, k → kept, C^a, V^a and Z^a → the maps before, Z^b → gate, B → position_bias, K^IComp → the entries
+        of index_key and index_gate (rows 0: Cᵇ and Zᵇ, rows 1: Cᵃ and Zᵃ), q^I and w → index_query and index_weight.
+    Differs: as HCA (``length_compression``) does. Besides, Cᵇ is a head's key or value itself, Cᵃ a map of it. The scorer reads the
+        queries and keys of all heads. Scores of all entries are computed and masked. Ties go to the first entry.
+    Choice: the scorer learns from a term of its own, as in ``indexer``: the divergence of its softmax from the mean weights of the
+        heads over the visible entries. It reaches the scorer alone, and nothing else does.
+    """
+
+    options: Options
+
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        h, d, inner = geometry.heads, geometry.head_dim, geometry.inner_dim
+        m, width = options.compress_rate, options.index_width
+        self.position_bias = nn.Parameter(torch.zeros(h, 2 * m, d))
+        self.before = nn.Parameter(torch.randn(3, h, d, d) * d**-0.5)
+        self.index_query = nn.Parameter(torch.randn(options.index_heads * width, inner) * inner**-0.5)
+        self.index_weight = nn.Parameter(torch.randn(options.index_heads, inner) * inner**-0.5)
+        self.index_key, self.index_gate = (nn.Parameter(torch.randn(2, width, inner) * inner**-0.5) for _ in range(2))
+        self.index_bias = nn.Parameter(torch.zeros(2 * m, width))
+        self.auxiliary = AuxiliaryLoss()
+
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Compress and score entry by entry, and compute a softmax over all entries and all n keys, masked to the chosen ones."""
+        n, m, causal = key.shape[2], self.options.compress_rate, self.geometry.causal
+        valid, t = real_positions(query, key_valid), torch.arange(n, device=key.device)
+        rows, columns = (x.transpose(1, 2).flatten(2) for x in (query, key))
+        keys, values, seen, index = [], [], [], []
+        for start in range(0, n, m):
+            now, past = slice(start, min(start + m, n)), slice(max(start - m, 0), start)
+            slots = torch.tensor([*range(m - (past.stop - past.start), m + now.stop - start)], device=key.device)
+            real = torch.cat([valid[:, past], valid[:, now]], dim=1)
+
+            def summed(logits: Tensor, x: Tensor, real: Tensor = real) -> Tensor:
+                low = torch.finfo(x.dtype).min
+                return (logits.masked_fill(~real[:, None, :, None], low).softmax(dim=2) * x).sum(dim=2)
+
+            logits = torch.cat([key[:, :, past] @ self.before[2], key[:, :, now] @ self.gate], dim=2) + self.position_bias[:, slots]
+            keys.append(summed(logits, torch.cat([key[:, :, past] @ self.before[0], key[:, :, now]], dim=2)))
+            values.append(summed(logits, torch.cat([value[:, :, past] @ self.before[1], value[:, :, now]], dim=2)))
+            seen.append((t >= start + m - 1 if causal else t >= 0) & valid[:, now].any(dim=1, keepdim=True))
+            gates, parts = (
+                torch.cat([columns[:, past] @ maps[1].T, columns[:, now] @ maps[0].T], dim=1)[:, None]
+                for maps in (self.index_gate, self.index_key)
+            )
+            entry = summed(gates + self.index_bias[slots], parts)
+            near = torch.einsum("bnhw,bw->bnh", (rows @ self.index_query.T).unflatten(2, (-1, parts.shape[-1])), entry[:, 0])
+            index.append((near.relu() * (rows @ self.index_weight.T)).sum(dim=-1))
+        visible = torch.stack(seen, dim=-1)
+        rank = torch.stack(index, dim=-1).masked_fill(~visible, -torch.inf).sort(dim=-1, descending=True, stable=True)
+        chosen = visible & (rank.indices.argsort(dim=-1) < self.options.kept)
+        near = within(n, hca.reach(self.geometry, self.options.window, n)[0], valid, key.device)
+        few = Few(torch.stack(keys, dim=2), torch.stack(values, dim=2), chosen[:, None])
+        return naive_attention(query, key, value, near.tril() if causal else near, few, self.sinks)
+
+    def entries(self, query: Queries, key: Keys, value: Keys, valid: Bool[Tensor, "batch keys"]) -> Few:
+        """Return compressed keys and values, and the mask of the entries that each query attends to."""
+        m, maps = self.options.compress_rate, self.before.to(key.dtype)
+        real = overlapping(valid[:, None, :, None], valid[:, None, :, None], m)[:, 0, ..., 0]
+        keys = overlapping(key @ maps[0], key, m)
+        values = overlapping(value @ maps[1], value, m)
+        logits = overlapping(key @ maps[2], key @ self.gate.to(key.dtype), m) + self.position_bias[:, None].to(key.dtype)
+        few_keys, few_values = hca.compress(logits, real, keys, values)
+        seen = hca.seen_entries(real[..., m:], m, key.shape[2], causal=self.geometry.causal)
+        index = self._index(query, key, real, seen)
+        if self.training:
+            far = query.detach() @ few_keys.detach().mT * query.shape[-1] ** -0.5
+            self.auxiliary.term = index_loss(index, far, seen, valid)
+        return Few(few_keys, few_values, highest(index, self.options.kept)[:, None])
+
+    def _index(
+        self, query: Queries, key: Keys, real: Bool[Tensor, "batch windows slots"], seen: Bool[Tensor, "batch 1 n windows"]
+    ) -> Float[Tensor, "batch n windows"]:
+        """Return the index scores of the entries, very low at hidden ones."""
+        with without_autocast(query.device):  # so that the choice does not depend on autocast
+            rows, columns = (side_by_side(x) for x in (query, key))
+            keys, gates = (maps.to(rows.dtype) for maps in (self.index_key, self.index_gate))
+            now, past = ([columns[:, None] @ maps[at].T for maps in (gates, keys)] for at in (0, 1))
+            gates, keys = (overlapping(before, own, self.options.compress_rate) for before, own in zip(past, now, strict=True))
+            (entries,) = hca.compress(gates + self.index_bias.to(rows.dtype), real, keys)
+            queries, weights = (rows @ maps.to(rows.dtype).T for maps in (self.index_query, self.index_weight))
+            index = index_scores(queries, entries[:, 0], weights)
+            return index.masked_fill(~seen[:, 0], torch.finfo(index.dtype).min)
+
+
+def overlapping(
+    before: Shaped[Tensor, "batch heads n w"], own: Shaped[Tensor, "batch heads n w"], m: int
+) -> Shaped[Tensor, "batch heads windows slots w"]:
+    """Windows of 2 m slots: ``before`` of the m tokens before a window, zeros for the first one, then ``own`` of its m tokens."""
+    return torch.cat([F.pad(hca.in_windows(before, m), (0, 0, 0, 0, 1, 0))[:, :, :-1], hca.in_windows(own, m)], dim=3)
