@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from attn_zoo.attention.content.indexer import Indexer
+from attn_zoo.attention.content.moba import MixtureOfBlocks
 from attn_zoo.attention.low_rank._window import Few
 from attn_zoo.attention.low_rank.length_compression import LengthCompression
 from attn_zoo.contract import Geometry, softmax_over_valid
 from mutants.entering import breaks
 from mutants.originals import Hashed, Linear, PlainSoftmax, Projected, ProjectedOptions
-from mutants.originals_more import Chosen
 
 
 @breaks("causal_output_ignores_the_future", "softmax", "outputs before position 1")
@@ -98,23 +98,11 @@ class BlindToItself(PlainSoftmax):
 
 
 @breaks("causal_output_ignores_the_future", "chosen", "outputs before position")
-class ChoosesTheFuture(Chosen):
-    """Chooses among all blocks and hides later tokens afterwards, so a block of the future takes the seat of one of the past."""
+class ChoosesTheFuture(MixtureOfBlocks):
+    """Chooses among later blocks, too."""
 
-    def visible(self, count: Tensor, z: Tensor, own: Tensor) -> Tensor:
-        return (count > 0) & (z != own)
-
-
-@breaks("causal_output_ignores_the_future", "chosen", "outputs before position")
-class OwnBlockByItsMean(Chosen):
-    """Lets the own block, whose mean holds later tokens, compete with the others instead of being seen always."""
-
-    def gates(self, query: Tensor, key: Tensor, valid: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        gate, own = super().gates(query, key, valid, at)
-        return gate, torch.zeros_like(own)
-
-    def visible(self, count: Tensor, z: Tensor, own: Tensor) -> Tensor:
-        return (count > 0) & (z <= own if self.geometry.causal else z >= 0)
+    def others(self, z: Tensor, own: Tensor) -> Tensor:
+        return z != own
 
 
 @breaks("causal_output_ignores_the_future", "compressed", "outputs before position")

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attn_zoo.attention.content.indexer import Indexer
+from attn_zoo.attention.content.moba import MixtureOfBlocks
 from attn_zoo.attention.low_rank._window import Few
 from attn_zoo.attention.low_rank.length_compression import LengthCompression
 from attn_zoo.contract import allowed_pairs, hide_rows_without_keys
 from mutants.card import SwallowsKeywords, TakesAnything
 from mutants.entering import breaks
 from mutants.originals import Hashed, Linear, PlainSoftmax, Projected
-from mutants.originals_more import Chosen
 
 
 @breaks("padding_has_no_influence", "softmax", "NaN in padded keys")
@@ -130,19 +130,11 @@ class MeanOfNothing(PlainSoftmax):
 
 
 @breaks("padding_amounts_to_shorter_inputs", "chosen", "positions padded to")
-class ChoosesPadding(Chosen):
-    """Gives a block of padding, whose gate is 0, the seat of a real block with a gate below 0."""
+class ChoosesPadding(MixtureOfBlocks):
+    """Counts padded tokens in the mean of a block, and gives a block of padding the seat of one with a score below 0."""
 
-    def visible(self, count: Tensor, z: Tensor, own: Tensor) -> Tensor:
-        return super().visible(torch.ones_like(count), z, own)
-
-
-@breaks("padding_amounts_to_shorter_inputs", "chosen", "positions padded to")
-class MeansOverPadding(Chosen):
-    """Divides the sum of a block's keys by its padded tokens, too."""
-
-    def gates(self, query: Tensor, key: Tensor, valid: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        return super().gates(query, key, torch.ones_like(valid), at)
+    def _choose(self, query: Tensor, key: Tensor, valid: Tensor) -> Tensor:
+        return super()._choose(query, key, torch.ones_like(valid))
 
 
 @breaks("padding_amounts_to_shorter_inputs", "compressed", "positions padded to")

@@ -134,10 +134,14 @@ class MixtureOfBlocks(Attention[Options]):
             count = valid.sum(dim=-1)
             means = F.pad(key, (0, 0, 0, -n % b)).unflatten(2, (blocks, b)).sum(dim=3) / count.clamp(min=1)[..., None]
             own, z = torch.arange(n, device=key.device)[:, None] // b, torch.arange(blocks, device=key.device)
-            others = z < own if self.geometry.causal else z != own
+            others = self.others(z, own)
             gate = (query @ means.mT).masked_fill(~(others & (count > 0)[:, :, None]), -torch.inf)
         best = gate.topk(sizes(n, self.options)[1], dim=-1)
         return best.indices.masked_fill(best.values == -torch.inf, blocks)
+
+    def others(self, z: Int[Tensor, " blocks"], own: Int[Tensor, "n 1"]) -> Bool[Tensor, "n blocks"]:
+        """Mask of the blocks z that a query of block ``own`` may choose beside it."""
+        return z < own if self.geometry.causal else z != own
 
 
 def grouped(
