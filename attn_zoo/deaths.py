@@ -51,12 +51,14 @@ def note(what: str) -> None:
 
 @contextmanager
 def during(what: str) -> Iterator[None]:
-    """Context in which the end of this process counts as a death during ``what``."""
-    before = "" if _note is None else read(_note)
+    """Context in which the end of this process counts as a death during ``what``; a process that was forked in it ends with it."""
+    before, here = "" if _note is None else read(_note), os.getpid()
     note(what)
     try:
         yield
     finally:
+        if os.getpid() != here:
+            os._exit(1)
         note(before)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from attn_zoo import deaths
 from attn_zoo.escapes import error_text, terminal
@@ -58,9 +60,39 @@ def imported(name: str, place: str, load: Callable[[], object]) -> str | None:
     if ends := deaths.reasons(what):
         raise ValueError(f"the process that imports {place} {ends[-1]}, so it cannot be loaded")
     who, when = f"plugin {name}", "when it was imported"
-    with _named_if_slow(name), apart(who, when) as changed, deaths.during(what):
-        load()
+    with _named_if_slow(name), deaths.during(what), apart(who, when) as changed:
+        try:
+            _interrupted_by_signals_alone(load)
+        except BaseException as error:
+            in_words(error)  # here, because reading its message may end the process, too
+            raise
     return sentence(who, when, changed) if changed else None
+
+
+def _interrupted_by_signals_alone(load: Callable[[], object]) -> None:
+    """Load a plugin; an interrupt that it raises without any signal is an error of its own.
+
+    Raises:
+        RuntimeError: it raised KeyboardInterrupt.
+    """
+    arrived, before = list[int](), signal.getsignal(signal.SIGINT)
+
+    def noted(number: int, frame: FrameType | None) -> object:
+        arrived.append(number)
+        return before(number, frame) if callable(before) else None
+
+    ours = callable(before) and threading.current_thread() is threading.main_thread()
+    if ours:
+        signal.signal(signal.SIGINT, noted)
+    try:
+        load()
+    except KeyboardInterrupt as error:
+        if ours and not arrived:
+            raise RuntimeError("it raised KeyboardInterrupt") from error
+        raise
+    finally:
+        if ours and signal.getsignal(signal.SIGINT) is noted:
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

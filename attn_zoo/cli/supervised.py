@@ -15,6 +15,8 @@ from attn_zoo import deaths
 
 _ENDED = "ended with status "
 """Beginning of the note of a process that ends in an orderly manner."""
+PATIENCE = 60.0
+"""Seconds that the process of a command may take to end when the command is done."""
 _PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 _STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM) if sys.platform != "win32" else ()
 
@@ -71,6 +73,19 @@ def _child(command: Callable[[], int], memory: mmap.mmap, mask: set[int | signal
         raise
     finally:
         deaths.note(f"{_ENDED}{status}")
+        waiting = threading.Timer(PATIENCE, _leave, [status])
+        waiting.daemon = True
+        waiting.start()
+
+
+def _leave(status: int) -> None:
+    """End the process of a command that is done, but that a thread or a function of ``atexit`` keeps alive."""
+    names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
+    what = f"threads that go on ({', '.join(map(repr, names))})" if names else "a function that was registered with atexit"
+    print(f"attn-zoo: the command was done {PATIENCE:g} seconds ago, but is kept alive by {what}; it ends now", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _die_with(parent: int) -> None:
