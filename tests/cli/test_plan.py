@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -94,7 +95,7 @@ def test_wrong_words_are_refused(words, message):
 
 def holds(value: Any, depth: int = 4) -> bool:
     """Return True for the typed option, and for plain data that hold it; False for networks and for the command as typed."""
-    if depth == 0 or isinstance(value, nn.Module | type):
+    if depth == 0 or isinstance(value, nn.Module | type | os._Environ):
         return False
     if isinstance(value, str):
         return value == "attention.projected_length"  # the key of its word
