@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 
@@ -37,6 +38,7 @@ def in_float64(package: str, path: str, classes: Sequence[str] = ()) -> SimpleNa
     lines = "\n".join(["from __future__ import annotations", *map(ast.unparse, taken)])
     names = {
         "torch": torch,
+        "np": numpy,
         "nn": torch.nn,
         "F": torch.nn.functional,
         "rearrange": einops.rearrange,

@@ -80,7 +80,7 @@ def test_two_reflections_rotate_the_memory_which_one_rule_cannot():
     torch.testing.assert_close(after.summed[..., 1, 0].abs(), torch.ones(2, HEADS).double(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "based"])
+@pytest.mark.parametrize("name", [*NAMES, "based", "log_linear"])
 def test_after_ten_thousand_tokens_steps_equal_one_call(name):
     n, pieces = 10_000, [1, 31, 4_000, 33, 5_000, 935]
     mechanism = build(name, n)

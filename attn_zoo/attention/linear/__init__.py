@@ -8,6 +8,7 @@ from attn_zoo.attention.linear import gated_delta_rule as gated_delta_rule
 from attn_zoo.attention.linear import gated_linear as gated_linear
 from attn_zoo.attention.linear import kda as kda
 from attn_zoo.attention.linear import linear as linear
+from attn_zoo.attention.linear import log_linear as log_linear
 from attn_zoo.attention.linear import performer as performer
 from attn_zoo.attention.linear import retention as retention
 from attn_zoo.attention.linear import ssd as ssd

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attn_zoo import Geometry, build_attention, card
 from attn_zoo.attention.linear.delta_rule import per_head, unit_length
+from attn_zoo.attention.linear.log_linear import ONE
 
 HEADS, D = 3, 16
 LENGTHS = [37, 130]
@@ -112,6 +113,15 @@ def fla_based(mechanism: Any, query: Tensor, key: Tensor, value: Tensor) -> Tens
     return sums[..., :-1] / sums[..., -1:]
 
 
+def fla_log_linear(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, step: Tensor, level: Tensor) -> Tensor:
+    module = in_float64("fla", "ops/log_linear_attn/naive.py")
+    logits, x = per_head(step), F.silu(value)
+    written = F.softplus(logits + mechanism.forget.offset.view(HEADS, 1, 1)) * F.silu(key)
+    inputs = tokens_first(F.silu(query), written, x, log_decay(mechanism, logits), F.softplus(level + ONE))
+    out: Tensor = module.naive_log_linear_attn(*inputs[:3], inputs[3][..., 0], inputs[4])
+    return out.transpose(1, 2) + mechanism.skip[:, None, None] * x
+
+
 CASES: dict[str, tuple[str, dict[str, Any], Reference]] = {
     "gated_delta_rule, fla, token by token": (
         "gated_delta_rule",
@@ -134,6 +144,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Reference]] = {
         fla_delta_product,
     ),
     "forgetting, fla": ("forgetting", {}, fla_forgetting),
+    "log_linear, fla": ("log_linear", {"normalise": False}, fla_log_linear),
     "based, fla": ("based", {}, fla_based),
     "based with five channels, fla": ("based", {"channels": 5}, fla_based),
 }

@@ -1,0 +1,170 @@
+"""Log-linear attention: yₜ = Σ λₜₗ S⁽ˡ⁾ₜᵀ Cₜ + D xₜ, with a memory S⁽ˡ⁾ for each of log n parts of the past, short ones near.
+
+The part of position j at position t is l(t, j), the number of bits of t xor j: l = 0 is t itself, and part l has at most 2ˡ⁻¹
+positions. Positions count real tokens from 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from attn_zoo.attention.linear._recurrence import Answer
+from attn_zoo.attention.linear.ssd import Options, StateSpaceDuality
+from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState, Stream
+from attn_zoo.contract.carried import check_state
+from attn_zoo.kernels.cpu._chunks import into_chunks
+from attn_zoo.precision import without_autocast
+from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
+
+CHUNK = 32
+"""Number of positions in a chunk, a power of two; its weights are computed directly, and parts beyond it are sums of chunks."""
+ONE = 0.5413248546129181
+"""Logit whose softplus is 1."""
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """FLOPs within chunks, of the sums of chunks and of the reads of each part; A, b and D, one per head. State: all parts."""
+    n, d, chunk = geometry.keys, geometry.head_dim, min(CHUNK, geometry.keys)
+    count, rows, size = -(-n // chunk), 0, 1
+    while size < count:
+        rows, size = rows + sum(at // size % 2 for at in range(count)), 2 * size
+    flops = 2 * geometry.inner_dim * chunk * (2 * count * chunk + d * (count * (count > 1) + rows))
+    flops *= 1 if geometry.causal else 2
+    state = FLOAT * geometry.inner_dim * d * n.bit_length() if geometry.causal else None
+    return Cost(flops, 3 * geometry.heads, backward_flops=2 * flops, state_bytes=state)
+
+
+@register_attention(
+    "log_linear",
+    title="Log-linear attention (Mamba-2)",
+    paper="Guo et al. 2025, arXiv:2506.04761",
+    equation="state-space duality with one memory per part of a Fenwick tree",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True, stepwise=True),
+    time="n log n d^2",
+    memory="n log n d",
+    cost=cost,
+    streams=lambda *_: (Stream("step", of="keys", starts_as="key"), Stream("level", of="queries", starts_as="query")),
+    variants={"raw": {"normalise": False}},
+)
+class LogLinear(StateSpaceDuality):
+    """State-space duality whose past is cut into parts, short ones near and long ones far, each with a weight of its own.
+
+    Paper: Guo et al. 2025, the log-linear form of Mamba-2.
+    Symbols: λ → weights of the stream level, S⁽ˡ⁾ → rows of MemoryState.summed, from l = 1.
+    Differs: as for ``ssd``; with λ = 1 both are equal. λ is softplus of one channel of the stream for each part; parts beyond
+        head_dim share the last one. Padded tokens take no position, and neither write to a memory nor decay it.
+    """
+
+    def definition(  # type: ignore[override]  # one more stream
+        self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys, level: Queries
+    ) -> Queries:
+        """Materialise the n × n weights Cₜ·Bⱼ Δⱼ exp(Σ log a) λₜₗ; in both directions if not causal."""
+        updates = self.updates(query, key, value, key_valid, step)
+        tensors, n = [*updates[:4], F.softplus(level + ONE)], query.shape[2]
+        valid = torch.ones(len(query), n, dtype=torch.bool, device=query.device) if key_valid is None else key_valid
+
+        def one_way(valid: Tensor, *tensors: Tensor) -> Tensor:
+            order = _real_first(valid)
+            c, written, x, logs, lam = (_taken(tensor, order) for tensor in tensors)
+            sums, parts = logs.cumsum(dim=2), _parts(torch.arange(n, device=c.device), lam.shape[3])
+            weights = c @ written.mT * (sums - sums.mT).tril().exp() * lam.gather(3, parts.expand(*lam.shape[:2], -1, -1))
+            out = weights.tril() @ x + self.skip[:, None, None] * x
+            return _taken(out, order.argsort(dim=2)) * _begun(valid)
+
+        out = one_way(valid, *tensors)
+        if not self.geometry.causal:
+            out = out + one_way(valid.flip(1), *(x.flip(2) for x in tensors)).flip(2)
+        return self.finish(out)
+
+    def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
+        """Read a sequence from its start, its real tokens first, so that padding takes no position and nothing reads it."""
+        query, key, value, key_valid = inputs
+        if key_valid is None:
+            return self._read_real(*inputs, **streams), state
+        order = _real_first(key_valid)
+        query, key, value = (_taken(x, order) for x in (query, key, value))
+        streams = {name: _taken(x, order) for name, x in streams.items()}
+        out = self._read_real(query, key, value, key_valid.gather(1, order[:, 0, :, 0]), **streams)
+        return _taken(out, order.argsort(dim=2)) * _begun(key_valid), state
+
+    def _read_real(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, step: Keys, level: Queries) -> Queries:
+        """Compute weights within chunks, then add part after part, each twice as long as the one before."""
+        updates, n = self.updates(query, key, value, key_valid, step), query.shape[2]
+        chunk = min(CHUNK, n)
+        c, b, x, logs, lam = (into_chunks(y, chunk) for y in (*updates[:4], F.softplus(level + ONE)))
+        since = logs.cumsum(dim=3)  # log decay since the start of the own part
+        parts = _parts(torch.arange(chunk, device=c.device), lam.shape[4])
+        weights = c @ b.mT * (since - since.mT).clamp(max=0).exp() * lam.gather(4, parts.expand(*lam.shape[:3], -1, -1))
+        out, count = weights.tril() @ x, c.shape[2]
+        if count > 1:
+            totals = since[:, :, :, -1:]
+            sums = (b * (totals - since).exp()).mT @ x
+        size, part = 1, chunk.bit_length()
+        while size < count:
+            reading = torch.tensor([place for place in range(count) if place // size % 2], device=c.device)
+            before = reading // size - 1
+            share = lam[..., min(part, lam.shape[4] - 1), None].index_select(2, reading)
+            asked = c.index_select(2, reading) * since.index_select(2, reading).exp() * share
+            out = out.index_add(2, reading, asked @ sums.index_select(2, before))
+            since = since.index_add(2, reading, totals.index_select(2, before).expand(-1, -1, -1, chunk, -1))
+            first, second = (slice(start, count // size // 2 * 2, 2) for start in (0, 1))
+            sums = totals[:, :, second].exp() * sums[:, :, first] + sums[:, :, second]
+            totals = totals[:, :, first] + totals[:, :, second]
+            size, part = 2 * size, part + 1
+        return out.flatten(2, 3)[:, :, :n] + self._skipped(query, key, value, key_valid)
+
+    def state_shape(self) -> tuple[int, int]:
+        """Rows and columns of the memories before the first token, of which there are none."""
+        return 0, self.geometry.head_dim
+
+    def advance(self, query: Queries, key: Keys, value: Keys, state: Any, **streams: Keys) -> tuple[Queries, MemoryState]:
+        """Read token after token: the parts that end at a token become one part, with the token itself.
+
+        Raises:
+            ValueError: the state is of another mechanism, batch, dtype or device.
+        """
+        d, dtype = self.geometry.head_dim, torch.promote_types(value.dtype, torch.float32)
+        rows = state.position.bit_length() * d
+        check_state(self.card.name, state, "summed", (len(value), self.geometry.heads, rows, d), dtype, value)
+        with without_autocast(value.device):
+            query, key, value, level, step = (x.to(dtype) for x in (query, key, value, streams["level"], streams["step"]))
+            updates, lam = self.updates(query, key, value, None, step), F.softplus(level + ONE)
+            parts, out = list(state.summed.split(d, dim=2)) if rows else [], []
+            for t, (c, b, x, log, weights) in enumerate(zip(*(y.split(1, dim=2) for y in (*updates[:4], lam)), strict=True)):
+                parts, own = [log.exp() * part for part in parts], b.mT @ x
+                read = [c @ part * weights[..., min(at, d - 1), None] for at, part in enumerate((own, *parts))]
+                out.append(torch.stack(read).sum(dim=0))
+                ended = 0
+                while (state.position + t) >> ended & 1:  # part ended + 1 is full
+                    own, parts[ended], ended = own + parts[ended], torch.zeros_like(own), ended + 1
+                parts[ended : ended + 1] = [own]
+            mixed = torch.cat(out, dim=2) + self._skipped(query, key, value, None)
+            return self.finish(mixed).to(value.dtype), state.after(torch.cat(parts, dim=2), query.shape[2])
+
+
+def _parts(place: Int[Tensor, "*batch n"], most: int) -> Int[Tensor, "*batch n n"]:
+    """Return l(t, j) for pairs of positions, below ``most``."""
+    differ = place[..., :, None] ^ place[..., None, :]
+    bits = torch.arange(place.shape[-1].bit_length(), device=place.device)
+    return (differ[..., None] >> bits > 0).sum(dim=-1).clamp(max=most - 1)
+
+
+def _real_first(valid: Bool[Tensor, "batch n"]) -> Int[Tensor, "batch 1 n 1"]:
+    """Return the order in which the real tokens come first."""
+    return (~valid).long().argsort(dim=1, stable=True)[:, None, :, None]
+
+
+def _begun(valid: Bool[Tensor, "batch n"]) -> Bool[Tensor, "batch 1 n 1"]:
+    """Mask of the positions from the first real token on."""
+    return (valid.cumsum(dim=1) > 0)[:, None, :, None]
+
+
+def _taken(x: Keys, order: Int[Tensor, "batch 1 n 1"]) -> Keys:
+    return x.gather(2, order.expand_as(x))
