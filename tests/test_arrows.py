@@ -80,7 +80,7 @@ ALLOWED = {
         "leaderboard",
         "terminal",
     },
-    "conformance": {"contract", "registry", "count", "data", "escapes", "plugin_files", "plugin_imports", "rows"},
+    "conformance": {"contract", "registry", "count", "data", "escapes", "plugin_files", "plugin_imports", "process_state", "rows"},
     "cli": {
         "contract",
         "registry",

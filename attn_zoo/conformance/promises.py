@@ -23,6 +23,7 @@ from attn_zoo.conformance.harness import Violation, require, seed_generators
 from attn_zoo.conformance.requests import Request, answers, require_like_queries
 from attn_zoo.conformance.subject import Subject, attention_check, move_parameters
 from attn_zoo.contract import Attention, UnsupportedError
+from attn_zoo.process_state import kept
 
 
 @attention_check("twin")
@@ -79,7 +80,7 @@ def the_process_is_left_as_it_was(subject: Subject) -> None:
         may_draw = {"building": draws or any(True for _ in module.parameters()), "a call": False, "a call in training": draws}
         for what, run in _runs(subject, module).items():
             switches = (*SWITCHES, THREADS) if what == "building" else SWITCHES
-            with _Unchanged(f"{what}, causal={geometry.causal}", *switches):
+            with kept(), _Unchanged(f"{what}, causal={geometry.causal}", *switches):  # kept: a switch also sets finer ones
                 run()
             _require_generator(run, what, may_draw[what])
             _require_variables(run, what)

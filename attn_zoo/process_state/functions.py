@@ -40,6 +40,11 @@ _PACKAGES = (
 _CONSTANT = (classmethod, staticmethod, property, MemberDescriptorType, GetSetDescriptorType, torch.dtype, float)
 """Types of attributes that are compared, besides everything that can be called."""
 
+_LATE = "torch.distributed"
+"""Package whose import adds methods to a class that PyTorch has already."""
+_SLOTS = "__slotnames__"
+"""Attribute in which ``copy`` caches the slots of a class."""
+
 Members = Mapping[str, Any]
 Copies = list[tuple[Any, Members]]
 """Modules and classes, each with a copy of its attributes."""
@@ -119,6 +124,7 @@ def _is_of_torch(function: Any) -> bool:
 
 def _hiding(place: Any, before: Members) -> list[str]:
     """Return the methods that a class inherited before and has as its own now, such as ``torch.Tensor.softmax``."""
-    bases = place.__mro__[1:] if isinstance(place, type) else ()
-    new = [name for name, value in vars(place).items() if name not in before and not _is_of_torch(value)] if bases else []
-    return [name for name in new if any(name in vars(base) for base in bases)]
+    if not isinstance(place, type) or place.__module__.startswith(_LATE):
+        return []
+    new = [name for name, value in vars(place).items() if name not in before and name != _SLOTS and not _is_of_torch(value)]
+    return [name for name in new if any(name in vars(base) for base in place.__mro__[1:])]
