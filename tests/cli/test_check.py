@@ -53,6 +53,7 @@ class Second(Attention):
 @pytest.fixture
 def home(tmp_path, monkeypatch) -> Iterator[Path]:
     """A folder to work in; what is registered and imported there is forgotten afterwards."""
+    registry.load_plugins()  # before the copies are made, since the built-in entries register once
     for name in ("_ATTENTIONS", "_TASKS"):
         monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
     monkeypatch.setattr(sys, "path", list(sys.path))

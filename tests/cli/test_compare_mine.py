@@ -65,6 +65,7 @@ def test_it_trains_as_the_quickstart_did_and_prints_ranks_beside_its_rows(shippe
 def test_an_attention_of_a_file_is_proved_trained_and_placed(tmp_path, monkeypatch, capsys):
     small = ["workers=1", "budget.steps=3", "budget.evaluate_every=3", "model.dim=16", "model.heads=2"]
     monkeypatch.setattr(compare, "plan", lambda words: plan([*words, *small]))
+    registry.load_plugins()  # before the copy is made, since the built-in entries register once
     monkeypatch.setattr(registry, "_ATTENTIONS", dict(registry._ATTENTIONS))  # which lose the new one afterwards
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
