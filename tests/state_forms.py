@@ -128,6 +128,64 @@ def mega(mechanism: Any, request: Request) -> Iterator[Step]:
         yield out + shared, sum(x.numel() for x in [state, *keys, *values])
 
 
+def length_compression(mechanism: Any, request: Request) -> Iterator[Step]:
+    m, near, entries = mechanism.options.compress_rate, Near(mechanism.options.window), list[tuple[Tensor, ...]]()
+    own = torch.zeros(3, *request.value[0, :, 0].shape, dtype=request.value.dtype)
+    for t, token in enumerate(reading(request)):
+        weight = (torch.einsum("hd,hde->he", token["key"], mechanism.gate) + mechanism.position_bias[:, t % m]).exp()
+        own = own + torch.stack([weight * token["key"], weight * token["value"], weight])
+        near.read(token)
+        if done := t % m == m - 1:
+            entries.append((own[0] / own[2], own[1] / own[2]))
+            own = torch.zeros_like(own)
+        out = answer(token["query"], near.keys + [k for k, _ in entries], near.values + [v for _, v in entries])
+        yield out, near.held + sum(x.numel() for entry in entries for x in entry) + (0 if done else own.numel())
+
+
+def sparse_compression(mechanism: Any, request: Request) -> Iterator[Step]:
+    m, kept, width = mechanism.options.compress_rate, mechanism.options.kept, mechanism.options.index_width
+    near, entries, (h, d) = Near(mechanism.options.window), list[tuple[Tensor, ...]](), request.value[0, :, 0].shape
+    own, following = ([torch.zeros(3, h, d).double(), torch.zeros(2, width).double()] for _ in range(2))  # sums of an entry
+    maps, bias, index_bias = mechanism.before, mechanism.position_bias, mechanism.index_bias
+    for t, token in enumerate(reading(request)):
+        key, value, side = token["key"], token["value"], token["key"].flatten()
+        for sums, slot, past in ((own, m + t % m, False), (following, t % m, True)):
+            by = [torch.einsum("hd,hde->he", x, w) for x, w in zip((key, value, key), maps, strict=True)]
+            k, v, logits = by if past else (key, value, torch.einsum("hd,hde->he", key, mechanism.gate))
+            weight = (logits + bias[:, slot]).exp()
+            sums[0] = sums[0] + torch.stack([weight * k, weight * v, weight])
+            scored = (mechanism.index_gate[int(past)] @ side + index_bias[slot]).exp()
+            sums[1] = sums[1] + torch.stack([scored * (mechanism.index_key[int(past)] @ side), scored])
+        near.read(token)
+        if done := t % m == m - 1:
+            entries.append((own[0][0] / own[0][2], own[0][1] / own[0][2], own[1][0] / own[1][1]))
+            own, following = following, [torch.zeros_like(x) for x in following]
+        chosen = entries
+        if len(entries) > kept:
+            asked, weights = mechanism.index_query @ token["query"].flatten(), mechanism.index_weight @ token["query"].flatten()
+            scores = (asked.unflatten(0, (-1, width)) @ torch.stack([e[2] for e in entries]).T).relu().T @ weights
+            chosen = [entries[i] for i in scores.sort(descending=True, stable=True).indices[:kept].tolist()]
+        out = answer(token["query"], near.keys + [e[0] for e in chosen], near.values + [e[1] for e in chosen])
+        open_sums = sum(x.numel() for x in own) * (1 if done else 2)
+        yield out, near.held + sum(x.numel() for entry in entries for x in entry) + open_sums
+
+
+class Near:
+    """Keys and values of the last tokens."""
+
+    def __init__(self, window: int) -> None:
+        self.window, self.keys, self.values = window, list[Tensor](), list[Tensor]()
+
+    def read(self, token: dict[str, Tensor]) -> None:
+        self.keys, self.values = (
+            [*kept, token[name]][-self.window :] for kept, name in ((self.keys, "key"), (self.values, "value"))
+        )
+
+    @property
+    def held(self) -> int:
+        return sum(x.numel() for x in [*self.keys, *self.values])
+
+
 def linformer_causal(mechanism: Any, request: Request) -> Iterator[Step]:
     keys: list[Tensor] = []
     values: list[Tensor] = []
@@ -284,5 +342,6 @@ FORMS: dict[str, Callable[[Any, Request], Iterator[Step]]] = {
     form.__name__: form
     for form in (none, uniform, convolution, softmax, performer, luna, mega, linformer_causal, longformer, reformer, frozen_random)
 }
+FORMS |= {form.__name__: form for form in (length_compression, sparse_compression)}
 FORMS |= dict.fromkeys(PATTERNS, patterned)
 FORMS |= dict.fromkeys(("synthesizer_dense", "synthesizer_random", "synthesizer_factorised"), synthesizer)

@@ -49,7 +49,8 @@ def test_a_sweep_is_composed_once_and_each_word_is_parsed_once(counts):
 
 
 def test_searches_are_composed_once(counts):
-    searches = plan_searches(read_request(["attention=softmax,none", "task=digits,mqar", "trials=2"]))
+    words = ["tuning.sampler=bracket", "budget.until=criterion", "trials=0"]
+    searches = plan_searches(read_request(["attention=softmax,none", "task=digits,mqar", *words]))
     assert len(searches) == 4 and counts["composed"] == 1
 
 

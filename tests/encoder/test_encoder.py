@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from attn_zoo import UnsupportedError, attentions, card
-from attn_zoo.contract import Pairs, Patches, TaskSpec, Tokens
+from attn_zoo.contract import Pairs, Patches, TaskSpec, Tokens, auxiliary_loss
 from attn_zoo.encoder import backbone_sizes, build_model
 from attn_zoo.layer import MultiHeadAttention
 
@@ -37,7 +37,8 @@ def test_padding_leaves_scores_alone(name):
 SHORT_REACH = ("convolution", "fixed", "pooling", "reformer", "routing")
 """Mechanisms whose windows, hashes or clusters may keep a token from reaching the class token within two layers."""
 
-WIDE = {"local": {"block": 24}, "topk": {"kept": 8}, "transformer_xl": {"segment": 32, "memory": 32}}
+WIDE = {"indexer": {"kept": 20}, "local": {"block": 24}, "moba": {"chosen": 20}, "topk": {"kept": 8}}
+WIDE |= {"transformer_xl": {"segment": 32, "memory": 32}}
 """Options with which all tokens are in reach; the defaults for short inputs are smaller."""
 
 
@@ -161,7 +162,7 @@ def test_sequences_beyond_the_built_length_are_refused():
 def test_timm_takes_every_mechanism_and_trains_it(name):
     built = model(IMAGES, name)
     assert sum(isinstance(m, MultiHeadAttention) for m in built.modules()) == 2
-    built.train()(torch.randn(3, 1, 8, 8)).square().sum().backward()
+    (built.train()(torch.randn(3, 1, 8, 8)).square().sum() + auxiliary_loss(built)).backward()
     grads = {key: p.grad for key, p in built.named_parameters()}
     dead = [key for key, grad in grads.items() if grad is None or not grad.isfinite().all()]
     assert not dead

@@ -15,6 +15,7 @@ from timm.models.vision_transformer import ParallelThingsBlock, ResPostBlock, Vi
 from torch import Tensor, nn
 
 from attn_zoo import UnknownNameError, UnsupportedError, attentions, card
+from attn_zoo.contract import auxiliary_loss
 from attn_zoo.integrations.timm import TimmAttention, attention_layer
 from attn_zoo.layer import join_layers
 
@@ -49,7 +50,8 @@ def gradients(model: nn.Module, inputs: Tensor, steps: int = 1) -> dict[str, Ten
     model.zero_grad()
     torch.manual_seed(2)
     for _ in range(steps):
-        model.train()(inputs).square().sum().backward()
+        loss = model.train()(inputs).square().sum()
+        (loss + auxiliary_loss(model)).backward()
     return {key: None if p.grad is None else p.grad.clone() for key, p in model.named_parameters()}
 
 

@@ -13,6 +13,7 @@ from timm.models.vision_transformer import ParallelScalingBlock, VisionTransform
 from torch import Tensor, nn
 
 from attn_zoo import UnknownNameError, UnsupportedError, attentions, card
+from attn_zoo.contract import auxiliary_loss
 from attn_zoo.integrations.timm import TimmAttention, replace_attention, set_input_size
 
 SIZES: dict[str, Any] = {
@@ -286,7 +287,7 @@ def test_images_of_other_sizes(name):
         assert model.pos_embed.shape[1] == 17 and model(images()).shape == (2, 3)
         return
     assert model.pos_embed.shape[1] == 25 and all(layer.mechanism.geometry.keys == 25 for layer in layers(model))
-    model.train()(larger).square().sum().backward()
+    (model.train()(larger).square().sum() + auxiliary_loss(model)).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tiers import reads_published_data
 
 from attn_zoo import registry
-from attn_zoo.contract import AttentionCard, Batch, Task, TaskSpec, UnsupportedError
+from attn_zoo.contract import AttentionCard, Batch, Task, TaskSpec, UnsupportedError, auxiliary_loss
 from attn_zoo.encoder import build_model
 from attn_zoo.runner.metrics import answers
 
@@ -38,7 +38,7 @@ def step(card: AttentionCard, spec: TaskSpec, batch: Batch) -> None:
     torch.manual_seed(0)
     model = build_model(spec, attention=card.name, options={}, **SIZES)
     loss = F.cross_entropy(*answers(model, batch))
-    loss.backward()
+    (loss + auxiliary_loss(model)).backward()
     assert loss.isfinite()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all(), f"{card.name}: no gradient reaches {name}"
