@@ -1,4 +1,4 @@
-"""What tests of runs share: progress displays, a clock, and the call of a function in a process of its own."""
+"""Helpers of tests of runs: progress displays, a clock, and the call of a function in a process of its own."""
 
 from __future__ import annotations
 

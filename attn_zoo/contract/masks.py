@@ -10,7 +10,7 @@ from torch import Tensor
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 Sinks = Float[Tensor, "heads"] | None
-"""Sink logit of each head, a term in the denominator of its softmax without a key or value; None where there are no sinks."""
+"""Sink logit of each head, a term in the denominator of its softmax without a key or value; None without sinks."""
 
 
 def softmax_over_valid(

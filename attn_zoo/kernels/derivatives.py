@@ -31,7 +31,7 @@ _TRANSFORMS = {
     TransformType.Grad: "transforms of torch.func",
     TransformType.Functionalize: "transforms of torch.func",
 }
-"""What an error says of each transform that a kernel does not serve."""
+"""Words of an error about each transform that a kernel does not serve."""
 
 
 class OnceDifferentiable(Function):

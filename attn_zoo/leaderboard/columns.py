@@ -47,7 +47,7 @@ class Column:
     measured: bool = False
     """True if the figures are measured, so that only rows of one implementation group may be compared."""
     shown: Callable[[Table], bool] = lambda table: True
-    """Whether a table has the column as text."""
+    """Function that tells if a table has the column as text."""
     tip: Text = lambda row, table: ""
     """Text of the tooltip on the page."""
 

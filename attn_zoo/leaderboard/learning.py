@@ -1,4 +1,4 @@
-"""Whether and how soon a row learns a task, over seeds that were trained until a criterion (protocol 3).
+"""Successes of a row on a task, and the steps that it needs, over seeds that were trained until a criterion (protocol 3).
 
 Whether: seeds that ended at the criterion, of all, with the exact interval of Clopper and Pearson (1934). How soon: steps to 90 %
 of the ceiling, censored at the last step of seeds that did not come so far. Their median is Kaplan and Meier's (1958), its interval

@@ -159,7 +159,7 @@ def _schema_of(data: Any) -> int:
 
     Raises:
         ForeignError: the data are something else.
-        RecordError: the data are no mapping, or their schema is not one that this code reads.
+        RecordError: the data are not a mapping, or their schema is not one that this code reads.
     """
     if not isinstance(data, Mapping):
         raise RecordError(f"a record must be a mapping; got a {type(data).__name__}")

@@ -11,7 +11,7 @@ LESSON = Path(__file__).parents[1] / "lesson.md"
 
 def notebook(page: str) -> str:
     """Return a page as a Jupyter notebook without outputs; pictures, which the code draws, are left out."""
-    cells = []
+    cells: list[dict[str, object]] = []
     for at, part in enumerate(re.split(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)):
         code = at % 2 == 1
         text = part if code else re.sub(r"^!\[.*$\n", "", part, flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What timm's own tests ask of every model, asked of five small ViTs with each mechanism in place of timm's attention."""
+"""Calls of timm's own tests of every model, on five small ViTs with each mechanism in place of timm's attention."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def test_what_is_not_recorded_and_what_says_nothing_is_named():
 
 def test_short_inputs_are_no_evidence_for_long_ones():
     long = Need("Long inputs", {("mqar", False): "keys find values"}, shortest=512)
-    short, enough = ({"task_card": {"length": length}} for length in (511, 512))
+    short, enough = (dict[str, Any](task_card={"length": length}) for length in (511, 512))
     found = [chosen([*yardsticks(**card), *cheap("linformer", *SURE, **card)], need=long) for card in (short, enough)]
     assert no_evidence(found[0]) == "Mqar does not count (511 tokens, and this use case begins at 512)"
     assert found[1].chosen[0].label == "linformer" and found[1].scored_at == "512"

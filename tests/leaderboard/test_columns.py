@@ -103,7 +103,7 @@ def test_few_files_lie_between_the_records_and_a_table():
             entered.add(Path(name).relative_to(Path(attn_zoo.__file__).parent).as_posix())
 
     folder = ROOT / "results" / "quickstart"
-    leaderboard(folder, task="digits")  # imports are no part of it
+    leaderboard(folder, task="digits")  # without imports
     sys.setprofile(note)
     try:
         leaderboard(folder, task="digits")

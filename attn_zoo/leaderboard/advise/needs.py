@@ -23,7 +23,7 @@ class Need:
     name: str = ""
     """Name on the command line."""
     shortest: int = 0
-    """Number of tokens below which a task is no evidence, because the use case is about long inputs."""
+    """Number of tokens below which a task does not count, because the use case is about long inputs."""
 
     @property
     def directions(self) -> tuple[bool, ...]:
