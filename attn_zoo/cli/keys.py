@@ -44,6 +44,8 @@ def read_keys(
             continue
         read = read_word(word)
         key = read.key
+        if read.added:
+            raise ValueError(f"{command} takes KEY=VALUE without a sign before the key; write {key}={text}; got {word!r}")
         if key.startswith("attention."):
             row = f"NAME[{key.removeprefix('attention.')}={text.replace(',', '|')}]"
             raise ValueError(f"{command} takes options in brackets after the name, attention={row}; got {word!r}")
