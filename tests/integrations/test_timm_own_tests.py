@@ -11,6 +11,7 @@ from tiers import covering
 from timm.models import create_feature_extractor, get_graph_node_names
 
 from attn_zoo import UnsupportedError, attentions
+from attn_zoo.contract import auxiliary_loss
 from attn_zoo.integrations.timm import TimmAttention, attention_layer, replace_attention
 
 VITS = (
@@ -60,7 +61,7 @@ def test_backward_reaches_every_parameter(attention, name, graph):
     model = vit(name, attention, num_classes=42).train()
     out = graph_of(model, images(2)) if graph else model(images(2))
     assert out.shape == (2, 42)
-    out.square().mean().backward()
+    (out.square().mean() + auxiliary_loss(model)).backward()
     assert [key for key, parameter in model.named_parameters() if parameter.grad is None] == []
 
 

@@ -12,6 +12,7 @@ from tiers import covering
 from torch import Tensor
 
 from attn_zoo import UnsupportedError, attentions, card
+from attn_zoo.contract import auxiliary_loss
 from attn_zoo.integrations.transformers import from_pretrained, replace_attention, zoo_layers
 
 NAMES = attentions()
@@ -51,7 +52,7 @@ def check_gradients(model: Any, name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_in_an_encoder(name, tmp_path):
     model, batch = replaced(tiny.build("bert"), name), tiny.inputs("bert")
-    answer(model.train(), **batch).square().sum().backward()
+    (answer(model.train(), **batch).square().sum() + auxiliary_loss(model)).backward()
     check_gradients(model, name)
     model.eval().save_pretrained(tmp_path)
     loaded = from_pretrained(transformers.BertModel, tmp_path)
@@ -78,8 +79,8 @@ def test_padding_has_no_influence(name):
 @pytest.mark.parametrize(("name", "kind"), covering(CAUSAL, tiny.DECODERS))
 def test_in_a_decoder(name, kind):
     model, batch = replaced(tiny.build(kind, num_hidden_layers=1), name), tiny.inputs(kind)
-    loss = model(**batch, labels=batch["input_ids"], use_cache=False).loss
-    loss.backward()
+    loss = model.train()(**batch, labels=batch["input_ids"], use_cache=False).loss
+    (loss + auxiliary_loss(model)).backward()
     if kind == "llama":  # GPT-2 keeps its three projections in one weight, of which a part may have no influence
         check_gradients(model, name)
     assert torch.isfinite(loss)
