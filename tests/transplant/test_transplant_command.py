@@ -119,7 +119,7 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
     [
         (["attention=linfomer"], "linformer"),
         ([], "attention=NAME is missing"),
-        (["linformer"], "takes KEY=VALUE; got 'linformer'"),
+        (["linformer"], "'linformer' cannot be read as KEY=VALUE"),
         (["attention=linformer", "attention=performer"], "attention is given twice"),
         (["attention=linformer", "atention.projected_length=4"], "no key of transplant is called"),
         (["attention=linformer[projected_lenght=4]"], "projected_length"),
