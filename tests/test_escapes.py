@@ -14,7 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from hostile_texts import TEXTS, hostile_folder, hostile_record, hostile_source, storable
+from hostile_texts import TEXTS, as_file_name, hostile_folder, hostile_record, hostile_source, storable
 
 from attn_zoo.cli import main
 from attn_zoo.escapes import csv_cell, file_words, label, markdown, terminal
@@ -103,7 +103,7 @@ CHECKS: dict[str, tuple[list[str], Callable[[str, str], None]]] = {
     "separation as CSV": (["leaderboard", "--separation", "--format", "csv"], check_csv),
     "show": (["show", "RUN", "--all"], check_lines),
     "recommend": (["recommend", "--length", "16", "--all"], check_lines),
-    "verify": (["records", "verify"], check_lines),
+    "verify": (["records", "verify"], lambda text, foreign: check_lines(text, as_file_name(foreign))),  # it names files alone
     "diff": (["diff", "FOLDER", "FOLDER"], check_lines),
     "diff for GitHub": (["diff", "FOLDER", "FOLDER", "--format", "github"], check_markdown),
 }
