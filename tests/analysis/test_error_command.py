@@ -147,7 +147,7 @@ def test_the_figure_draws_zeros_and_names_every_line(tmp_path, monkeypatch):
         (["--attention", "linear", "linear"], "twice"),
         (["--attention", "performer[feature=4]"], "did you mean 'features'?"),
         (["--attention", "performer[4]"], "options of a row must be OPTION=VALUE"),
-        (["--attention", "performer[features=many]"], "attention performer, option features: Value 'many'"),
+        (["--attention", "performer[features=many]"], "attention performer, option features must be an integer; got 'many'"),
         (["--attention", "performer[features=4,features=8]"], "option features is given twice"),
         (["--attention", "performer[features=0]"], "performer.features"),
         (["--attention", "performer[features=8|]"], "a value is missing"),

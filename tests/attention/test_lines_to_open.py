@@ -61,7 +61,7 @@ def test_a_mechanism_is_read_in_few_lines_of_few_files(name):
 
 def test_helpers_of_helpers_count():
     files = {path.name for path in files_to_open("attn_zoo.attention.linear.cosformer")}
-    assert files == {"cosformer.py", "linear.py", "_recurrence.py"}
+    assert files == {"cosformer.py", "linear.py", "_recurrence.py", "_sums_cost.py"}
 
 
 def test_imports_inside_functions_count():

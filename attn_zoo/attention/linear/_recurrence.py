@@ -32,12 +32,9 @@ class RecurrentAttention(MemoryAttention[OptionsT]):
         read = self.read if self.implementation == "eager" else getattr(self, f"read_{self.implementation}")
         dtype = torch.promote_types(value.dtype, torch.float32)
         with without_autocast(value.device):
-            inputs = query.to(dtype), key.to(dtype), value.to(dtype), key_valid
-            streams = {name: stream.to(dtype) for name, stream in streams.items()}
-            if self.geometry.causal:
-                out, _ = read(self.start(inputs[2]), *inputs, **streams)
-            else:
-                out = self.read_all(read, *inputs, **streams)
+            given = query.to(dtype), key.to(dtype), value.to(dtype), key_valid
+            more = {name: stream.to(dtype) for name, stream in streams.items()}
+            out = read(self.start(given[2]), *given, **more)[0] if self.geometry.causal else self.read_all(read, *given, **more)
             return self.finish(out).to(value.dtype)
 
     attend_tiled = attend_fla = attend

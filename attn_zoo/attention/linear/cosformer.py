@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.attention.linear.linear import Linear, eager_cost
+from attn_zoo.attention.linear._sums_cost import eager_cost
+from attn_zoo.attention.linear.linear import Linear
 from attn_zoo.contract import Capabilities, Cost, Geometry, NoOptions, UnsupportedError
 from attn_zoo.contract.masks import allowed_pairs, weighted_mean
 from attn_zoo.registry import register_attention

@@ -69,17 +69,6 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     return Cost(flops, 0, backward_flops=backward, state_bytes=FLOAT * inner * (d + 1))
 
 
-def eager_cost(geometry: Geometry, features: int) -> Cost:
-    """FLOPs of φ(K)ᵀ [V 1] and φ(Q) times it for a number of features; causal adds weights in chunks. State: both sums."""
-    width, chunk, queries, keys = geometry.head_dim + 1, 0, geometry.queries, geometry.keys
-    if geometry.causal:
-        chunk, queries = filled(keys)
-        keys = queries
-    flops = 2 * geometry.heads * ((queries + keys) * features * width + queries * chunk * (features + width))
-    state = FLOAT * geometry.heads * features * width if geometry.causal else None
-    return Cost(flops, 0, backward_flops=2 * flops, state_bytes=state)
-
-
 @register_attention(
     "linear",
     title="Linear attention",

@@ -1,0 +1,17 @@
+"""Cost of linear attention in plain PyTorch, for mechanisms with another number of features than channels."""
+
+from __future__ import annotations
+
+from attn_zoo.contract import FLOAT, Cost, Geometry
+from attn_zoo.kernels.cpu._chunks import filled
+
+
+def eager_cost(geometry: Geometry, features: int) -> Cost:
+    """FLOPs of φ(K)ᵀ [V 1] and φ(Q) times it for a number of features; causal adds weights in chunks. State: both sums."""
+    width, chunk, queries, keys = geometry.head_dim + 1, 0, geometry.queries, geometry.keys
+    if geometry.causal:
+        chunk, queries = filled(keys)
+        keys = queries
+    flops = 2 * geometry.heads * ((queries + keys) * features * width + queries * chunk * (features + width))
+    state = FLOAT * geometry.heads * features * width if geometry.causal else None
+    return Cost(flops, 0, backward_flops=2 * flops, state_bytes=state)
