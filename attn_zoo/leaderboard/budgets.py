@@ -15,7 +15,7 @@ from attn_zoo.leaderboard.table import Block, Board, Row, Run, Within
 DISTURBED = 2.0
 """Training time over (steps · median step time) above which a run was paused or shared its processor."""
 DISTURBANCE = 10.0
-"""Least excess in seconds; a slow first step of a short run is no disturbance."""
+"""Least excess in seconds; a slow first step of a short run does not count as a disturbance."""
 _GIVEN = "as requested"
 
 Point = tuple[float, float]

@@ -67,7 +67,7 @@ def figure(value: float, table: Table, sign: str = "") -> str:
 
 
 def unit(table: Table, written: str = " (%)") -> str:
-    """Unit after a figure or the name of a metric; empty for metrics that are no shares."""
+    """Unit after a figure or the name of a metric; empty for metrics that are not shares."""
     return written if is_share(table) else ""
 
 
