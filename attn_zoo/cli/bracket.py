@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from attn_zoo.records.criterion import VALIDATIONS
+
 LOWER, UPPER = 0.0001, 0.1
 """Rates that are tried if the lowest or the highest of a search's rates is the best; nothing beyond them is tried."""
 RUNGS = (8, 2, 1)
@@ -79,13 +81,15 @@ def most(cap: int, rates: Sequence[float]) -> tuple[int, int]:
 def ranking(results: Results, cap: int) -> list[float]:
     """Return all rates that were tried, best first: by successes, then steps to 90 % of the ceiling, then score.
 
+    Steps that differ by one interval of validation or less count as equal, and the lower rate stands first: it is the safer one.
     Rates whose trials went further stand before those that ended on a lower rung. Rates with a second seed are ordered among
     themselves by both seeds: successes add up, steps and scores are means.
     """
     rates = {trial.rate for trial in results}
-    firsts = sorted(rates, key=lambda rate: _order([_furthest(rate, results)], results))
+    firsts = _best_first({rate: [_furthest(rate, results)] for rate in rates}, results, cap)
     seconds = [rate for rate in firsts if Trial(rate, cap, second=True) in results]
-    finals = sorted(seconds, key=lambda rate: _order([_furthest(rate, results), Trial(rate, cap, second=True)], results))
+    both = {rate: [_furthest(rate, results), Trial(rate, cap, second=True)] for rate in seconds}
+    finals = _best_first(both, results, cap)
     places = iter(finals)
     return [next(places) if rate in seconds else rate for rate in firsts]
 
@@ -105,8 +109,7 @@ def _goes_on(rate: float, results: Results, cap: int, rung: int, tried: Sequence
     if own.score < best - HOPELESS and own.to_90 == math.inf:
         return False
     if rung == len(rungs(cap)) - 1:
-        ahead = sorted(rivals, key=lambda other: _order([Trial(other, below)], results))
-        return rate in ahead[:FINALISTS]
+        return rate in _best_first({other: [Trial(other, below)] for other in rivals}, results, cap)[:FINALISTS]
     return True
 
 
@@ -115,18 +118,44 @@ def _furthest(rate: float, results: Results) -> Trial:
     return max((trial for trial in results if trial.rate == rate and not trial.second), key=lambda trial: trial.steps)
 
 
-def _order(trials: Sequence[Trial], results: Results) -> tuple[float, ...]:
-    """Sort key of trials of one rate: the smaller, the better."""
+def _best_first(trials: Mapping[float, Sequence[Trial]], results: Results, cap: int) -> list[float]:
+    """Rates in order of their trials; of those as soon as the best one, to one interval of validation, the lowest is first."""
+    left = {rate: _order(own, results) for rate, own in trials.items()}
+    found = []
+    while left:
+        best = min(left.values())
+        found.append(min(rate for rate, own in left.items() if own == best or _as_soon(own, best, cap // VALIDATIONS)))
+        del left[found[-1]]
+    return found
+
+
+class _Order(NamedTuple):
+    """Sort key of the trials of one rate: the smaller, the better."""
+
+    failures: int
+    successes: int
+    to_90: float
+    steps: int
+    score: float
+    rate: float
+
+
+def _as_soon(own: _Order, best: _Order, interval: int) -> bool:
+    """Return whether trials have as many successes as the best ones, and their steps to 90 % differ by one interval at most."""
+    return own[:2] == best[:2] and own.to_90 < math.inf and own.to_90 - best.to_90 <= interval
+
+
+def _order(trials: Sequence[Trial], results: Results) -> _Order:
+    """Sort key of trials of one rate."""
     found = [results[trial] for trial in trials]
     scores = [-math.inf if result.score is None else result.score for result in found]
-    steps = -min(trial.steps for trial in trials) if all(result.to_90 == math.inf for result in found) else 0
-    return (
-        sum(result.score is None for result in found),
-        -sum(result.succeeded for result in found),
-        sum(result.to_90 for result in found) / len(found),
-        steps,
-        -sum(scores) / len(scores),
-        trials[0].rate,
+    return _Order(
+        failures=sum(result.score is None for result in found),
+        successes=-sum(result.succeeded for result in found),
+        to_90=sum(result.to_90 for result in found) / len(found),
+        steps=-min(trial.steps for trial in trials) if all(result.to_90 == math.inf for result in found) else 0,
+        score=-sum(scores) / len(scores),
+        rate=trials[0].rate,
     )
 
 

@@ -89,7 +89,14 @@ def test_with_two_seeds_successes_come_first_then_the_time_then_the_score():
         return learner({0.01: 250})(trial)
 
     assert ranking(searched(outcome)[0], CAP)[0] == 0.01, "it succeeds with both seeds"
-    assert ranking(searched(learner({0.003: 240, 0.01: 230}))[0], CAP)[0] == 0.01, "sooner"
+    assert ranking(searched(learner({0.003: 240, 0.01: 150}))[0], CAP)[0] == 0.01, "sooner"
+
+
+def test_of_rates_as_soon_as_the_best_to_one_interval_of_validation_the_lower_is_chosen():
+    assert ranking(searched(learner({0.01: 150, 0.03: 100}))[0], CAP)[:2] == [0.01, 0.03], "an interval of 50 steps"
+    assert ranking(searched(learner({0.01: 200, 0.03: 100}))[0], CAP)[:2] == [0.03, 0.01]
+    chain = ranking(searched(learner({0.003: 200, 0.01: 150, 0.03: 100}))[0], CAP)
+    assert chain[:3] == [0.01, 0.03, 0.003], "0.003 is later than 0.03 by two intervals"
 
 
 def test_the_chosen_rate_is_never_at_an_edge_unless_at_the_limit_and_searches_are_finite():
