@@ -1,4 +1,4 @@
-"""Tables of ``docs/linformer.md`` that no command prints."""
+"""Tables of ``docs/reports/linformer.md`` that no command prints."""
 
 from __future__ import annotations
 

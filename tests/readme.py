@@ -60,7 +60,7 @@ from attn_zoo.transplant.table import transplant_table
 README = ROOT / "README.md"
 PAGES = {
     README: ("quickstart", "place", "advice", "models"),
-    ROOT / "docs" / "zoo.md": ("zoo", "tasks"),
+    ROOT / "docs" / "reference" / "zoo.md": ("zoo", "tasks"),
     ROOT / "results" / "README.md": (
         "quickstart_tasks",
         "family",
@@ -79,13 +79,21 @@ PAGES = {
         "crossover",
         "aa_test",
     ),
-    ROOT / "docs" / "transplant.md": ("transplant",),
-    ROOT / "docs" / "linformer.md": (
+    ROOT / "docs" / "how-to" / "transplant.md": ("transplant",),
+    ROOT / "docs" / "reports" / "linformer.md": (
         *("projections", "figure3_pilot", "figure3", "table2", "table2_sharing", "table2_longer", "k_or_share"),
         *("table2_pretrained", "table2_published", "late", "rates", "starts", "limits"),
     ),
-    ROOT / "docs" / "profile.md": ("separation", "left", "settings", "bare", "photographs", "equal_time", "half_hour"),
-    ROOT / "docs" / "recommend.md": ("uses",),
+    ROOT / "docs" / "explanation" / "profile.md": (
+        "separation",
+        "left",
+        "settings",
+        "bare",
+        "photographs",
+        "equal_time",
+        "half_hour",
+    ),
+    ROOT / "docs" / "how-to" / "choose.md": ("uses",),
 }
 """Files with generated tables, and the names of the tables of each."""
 CURVES = ROOT / "results" / "curves.svg"

@@ -17,7 +17,10 @@ from attn_zoo.cli.measure import compose
 from attn_zoo.rows import rows_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "results" / "README.md")
+DOCS = ROOT / "docs"
+WRITTEN = sorted(page for page in DOCS.rglob("*.md") if page.relative_to(DOCS).parts[0] not in ("generated", "_build"))
+"""Pages of the site that are written by hand, not generated."""
+PAGES = (ROOT / "README.md", *WRITTEN, ROOT / "results" / "README.md")
 _PROMPT = re.compile(r"\s*attn-zoo ")
 
 RUN = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from language import PRIVATE, ROOT, RULES, changed, findings, main
 
-PAGE = "docs/tuning.md"
+PAGE = "docs/how-to/tune.md"
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -41,7 +41,7 @@ def test_a_private_term_is_free_on_a_page_with_a_link_and_in_code():
 
 
 def test_private_terms_stand_in_the_glossary():
-    terms = re.findall(r"\*\*([^*]+)\*\*", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"))
+    terms = re.findall(r"\*\*([^*]+)\*\*", (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8"))
     assert set(PRIVATE.split("|")) <= set(terms)
     assert len(terms) == len(set(terms)) > 40
 

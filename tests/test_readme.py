@@ -9,6 +9,7 @@ import shlex
 import pytest
 from committed import ROOT, records_in
 from readme import PAGES, README, pictures, renewed
+from shown_commands import WRITTEN
 
 from attn_zoo import registry
 from attn_zoo.cli.commands import parser
@@ -18,7 +19,7 @@ from attn_zoo.cli.tune import read_request
 TEXT = README.read_text(encoding="utf-8")
 
 
-COMMANDS = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+COMMANDS = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
 LONGEST = 150
 """Largest number of lines of the README."""
 
@@ -53,7 +54,7 @@ def test_the_quickstart_table_is_whole():
 
 def test_run_ids_on_the_pages_are_recorded():
     recorded = {record.run_id for record in records_in("")}
-    named = {name for page in (ROOT / "docs").glob("*.md") for name in re.findall(r"\b[0-9a-f]{16}\b", page.read_text("utf-8"))}
+    named = {name for page in WRITTEN for name in re.findall(r"\b[0-9a-f]{16}\b", page.read_text("utf-8"))}
     assert named and named <= recorded
 
 

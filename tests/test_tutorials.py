@@ -13,8 +13,8 @@ from stranger import environment, run
 
 from attn_zoo.conformance import ATTENTION_CHECKS, TASK_CHECKS
 
-DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ("add-an-attention.md", "add-a-task.md")
+DOCS = Path(__file__).parents[1] / "docs" / "tutorials"
+PAGES = ("add-a-mechanism.md", "add-a-task.md")
 
 LONG = {"attn-zoo compare my_attention\n": "trains for a minute; tests/cli/test_compare_mine.py trains for less"}
 """Reason why a command and what it prints are left out, by command."""

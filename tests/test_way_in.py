@@ -12,7 +12,9 @@ import pytest
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[1]
-SHOWN = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "CONTRIBUTING.md", "docs/quick-start.md"))
+SHOWN = "\n".join(
+    (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "CONTRIBUTING.md", "docs/tutorials/first-comparison.md")
+)
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FORMS = sorted(path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
 

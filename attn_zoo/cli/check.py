@@ -17,7 +17,7 @@ from attn_zoo.terminal import wrap
 
 REMEDY = (
     "  Write your equation in a few naive lines as a method `definition`, with the arguments of `attend`; the checks then "
-    "compare both (docs/add-an-attention.md). Until then, attn-zoo check --strict fails."
+    "compare both (docs/tutorials/add-a-mechanism.md). Until then, attn-zoo check --strict fails."
 )
 """Remedy for an attention without a definition."""
 

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-LESSON = Path(__file__).parents[1] / "lesson.md"
+LESSON = Path(__file__).parents[1] / "tutorials" / "lesson.md"
 
 
 def notebook(page: str) -> str:

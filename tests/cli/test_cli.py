@@ -270,7 +270,7 @@ def test_measure_is_explained(tmp_path):
 
 
 def test_the_docs_measure_what_can_be_measured():
-    commands = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+    commands = (Path(__file__).parents[2] / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
     lines = [line for line in commands.splitlines() if line.startswith("attn-zoo measure ")]
     assert lines
     for line in lines:

@@ -11,11 +11,8 @@ import page_blocks
 import pytest
 from page_blocks import OUTPUT, PARSED, RUN, blocks, front_matter
 from patience import HANG
+from shown_commands import DOCS, ROOT, WRITTEN
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
-WRITTEN = sorted(p for p in DOCS.rglob("*.md") if p.relative_to(DOCS).parts[0] not in ("generated", "_build"))
-"""Pages written by hand, not generated."""
 FOLLOWED_BY = "followed-by"
 
 
@@ -69,7 +66,9 @@ def test_a_page_that_another_test_follows_is_named_there(page):
 
 
 def test_the_first_pages_have_code():
-    assert {"quick-start.md", "concepts.md", "faq.md", "read-the-leaderboard.md"} <= {names(page) for page in RUN_HERE}
+    assert {"tutorials/first-comparison.md", "explanation/concepts.md", "how-to/faq.md", "explanation/read-the-leaderboard.md"} <= {
+        names(page) for page in RUN_HERE
+    }
 
 
 PYTHON = "# A page\n\n```python\nx = 1\n```\n\nText.\n\n```python\nassert x == {}\n```\n"

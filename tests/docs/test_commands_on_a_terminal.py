@@ -81,7 +81,7 @@ def prepared(tmp_path_factory) -> Path:
         stage.rename(folder / "weights" / f"{name}.safetensors")
     shutil.copy(folder / "packages/mine/src/mine/attention.py", folder / "mine.py")
     tracker = re.search(
-        r"cat > tracker.py <<'EOF'\n(.*?)^EOF", (ROOT / "docs" / "trackers.md").read_text(), re.DOTALL | re.MULTILINE
+        r"cat > tracker.py <<'EOF'\n(.*?)^EOF", (ROOT / "docs" / "how-to" / "trackers.md").read_text(), re.DOTALL | re.MULTILINE
     )
     assert tracker is not None
     (folder / "tracker.py").write_text(tracker[1])
@@ -92,7 +92,9 @@ def prepared(tmp_path_factory) -> Path:
         file.write(default_text()[0][:100_000])
     made(folder / "data")
     if missing("text") is None:
-        first = next(block for block in blocks((ROOT / "docs" / "transplant.md").read_text()) if block.language == "python")
+        first = next(
+            block for block in blocks((ROOT / "docs" / "how-to" / "transplant.md").read_text()) if block.language == "python"
+        )
         subprocess.run([sys.executable, "-P", "-c", first.content], cwd=folder, check=True)
     return folder
 

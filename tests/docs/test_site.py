@@ -46,7 +46,7 @@ def missing_pages(site: Path) -> Iterator[str]:
     """Yield registered entries without a page, and recommended classes that the reference lacks."""
     for kind, names in (("attention", registry.attentions()), ("task", registry.task_names())):
         yield from (f"{kind} {name} has no page" for name in names if not (site / "generated" / kind / f"{name}.html").is_file())
-    reference = "".join((site / "api" / f"{page}.html").read_text(encoding="utf-8") for page in ("build", "contract"))
+    reference = "".join((site / "reference" / "api" / f"{page}.html").read_text(encoding="utf-8") for page in ("build", "contract"))
     for name in (
         "layer.MultiHeadAttention",
         "registry.build_attention",

@@ -1,4 +1,4 @@
-"""torch.compile makes few graphs of a layer over many lengths: no more than docs/concepts.md says, with the right values."""
+"""torch.compile makes few graphs of a layer over many lengths: no more than the page says, with the right values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch._dynamo.backends.debugging import aot_eager
 from attn_zoo import MultiHeadAttention, card
 
 LENGTHS = (64, 96, 130, 200, 257)
-CONCEPTS = Path(__file__).parents[2] / "docs" / "concepts.md"
+CONCEPTS = Path(__file__).parents[2] / "docs" / "explanation" / "concepts.md"
 STATED = {name: int(most) for name, most in re.findall(r"^\| `(\w+)` \| (\d) \|$", CONCEPTS.read_text(encoding="utf-8"), re.M)}
 """Largest number of graphs, by mechanism."""
 

@@ -58,7 +58,7 @@ class Linformer(LowRankAttention[Options]):
         values, where the paper's theorems use N(0, 1/k), with ``init=average`` from N(1/n, 1/n), or with ``init=pooling`` as means
         over k segments; the random projection is drawn from N(0, 1/n). With ``equalised`` √n E and √n F are stored. Windows hold
         ⌈n/k⌉ tokens, so that there may be fewer than k windows. The convolution runs over all channels of a head and has no bias.
-    Training: ``init=pooling`` together with ``equalised`` learns sooner than the default (``docs/linformer.md``).
+    Training: ``init=pooling`` together with ``equalised`` learns sooner than the default (``docs/reports/linformer.md``).
     """
 
     attend_sdpa = attend_triton = LowRankAttention.attend
