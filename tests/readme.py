@@ -41,9 +41,9 @@ from attn_zoo.cli.recommend import required_of
 from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.advise.table import use_cases, use_table
-from attn_zoo.leaderboard.heatmap.costs import LENGTH, recorded_columns
-from attn_zoo.leaderboard.heatmap.model import heat_map, titles
-from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
+from attn_zoo.leaderboard.heat_costs import LENGTH, recorded_columns
+from attn_zoo.leaderboard.heat_picture import heat_map_svg
+from attn_zoo.leaderboard.heatmap import heat_map, titles
 from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.leaderboard.metrics import estimated, optional, score
 from attn_zoo.leaderboard.plots import tradeoffs, write

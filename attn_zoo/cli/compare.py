@@ -17,7 +17,7 @@ from attn_zoo.cli.search import refusal
 from attn_zoo.contract import AttentionCard
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import Row, Table, render, tables
-from attn_zoo.leaderboard.heatmap.terminal import colours_here
+from attn_zoo.leaderboard.heat_text import colours_here
 from attn_zoo.leaderboard.metrics import estimated, unit
 from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.records import RunRecord, Store

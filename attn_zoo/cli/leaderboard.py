@@ -11,8 +11,8 @@ from pathlib import Path
 from attn_zoo.cli.parsing import check_output, quantity
 from attn_zoo.cli.records_of import add_reference, loaded, name_left_out, records_root
 from attn_zoo.leaderboard import FORMATS, ORDERS, Table, leaderboard, ordered, tables
-from attn_zoo.leaderboard.heatmap.costs import counted_columns, recorded_columns
-from attn_zoo.leaderboard.heatmap.terminal import colours_here
+from attn_zoo.leaderboard.heat_costs import counted_columns, recorded_columns
+from attn_zoo.leaderboard.heat_text import colours_here
 from attn_zoo.leaderboard.separation import separates
 from attn_zoo.leaderboard.separation_text import render_separations
 from attn_zoo.records import RunRecord, Store
@@ -181,8 +181,8 @@ def _page(parsed: argparse.Namespace) -> str:
 
 
 def _picture(parsed: argparse.Namespace) -> str:
-    from attn_zoo.leaderboard.heatmap.model import heat_map
-    from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
+    from attn_zoo.leaderboard.heat_picture import heat_map_svg
+    from attn_zoo.leaderboard.heatmap import heat_map
 
     made = _tables(parsed, loaded(parsed.records))
     return heat_map_svg(heat_map(made, counted_columns(parsed.costs) or recorded_columns(made))).rstrip()

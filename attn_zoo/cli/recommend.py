@@ -16,7 +16,7 @@ from attn_zoo.cli.records_of import add_reference, loaded, records_root
 from attn_zoo.escapes import terminal_lines
 from attn_zoo.leaderboard.advise.abilities import ACCEPT
 from attn_zoo.leaderboard.advise.needs import NEEDS
-from attn_zoo.leaderboard.heatmap.costs import LENGTH
+from attn_zoo.leaderboard.heat_costs import LENGTH
 
 if TYPE_CHECKING:
     from attn_zoo.recommend import Requirements

@@ -21,10 +21,10 @@ from attn_zoo.cli.plan import Job, Plan
 from attn_zoo.cli.search import Study, bracket_rates, bracket_results, bracketed, draws, longer_id, objective, trial_of
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import leaderboard, tables
-from attn_zoo.leaderboard.heatmap.costs import recorded_columns
-from attn_zoo.leaderboard.heatmap.model import heat_map
-from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
-from attn_zoo.leaderboard.heatmap.terminal import colours_here
+from attn_zoo.leaderboard.heat_costs import recorded_columns
+from attn_zoo.leaderboard.heat_picture import heat_map_svg
+from attn_zoo.leaderboard.heat_text import colours_here
+from attn_zoo.leaderboard.heatmap import heat_map
 from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.plugin_files import handed_on
 from attn_zoo.records import RunRecord, Store, Tuning

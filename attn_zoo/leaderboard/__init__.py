@@ -8,7 +8,7 @@ from pathlib import Path
 from attn_zoo.checks import check_number, check_text
 from attn_zoo.escapes import escaped
 from attn_zoo.leaderboard.compare import ORDERS, ordered
-from attn_zoo.leaderboard.heatmap.costs import counted_columns
+from attn_zoo.leaderboard.heat_costs import counted_columns
 from attn_zoo.leaderboard.rank import tables
 from attn_zoo.leaderboard.statistics import Estimate, estimate
 from attn_zoo.leaderboard.table import Row, Table

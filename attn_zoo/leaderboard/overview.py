@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import averages
-from attn_zoo.leaderboard.heatmap.costs import CostColumn, recorded_columns
-from attn_zoo.leaderboard.heatmap.model import heat_map, titles
+from attn_zoo.leaderboard.heat_costs import CostColumn, recorded_columns
+from attn_zoo.leaderboard.heatmap import heat_map, titles
 from attn_zoo.leaderboard.metrics import estimated, figure, is_share, score, unit
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table
@@ -19,7 +19,7 @@ def overview_text(tables: Sequence[Table], format: str, costs: Sequence[CostColu
     """Return the overview: in the terminal the heat map, elsewhere a table."""
     if format != "terminal":
         return tabulated(overview_grid(tables, by), format)
-    from attn_zoo.leaderboard.heatmap.terminal import heat_map_text  # imported here: other formats do not need rich
+    from attn_zoo.leaderboard.heat_text import heat_map_text  # imported here: other formats do not need rich
 
     return heat_map_text(heat_map(tables, costs or recorded_columns(tables)), colours)
 

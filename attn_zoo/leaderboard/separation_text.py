@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from attn_zoo.leaderboard.heatmap.model import titles as titles_of
+from attn_zoo.leaderboard.heatmap import titles as titles_of
 from attn_zoo.leaderboard.metrics import estimated, unit
 from attn_zoo.leaderboard.separation import RULE, Separation
 from attn_zoo.leaderboard.text import Grid, csv_text, lines, plain, tabulated

@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.learning import Soon, Successes
 from attn_zoo.leaderboard.letters import short_letters
 from attn_zoo.leaderboard.statistics import Estimate
@@ -319,3 +320,14 @@ class Table:
     def data_title(self) -> str:
         """Title of the data; the source if older records name no data."""
         return str(self.task.get("data") or self.task.get("source", "unknown"))
+
+
+def shown_rows(table: Table) -> dict[str, Row]:
+    """Return the row with the best validation score of each attention; a failed row only if there is no other."""
+
+    def place(row: Row) -> tuple[bool, bool, float]:
+        valid = row.valid
+        return row.test is not None, valid is not None, table.sign * valid.mean if valid else 0.0
+
+    by_attention = grouped((row.attention, row) for row in sorted(table.rows, key=lambda row: row.label))
+    return {attention: max(rows, key=place) for attention, rows in by_attention.items()}

@@ -50,6 +50,7 @@ def settings(name: str, *, outlined: bool = True) -> dict[str, Any]:
         "ytick.color": MUTED,
         "grid.color": GRID,
         "grid.linewidth": 0.6,
+        "hatch.linewidth": 0.5,
         "legend.frameon": False,
         "legend.fontsize": 8,
     }
@@ -86,6 +87,7 @@ def svg_text(figure: Any) -> str:
     text = io.StringIO()
     _write(figure, text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", terminal_lines(text.getvalue()), flags=re.DOTALL)
+    body = re.sub(r' transform="rotate\(-0 [^"]*"', "", body).replace("'DejaVu Sans';", "'DejaVu Sans', Verdana, sans-serif;")
     return re.sub(r'<g id="title:([^"]*)">', r"<g><title>\1</title>", body)
 
 

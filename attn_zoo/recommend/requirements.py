@@ -8,7 +8,7 @@ from attn_zoo.checks import check_whole
 from attn_zoo.contract import Geometry, UnknownNameError
 from attn_zoo.leaderboard.advise.abilities import ACCEPT
 from attn_zoo.leaderboard.advise.needs import NEEDS, Need
-from attn_zoo.leaderboard.heatmap.costs import byte_count
+from attn_zoo.leaderboard.heat_costs import byte_count
 
 _NEEDS = {need.name: need for need in NEEDS}
 DIRECTIONS = {"forward": "a forward pass", "training": "a forward and backward pass"}

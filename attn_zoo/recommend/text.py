@@ -12,7 +12,7 @@ from attn_zoo.leaderboard.advise.abilities import BASELINE, Verdict
 from attn_zoo.leaderboard.advise.needs import QUALIFIES, Gain
 from attn_zoo.leaderboard.advise.table import NO_EVIDENCE, gain_words, no_evidence
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED
-from attn_zoo.leaderboard.heatmap.costs import byte_count
+from attn_zoo.leaderboard.heat_costs import byte_count
 from attn_zoo.recommend.candidates import Candidate
 from attn_zoo.recommend.next_step import CONTROL, code, evidence_command, listed
 from attn_zoo.recommend.ranking import Recommendation

@@ -15,8 +15,7 @@ from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.compare import resolution
 from attn_zoo.leaderboard.difference import difference
 from attn_zoo.leaderboard.difference_text import render_difference
-from attn_zoo.leaderboard.heatmap.model import heat_map
-from attn_zoo.leaderboard.heatmap.words import mean, metric, spread
+from attn_zoo.leaderboard.heatmap import beside, heat_map, mean, metric
 from attn_zoo.leaderboard.metrics import grain, style, written
 from attn_zoo.leaderboard.plots import style as plot_style
 from attn_zoo.leaderboard.table import Table
@@ -88,13 +87,13 @@ def test_the_heat_map_names_and_shades_every_metric():
     names = {"mse": "mse ↓", "r2": "R² %", "f1_micro": "micro F1 %"}
     for name, word in names.items():
         found = heat_map([table(name)])
-        assert metric(found.columns[0]) == word
+        assert metric(found.columns[0].table) == word
         cells = {line.attention: line.cells[0] for line in found.lines}
         assert cells["softmax"].shade == 1 and cells["uniform"].shade == 0
         linformer = cells["linformer"].shade
         assert linformer is not None and 0.3 < linformer < 0.8
     cell = heat_map([table("mse")]).lines[0].cells[0]
-    assert mean(cell, table("mse")) == "0.0021" and spread(cell, table("mse")) == "±2e-05"
+    assert mean(cell, table("mse")) == "0.0021" and beside(cell, table("mse")) == "±2e-05"
 
 
 def test_axes_leave_room_below_zero_where_a_share_may_lie_there():

@@ -9,7 +9,7 @@ from browser import Page, browser, installed
 from make import make_record
 
 from attn_zoo.leaderboard import tables
-from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES
+from attn_zoo.leaderboard.heatmap import SHADES
 from attn_zoo.leaderboard.page import html_page, records_from
 from attn_zoo.records import Store
 
@@ -178,8 +178,8 @@ def test_the_dark_is_dark_and_its_figures_too(page, file):
     light = colours()
     page.size(1300, 900, scheme="dark")
     page.open(file)
-    deepest = page.evaluate("getComputedStyle(document.querySelector('.heat .h20')).backgroundColor")
-    assert deepest == f"rgb({', '.join(str(int(DARK_SHADES[-1].fill[at : at + 2], 16)) for at in (1, 3, 5))})"
+    deepest = page.evaluate("getComputedStyle(document.querySelector('.heat .h8')).backgroundColor")
+    assert deepest == f"rgb({', '.join(str(int(SHADES[-1][at : at + 2], 16)) for at in (1, 3, 5))})"
     assert light == ["rgb(255, 255, 255)", "rgb(27, 31, 36)"] and colours() == ["rgb(20, 23, 28)", "rgb(238, 241, 245)"]
     ink = page.evaluate("(t => t && getComputedStyle(t).fill)(document.querySelector('figure svg text'))")
     assert ink in (None, "rgb(154, 164, 178)", "rgb(238, 241, 245)")

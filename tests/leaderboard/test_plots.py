@@ -11,8 +11,8 @@ from make import make_record
 from matplotlib.figure import Figure
 
 from attn_zoo.leaderboard import Table, tables
-from attn_zoo.leaderboard.heatmap.costs import measured_columns, recorded_columns
-from attn_zoo.leaderboard.heatmap.model import heat_map
+from attn_zoo.leaderboard.heat_costs import measured_columns, recorded_columns
+from attn_zoo.leaderboard.heatmap import heat_map
 from attn_zoo.leaderboard.plots import draw, overall, overalls, pictures, svg
 from attn_zoo.leaderboard.plots.cost import draw_cost
 from attn_zoo.leaderboard.plots.curves import DRAWN, curves_of, draw_curves

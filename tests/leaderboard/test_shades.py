@@ -8,7 +8,7 @@ import pytest
 from make import make_record
 
 from attn_zoo.leaderboard import Table, tables
-from attn_zoo.leaderboard.heatmap.shades import shades, unshaded
+from attn_zoo.leaderboard.heatmap import heat_map, unshaded
 
 
 def table_of(scores: Mapping[str, float | tuple[float, ...]], **changes) -> Table:
@@ -21,24 +21,26 @@ def table_of(scores: Mapping[str, float | tuple[float, ...]], **changes) -> Tabl
     return table
 
 
+def shades(table: Table) -> Mapping[str, float]:
+    """Shades by label, without cells that have none."""
+    cells = [line.cells[0] for line in heat_map([table]).lines]
+    return {cell.row.label: cell.shade for cell in cells if cell.row and cell.shade is not None}
+
+
 def test_shade_is_nothing_at_the_best_control_and_deepest_at_the_best_mechanism():
     table = table_of({"softmax": 0.9, "linformer": 0.7, "performer": 0.45, "uniform": 0.5, "none": 0.2})
-    assert shades(table, table.rows) == pytest.approx(
-        {"softmax": 1.0, "linformer": 0.5, "performer": 0.0, "uniform": 0.0, "none": 0.0}
-    )
+    assert shades(table) == pytest.approx({"softmax": 1.0, "linformer": 0.5, "performer": 0.0, "uniform": 0.0, "none": 0.0})
 
 
 def test_chance_is_no_lower_end():
     table = table_of({"softmax": 0.9, "linformer": 0.6, "uniform": 0.5}, chance=0.1)
-    assert shades(table, table.rows)["linformer"] == pytest.approx(0.25)
+    assert shades(table)["linformer"] == pytest.approx(0.25)
 
 
 def test_lower_is_better_turns_the_scale_round():
     card = {**make_record().task_card, "metric": "perplexity", "higher_is_better": False}
     table = table_of({"softmax": 8.0, "linformer": 13.0, "performer": 20.0, "uniform": 18.0, "none": 30.0}, task_card=card)
-    assert shades(table, table.rows) == pytest.approx(
-        {"softmax": 1.0, "linformer": 0.5, "performer": 0.0, "uniform": 0.0, "none": 0.0}
-    )
+    assert shades(table) == pytest.approx({"softmax": 1.0, "linformer": 0.5, "performer": 0.0, "uniform": 0.0, "none": 0.0})
 
 
 def test_without_a_control_or_with_one_that_is_not_beaten_nothing_is_shaded():
@@ -48,14 +50,14 @@ def test_without_a_control_or_with_one_that_is_not_beaten_nothing_is_shaded():
         ({"uniform": 0.9}, "no mechanism has a score"),
     ):
         table = table_of(scores)
-        assert why in (unshaded(table, table.rows) or "") and shades(table, table.rows) == {}
+        assert why in (unshaded(table, table.rows) or "") and shades(table) == {}
 
 
 def test_what_noise_explains_is_not_shaded():
     noisy = table_of({"softmax": (0.50, 0.60, 0.70), "uniform": (0.55, 0.55, 0.55)})
-    assert "beyond noise" in (unshaded(noisy, noisy.rows) or "") and shades(noisy, noisy.rows) == {}
+    assert "beyond noise" in (unshaded(noisy, noisy.rows) or "") and shades(noisy) == {}
     clear = table_of({"softmax": (0.70, 0.71, 0.72), "uniform": (0.55, 0.55, 0.55)})
-    assert unshaded(clear, clear.rows) is None and shades(clear, clear.rows)["softmax"] == 1.0
+    assert unshaded(clear, clear.rows) is None and shades(clear)["softmax"] == 1.0
     turned = table_of(
         {"softmax": (5.0, 5.1, 5.2), "uniform": (9.0, 9.0, 9.0)},
         task_card={**make_record().task_card, "metric": "perplexity", "higher_is_better": False},
@@ -67,4 +69,4 @@ def test_a_loud_leader_hides_no_sure_one():
     scores = {"reformer": (0.6, 0.99, 0.99), "softmax": (0.85, 0.85, 0.851), "uniform": (0.6, 0.6, 0.61)}
     table = table_of(scores)
     assert [row.rank for row in table.rows if not row.control] == [1, 1]
-    assert shades(table, table.rows)["softmax"] > 0.9
+    assert shades(table)["softmax"] > 0.9

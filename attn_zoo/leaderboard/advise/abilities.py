@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED, SMALLEST, resolution
-from attn_zoo.leaderboard.heatmap.model import distinct, numbered
-from attn_zoo.leaderboard.heatmap.shades import shown_rows, unshaded
+from attn_zoo.leaderboard.heatmap import distinct, numbered, unshaded
 from attn_zoo.leaderboard.metrics import is_share
 from attn_zoo.leaderboard.statistics import Estimate, paired
-from attn_zoo.leaderboard.table import Row, Table
+from attn_zoo.leaderboard.table import Row, Table, shown_rows
 
 BASELINE = "softmax"
 ACCEPT = 5.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attn_zoo.leaderboard.advise.abilities import Ability
-from attn_zoo.leaderboard.heatmap.costs import LENGTH, byte_count
+from attn_zoo.leaderboard.heat_costs import LENGTH, byte_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,9 @@ from markupsafe import Markup
 from attn_zoo.escapes import terminal
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.compare import METHOD
-from attn_zoo.leaderboard.heatmap.costs import CostColumn, measured_columns, recorded_columns
-from attn_zoo.leaderboard.heatmap.model import heat_map
-from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LIGHT_SHADES
-from attn_zoo.leaderboard.heatmap.words import footnotes as heat_notes
-from attn_zoo.leaderboard.heatmap.words import metric
+from attn_zoo.leaderboard.heat_costs import CostColumn, measured_columns, recorded_columns
+from attn_zoo.leaderboard.heatmap import DARK_FROM, SHADES, heat_map, metric
+from attn_zoo.leaderboard.heatmap import footnotes as heat_notes
 from attn_zoo.leaderboard.notes import footnotes
 from attn_zoo.leaderboard.page.details import Runs
 from attn_zoo.leaderboard.page.inline import inlined, variables
@@ -77,6 +75,7 @@ def html_page(
     found = heat_map(tables, [*(costs or recorded_columns(tables)), *measured_columns(tables)])
     runs = Runs(records, records_at)
     machines = tables[0].machines if tables else {}
+    tables = [column.table for column in found.columns]
     made = sections(tables, style, runs, machines)
     unplotted = f"plots are drawn for the first {_DRAWN_TASKS} tables only; attn-zoo leaderboard --plots FOLDER draws all of them"
     return (
@@ -86,9 +85,9 @@ def html_page(
             summary=summary(tables, records),
             overview=overview(found, made, style),
             heat=found,
-            metrics=[metric(column) for column in found.columns],
+            metrics=[metric(column.table) for column in found.columns],
             heat_notes=heat_notes(found),
-            shades={"light": LIGHT_SHADES, "dark": DARK_SHADES},
+            shades=[{"fill": fill, "text": "#fff" if at >= DARK_FROM else "#000"} for at, fill in enumerate(SHADES)],
             sections=made,
             attentions=attentions(tables, style),
             implementations=sorted(

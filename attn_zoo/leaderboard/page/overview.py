@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attn_zoo.leaderboard.heatmap.model import HeatMap, Line
-from attn_zoo.leaderboard.heatmap.scale import level
-from attn_zoo.leaderboard.heatmap.words import gap, mean, spread, told
+from attn_zoo.leaderboard.heatmap import HeatMap, Line, about, beside, gap, level, mean
 from attn_zoo.leaderboard.metrics import estimated, is_share
 from attn_zoo.leaderboard.page.inline import NAMES
 from attn_zoo.leaderboard.page.sections import Section
@@ -87,9 +85,9 @@ def overview(found: HeatMap, made: Sequence[Section], style: Style) -> list[Heat
         return HeatCell(
             address="" if cell.row is None else addresses[at, cell.row.label],
             mean=mean(cell, column.table),
-            spread=spread(cell, column.table),
-            gap=gap(cell, column.table),
-            said=told(line, cell, column),
+            spread=beside(cell, column.table),
+            gap=gap(cell),
+            said="" if cell.row is None else about(cell.row, column.table, f" on {column.title}"),
             kind=" ".join(kinds),
         )
 

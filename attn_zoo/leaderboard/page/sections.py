@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.leaderboard.columns import Column, columns
-from attn_zoo.leaderboard.heatmap.model import titles
+from attn_zoo.leaderboard.heatmap import titles
 from attn_zoo.leaderboard.literature import RULE, Literature, LiteratureRow, literature
 from attn_zoo.leaderboard.literature_text import difference_lines, printed, verdict_line
 from attn_zoo.leaderboard.metrics import beyond_sizes, estimated, figure, mebibytes, score, seconds, spent, training_length, unit

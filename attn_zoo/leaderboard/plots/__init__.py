@@ -12,8 +12,8 @@ from typing import Any
 
 from attn_zoo.escapes import file_words, label, terminal
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.heatmap.costs import measured_columns, recorded_columns
-from attn_zoo.leaderboard.heatmap.model import HeatMap, heat_map, numbered
+from attn_zoo.leaderboard.heat_costs import measured_columns, recorded_columns
+from attn_zoo.leaderboard.heatmap import HeatMap, heat_map, numbered
 from attn_zoo.leaderboard.notes import seed_count
 from attn_zoo.leaderboard.plots import cost, curves, overall, tradeoff
 from attn_zoo.leaderboard.plots.axes import MECHANISM, RECORDED, CostAxis

@@ -9,7 +9,7 @@ from typing import Any
 from attn_zoo.escapes import label
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard import compare
-from attn_zoo.leaderboard.heatmap.words import about
+from attn_zoo.leaderboard.heatmap import about
 from attn_zoo.leaderboard.plots.style import FIRST, Style, bar, interval, limits, near_bounds, scale_of, score_axis
 from attn_zoo.leaderboard.table import COUNTED, Row, Table
 from attn_zoo.plotting.labels import Box, beside_points, folded, overlap

@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from attn_zoo.escapes import label
-from attn_zoo.leaderboard.heatmap.costs import CostColumn
-from attn_zoo.leaderboard.heatmap.model import HeatMap
+from attn_zoo.leaderboard.heat_costs import CostColumn
+from attn_zoo.leaderboard.heatmap import HeatMap
 from attn_zoo.leaderboard.plots.style import FIRST, Style
 from attn_zoo.leaderboard.plots.tradeoff import log_ticks
 from attn_zoo.plotting.labels import beside_points

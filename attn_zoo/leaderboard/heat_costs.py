@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from attn_zoo.leaderboard.compare import comparable, cost_of
-from attn_zoo.leaderboard.heatmap.shades import shown_rows
-from attn_zoo.leaderboard.table import Table
+from attn_zoo.leaderboard.table import Table, shown_rows
 from attn_zoo.result_files import read_results
 
 LENGTH = 4096

@@ -1,0 +1,346 @@
+"""Heat map of mechanisms by tasks: its contents and words, which the picture, the terminal and the page share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from attn_zoo.grouping import grouped
+from attn_zoo.leaderboard.averages import Averages, averages
+from attn_zoo.leaderboard.compare import resolution
+from attn_zoo.leaderboard.heat_costs import CostColumn
+from attn_zoo.leaderboard.metrics import estimated, is_share, is_significant, unit
+from attn_zoo.leaderboard.notes import seed_count
+from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.table import Row, Table, shown_rows
+
+SHADES = ("#deebf7", "#c6dbef", "#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")
+"""Fills of shaded cells: ColorBrewer's Blues, which no common colour blindness confuses with white or black."""
+DARK_FROM = 5
+"""Index of the first of ``SHADES`` that needs light text, for a contrast of at least 4.5 : 1."""
+NOT_RUN, NOT_APPLICABLE, NOT_TRAINED = "·", "n/a", "not trained"
+_WORDS = {"out_of_memory": "OOM", "timed_out": "time-out", "refused": NOT_APPLICABLE}
+"""Words in cells for statuses of runs without a score."""
+_DIRECTIONS = {False: "bidirectional", True: "causal"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Cell of one mechanism on one task."""
+
+    row: Row | None = None
+    """Row that is shown; None if the mechanism was not run."""
+    shade: float | None = None
+    """Shade from 0, at the best control and below, to 1; None if the column is not shaded or there is no score."""
+    leads: bool = False
+    """True if no row is significantly better (without ranks: in its mean); False if no mechanism beats the best control."""
+    marked: bool = False
+    """True if this is the best control, where shade begins."""
+
+    @property
+    def trained(self) -> bool:
+        """False if the loss of no run fell, so that the score says nothing about the mechanism (``flat`` in every record)."""
+        done = [run for run in self.row.runs if run["status"] == "done"] if self.row and not self.row.control else []
+        return not done or not all(run.get("flat") for run in done)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Column of one task."""
+
+    table: Table
+    title: str
+    """Unique title."""
+    unshaded: str | None
+    """Reason why the column is not shaded; None if it is."""
+
+    @property
+    def direction(self) -> str:
+        """Return ``causal`` or ``bidirectional``."""
+        return _DIRECTIONS[bool(self.table.task.get("causal"))]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Line of one mechanism or control, with its cells and costs."""
+
+    attention: str
+    control: bool
+    group: str
+    """Directions of the tasks that it was run on, or ``controls``: lines of one group stand together."""
+    cells: tuple[Cell, ...]
+    costs: tuple[str, ...]
+    """Costs as text; empty if unknown."""
+    average: Estimate | None
+    """Average over tasks; None if the cells belong to several rows, or their row has none (see ``averages``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """Heat map of mechanisms, then controls, by tasks."""
+
+    columns: tuple[Column, ...]
+    lines: tuple[Line, ...]
+    costs: tuple[CostColumn, ...]
+    means: Averages
+    several: tuple[str, ...]
+    """Mechanisms recorded with several settings on a task, of which the best on validation is shown."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Numbers of seeds that rows have, in ascending order."""
+        rows = [cell.row for line in self.lines for cell in line.cells]
+        return tuple(sorted({len(row.seeds) for row in rows if row and row.test}))
+
+    @property
+    def title(self) -> str:
+        """Number of mechanisms and of tasks."""
+        mechanisms = sum(not line.control for line in self.lines)
+        return f"{mechanisms} attention mechanisms on {len(self.columns)} task{'' if len(self.columns) == 1 else 's'}"
+
+
+def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = ()) -> HeatMap:
+    """Build the heat map of ``tables``, with a column for each and columns of ``costs``.
+
+    A mechanism has one line. If a table holds several rows of it, the row with the best validation score is shown, so that the
+    choice does not use test scores. Lines that were run on tasks of the same directions stand together, in the order of their mean
+    shade over the tasks that they were run on. Columns are bidirectional first; tasks with similar shades stand together.
+    """
+    columns = [
+        Column(table, title, unshaded(table, list(shown_rows(table).values())))
+        for table, title in zip(tables, titles(tables), strict=True)
+    ]
+    known = [_cells(column) for column in columns]
+    order = _alike(columns, known)
+    columns, known = [columns[at] for at in order], [known[at] for at in order]
+    controls = {row.attention: row.control for table in tables for row in table.rows}
+    means = averages(tables)
+    lines = []
+    for name, control in controls.items():
+        cells = tuple(of_task.get(name, Cell()) for of_task in known)
+        ran = {column.direction for column, cell in zip(columns, cells, strict=True) if cell.row}
+        group = "controls" if control else " and ".join(sorted(ran))
+        lines.append(Line(name, control, group, cells, tuple(c.written(name) for c in costs), _average(cells, means)))
+    lines.sort(key=lambda line: (line.control, -line.group.count(" "), line.group, *_place(line, columns), line.attention))
+    names = grouped((row.attention, table) for table in tables for row in table.rows)
+    several = tuple(line.attention for line in lines if len(names[line.attention]) > len(set(map(id, names[line.attention]))))
+    return HeatMap(tuple(columns), tuple(lines), tuple(costs), means, several)
+
+
+def _cells(column: Column) -> dict[str, Cell]:
+    """Return the cells of a column by attention; shades are linear between the best control and the best mechanism.
+
+    Shades do not begin at chance, because a control above chance has found that much without attention.
+    """
+    table, rows = column.table, shown_rows(column.table)
+    means = [table.sign * row.test.mean for row in rows.values() if row.test and not row.control]
+    ranks = [row.rank for row in rows.values() if row.rank is not None]
+    start, shaded = table.sign * (table.best_control or 0.0), column.unshaded is None
+
+    def cell(row: Row) -> Cell:
+        if row.test is None:
+            return Cell(row)
+        mean = table.sign * row.test.mean
+        best = row.rank == min(ranks) if ranks else mean == max(means, default=math.nan)
+        shade = max(0.0, min(1.0, (mean - start) / (max(means) - start))) if shaded else None
+        leads = best and not row.control and (shaded or table.best_control is None)
+        return Cell(row, shade, leads, row.label == table.control)
+
+    return {name: cell(row) for name, row in rows.items()}
+
+
+def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
+    """Return the reason why the scores of a table cannot be shaded; None if they can.
+
+    A task on which no mechanism beats the best control, or beats it by less than noise or a point, does not measure attention.
+    With one seed noise is unknown, and a lead of a point suffices.
+    """
+    sign = table.sign
+    best = max((row for row in rows if row.test and not row.control), key=lambda r: sign * r.test.mean, default=None)  # type: ignore[union-attr]
+    if best is None or best.test is None:
+        return "no mechanism has a score"
+    if table.best_control is None:
+        return "no control was run"
+    if sign * (best.test.mean - table.best_control) <= 0:
+        return f"no mechanism is better than the control {table.control}"
+    margins = [row.margin for row in rows if row.margin and (row is best or row.rank == 1)]
+    if margins and all(m.half_width is not None and sign * m.mean <= m.half_width for m in margins):
+        return f"no mechanism is better than the control {table.control} beyond noise"
+    measured = resolution(table.task, table.data)
+    if measured.ties(best.test.mean - table.best_control, abs(table.best_control)):
+        return f"no mechanism is better than the control {table.control} by {'a point' if measured.share else '1 %'}"
+    return None
+
+
+def titles(tables: Sequence[Table]) -> list[str]:
+    """Return a unique title of each table: the task's, with the settings that distinguish tables of a task, numbered if equal."""
+    names = [str(table.task["title"]) for table in tables]
+    for words in (
+        ["causal" * bool(table.task.get("causal")) for table in tables],
+        ["no convolution" * (not table.model.get("short_convolution")) for table in tables],
+        ["output gate" * (table.model.get("output_gate", "none") != "none") for table in tables],
+        ["shared keys and values" * bool(table.model.get("key_value_heads")) for table in tables],
+        [_rate(table.budget.get("learning_rate")) for table in tables],
+    ):
+        names = distinct(names, words)
+    return numbered(names)
+
+
+def _rate(rate: object) -> str:
+    return f"rate {rate:g}" if isinstance(rate, float) else "rate tuned"
+
+
+def distinct(names: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Append its word to each name that occurs with several words."""
+    known = grouped(zip(names, words, strict=True))
+    return [f"{name}, {word}" if word and len(set(known[name])) > 1 else name for name, word in zip(names, words, strict=True)]
+
+
+def numbered(names: Sequence[str], mark: str = " #") -> list[str]:
+    """Append a number, after ``mark``, to each name that occurs several times."""
+    return [name if names.count(name) == 1 else f"{name}{mark}{names[: at + 1].count(name)}" for at, name in enumerate(names)]
+
+
+def _alike(columns: Sequence[Column], known: Sequence[Mapping[str, Cell]]) -> list[int]:
+    """Return the order of columns: bidirectional before causal; within, each column is followed by the most similar one left."""
+
+    def difference(one: int, other: int) -> float:
+        both = [(known[one][name].shade or 0.0, known[other][name].shade or 0.0) for name in known[one] if name in known[other]]
+        return fmean(abs(a - b) for a, b in both) if both else 1.0
+
+    order: list[int] = []
+    for causal in (False, True):
+        left = [at for at, column in enumerate(columns) if bool(column.table.task.get("causal")) == causal]
+        while left:
+            following = bool(order) and columns[order[-1]].direction == columns[left[0]].direction
+            order.append(min(left, key=lambda at: difference(order[-1], at)) if following else left[0])
+            left.remove(order[-1])
+    return order
+
+
+def _average(cells: Sequence[Cell], means: Averages) -> Estimate | None:
+    """Return the average of the row to which all cells belong; None if they belong to several rows or it has no average."""
+    labels = {cell.row.label for cell in cells if cell.row}
+    return means.rows.get(labels.pop()) if len(labels) == 1 else None
+
+
+def _place(line: Line, columns: Sequence[Column]) -> tuple[float, float]:
+    """Return the sort key of a line in its group: mean shade, then mean place in the tables, over the tasks that it was run on."""
+    ran = [(cell, column) for cell, column in zip(line.cells, columns, strict=True) if cell.row]
+    shaded = [cell.shade or 0.0 for cell, column in ran if column.unshaded is None]
+    places = [column.table.rows.index(cell.row) / len(column.table.rows) for cell, column in ran if cell.row]
+    return -round(fmean(shaded or [0.0]), 9), fmean(places)
+
+
+def level(shade: float | None) -> int:
+    """Return the level of a shade: 0 for none, ``len(SHADES)`` for the deepest."""
+    return 0 if not shade else max(1, min(len(SHADES), math.ceil(round(shade * len(SHADES), 9))))
+
+
+def mean(cell: Cell, table: Table) -> str:
+    """Return a cell's mean score as short as possible: ``97.5`` (per cent), ``8.1``, ``0.0021``; empty without a score."""
+    return "" if cell.row is None or cell.row.test is None else brief(cell.row.test.mean, table)
+
+
+def brief(value: float, table: Table) -> str:
+    """Return a score as text, as short as possible."""
+    if is_share(table):
+        return f"{100 * value:.1f}"
+    if is_significant(table.task["metric"]):
+        return f"{value:.2g}"
+    return f"{value:.{max(0, min(1, 3 - len(f'{abs(value):.0f}')))}f}"
+
+
+def beside(cell: Cell, table: Table) -> str:
+    """Return the small figure beside the mean: ``2/3`` if only two of three seeds have a score; for runs until the criterion
+    the steps to 90 %, or how many seeds learned if fewer than half came so far; else ``±`` half of the interval."""
+    row = cell.row
+    if row is None or row.test is None:
+        return ""
+    if row.failures:
+        return f"{len(row.seeds)}/{row.attempts}"
+    if row.steps_to_90 and row.learned:
+        steps = row.steps_to_90.median
+        if steps is None:
+            return f"{row.learned.count}/{row.learned.of}" if row.learned.count else ""
+        return f"{steps:.0f}" if steps < 1000 else f"{steps / 1000:.1f}k"
+    half = row.test.half_width
+    if half is None:
+        return ""
+    if is_significant(table.task["metric"]):
+        return f"±{half:.1g}"
+    shown = 100 * half if is_share(table) else half
+    return f"±{shown:.1f}" if shown < 9.95 else f"±{shown:.0f}"
+
+
+def gap(cell: Cell) -> str:
+    """Return why a cell has no score: ``n/a``, ``OOM``, ``diverged``; a dot if it was not run; empty if it has one."""
+    if cell.row is None:
+        return NOT_RUN
+    if cell.row.test is not None:
+        return ""
+    failures = cell.row.failures
+    return _WORDS.get(failures[0].status, failures[0].word) if failures else "-"
+
+
+def about(row: Row, table: Table, where: str = "") -> str:
+    """Return score, margin, rank, successes, steps and seeds of a row in a sentence, or its failures without a score."""
+    if row.test is None:
+        return f"{row.label}{where}: {'; '.join(map(str, row.failures))}"
+    parts = [f"{row.label}{where}: {table.task['metric']} {estimated(row.test, table)}{unit(table, ' %')}"]
+    parts += [] if Cell(row).trained else [NOT_TRAINED]
+    if row.margin:
+        parts.append(f"{estimated(row.margin, table, '+')} against the control {table.control}")
+    parts += [f"rank {row.place}"] if row.rank is not None else []
+    parts += [f"learned {row.learned}"] if row.learned else []
+    parts += [f"steps to 90 %: {row.steps_to_90}"] if row.steps_to_90 else []
+    return "; ".join([*parts, seed_count([len(row.seeds)]), *map(str, row.failures)])
+
+
+def metric(table: Table) -> str:
+    """Return the metric in a word: ``%``, ``F1 %``, ``ppl ↓``."""
+    name = str(table.task["metric"])
+    if is_share(table):
+        return {"accuracy": "%", "f1_micro": "micro F1 %", "f1_macro": "macro F1 %", "r2": "R² %"}.get(name, f"{name.upper()} %")
+    name = {"perplexity": "ppl"}.get(name, name)
+    return name if table.higher_is_better else f"{name} ↓"
+
+
+def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
+    """Return sentences on how to read the heat map.
+
+    Args:
+        leads: mark of the best rows of a task.
+    """
+    cells = [cell for line in found.lines for cell in line.cells]
+    rows = [cell.row for cell in cells if cell.row]
+    notes = [f"Test scores of {seed_count(found.seeds)}{', which says nothing about noise' if found.seeds == (1,) else ''}."]
+    if any(row.rank is not None for row in rows):
+        notes.append(f"{leads}: no mechanism of the task is better beyond noise.")
+    else:
+        notes.append(f"{leads}: the best mean of its task, where there are no ranks.")
+    soon = any(row.steps_to_90 for row in rows)
+    if soon:
+        notes.append(
+            "Small figures: median steps to 90 % of the ceiling, or the seeds that learned if fewer than half came so far."
+        )
+    elif any(row.test and row.test.half_width is not None for row in rows):
+        notes.append("±: half of the 95 % interval of the mean.")
+    if any(cell.shade for cell in cells):
+        notes.append(
+            "Rows of the same directions stand together, in the order of their mean shade over the tasks they were run on."
+        )
+    reasons = grouped((column.unshaded, column.title) for column in found.columns if column.unshaded)
+    notes += [f"Not shaded: {', '.join(names)} ({reason})." for reason, names in reasons.items()]
+    if any(not column.table.higher_is_better for column in found.columns):
+        notes.append("↓: lower is better.")
+    if any(row.test and row.failures for row in rows):
+        notes.append("2/3: two of three seeds have a score.")
+    if tuned := sorted({key for row in rows if row.tuning for key in row.tuning.space}):
+        notes.append(f"Each row has its own {', '.join(tuned)}, chosen on validation.")
+    if found.several:
+        notes.append(f"Of several settings, the one that is best on validation is shown: {', '.join(found.several)}.")
+    protocols = ", ".join(sorted({column.table.protocol for column in found.columns}))
+    return [*notes, *(f"{column.said}." for column in found.costs), f"Protocol {protocols}."]
