@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +28,9 @@ SLOW = 20.0
 """Seconds of the processor that a definition may take in one check; for each value of an option, a sixth of them."""
 clock = time.process_time
 """Clock of a definition, which counts no time of other processes."""
+
+UNPADDED = 3
+"""Number of examples without padding beside the four with it in comparisons with the definition."""
 
 NEARBY = 8
 """Number of inputs, each perturbed by one rounding, at which eager's error is also taken if its error at the given inputs is not
@@ -111,23 +117,33 @@ def _work(geometry: Geometry) -> int:
 
 
 def _compare_with_definition(subject: Subject, geometry: Geometry) -> float:
-    """Compare ``eager`` with the definition at one size, and return the largest difference."""
+    """Compare ``eager`` with the definition at one size, and return the largest difference.
+
+    One call of the definition, which may be slow, has the examples without padding as well, under a mask that hides nothing.
+    """
     own, naive = subject.build(geometry), replace(subject, implementation="definition").build(geometry)
     naive.load_state_dict(own.state_dict(), strict=True)
-    far, worst = geometry.keys > max(BORDERS), 0.0
-    request = subject.draw(own, batch=5)
-    for mask in _masks(subject, geometry):
-        padded, where = request.padded(mask), f"{geometry}, padded={mask is not None}"
-        want = _outputs(padded, naive) if far else answers(padded, naive)
-        worst = max(worst, _require_equal(subject, _outputs(padded, own), want, f"{where}, no_grad"))
-        if not far:
-            worst = max(worst, _require_equal(subject, answers(padded, own), want, where))
-    return worst
+    padded, far = subject.card.can.key_padding and geometry.keys > 5, geometry.keys > max(BORDERS)
+    request, call = subject.draw(own, batch=UNPADDED + 4), partial(_unpadded_apart, own) if padded else own
+    if padded:
+        masks = key_masks(geometry.keys, subject.device)[:5]
+        request = request.padded(torch.cat([masks[:1].expand(UNPADDED, -1), masks[1:]]))
+    where = f"{geometry}, padded={padded}"
+    want = _outputs(request, naive) if far else answers(request, naive)
+    worst = _require_equal(subject, _outputs(request, call), want, f"{where}, no_grad")
+    return worst if far else max(worst, _require_equal(subject, answers(request, own, call), want, where))
 
 
 @torch.no_grad()
-def _outputs(request: Request, module: Attention) -> dict[str, Tensor]:
-    return {"output": without_padded_queries(request, request(module))}
+def _outputs(request: Request, call: Callable[..., Any]) -> dict[str, Tensor]:
+    return {"output": without_padded_queries(request, request(call))}
+
+
+def _unpadded_apart(module: Attention, query: Any, key: Any, value: Tensor, *, key_valid: Tensor, streams: Any) -> Tensor:
+    """Call the module with the first examples of a batch without their mask, and then with the others."""
+    whole = Request(query, key, value, key_valid, streams or {})
+    apart = whole.rows(slice(UNPADDED)).padded(None), whole.rows(slice(UNPADDED, None))
+    return torch.cat([request(module) for request in apart])
 
 
 def _require_equal(subject: Subject, got: dict[str, Tensor], want: dict[str, Tensor], where: str) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attn_zoo import Geometry, MultiHeadAttention, build_attention
 from attn_zoo.attention.sparse._block_masks import Pattern
-from attn_zoo.attention.sparse.bigbird import BigBird, Options, pattern
+from attn_zoo.attention.sparse.bigbird import BigBird, pattern
 from attn_zoo.kernels.cpu import block_sparse as gathered
 
 
@@ -63,15 +63,6 @@ def test_every_block_sees_window_globals_and_its_draws():
         assert {j for i, j in pairs if i == 0} == {j for i, j in pairs if i == 99} == set(range(100))
 
 
-def test_seeds_come_from_the_global_generator_and_are_saved():
-    geometry, inputs = Geometry(2, 8, 200, 200), torch.randn(3, 1, 2, 200, 8)
-    torch.manual_seed(1)
-    first, other = (build_attention("bigbird", geometry) for _ in range(2))
-    assert not torch.equal(first(*inputs), other(*inputs))
-    other.load_state_dict(first.state_dict())
-    assert torch.equal(first(*inputs), other(*inputs))
-
-
 @pytest.mark.peers
 @pytest.mark.parametrize("padded", [False, True])
 def test_equals_transformers_with_its_weights_and_draws(padded, monkeypatch):
@@ -110,24 +101,3 @@ def test_equals_transformers_with_its_weights_and_draws(padded, monkeypatch):
     monkeypatch.setattr(Pattern, "draw", lambda *_: seen[0])
     got = ours(tokens, key_valid=valid)
     torch.testing.assert_close(got[valid], expected.reshape(got.shape)[valid], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"block": 0}, "at least 1; got 0"),
-        ({"window_blocks": 2}, "must be odd, .*; got 2"),
-        ({"global_blocks": 3}, "must be even, .*; got 3"),
-        ({"global_blocks": -2}, "must be even, .*; got -2"),
-        ({"random_blocks": -1}, "at least 0, .*; got -1"),
-        ({"dropout": 1.0}, "must lie in"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build_attention("bigbird", Geometry(HEADS, HEAD_DIM, 40, 40), **options)
-
-
-def test_blocks_that_see_all_are_warned_of():
-    assert BigBird.warnings(Geometry(1, 8, 24, 24), Options(block=4))
-    assert not BigBird.warnings(Geometry(1, 8, 25, 25), Options(block=4))

@@ -11,7 +11,7 @@ from dense_mask import HEAD_DIM, HEADS, IMPLEMENTATIONS, assert_sees
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.sparse._block_masks import Pattern
-from attn_zoo.attention.sparse.block_sparse import BlockSparse, Options, pattern
+from attn_zoo.attention.sparse.block_sparse import pattern
 from attn_zoo.kernels.cpu import block_sparse as gathered
 
 
@@ -104,24 +104,3 @@ def test_the_seed_is_an_option_and_draws_nothing_else():
     geometry, inputs = Geometry(2, 8, 200, 200), torch.randn(3, 1, 2, 200, 8)
     first, same, other = (build_attention("block_sparse", geometry, seed=seed)(*inputs) for seed in (1, 1, 2))
     assert torch.equal(first, same) and not torch.equal(first, other)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"block": 0}, "at least 1; got 0"),
-        ({"local_blocks": -1}, "local_blocks must be at least 0, because it counts blocks; got -1"),
-        ({"global_blocks": -1}, "global_blocks"),
-        ({"random_blocks": -1}, "random_blocks"),
-        ({"seed": -1}, "from 0 to 2147483647; got -1"),
-        ({"dropout": 1.0}, "must lie in"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build_attention("block_sparse", Geometry(HEADS, HEAD_DIM, 40, 40), **options)
-
-
-def test_a_block_over_all_is_warned_of():
-    assert BlockSparse.warnings(Geometry(1, 8, 8, 8), Options(block=8))
-    assert not BlockSparse.warnings(Geometry(1, 8, 9, 9), Options(block=8))

@@ -80,14 +80,6 @@ def test_equals_attention_written_out(padded, clusters, bits, iterations, implem
                 torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-10)
 
 
-def test_padding_anywhere_is_the_shortened_sequence():
-    built, inputs = build(30, clusters=5), draw(30, batch=1)
-    valid = torch.rand(1, 30, generator=torch.Generator().manual_seed(3)) < 0.6
-    keep = valid[0].nonzero()[:, 0]
-    alone = built(*(t[:, :, keep] for t in inputs))
-    torch.testing.assert_close(built(*inputs, key_valid=valid)[:, :, keep], alone, rtol=0, atol=1e-12)
-
-
 def test_queries_in_few_bundles_are_answered_as_by_softmax():
     torch.manual_seed(3)
     built, (_, key, value) = build(24, clusters=12), draw(24)
@@ -95,23 +87,3 @@ def test_queries_in_few_bundles_are_answered_as_by_softmax():
     query = bundles.repeat(1, 1, 8, 1)
     exact = (query @ key.mT / HEAD_DIM**0.5).softmax(-1) @ value
     torch.testing.assert_close(built(query, key, value), exact, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"clusters": 0}, "clusters must be at least 1"),
-        ({"bits": 0}, "bits must be at least 1"),
-        ({"iterations": -1}, "steps of k-means"),
-        ({"dropout": 1.0}, "must lie in"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build(9, **options)
-
-
-def test_as_many_clusters_as_tokens_are_doubtful():
-    card, geometry = Clustered.card, Geometry(2, 8, 9, 9)
-    assert "clusters=9" in Clustered.warnings(geometry, card.options(clusters=9))[0]
-    assert not Clustered.warnings(geometry, card.options(clusters=8))

@@ -69,12 +69,6 @@ def test_convolution_of_few_positions():
     )
 
 
-@pytest.mark.parametrize("kernel", [0, 4])
-def test_even_kernels_are_refused(kernel):
-    with pytest.raises(ValueError, match=f"convolution.kernel must be odd and at least 1, .*; got {kernel}; write {kernel + 1}"):
-        convolution(kernel, False)
-
-
 def frozen(links: int = 8, causal: bool = False, n: int = 33) -> FrozenRandom:
     torch.manual_seed(0)
     built = build_attention("frozen_random", Geometry(2, 8, n, n, causal), links=links).double()

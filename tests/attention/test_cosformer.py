@@ -69,28 +69,6 @@ def test_shorter_inputs_keep_the_cosine_of_the_length_built_for(causal):
     require_same(built(*inputs), written_out(inputs, 80, causal=causal), inputs)
 
 
-@pytest.mark.parametrize("queries", [7, 90])
-def test_queries_of_another_number(queries):
-    built, inputs = build(queries=queries), draw(queries=queries)
-    require_same(built(*inputs), written_out(inputs, max(queries, 33)), inputs)
-
-
-@pytest.mark.parametrize("sizes", [[1] * 40, [17, 1, 3, 19]])
-def test_steps_give_what_one_call_gives(sizes):
-    built, inputs = build(64, causal=True), draw(40)
-    state, out = built.initial_state(3, dtype=torch.float64), []
-    for part in zip(*(x.split(sizes, dim=2) for x in inputs), strict=True):
-        answer, state = step(built, part, state)
-        out.append(answer)
-    assert state.position == 40
-    require_same(torch.cat(out, dim=2), written_out(inputs, 64, causal=True), inputs)
-
-
-def test_the_card_states_the_bytes_of_the_state():
-    built = build(causal=True)
-    assert built.initial_state(1).nbytes == built.card.cost(built.geometry, built.options).state_bytes
-
-
 def test_what_lies_beyond_the_cosine_is_refused():
     inputs = [x.detach() for x in draw(34)]
     with pytest.raises(UnsupportedError, match="was built for 33 keys; got 34"):
@@ -107,9 +85,3 @@ def test_resizing_goes_over_to_another_cosine():
     built, inputs = build(), draw(50)
     built.resize_length(50)
     require_same(built(*inputs), written_out(inputs, 50), inputs)
-
-
-def test_few_keys_are_warned_of():
-    built = build()
-    assert "16 features are no fewer than the 16 keys" in built.warnings(build(16).geometry, built.options)[0]
-    assert built.warnings(build(17).geometry, built.options) == ()

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import torch
-from stepping import step
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
@@ -96,19 +95,6 @@ def test_without_causality_it_reads_from_both_ends(padded):
     require_same(call(build(causal=False), inputs, valid), norm(ahead + back.flip(2)), inputs)
 
 
-@pytest.mark.parametrize("sizes", [[1] * 40, [40], [17, 1, 3, 19]])
-def test_steps_give_what_one_call_gives(sizes):
-    built, inputs = build(40), draw(40)
-    state, out = built.initial_state(3, dtype=torch.float64), []
-    for query, key, value, strength in zip(*(x.split(sizes, dim=2) for x in inputs), strict=True):
-        answer, state = built.step(query, key, value, state, strength=strength)
-        out.append(answer)
-    expected, last = recurrence(inputs)
-    torch.testing.assert_close(state.summed, last, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(torch.cat(out, dim=2), call(built, inputs), rtol=1e-9, atol=1e-9)
-    require_same(torch.cat(out, dim=2), expected, inputs)
-
-
 @pytest.mark.parametrize("n", [1, 33, 70])
 def test_with_negative_eigenvalues_it_equals_its_recurrence_with_twice_the_strength(n):
     inputs = draw(n)
@@ -127,15 +113,6 @@ def test_only_negative_eigenvalues_turn_a_memory_into_its_negative(negative):
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_gradients_flow_through_the_state():
-    built, inputs = build(40), draw(40)
-    _, state = step(built, inputs[:3], built.initial_state(3, dtype=torch.float64), strength=inputs[3])
-    states = state.summed, recurrence(inputs)[1]
-    got, expected = (torch.autograd.grad(s.square().sum(), inputs[1:]) for s in states)
-    for one, other in zip(got, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-7)
-
-
 def test_a_key_written_again_holds_its_last_value():
     """With β near 1, the last value replaces the others; a sum over keys and values would hold them all."""
     _, key, value, strength = (x.detach() for x in draw(12))
@@ -152,14 +129,3 @@ def test_one_key_many_times_stays_exact_in_single_precision(monkeypatch):
     expected, _ = recurrence([x.double() for x in inputs], normalise=False)
     got = call(build(300, normalise=False), inputs)
     torch.testing.assert_close(got.double(), expected, rtol=0, atol=1e-5 * expected.abs().max().item())
-
-
-def test_the_card_states_the_bytes_of_the_state():
-    built = build()
-    assert built.initial_state(1).nbytes == built.card.cost(built.geometry, built.options).state_bytes
-
-
-def test_few_keys_are_warned_of():
-    built = build()
-    assert "no smaller than the 8 keys" in built.warnings(build(8).geometry, built.options)[0]
-    assert built.warnings(build(9).geometry, built.options) == ()

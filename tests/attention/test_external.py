@@ -68,14 +68,6 @@ def test_shares_over_units_that_all_vanish_are_still_shares():
     assert grad.isfinite().all()
 
 
-def test_padding_at_the_end_is_the_shortened_sequence():
-    built, value = build(), draw()
-    valid = (torch.arange(33) < 20).expand(3, -1)
-    torch.testing.assert_close(
-        built(None, None, value, key_valid=valid)[:, :, :20], built(None, None, value[:, :, :20]), rtol=0, atol=1e-12
-    )
-
-
 def test_heads_share_the_units_unless_asked():
     assert build(units=16).memory_keys.shape == (1, 16, 8)
     assert build(units=16, own_units=True).memory_values.shape == (2, 16, 8)
@@ -87,17 +79,3 @@ def test_a_layer_makes_one_projection():
     assert layer(torch.randn(3, 20, 16)).shape == (3, 20, 16)
     with pytest.raises(UnsupportedError, match="same tokens"):
         MultiHeadAttention(16, 2, "external", length=32, context_length=32)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"), [({"units": 1}, "at least 2, .*; got 1; a single unit"), ({"dropout": 1.0}, "must lie in")]
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build(**options)
-
-
-def test_many_units_are_warned_of():
-    built = build(16, units=16)
-    assert "units=16 are no fewer than the 16 tokens" in built.warnings(built.geometry, built.options)[0]
-    assert built.warnings(build(17).geometry, built.options) == ()

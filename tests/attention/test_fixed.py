@@ -41,17 +41,3 @@ def test_cost_is_far_below_that_of_all_pairs():
     n = 16_384
     geometry = Geometry(4, 64, n, n)
     assert fixed.cost(geometry, fixed.Options(summary=8)).flops == 4 * n * n * geometry.inner_dim * 9 // 128
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"stride": -1}, "0 for the square root of the length; got -1"),
-        ({"stride": 4, "summary": 5}, "from 0 to stride=4, .*; got 5"),
-        ({"summary": -1}, "from 0 on, .*; got -1"),
-        ({"dropout": 1.0}, "must lie in"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build_attention("fixed", Geometry(HEADS, HEAD_DIM, 40, 40), **options)

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import torch
-from stepping import step
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
@@ -96,28 +95,6 @@ def test_without_causality_it_reads_from_both_ends(padded):
     require_same(call(build(causal=False), inputs, valid), norm(ahead + back.flip(2)), inputs)
 
 
-@pytest.mark.parametrize("sizes", [[1] * 40, [40], [17, 1, 3, 19]])
-def test_steps_give_what_one_call_gives(sizes):
-    built, inputs = build(40), draw(40)
-    state, out = built.initial_state(3, dtype=torch.float64), []
-    for query, key, value, gate in zip(*(x.split(sizes, dim=2) for x in inputs), strict=True):
-        answer, state = built.step(query, key, value, state, gate=gate)
-        out.append(answer)
-    expected, last = recurrence(inputs)
-    torch.testing.assert_close(state.summed, last, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(torch.cat(out, dim=2), call(built, inputs), rtol=1e-9, atol=1e-9)
-    require_same(torch.cat(out, dim=2), expected, inputs)
-
-
-def test_gradients_flow_through_the_state():
-    built, inputs = build(40), draw(40)
-    _, state = step(built, inputs[:3], built.initial_state(3, dtype=torch.float64), gate=inputs[3])
-    states = state.summed, recurrence(inputs)[1]
-    got, expected = (torch.autograd.grad(s.square().sum(), inputs[1:]) for s in states)
-    for one, other in zip(got, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-7)
-
-
 @pytest.mark.parametrize("sharpness", [1.0, 100.0, 3000.0])
 def test_any_gate_is_exact_in_single_precision(sharpness, monkeypatch):
     """A chunk of the usual size holds gates that forget almost everything beside gates that keep almost everything."""
@@ -129,24 +106,3 @@ def test_any_gate_is_exact_in_single_precision(sharpness, monkeypatch):
     torch.testing.assert_close(outs[0].double(), outs[1], rtol=0, atol=1e-5 * outs[1].abs().max().item())
     for mine, theirs in zip(*(torch.autograd.grad(o.sum(), x) for o, x in zip(outs, (single, double), strict=True)), strict=True):
         torch.testing.assert_close(mine.double(), theirs, rtol=0, atol=2e-5 * theirs.abs().max().item())
-
-
-def test_the_card_states_the_bytes_of_the_state():
-    built = build()
-    assert built.initial_state(1).nbytes == built.card.cost(built.geometry, built.options).state_bytes
-
-
-def test_a_step_needs_its_gates():
-    with pytest.raises(ValueError, match="needs the streams"):
-        step(build(5), [x.detach() for x in draw(5)[:3]], build(5).initial_state(3, dtype=torch.float64))
-
-
-def test_a_temperature_below_zero_is_refused():
-    with pytest.raises(ValueError, match=r"above 0, .*; got -1"):
-        build(temperature=-1)
-
-
-def test_few_keys_are_warned_of():
-    built = build()
-    assert "no smaller than the 8 keys" in built.warnings(build(8).geometry, built.options)[0]
-    assert built.warnings(build(9).geometry, built.options) == ()

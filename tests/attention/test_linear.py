@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.linear.linear import Linear
-from attn_zoo.contract import MemoryState, UnsupportedError
+from attn_zoo.contract import UnsupportedError
 from attn_zoo.kernels.cpu import _chunks as chunks
 
 MAPS = ("elu", "relu", "squared_relu", "softmax")
@@ -79,66 +79,6 @@ def test_equals_its_weights_written_out(name, causal, padded, n):
     require_same(built(*inputs, key_valid=valid), written_out(inputs, name=name, causal=causal, valid=valid), inputs)
 
 
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("queries", [1, 7, 90])
-def test_queries_of_another_number(queries):
-    built, inputs = build(queries=queries), draw(queries=queries)
-    require_same(built(*inputs), written_out(inputs), inputs)
-
-
-def pieces(built: Linear, inputs: list[Tensor], sizes: list[int]) -> tuple[Tensor, MemoryState]:
-    """Return outputs and the last state of one step for each piece of the sequence."""
-    state, out = built.initial_state(inputs[0].shape[0], dtype=inputs[0].dtype), []
-    for part in zip(*(x.split(sizes, dim=2) for x in inputs), strict=True):
-        answer, state = step(built, part, state)
-        out.append(answer)
-    return torch.cat(out, dim=2), state
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("name", MAPS)
-@pytest.mark.parametrize("sizes", [[1] * 40, [40], [17, 1, 3, 19]])
-def test_steps_give_what_one_call_gives(name, sizes):
-    built, inputs = build(40, causal=True, feature_map=name), draw(40)
-    out, state = pieces(built, inputs, sizes)
-    require_same(out, built(*inputs), inputs)
-    require_same(out, written_out(inputs, name=name, causal=True), inputs)
-    assert state.position == 40
-    torch.testing.assert_close(state.summed[..., :-1], phi(name, inputs[1]).mT @ inputs[2], rtol=0, atol=1e-10)
-    torch.testing.assert_close(state.summed[..., -1], phi(name, inputs[1]).sum(2), rtol=0, atol=1e-10)
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_gradients_flow_through_the_state():
-    """Gradients of a loss on the last state reach the tokens of all pieces before it."""
-    built, inputs = build(40, causal=True), draw(40)
-    _, mine = pieces(built, inputs, [25, 15])
-    features = phi("elu", inputs[1])
-    losses = [
-        mine.summed.square().sum(),
-        (features.mT @ inputs[2]).square().sum() + features.sum(2).square().sum(),
-    ]
-    got, expected = (torch.autograd.grad(loss, inputs[1:]) for loss in losses)
-    for one, other in zip(got, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
-
-
-def test_a_step_leaves_the_state_before_it_alone():
-    built, inputs = build(40, causal=True), draw(40)
-    first = [x[:, :, :20] for x in inputs]
-    _, state = step(built, first, built.initial_state(3, dtype=torch.float64))
-    kept = state.summed.clone()
-    again = [step(built, [x[:, :, 20:] for x in inputs], state)[0] for _ in range(2)]
-    assert torch.equal(*again)
-    assert torch.equal(state.summed, kept)
-
-
-@pytest.mark.parametrize("head_dim", [4, 16])
-def test_the_card_states_the_bytes_of_the_state(head_dim):
-    built = build(causal=True, head_dim=head_dim)
-    assert built.initial_state(1).nbytes == built.card.cost(built.geometry, built.options).state_bytes
-
-
 def test_half_precision_keeps_its_sums_in_single():
     built, inputs = build(1000, causal=True), [x.detach() for x in draw(1000)]
     half = [x.bfloat16() for x in inputs]
@@ -178,14 +118,3 @@ def test_steps_that_make_no_sense_are_refused():
         step(softmax, inputs, causal.initial_state(3, dtype=torch.float64))
     with pytest.raises(ValueError, match="same length"):
         causal.step(inputs[0], inputs[1], inputs[2][:, :, :4], causal.initial_state(3, dtype=torch.float64))
-
-
-def test_an_unknown_feature_map_is_refused():
-    with pytest.raises(ValueError, match="cosine"):
-        build(feature_map="cosine")
-
-
-def test_few_keys_are_warned_of():
-    built = build(8)
-    assert "8 features are no fewer than the 8 keys" in built.warnings(built.geometry, built.options)[0]
-    assert built.warnings(build(9).geometry, built.options) == ()

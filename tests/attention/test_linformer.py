@@ -210,13 +210,6 @@ def test_frozen_projections_stay_while_gradients_pass():
     assert "own_maps.0.weight" in build(projection="random").state_dict()
 
 
-def test_dropout_drops_weights_in_training():
-    built = build(dropout=0.9)
-    assert not torch.equal(built(*draw()), built(*draw()))
-    built.eval()
-    assert torch.equal(built(*draw()), built(*draw()))
-
-
 @pytest.mark.parametrize("sharing", ["none", "headwise", "key_value"])
 @pytest.mark.parametrize("length", [66, 50, 20, 11])
 def test_resizing_keeps_what_a_steady_sequence_is_projected_to(sharing, length):
@@ -244,30 +237,6 @@ def test_resized_convolution_keeps_the_sum_of_its_taps():
     built.resize_length(66)
     after = project(built, torch.ones(1, 2, 66, 8, dtype=torch.float64))[0][:, :, 0]
     torch.testing.assert_close(after, before, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"projected_length": 33}, UnsupportedError, "projected_length=33 is not below the 33 keys"),
-        ({"projected_lengths": "6+40", "sharing": "none"}, UnsupportedError, "projected_length=40 is not below"),
-        ({"projected_lengths": "6+4"}, ValueError, "which needs sharing=none; got sharing=headwise"),
-        ({"projected_lengths": "6+4+2", "sharing": "none"}, ValueError, "names 3 heads, but the layer has 2"),
-        ({"projected_lengths": "6/4", "sharing": "layerwise"}, ValueError, "one projection for all layers"),
-        ({"projected_lengths": "6,4"}, ValueError, "integers >= 1"),
-        ({"projected_lengths": "6//4"}, ValueError, "integers >= 1"),
-        ({"projected_length": 0}, ValueError, "at least 1; got 0"),
-        ({"sharing": "per_head"}, ValueError, "per_head"),
-        ({"projection": "pooling"}, ValueError, "pooling"),
-        ({"init": "average", "projection": "mean"}, ValueError, "init must be random.* got projection=mean, init='average'"),
-        ({"init": "means"}, ValueError, "init must be random, or average or pooling with projection=learned; .* init='means'"),
-        ({"equalised": True, "projection": "mean"}, ValueError, "equalised=true is for projection=learned; got projection=mean"),
-        ({"dropout": 1.0}, ValueError, r"must lie in \[0, 1\)"),
-    ],
-)
-def test_bad_options_are_refused(options, error, message):
-    with pytest.raises(error, match=message):
-        build(**options)
 
 
 def test_full_rank_is_softmax_when_asked_for():

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from written_out import projected
 
-from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention, join_layers
+from attn_zoo import Geometry, MultiHeadAttention, build_attention, join_layers
 from attn_zoo.attention.low_rank.linformer_lsh import LinformerLSH, bucket_count
 
 HEADS, HEAD_DIM = 2, 8
@@ -128,29 +128,3 @@ def test_buckets_follow_the_length_unless_asked():
     query, value = draw(256)
     assert built(query, None, value).isfinite().all()
     assert bucket_count(256, LinformerLSH.card.options(projected_length=2, window=9, buckets=4)) == 4
-
-
-def test_causality_is_refused():
-    with pytest.raises(UnsupportedError, match="no causal form"):
-        build_attention("linformer_lsh", Geometry(2, 8, 9, 9, causal=True))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"window": 4}, "got 4; write 5 for 2"),
-        ({"buckets": 3}, "power of two up to 16777216, or 0"),
-        ({"projected_length": 0}, "at least 1"),
-        ({"dropout": 1.0}, "must lie in"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build(9, **options)
-
-
-def test_doubtful_numbers_are_named():
-    card, geometry = LinformerLSH.card, Geometry(2, 8, 9, 9)
-    assert "window=9" in LinformerLSH.warnings(geometry, card.options(window=9, projected_length=2))[0]
-    assert "not the hash" in LinformerLSH.warnings(geometry, card.options(window=7, projected_length=2, buckets=1))[0]
-    assert not LinformerLSH.warnings(geometry, card.options(window=7, projected_length=2, buckets=4))

@@ -82,18 +82,3 @@ def test_the_layer_projects_first():
     layer = MultiHeadAttention(16, 2, "linformer_window", length=20, window=3, projected_length=2)
     assert layer.order.value == "project_first"
     assert layer(torch.randn(2, 20, 16)).shape == (2, 20, 16)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"window": 4}, "got 4; write 5 for 2"), ({"projected_length": 0}, "at least 1"), ({"dropout": 1.0}, "must lie in")],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build(9, **options)
-
-
-def test_a_window_over_everything_is_doubtful():
-    card, geometry = LinformerWindow.card, Geometry(2, 8, 9, 9)
-    assert "window=9" in LinformerWindow.warnings(geometry, card.options(window=9, projected_length=2))[0]
-    assert not LinformerWindow.warnings(geometry, card.options(window=7, projected_length=2))

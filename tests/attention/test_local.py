@@ -25,18 +25,3 @@ def test_cost_is_that_of_the_blocks():
         geometry = Geometry(4, 64, n, n, causal)
         flops = Local.card.cost(geometry, Options(block=block, neighbours=neighbours)).flops
         assert flops == 4 * n * width * block * geometry.inner_dim
-
-
-def test_a_block_over_all_is_warned_of():
-    (warning,) = Local.warnings(Geometry(1, 8, 20, 20), Options(block=20))
-    assert "no shorter than the 20 tokens" in warning
-    assert not Local.warnings(Geometry(1, 8, 21, 21), Options(block=20))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"block": 0}, "at least 1; got 0"), ({"neighbours": -1}, "at least 0, .*; got -1"), ({"dropout": 1.0}, "must lie in")],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build_attention("local", Geometry(HEADS, HEAD_DIM, 40, 40), **options)

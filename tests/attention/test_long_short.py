@@ -74,33 +74,7 @@ def test_equals_the_paper(implementation, padded, window, rank, norms):
                 torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
 
 
-def test_padding_at_the_end_is_the_shortened_sequence():
-    built, inputs = build(30, window=5, rank=3), draw(30)
-    valid = (torch.arange(30) < 17).expand(3, -1)
-    short = built(*(t[:, :, :17] for t in inputs))
-    torch.testing.assert_close(built(*inputs, key_valid=valid)[:, :, :17], short, rtol=0, atol=1e-12)
-
-
 def test_a_far_token_reaches_through_the_projection():
     built, inputs = build(40, window=3, rank=2), draw(40, batch=1)
     (of_value,) = torch.autograd.grad(built(*inputs)[:, :, 0].sum(), inputs[2])
     assert (of_value[:, :, 39] != 0).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"window": 4}, "odd and at least 1, .*; got 4; write 5 for 2 on either side"),
-        ({"rank": 0}, "attention=longformer"),
-        ({"dropout": 1.0}, "must lie in"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build(9, **options)
-
-
-def test_doubtful_sizes_are_named():
-    card, geometry = LongShort.card, Geometry(2, 8, 9, 9)
-    assert len(LongShort.warnings(geometry, card.options(window=9, rank=9))) == 2
-    assert not LongShort.warnings(geometry, card.options(window=7, rank=8))

@@ -95,14 +95,6 @@ def test_causally_equals_its_recurrence(monkeypatch, implementation, padded, n):
     require_same(call(built, inputs, valid if padded else None), recurrent(built, inputs, valid), [*inputs, *built.parameters()])
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_padding_at_the_end_is_the_shortened_sequence(causal):
-    built, inputs = build(causal=causal), draw()
-    valid = (torch.arange(33) < 20).expand(3, -1)
-    short = call(built, [t[:, :, :20] for t in inputs])
-    torch.testing.assert_close(call(built, inputs, valid)[:, :, :20], short, rtol=0, atol=1e-12)
-
-
 def test_a_far_token_reaches_through_what_is_packed():
     built, inputs = build(300), draw(300)
     (grad,) = torch.autograd.grad(call(built, inputs)[:, :, 0].sum(), inputs[2])
@@ -124,22 +116,8 @@ def test_packing_before_or_after_the_projection_is_the_same():
     torch.testing.assert_close(layer(tokens), mixed @ state["out.weight"].T)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"), [({"packed_length": 1}, "at least 2, .*; got 1; a single one"), ({"dropout": -0.1}, "must lie in")]
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build(**options)
-
-
 def test_causal_dropout_is_refused():
     with pytest.raises(UnsupportedError, match=r"luna\.dropout needs causal=False"):
         build(causal=True, dropout=0.1)
     with pytest.raises(UnsupportedError, match=r"luna\.dropout needs causal=False"):
         MultiHeadAttention(16, 2, length=8, attention="luna", causal=True, dropout=0.1)
-
-
-def test_long_packs_are_warned_of():
-    built = build(8, packed_length=8)
-    assert "packed_length=8 is no fewer than the 8 keys" in built.warnings(built.geometry, built.options)[0]
-    assert built.warnings(build(9).geometry, built.options) == ()

@@ -124,34 +124,7 @@ def test_what_is_out_of_the_chunk_reaches_through_the_averages(causal):
     assert seen.nonzero()[:, 0].tolist() == list(range(18, 21 if causal else 24))
 
 
-@both
-def test_padding_at_the_end_is_the_shortened_sequence(causal):
-    built, (x, value) = build(causal=causal, chunk=6), draw()
-    valid = (torch.arange(33) < 20).expand(3, -1)
-    short = built(x[:, :, :20], None, value[:, :, :20])
-    torch.testing.assert_close(built(x, None, value, key_valid=valid)[:, :, :20], short, rtol=0, atol=1e-12)
-
-
 def test_an_offset_of_keys_would_be_cancelled():
     """MEGA has an offset for queries only: softmax cancels an offset common to all keys."""
     query, key, offset = torch.randn(3, 5, 8).double().unbind(0)
     torch.testing.assert_close((query @ key.T).softmax(dim=-1), (query @ (key + offset[:1]).T).softmax(dim=-1))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"chunk": 0}, r"mega\.chunk .* at least 1; got 0"),
-        ({"expansion": 0}, r"mega\.expansion .*got 0"),
-        ({"dropout": 1.0}, "must lie in"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build(**options)
-
-
-def test_long_chunks_are_warned_of():
-    built = build(24, chunk=24)
-    assert "chunk=24 is no shorter than the 24 tokens" in built.warnings(built.geometry, built.options)[0]
-    assert built.warnings(build(25).geometry, built.options) == ()

@@ -85,16 +85,6 @@ def test_equals_the_kernels_written_out(implementation, padded, m, iterations, c
                 torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize("implementation", ["definition", "eager", "sdpa"])
-def test_padding_anywhere_is_the_shortened_sequence(implementation):
-    n, built = 40, build(40, implementation, landmarks=6)
-    query, key, value = draw(n, batch=1)
-    valid = torch.rand(1, n, generator=torch.Generator().manual_seed(3)) < 0.6
-    keep = valid[0].nonzero()[:, 0]
-    alone = built(*(t[:, :, keep] for t in (query, key, value)))
-    torch.testing.assert_close(built(query, key, value, key_valid=valid)[:, :, keep], alone, rtol=0, atol=1e-12)
-
-
 def test_batch_mates_leave_the_pseudo_inverse_alone():
     """The public code scales all matrices by the largest norm in the batch."""
     built, (query, key, value) = build(32, landmarks=8, iterations=2), draw(32)
@@ -112,26 +102,6 @@ def test_more_landmarks_come_nearer_to_softmax():
     ]
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"landmarks": 0}, "landmarks must be at least 1"),
-        ({"iterations": 0}, "iterations must be at least 1"),
-        ({"convolution": 4}, "must be odd, .* 0 means none; got 4"),
-        ({"convolution": -1}, "must be odd, .* 0 means none"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build(9, **options)
-
-
-def test_as_many_landmarks_as_tokens_is_doubtful():
-    card = Nystrom.card
-    assert "landmarks=9" in Nystrom.warnings(Geometry(2, 8, 9, 9), card.options(landmarks=9))[0]
-    assert not Nystrom.warnings(Geometry(2, 8, 9, 9), card.options(landmarks=8))
 
 
 @pytest.mark.peers

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attn_zoo import Geometry, UnsupportedError, build_attention
+from attn_zoo import Geometry, build_attention
 from attn_zoo.contract import Attention
 
 
@@ -55,22 +55,3 @@ def test_is_poolformers_mixer_in_one_dimension():
 
 def test_an_even_sequence_is_left_with_nothing():
     assert build()(None, None, torch.full((1, 2, 33, 8), 3.0)).abs().max() < 1e-6
-
-
-@pytest.mark.parametrize(("window", "better"), [(1, 3), (4, 5), (-2, 3)])
-def test_windows_without_a_middle_or_neighbours_are_refused(window, better):
-    with pytest.raises(ValueError, match=f"odd and at least 3, .*; got {window}; write {better}"):
-        build(window=window)
-
-
-def test_causality_and_context_are_refused():
-    with pytest.raises(UnsupportedError, match="pooling has no causal form"):
-        build_attention("pooling", Geometry(2, 8, 33, 33, causal=True))
-    with pytest.raises(UnsupportedError, match="pooling needs as many queries as keys"):
-        build_attention("pooling", Geometry(2, 8, 33, 20))
-
-
-def test_wide_windows_are_warned_of():
-    built = build(9, window=9)
-    assert "window=9 is no narrower than the 9 tokens" in built.warnings(built.geometry, built.options)[0]
-    assert built.warnings(build(10).geometry, built.options) == ()

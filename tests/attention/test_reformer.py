@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attn_zoo import Geometry, UnsupportedError, build_attention
+from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.content import _hashing as hashing
 from attn_zoo.attention.content.reformer import Reformer
 from attn_zoo.kernels.cpu import _tiling, lsh
@@ -187,23 +187,3 @@ def test_redraws_in_training_only(implementation):
     assert torch.equal(built.rotations, first)
     built.train()(query, query, value)
     assert not torch.equal(built.rotations, first)
-
-
-def test_a_key_of_its_own_is_refused():
-    built, (query, value) = build(33), draw(33)
-    with pytest.raises(UnsupportedError, match="one tensor for queries and keys"):
-        built(query, query.clone(), value)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"chunk": 0}, "at least 1"),
-        ({"rounds": 0}, "at least 1"),
-        ({"buckets": 6}, "power of two"),
-        ({"redraw": -1}, "0 means never"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build(33, **options)

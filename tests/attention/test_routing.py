@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attn_zoo import Geometry, UnsupportedError, build_attention
+from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.content.routing import Routing
 
 HEADS, HEAD_DIM = 2, 8
@@ -66,14 +66,6 @@ def test_equals_clusters_picked_one_by_one(padded, scale, implementation):
                 torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-10)
 
 
-def test_padding_anywhere_is_the_shortened_sequence():
-    built, (query, value) = build(30), draw(30, batch=1)
-    valid = torch.rand(1, 30, generator=torch.Generator().manual_seed(3)) < 0.6
-    keep = valid[0].nonzero()[:, 0]
-    alone = built(query[:, :, keep], None, value[:, :, keep])
-    torch.testing.assert_close(built(query, None, value, key_valid=valid)[:, :, keep], alone, rtol=0, atol=1e-12)
-
-
 def test_centroids_move_in_training_towards_what_is_nearest():
     built, (query, value) = build(20, decay=0.9), draw(20)
     valid = torch.arange(20) < torch.tensor([20, 12, 0])[:, None]
@@ -118,27 +110,6 @@ def test_still_centroids_stay():
     before = built.centroids.clone()
     built(query, None, value)
     assert torch.equal(built.centroids, before)
-
-
-def test_causality_is_refused():
-    with pytest.raises(UnsupportedError, match="no causal form"):
-        build_attention("routing", Geometry(2, 8, 9, 9, causal=True))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"cluster_scale": 0.0}, "multiplies √n"), ({"decay": 1.1}, "share of a centroid"), ({"dropout": 1.0}, "must lie in")],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build(9, **options)
-
-
-def test_doubtful_numbers_are_named():
-    card, geometry = Routing.card, Geometry(2, 8, 16, 16)
-    assert "sees itself" in Routing.warnings(geometry, card.options(cluster_scale=4))[0]
-    assert "sees all" in Routing.warnings(geometry, card.options(cluster_scale=0.25))[0]
-    assert not Routing.warnings(geometry, card.options())
 
 
 def test_padding_leaves_the_centroids_finite_in_float16():

@@ -116,29 +116,3 @@ def test_a_sharp_permutation_brings_the_block_that_fits():
     value = torch.arange(4.0, dtype=torch.float64).repeat_interleave(b)[None, None, :, None].expand(1, HEADS, -1, HEAD_DIM)
     out = build(n, temperature=0.05)(query, key, value)
     torch.testing.assert_close(out[0, 0, ::b, 0], torch.tensor([3.0, 0.0, 1.0, 2.0], dtype=torch.float64), rtol=0, atol=1e-3)
-
-
-def test_one_block_is_softmax():
-    built, (query, key, value) = build(20, block_scale=20), draw(20)
-    expected = (query @ key.mT / HEAD_DIM**0.5).softmax(-1) @ value
-    torch.testing.assert_close(built(query, key, value), expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"block_scale": 0.0}, "multiplies √n"),
-        ({"balancing": 0}, "balancing must be at least 1, because it counts normalisations"),
-        ({"temperature": 0.0}, "temperature must be above 0, because it divides scores"),
-        ({"dropout": 1.0}, "must lie in"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build(9, **options)
-
-
-def test_one_block_for_all_is_doubtful():
-    card, geometry = Sinkhorn.card, Geometry(2, 8, 16, 16)
-    assert "nothing is sorted" in Sinkhorn.warnings(geometry, card.options(block_scale=4))[0]
-    assert not Sinkhorn.warnings(geometry, card.options())

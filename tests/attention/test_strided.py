@@ -40,12 +40,3 @@ def test_cost_is_far_below_that_of_all_pairs():
     n = 16_384
     geometry = Geometry(4, 64, n, n)
     assert strided.cost(geometry, strided.Options()).flops == 4 * n * n * geometry.inner_dim * 4 // 128
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"stride": -1}, "0 for the square root of the length; got -1"), ({"dropout": 1.0}, "must lie in")],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build_attention("strided", Geometry(HEADS, HEAD_DIM, 40, 40), **options)

@@ -86,16 +86,3 @@ def test_what_tiles_keep_grows_with_k_and_not_with_the_square_of_the_length():
         inputs = [t.detach().float().requires_grad_() for t in draw(n, n, batch=1)]
         sizes.append(kept_bytes(partial(built, *inputs), inputs)[1])
     assert sizes == [12 * 4 * HEADS * 256, 12 * 4 * HEADS * 512]
-
-
-@pytest.mark.parametrize("kept", [0, -1])
-def test_bad_options_are_refused(kept):
-    with pytest.raises(ValueError, match=r"topk\.kept must be at least 1, because it counts keys"):
-        build(9, kept=kept)
-
-
-def test_doubtful_numbers_are_named():
-    card, geometry = TopK.card, Geometry(2, 8, 9, 9)
-    assert "none is left out" in TopK.warnings(geometry, card.options(kept=9))[0]
-    assert "no gradient" in TopK.warnings(geometry, card.options(kept=1))[0]
-    assert not TopK.warnings(geometry, card.options(kept=8))

@@ -96,20 +96,6 @@ def test_padding_is_left_out_and_keeps_its_place(causal):
     assert not got[1, :, :2].any(), "nothing valid is in reach there"
 
 
-@pytest.mark.parametrize("options", [{}, {"memory": 0}, {"memory": 11}, {"relative": False}], ids=str)
-@pytest.mark.parametrize("sizes", [[1] * 23, [23], [5, 1, 3, 14], [10, 13], [3, 12, 8]], ids=str)
-def test_pieces_give_what_one_call_gives(sizes, options):
-    built, inputs = build(segment=5, **{"memory": 4, **options}), draw()
-    state, out = built.initial_state(BATCH, dtype=torch.float64), []
-    for piece in zip(*(x.split(sizes, dim=2) for x in inputs), strict=True):
-        answer, state = step(built, piece, state)
-        out.append(answer)
-    require_same(torch.cat(out, dim=2), built(*inputs), [*inputs, *built.parameters()])
-    held = 3 + min(20, built.options.memory)  # three tokens of the fifth segment, and the memory before it
-    assert state.position == 23 and state.key.shape[2] == held
-    torch.testing.assert_close(state.value, inputs[2][:, :, 23 - held :])
-
-
 def test_many_short_pieces_and_long_ones_take_either_order_of_the_product():
     """Pieces of many rows compute q (W s), those of few rows (q W) s; both are the scores by distance."""
     built, (query, _, _) = build(segment=30, memory=30), draw(30)
@@ -159,14 +145,6 @@ def test_the_work_grows_with_the_length_and_no_further():
     assert [(f - projected) / n for f, n in zip(flops, (2**14, 2**15), strict=True)] == [6 * 64 * 256] * 2
 
 
-@pytest.mark.parametrize(("n", "near"), [(64, True), (65, False)])
-def test_reaching_everything_is_warned_of(n, near):
-    found = TransformerXL.warnings(Geometry(1, 8, n, n), TransformerXL.card.options(segment=32, memory=32))
-    assert bool(found) == near
-    if near:
-        assert "leave none of the 64 tokens out of reach" in found[0]
-
-
 def test_states_of_other_inputs_are_refused():
     built, inputs = build(), [x.detach() for x in draw()]
     with pytest.raises(ValueError, match=r"float64.*start again with initial_state\(2"):
@@ -175,15 +153,6 @@ def test_states_of_other_inputs_are_refused():
         step(built, inputs, SegmentState(inputs[0], inputs[0], 3))
     with pytest.raises(UnsupportedError, match="causal=True"):
         step(build(causal=False), inputs, built.initial_state(BATCH, dtype=torch.float64))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"segment": 0}, "at least 1; got 0"), ({"memory": -1}, "at least 0, .*; got -1"), ({"dropout": 1.0}, "must lie in")],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build(**options)
 
 
 def test_segments_share_the_borders_of_the_whole_sequence():
