@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -77,6 +78,33 @@ def add(what: str, reason: str) -> None:
 def _all() -> dict[str, list[str]]:
     found = json.loads(os.environ.get(VARIABLE) or "{}")
     return found if isinstance(found, dict) else {}
+
+
+def go_on(process: int, stopped_by: int) -> None:
+    """Let a child go on that stopped itself, as no time limit holds in a stopped process and no Ctrl-C ends it."""
+    if stopped_by == signal.SIGSTOP:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGCONT)
+
+
+@contextmanager
+def children_going_on() -> Iterator[None]:
+    """Context in which children that stop themselves go on."""
+    over = threading.Event()
+    watch = threading.Thread(target=_watch_children, args=(over,), daemon=True)
+    if hasattr(os, "waitid"):
+        watch.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _watch_children(over: threading.Event) -> None:
+    while not over.wait(1.0):
+        with suppress(ChildProcessError):
+            if child := os.waitid(os.P_ALL, 0, os.WSTOPPED | os.WNOHANG):
+                go_on(child.si_pid, child.si_status)
 
 
 def ending(status: int) -> str:

@@ -79,6 +79,6 @@ def error_text(error: BaseException) -> str:
     """Return class and message of an error from outside, whose message may itself fail."""
     try:
         message = str(error)
-    except Exception as second:
+    except BaseException as second:
         message = f"its message cannot be read ({type(second).__name__})"
     return f"{type(error).__name__}: {message}"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 from attn_zoo import deaths
 from attn_zoo.escapes import error_text, terminal
+from attn_zoo.outside import Outside
 from attn_zoo.process_state import kept, sentence
 
 SLOW = 5.0
@@ -61,11 +60,7 @@ def imported(name: str, place: str, load: Callable[[], object]) -> str | None:
         raise ValueError(f"the process that imports {place} {ends[-1]}, so it cannot be loaded")
     who, when = f"plugin {name}", "when it was imported"
     with _named_if_slow(name), deaths.during(what), apart(who, when) as changed:
-        try:
-            _interrupted_by_signals_alone(load)
-        except BaseException as error:
-            in_words(error)  # here, because reading its message may end the process, too
-            raise
+        _interrupted_by_signals_alone(load)
     return sentence(who, when, changed) if changed else None
 
 
@@ -75,24 +70,15 @@ def _interrupted_by_signals_alone(load: Callable[[], object]) -> None:
     Raises:
         RuntimeError: it raised KeyboardInterrupt.
     """
-    arrived, before = list[int](), signal.getsignal(signal.SIGINT)
-
-    def noted(number: int, frame: FrameType | None) -> object:
-        arrived.append(number)
-        return before(number, frame) if callable(before) else None
-
-    ours = callable(before) and threading.current_thread() is threading.main_thread()
-    if ours:
-        signal.signal(signal.SIGINT, noted)
-    try:
-        load()
-    except KeyboardInterrupt as error:
-        if ours and not arrived:
-            raise RuntimeError("it raised KeyboardInterrupt") from error
-        raise
-    finally:
-        if ours and signal.getsignal(signal.SIGINT) is noted:
-            signal.signal(signal.SIGINT, before)
+    with Outside() as outside:
+        try:
+            load()
+        except BaseException as error:
+            in_words(error)  # here, because reading its message may end the process, too
+            outside.pass_on(error)
+            if isinstance(error, KeyboardInterrupt):
+                raise RuntimeError("it raised KeyboardInterrupt") from error
+            raise
 
 
 @contextmanager

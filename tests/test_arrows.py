@@ -18,9 +18,10 @@ ALLOWED = {
     "result_files": set(),
     "terminal": {"escapes"},
     "deaths": set(),
+    "outside": set(),
     "process_state": set(),
     "plugin_files": {"escapes"},
-    "plugin_imports": {"deaths", "escapes", "process_state"},
+    "plugin_imports": {"deaths", "escapes", "outside", "process_state"},
     "contract": {
         "checks",
         "grouping",
@@ -65,7 +66,7 @@ ALLOWED = {
     "scaffold": {"registry"},
     "pytest_plugin": {"conformance"},
     "runner": {"checks", "contract", "registry", "layer", "encoder", "count", "records", "rows"}
-    | {"deaths", "escapes", "plugin_imports", "process_state"},
+    | {"deaths", "escapes", "outside", "plugin_imports", "process_state"},
     "leaderboard": {"checks", "escapes", "grouping", "records", "plotting", "published", "result_files", "rows", "terminal"},
     "recommend": {
         "checks",

@@ -56,8 +56,8 @@ def one_run(plan: Plan, job: Job) -> RunRecord | None:
             if ends:
                 _say(job, f"its process {_hung(hang) or ends[-1]}; the run is tried once more, alone")
             store.claim_path(run_id).write_text("", encoding="utf-8")
-            with deaths.during(what), watched(job.spec.budget.max_seconds or job.spec.budget.seconds, store.claim_path(run_id)):
-                record = _do(plan, job)
+            with deaths.during(what):
+                record = _do(plan, job, deaths.TRIES - len(ends))
     _say(job, _outcome(record))
     return record
 
@@ -88,8 +88,12 @@ def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:
     return replace(record, tuning=tuning, scores=record.scores if tuning.trial is None else kept)
 
 
-def _do(plan: Plan, job: Job) -> RunRecord:
-    """Execute the run with the checkpoints and callback of the settings, and record it."""
+def _do(plan: Plan, job: Job, tries: int) -> RunRecord:
+    """Execute the run with the checkpoints and callback of the settings, and record it.
+
+    Args:
+        tries: number of tries before a run is recorded that raises SystemExit or another error that would end its process.
+    """
     settings, run_id = plan.settings, job.run_id
     keep, card = settings.checkpoint, task_card(job.spec.task)
     shown = RunProgress(bool(job.spec.budget.seconds), bar=settings.launcher is None, metric=card.metric)
@@ -101,7 +105,12 @@ def _do(plan: Plan, job: Job) -> RunRecord:
         checkpoint.longer = job.longer
         if words := checkpoint.open():
             _say(job, words)
-    record = with_tuning(run(job.spec, progress, job.locations, checkpoint, kept), job.tuning)
+    limit, claim = job.spec.budget.max_seconds or job.spec.budget.seconds, Store(settings.records).claim_path(run_id)
+    with deaths.during(f"{deaths.RUN}{run_id}"), watched(limit, claim):  # a process that the run forked ends here, unrecorded
+        record = with_tuning(run(job.spec, progress, job.locations, checkpoint, kept), job.tuning)
+    if DIED in record.environment and tries > 1:
+        _say(job, f"{record.reason}; the run is tried once more")
+        return _do(plan, job, tries - 1)
     record, path = _add(plan, record)
     progress.finish(record, path)
     if checkpoint:

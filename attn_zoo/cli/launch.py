@@ -196,8 +196,9 @@ def _joblib(plan: Plan, jobs: Sequence[Job]) -> list[Outcome]:
     # Batches of one job: runs take seconds to hours, and a free worker takes the next one.
     work = Parallel(n_jobs=at_once(plan.settings), backend="loky", batch_size=1, return_as="generator_unordered")
     try:
-        for done in work(delayed(_numbered)(at, plan, job) for at, job in enumerate(jobs)):
-            found |= dict([done])
+        with deaths.children_going_on():
+            for done in work(delayed(_numbered)(at, plan, job) for at, job in enumerate(jobs)):
+                found |= dict([done])
     except Exception as error:  # all workers are stopped when one dies
         if not is_death_of_a_worker(error):
             raise

@@ -62,6 +62,7 @@ def _numbers() -> set[signal.Signals]:
 def _child(command: Callable[[], int], memory: mmap.mmap, mask: set[int | signal.Signals]) -> int:
     """Execute the command in a group of processes of its own, which receives each signal once, from the process that waits."""
     os.setpgid(0, 0)
+    _end_forked_with_this()
     deaths.note_in(memory)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     status = 1
@@ -96,6 +97,16 @@ def _die_with(parent: int) -> None:
             os._exit(1)
 
 
+def _end_forked_with_this() -> None:
+    """Let processes that the main thread forks end with this one, since a run may fork and its copy may hang."""
+    main = list[bool]()
+    os.register_at_fork(
+        before=lambda: main.append(threading.current_thread() is threading.main_thread()),
+        after_in_parent=lambda: main.pop(),
+        after_in_child=lambda: _die_with(os.getppid()) if main.pop() else None,
+    )
+
+
 def _wait(child: int) -> tuple[int, int]:
     """Pass signals on until the child has ended; return the last of them that ends a process, or 0, and the exit status."""
     stopped = 0
@@ -104,8 +115,10 @@ def _wait(child: int) -> tuple[int, int]:
     while True:
         number: int = signal.sigwait({*_numbers(), signal.SIGCHLD, signal.SIGTSTP})
         if number == signal.SIGCHLD:
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
+            changed, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
+            if changed and os.WIFSTOPPED(status):
+                deaths.go_on(child, os.WSTOPSIG(status))
+            elif changed:
                 for pending in signal.sigpending() & set(_STOPS):
                     stopped = signal.sigwait({pending})
                 return stopped, os.waitstatus_to_exitcode(status)

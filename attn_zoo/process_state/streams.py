@@ -13,13 +13,18 @@ _NUMBERS = {"stdout": 1, "stderr": 2}
 
 @contextmanager
 def streams_kept(changed: list[str]) -> Iterator[None]:
-    """Context that puts the standard output and error back, and adds ``standard streams`` to a list if they had changed."""
+    """Context that puts the standard output and error back, and adds ``standard streams`` to a list if they had changed.
+
+    A process in which the copies were closed that are needed for this ends.
+    """
     streams = {name: getattr(sys, name) for name in _NUMBERS}
     places = {number: _place(number) for number in _NUMBERS.values()}
     copies = {number: os.dup(number) for number, place in places.items() if place is not None}
     try:
         yield
     finally:
+        if any(_place(copy) != places[number] for number, copy in copies.items()):
+            os._exit(1)  # all files of this process were closed, also the lock of its run; another process may go on
         moved = [number for number in copies if _place(number) != places[number]]
         for number in moved:
             os.dup2(copies[number], number)

@@ -29,12 +29,13 @@ _YOUNGER = ("denormals_flushed", "plugins")
 Status = Literal["done", "diverged", "out_of_memory", "timed_out", "refused", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)
 FINAL_STATUSES = ("done", "diverged", "refused")
-"""Statuses that a repetition would not change; a run with another status is repeated when its command is given again, unless its
-process died."""
+"""Statuses that a repetition would not change; a run with another status is repeated when its command is given again, unless it
+died."""
 
 
 DIED = "died"
-"""Key of the environment of a run whose process ended before the run did, each time that it was tried; the status is then final."""
+"""Key of the environment of a run that died each time that it was tried: its process ended before the run did, or the run raised an
+error that ends a process, such as SystemExit; the status is then final."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,8 @@ class RunRecord:
     ``step_seconds_iqr``, ``examples_per_second``, ``peak_bytes``."""
     environment: Mapping[str, Any]
     """Versions, device, cores, commit, dirty, UTC start, command; ``resumed`` lists the earlier parts of an interrupted run,
-    ``settings`` the settings of the process that differ from PyTorch's defaults; ``died`` is there if the process ended before the
-    run did, each time that it was tried."""
+    ``settings`` the settings of the process that differ from PyTorch's defaults; ``died`` is there if the run died each time
+    that it was tried."""
     implementation: str | None
     """Implementation that ran; None if the run ended before it was chosen."""
     stopped: str | None = None

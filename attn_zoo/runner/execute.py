@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import statistics
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -26,13 +24,12 @@ from attn_zoo.contract import (
     TaskCard,
     TaskSpec,
     UnknownNameError,
-    UnsupportedError,
     length_rules,
     plain_options,
 )
 from attn_zoo.count import attention_parameters, count_parameters, model_warnings
 from attn_zoo.encoder import PositionClassifier, backbone_sizes, build_paired_model, build_token_reader
-from attn_zoo.escapes import error_text
+from attn_zoo.outside import Outside
 from attn_zoo.process_state import flushes_denormals, unusual
 from attn_zoo.process_state import kept as kept_state
 from attn_zoo.records import DIED, SCHEMA, Budget, RunRecord, RunSpec, Status, describe_environment
@@ -44,12 +41,12 @@ from attn_zoo.runner.checkpoint import Checkpoint, CheckpointError
 from attn_zoo.runner.count import count_per_example, geometry_of
 from attn_zoo.runner.denormals import flushed_denormals
 from attn_zoo.runner.facts import attention_facts, task_facts
-from attn_zoo.runner.interrupts import Outside
+from attn_zoo.runner.failure import failure
 from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_of
 from attn_zoo.runner.patience import beat
 from attn_zoo.runner.plugins import changes_by_plugins
 from attn_zoo.runner.pretrain import pretrain
-from attn_zoo.runner.train import DivergedError, Progress, TimedOutError, Trained, train
+from attn_zoo.runner.train import DivergedError, Progress, Trained, train
 from attn_zoo.runner.weights import KeptWeights
 
 _PRECISIONS = {"fp32": ("no", torch.float32), "bf16": ("bf16", torch.bfloat16), "fp16": ("fp16", torch.float16)}
@@ -137,8 +134,8 @@ def run(
     """
     task_entry = task_card(spec.task)
     found = _Found(settings=unusual())
-    outside, ended = Outside(), cast(tuple[Status, str | None], ("done", None))
-    with kept_state() as changed:
+    ended, leaving = cast(tuple[Status, str | None], ("done", None)), False
+    with Outside(progress.start, progress.advance) as outside, kept_state() as changed:
         try:
             progress.start(f"{spec.attention} on {spec.task}, seed {spec.seed}", spec.budget.steps)
             with flushed_denormals():
@@ -146,13 +143,13 @@ def run(
         except CheckpointError:
             raise
         except BaseException as error:  # a plugin may raise anything
-            if outside.sent(error):
-                raise
-            ended = _failure(error)
+            ended, leaving = failure(error), not issubclass(type(error), Exception)
+            outside.pass_on(error)
         finally:
             progress.stop()
     found.warnings += changes_by_plugins(spec, changed)
-    return found.record(spec, *ended, task_entry)
+    record = found.record(spec, *ended, task_entry)
+    return replace(record, environment={**record.environment, DIED: True}) if leaving else record
 
 
 def died(spec: RunSpec, status: Status, reason: str) -> RunRecord:
@@ -311,21 +308,6 @@ def _test_scores(model: nn.Module, task: Task, examples: Examples, measure: Meas
     parts = {"test": torch.ones(len(examples), dtype=torch.bool)}
     parts |= {f"test: {name}": members for name, members in task.slices("test").items()}
     return evaluate_parts(model, examples, task.spec, measure, accelerator, parts)
-
-
-def _failure(error: BaseException) -> tuple[Status, str]:
-    """Status and reason of a run that ended in ``error``."""
-    if isinstance(error, DivergedError):
-        return "diverged", str(error)
-    if isinstance(error, TimedOutError):
-        return "timed_out", str(error)
-    if isinstance(error, UnsupportedError):
-        return "refused", str(error)
-    text = error_text(error).partition(": ")[2]
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
-        return "out_of_memory", text.splitlines()[0] if text else "out of memory"
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return "failed", f"{type(error).__name__}: {text} (in {where.name}, {Path(where.filename).name}:{where.lineno})"
 
 
 def _measured(trained: Trained, batch_size: int) -> dict[str, float]:

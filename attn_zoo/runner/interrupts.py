@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import threading
 import time
-import traceback
 from types import FrameType
 from typing import Any
+
+from attn_zoo.outside import Interrupted, Terminated, is_plain
 
 PATIENCE = 2.0
 """Seconds within which two signals count as one: a launcher forwards a signal that the terminal also sends to every process."""
@@ -23,25 +24,8 @@ class StoppedError(BaseException):
         self.number = number
 
     def pass_on(self) -> BaseException:
-        """Exception that the signal would have raised: KeyboardInterrupt, or Terminated with the status of a terminated process."""
-        return KeyboardInterrupt() if self.number == signal.SIGINT else Terminated(128 + self.number)
-
-
-class Terminated(SystemExit):
-    """End of the process that SIGTERM asked for."""
-
-
-class Outside:
-    """Ends of a run that come from outside of it: Ctrl-C, and whatever a handler of signals raises that was set before."""
-
-    def __init__(self) -> None:
-        handlers = [getattr(handler, "__func__", handler) for handler in map(signal.getsignal, signal.valid_signals())]
-        self._codes = [code for handler in handlers if (code := getattr(handler, "__code__", None))]
-
-    def sent(self, error: BaseException) -> bool:
-        """Tell whether an error came from outside of the run."""
-        frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-        return isinstance(error, KeyboardInterrupt | Terminated) or any(code in frames for code in self._codes)
+        """Exception that the signal asks for: Interrupted, or Terminated with the status of a terminated process."""
+        return Interrupted() if self.number == signal.SIGINT else Terminated(128 + self.number)
 
 
 class Interrupts:
@@ -59,14 +43,16 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                if is_plain(signal.getsignal(number)):
                     self._before[number] = signal.signal(number, self._remember)
         _HELD.append(self)
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         _HELD.remove(self)
         self._restore()
+        if self.number and kind is not None and not issubclass(kind, Interrupted | Terminated):
+            signal.raise_signal(self.number)  # an error of the run came before the deferred signal was heeded
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if not self.number:

@@ -29,8 +29,16 @@ ENDS = {
         "out_of_memory",
         "the process was killed, probably for lack of memory, 2 times",
     ),
+    "closes": ("os.closerange(0, 256)", "failed", "the process ended with status 1, 2 times"),
+    "leaves": ("sys.exit()", "failed", "SystemExit: "),
+    "interrupts": ("raise KeyboardInterrupt", "failed", "KeyboardInterrupt: "),
 }
 """Code that ends the process of its row, with the status and the beginning of the reason in its record."""
+ENDS_NOTHING = {
+    "stops": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "forks": "OPEN or OPEN.append(os.fork()); assert OPEN[0]",
+}
+"""Code that stops the process of its row, or forks one that fails, and goes on."""
 
 
 def zoo(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -46,7 +54,7 @@ def recorded(folder: Path) -> dict[str, RunRecord]:
 
 @pytest.mark.parametrize(
     ("launcher", "ends"),
-    [([], ["status", "killed"]), (["launch=joblib", "workers=2"], ["segfault", "killed"])],
+    [([], ["status", "killed", "closes", "leaves"]), (["launch=joblib", "workers=2"], ["segfault", "killed", "interrupts"])],
     ids=["serial", "joblib"],
 )
 def test_rows_that_end_their_process_are_records_and_the_others_run(launcher, ends, tmp_path):
@@ -61,10 +69,19 @@ def test_rows_that_end_their_process_are_records_and_the_others_run(launcher, en
     for name in ends:
         _, status, reason = ENDS[name]
         assert found[name].status == status and str(found[name].reason).startswith(reason), found[name].reason
-        assert "the run is tried once more, alone" in first.stdout + first.stderr
+        assert "the run is tried once more" in first.stdout + first.stderr
     again = zoo(*words, folder=tmp_path)
     assert again.returncode == 1 and recorded(tmp_path) == found, again.stderr
     assert again.stdout.count("to try it again, delete its record or give another records=FOLDER") == len(ends)
+
+
+@pytest.mark.parametrize("launcher", [[], ["launch=joblib", "workers=2"]], ids=["serial", "joblib"])
+def test_rows_that_stop_or_fork_their_process_are_recorded_once(launcher, tmp_path):
+    plugins = [f"plugin={write(tmp_path, name, code, 'init')}" for name, code in ENDS_NOTHING.items()]
+    rows = f"attention={','.join(['softmax', *ENDS_NOTHING])}"
+    ended = zoo("run", "-m", rows, *plugins, *SMALL, *launcher, folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert {name: record.status for name, record in recorded(tmp_path).items()} == dict.fromkeys(["softmax", *ENDS_NOTHING], "done")
 
 
 HANGING = """

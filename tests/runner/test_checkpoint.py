@@ -297,6 +297,16 @@ def test_signals_in_quick_succession_are_one_and_a_later_one_acts(monkeypatch):
     assert signal.getsignal(signal.SIGINT) is before and asked() == 0
 
 
+def test_an_error_of_the_run_does_not_hide_a_signal_that_waits():
+    def fail() -> None:
+        with Interrupts():
+            signal.raise_signal(signal.SIGINT)
+            raise ValueError("of the run")
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+
+
 def test_a_signal_that_somebody_else_handles_stays_theirs():
     heard = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))

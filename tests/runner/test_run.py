@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
+from patience import HANG
 from torch import Tensor
 
 from attn_zoo import Attention, Capabilities, Cost, UnknownNameError, registry
@@ -146,12 +150,46 @@ def test_a_run_over_its_time_is_recorded():
     assert "of 12 steps" in str(record.reason)
 
 
-def test_an_interrupt_is_no_record(broken):
-    def interrupt(self, value):
-        raise KeyboardInterrupt
+def test_an_interrupt_is_no_record_even_if_the_row_makes_another_error_of_it(broken):
+    def interrupted(self, value):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(HANG)
 
-    with pytest.raises(KeyboardInterrupt):
-        run(spec(broken(interrupt)), Quiet())
+    def wrapped(self, value):
+        try:
+            interrupted(self, value)
+        except KeyboardInterrupt as error:
+            raise ValueError from error
+
+    for attend in (interrupted, wrapped):
+        with pytest.raises(KeyboardInterrupt):
+            run(spec(broken(attend)), Quiet())
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_a_row_raises_to_end_its_process_is_a_death_of_the_row(kind, broken):
+    def leave(self, value):
+        raise kind("bye")
+
+    record = run(spec(broken(leave)), Quiet())
+    assert record.status == "failed" and str(record.reason).startswith(f"{kind.__name__}: bye (in leave, test_run.py:")
+    assert record.is_final, "it is not tried again when its command is typed again"
+
+
+@pytest.mark.parametrize("harm", [SystemExit(0), KeyboardInterrupt(), 5])
+def test_a_row_whose_error_cannot_be_read_is_a_failed_row(harm, broken):
+    class UnreadableError(Exception):
+        def __str__(self) -> str:
+            if isinstance(harm, BaseException):
+                raise harm
+            return harm  # no text
+
+    def fail(self, value):
+        raise UnreadableError
+
+    record = run(spec(broken(fail)), Quiet())
+    assert record.status == "failed" and "UnreadableError: its message cannot be read" in str(record.reason)
+    assert not record.is_final
 
 
 def test_the_test_split_is_read_once_and_after_training(monkeypatch):

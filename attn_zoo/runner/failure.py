@@ -1,0 +1,35 @@
+"""Status and reason of a run that ended in an error."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import torch
+
+from attn_zoo.contract import UnsupportedError
+from attn_zoo.escapes import error_text
+from attn_zoo.records import Status
+from attn_zoo.runner.train import DivergedError, TimedOutError
+
+
+def failure(error: BaseException) -> tuple[Status, str]:
+    """Return status and reason of a run that ended in ``error``, any part of which may be code of a plugin."""
+    try:
+        return _told(error)
+    except BaseException as second:  # also an interrupt, which the caller passes on
+        return "failed", f"it raised an error that cannot be read ({type(second).__name__})"
+
+
+def _told(error: BaseException) -> tuple[Status, str]:
+    if isinstance(error, DivergedError):
+        return "diverged", str(error)
+    if isinstance(error, TimedOutError):
+        return "timed_out", str(error)
+    if isinstance(error, UnsupportedError):
+        return "refused", str(error)
+    text = error_text(error).partition(": ")[2]
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
+        return "out_of_memory", text.splitlines()[0] if text else "out of memory"
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return "failed", f"{type(error).__name__}: {text} (in {where.name}, {Path(where.filename).name}:{where.lineno})"
