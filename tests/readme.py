@@ -60,7 +60,8 @@ from attn_zoo.transplant.table import transplant_table
 README = ROOT / "README.md"
 PAGES = {
     README: ("quickstart", "place", "advice", "models"),
-    ROOT / "docs" / "reference" / "zoo.md": ("zoo", "tasks"),
+    ROOT / "docs" / "reference" / "mechanisms.md": ("zoo",),
+    ROOT / "docs" / "reference" / "tasks.md": ("tasks",),
     ROOT / "results" / "README.md": (
         "quickstart_tasks",
         "family",
@@ -68,7 +69,6 @@ PAGES = {
         "error_random",
         "linformer_table3",
         "spectrum",
-        "transplant",
         "lra_cpu_tasks",
         "lra_two_hours",
         "published",
@@ -79,13 +79,13 @@ PAGES = {
         "crossover",
         "aa_test",
     ),
-    ROOT / "docs" / "how-to" / "transplant.md": ("transplant",),
+    ROOT / "docs" / "reports" / "transplant.md": ("transplant",),
     ROOT / "docs" / "reports" / "linformer.md": (
         *("projections", "figure3_pilot", "figure3", "table2", "table2_sharing", "table2_longer", "k_or_share"),
         *("table2_pretrained", "table2_published", "late", "rates", "starts", "limits"),
     ),
-    ROOT / "docs" / "explanation" / "profile.md": (
-        "separation",
+    ROOT / "docs" / "explanation" / "profile.md": ("separation",),
+    ROOT / "docs" / "reports" / "ablations.md": (
         "left",
         "settings",
         "bare",

@@ -81,7 +81,7 @@ def prepared(tmp_path_factory) -> Path:
         stage.rename(folder / "weights" / f"{name}.safetensors")
     shutil.copy(folder / "packages/mine/src/mine/attention.py", folder / "mine.py")
     tracker = re.search(
-        r"cat > tracker.py <<'EOF'\n(.*?)^EOF", (ROOT / "docs" / "how-to" / "trackers.md").read_text(), re.DOTALL | re.MULTILINE
+        r"cat > tracker.py <<'EOF'\n(.*?)^EOF", (ROOT / "docs" / "how-to" / "many-runs.md").read_text(), re.DOTALL | re.MULTILINE
     )
     assert tracker is not None
     (folder / "tracker.py").write_text(tracker[1])

@@ -13,8 +13,8 @@ from torch._dynamo.backends.debugging import aot_eager
 from attn_zoo import MultiHeadAttention, card
 
 LENGTHS = (64, 96, 130, 200, 257)
-CONCEPTS = Path(__file__).parents[2] / "docs" / "explanation" / "concepts.md"
-STATED = {name: int(most) for name, most in re.findall(r"^\| `(\w+)` \| (\d) \|$", CONCEPTS.read_text(encoding="utf-8"), re.M)}
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "pytorch.md"
+STATED = {name: int(most) for name, most in re.findall(r"^\| `(\w+)` \| (\d) \|$", PAGE.read_text(encoding="utf-8"), re.M)}
 """Largest number of graphs, by mechanism."""
 
 
