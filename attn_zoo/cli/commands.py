@@ -46,6 +46,7 @@ COMMANDS = {
     "measure": Command("time and memory: growth with length, crossovers, largest batches, whole models", "measure"),
     "data": Command("list, fetch and verify data sets", "data"),
     "records": Command("verify a folder of records, or repeat some of its runs and compare scores", "records"),
+    "submit": Command("check records of your own and write a pull request that adds them to the results of other people", "submit"),
     "recommend": Command("recommend an attention for a length, device and needs, with evidence and doubts", "recommend"),
     "analyze": Command("analyze attention: singular values, error against softmax, effective matrices, projections", "analyze"),
     "transplant": Command(

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from attn_zoo.checks import check_number
 from attn_zoo.cli.records_of import FOLDER, add_records, name_left_out, records_of, records_root
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.reproduce import command, hydra_value
@@ -55,12 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "rerun",
         help="repeat some of the runs and compare scores bit for bit",
         description="Draw runs from a folder of records, repeat each by the command that attn-zoo show prints, and compare all "
-        "scores bit for bit. Exit status: 0 if all are equal, 1 if one differs or a run fails. Equal bits need the same processor, "
-        "versions and number of threads; the number of threads is set as recorded. Data are found as attn-zoo run finds them.",
+        "scores bit for bit or, with --within, test scores. Exit status: 0 if all are equal, 1 if one differs or a run fails. "
+        "Equal bits need the same processor, versions and number of threads; the number of threads is set as recorded. Data are "
+        "found as attn-zoo run finds them.",
     )
     add_records(again)
     again.add_argument("--cells", type=int, default=_CELLS, metavar="N", help=f"number of runs to draw (default: {_CELLS})")
     again.add_argument("--seed", type=int, default=0, help="seed of the draw (default: 0)")
+    within = "test scores that differ by at most this, such as 0.02, count as equal: other machines round differently (default: 0)"
+    again.add_argument("--within", type=float, default=0.0, metavar="DIFFERENCE", help=within)
     again.add_argument("--into", type=Path, required=True, metavar="FOLDER", help="new or empty folder for the new records")
     again.set_defaults(handler=_rerun)
 
@@ -108,6 +112,7 @@ def _told(finding: Finding) -> str:
 def _rerun(parsed: argparse.Namespace) -> int:
     if parsed.into.exists() and (not parsed.into.is_dir() or any(parsed.into.iterdir())):
         raise ValueError(f"--into takes a new or empty folder, as every run is repeated; {str(parsed.into)!r} is not empty")
+    check_number("--within", parsed.within, 0)
     records, damaged = records_of(records_root(parsed))
     name_left_out(damaged)
     drawn = draw(records, parsed.cells, parsed.seed)
@@ -115,10 +120,12 @@ def _rerun(parsed: argparse.Namespace) -> int:
     for at, record in enumerate(drawn, 1):
         label = f"{record.spec.attention} on {record.spec.task}, seed {record.spec.seed}, run {record.run_id}"
         print(wrap(terminal(f"repeating run {at} of {len(drawn)}: {label}")), file=sys.stderr, flush=True)
-        said = " ".join(do_anew(record, parsed.into))
+        said = " ".join(do_anew(record, parsed.into, parsed.within))
         equal += not said
-        print(wrap(terminal(f"{label}: {said or 'scores equal, test ' + repr(record.scores['test'])}")), flush=True)
-    print(f"{equal} of {len(drawn)} runs have equal scores")
+        test = repr(record.scores["test"])
+        same = f"test score within {parsed.within:g} of {test}" if parsed.within else f"scores equal, test {test}"
+        print(wrap(terminal(f"{label}: {said or same}")), flush=True)
+    print(f"{equal} of {len(drawn)} runs have equal scores{f', within {parsed.within:g}' if parsed.within else ''}")
     return 0 if equal == len(drawn) else 1
 
 
@@ -146,8 +153,12 @@ def draw(records: Sequence[RunRecord], cells: int, seed: int) -> list[RunRecord]
     return random.Random(seed).sample(pool, min(cells, len(pool)))
 
 
-def do_anew(record: RunRecord, into: Path) -> Iterator[str]:
-    """Repeat a run by its command in a subprocess that records into ``into``; yield the differences of its scores, if any."""
+def do_anew(record: RunRecord, into: Path, within: float = 0.0) -> Iterator[str]:
+    """Repeat a run by its command in a subprocess that records into ``into``; yield the differences of its scores, if any.
+
+    Args:
+        within: largest difference of the test scores that counts as none; 0 compares all scores bit for bit.
+    """
     words = [*shlex.split(command(record.spec))[2:], f"records={hydra_value(str(into))}"]
     threads = str(record.environment.get("threads") or "")
     environment = {**os.environ, **({"OMP_NUM_THREADS": threads} if threads else {})}
@@ -165,7 +176,8 @@ def do_anew(record: RunRecord, into: Path) -> Iterator[str]:
         return
     names = dict.fromkeys([*record.scores, *again.scores])
     differing = [name for name in names if record.scores.get(name) != again.scores.get(name)]
-    if differing:
+    near = within > 0 and abs(record.scores["test"] - again.scores["test"]) <= within
+    if differing and not near:
         yield f"SCORES DIFFER: {', '.join(f'{name} {record.scores.get(name)} → {again.scores.get(name)}' for name in differing)}"
         then, now = record.environment, again.environment
         pairs = {"implementation": (record.implementation, again.implementation)}

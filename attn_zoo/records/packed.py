@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Any
 
-from attn_zoo.records.errors import RecordError
+from attn_zoo.records.errors import EditedError, RecordError
 from attn_zoo.records.files import write_whole
 from attn_zoo.records.judge import whole_record
 from attn_zoo.records.plain import MOST_BYTES, parse, writable
@@ -66,7 +66,8 @@ def _unpacked(path: Path, changed: int, size: int) -> Sequence[RunRecord]:
         _check_sources([line["source"] for line in lines])
         return tuple(whole_record(line["record"], line["source"]) for line in lines)
     except (lzma.LZMAError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{path.name} is not a complete file of packed records ({error}); get it again") from error
+        kind = EditedError if isinstance(error, EditedError) else RecordError
+        raise kind(f"{path.name} is not a complete file of packed records ({error}); get it again") from error
 
 
 def _check_sources(sources: Sequence[Any]) -> None:

@@ -1,0 +1,149 @@
+"""``attn-zoo submit``: check records for ``results/community``, show where they would stand, and write a pull request's folder."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from attn_zoo import plugin_files, reference
+from attn_zoo.cli.check import prove
+from attn_zoo.cli.compare import place
+from attn_zoo.escapes import terminal
+from attn_zoo.leaderboard import render
+from attn_zoo.leaderboard.community import CODE, COMMUNITY, FILE, TEXT, Submission, folder_name, write_submission
+from attn_zoo.leaderboard.heatmap.terminal import colours_here
+from attn_zoo.leaderboard.refusals import Refusal, beside, is_submitted, refusals
+from attn_zoo.records import RecordError, RunRecord, Store
+from attn_zoo.records.packed import NAME
+from attn_zoo.records.verify import verify
+from attn_zoo.registry import attentions, card, load_plugin
+from attn_zoo.rows import RowName
+from attn_zoo.terminal import wrap
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.description = (
+        "Check the records of a folder by the rules for results of other people, run the conformance tests on their mechanisms, "
+        "print where they would stand beside our results, and write a folder with them, their code and the text of a pull "
+        "request. A folder that this command wrote is checked again, and nothing is written. Exit status: 1 if a rule is broken."
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of records, or a folder that this command wrote")
+    parser.add_argument("--name", help="who submits, as the tables will print it")
+    parser.add_argument("--paper", help="paper of the mechanism, such as 'Doe 2026, arXiv:2601.00001', or 'none'")
+    where = f"new folder to write (default: {COMMUNITY}/DATE-MECHANISMS)"
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help=where)
+    parser.set_defaults(handler=_submit)
+
+
+def _submit(parsed: argparse.Namespace) -> int:
+    """Check, show and write.
+
+    Raises:
+        ValueError: an option is missing or has no use, or there is no record.
+        FileExistsError: the folder to write is there already.
+        OSError: a folder cannot be read or written.
+    """
+    written = (parsed.folder / FILE).exists()
+    about, paths = _read(parsed) if written else _given(parsed)
+    shipped = [record for name in reference.shipped() for record in Store(reference.packed_file(name)).load()[0]]
+    try:
+        records, found = _judged(parsed.folder / NAME if written else parsed.folder, shipped)
+    except RecordError as error:  # of a packed file
+        records, found = [], [Refusal(error.kind, str(error))]
+    found += _of_files(parsed.folder) if written else ()
+    output = parsed.output or COMMUNITY / folder_name(about, records)
+    if not written and output.exists():
+        raise FileExistsError(f"{str(output)!r} is there, and nothing is overwritten; name a new folder with --output")
+    if found := found or list(_of_code(records, paths)):
+        lines = "\n".join(terminal(f"{refusal.kind}: {refusal.words}") for refusal in found)
+        print(wrap(f"{lines}\nNot accepted: {len(found)} rule{'s are' if len(found) > 1 else ' is'} broken."))
+        return 1
+    made = beside(records, shipped)
+    places = [place(row, table) for table in made for row in table.rows if is_submitted(row)]
+    print(f"{render(made, 'terminal', overview=True, colours=colours_here())}\n")
+    print("\n".join(map(wrap, map(terminal, places))))
+    print(wrap(f"Every rule is kept: {len(records)} records. Not checked: whether somebody else gets these scores."))
+    if not written:
+        write_submission(output, about, records, paths, places)
+        print(wrap(terminal(f"Written: {output}. Open a pull request that adds it to {COMMUNITY}; {TEXT} in it is the text.")))
+    return 0
+
+
+def _given(parsed: argparse.Namespace) -> tuple[Submission, list[Path]]:
+    """Submission and code that the options name.
+
+    Raises:
+        ValueError: the name or the paper is missing, or breaks its rule.
+    """
+    if not (parsed.name and parsed.paper):
+        raise ValueError("--name and --paper must be given, because the table prints both; write --paper none without a paper")
+    return Submission(parsed.name, parsed.paper, datetime.now(UTC).date()), [Path(path) for path in parsed.plugin or []]
+
+
+def _read(parsed: argparse.Namespace) -> tuple[Submission, list[Path]]:
+    """Submission and code of a folder that the command wrote; the code is loaded.
+
+    Raises:
+        ValueError: an option is given as well, the file of the submission is wrong, or the code cannot be loaded.
+    """
+    if given := [name for name in ("name", "paper", "plugin", "output") if getattr(parsed, name)]:
+        raise ValueError(f"{parsed.folder} was written by submit and has its own name, paper and code; leave out --{given[0]}")
+    about = Submission.read(parsed.folder)
+    paths = sorted(path for path in (parsed.folder / CODE).glob("*") if path.name != "__pycache__")
+    for path in paths:
+        load_plugin(path)
+    return about, paths
+
+
+def _judged(root: Path, shipped: Sequence[RunRecord]) -> tuple[list[RunRecord], list[Refusal]]:
+    """Records of a folder or packed file, and the rules that they break.
+
+    Raises:
+        ValueError: there is no record.
+        RecordError: the packed file is damaged or edited.
+    """
+    verdict, (records, _) = verify(root), Store(root).load()
+    if not records and verdict.clean:
+        raise ValueError(f"{root} must hold records of runs; there are none. Train with attn-zoo compare or attn-zoo run")
+    return records, refusals(records, shipped, verdict)
+
+
+def _of_files(folder: Path) -> Iterator[Refusal]:
+    """Refusal of files that the command did not write."""
+    if other := sorted({path.name for path in folder.iterdir()} - {FILE, TEXT, NAME, CODE}):
+        yield Refusal("files", f"{folder} must hold what attn-zoo submit wrote and nothing else; remove {', '.join(other)}")
+
+
+def _of_code(records: Sequence[RunRecord], paths: Sequence[Path]) -> Iterator[Refusal]:
+    """Refusals of code: each mechanism must be ours or in a plugin, which made the records and passes the conformance tests."""
+    try:
+        names = dict.fromkeys(name for record in records for name in RowName(record.spec.attention).turn)
+    except ValueError as error:
+        yield Refusal("names", str(error))
+        return
+    for path in paths:
+        ran = {str(record.environment.get("plugins", {}).get(path.name)) for record in records} - {"None"}
+        if ran - {plugin_files.digest(path)}:
+            words = f"{path} must be the code that the records were made with, but it has changed since; run them again"
+            yield Refusal("plugin", words)
+            return
+    for name in names:
+        if name not in attentions():
+            yield Refusal("plugin", f"{name} must be registered by the code; give the file or folder with --plugin PATH")
+        elif (entry := card(name)).origin.startswith("attn_zoo."):
+            continue
+        elif not any(_is_in(path, entry.build.__module__) for path in paths):
+            yield Refusal("plugin", f"the code of {name} must be submitted; give its file or folder with --plugin PATH")
+        elif not (report := prove(entry)).ok or report.unknown:
+            print(wrap(str(report)))
+            failed = "its definition is missing" if report.ok else "a check fails"
+            yield Refusal("conformance", f"{name} must pass attn-zoo check --strict, but {failed}; see the report above")
+
+
+def _is_in(path: Path, module: str) -> bool:
+    file = plugin_files.file_of(sys.modules.get(module))
+    return file is not None and file.is_relative_to(path.resolve())

@@ -1,0 +1,176 @@
+"""Results of other people: folders of submissions, how they are marked, and the page that shows them apart from ours."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tabulate import tabulate
+
+from attn_zoo.escapes import escaped, file_words, markdown
+from attn_zoo.leaderboard.refusals import beside, check_printed_name
+from attn_zoo.leaderboard.table import Table
+from attn_zoo.leaderboard.text import render
+from attn_zoo.records import RunRecord, Store, frame
+from attn_zoo.records.packed import NAME, SUFFIX, pack
+
+COMMUNITY = Path("results") / "community"
+"""Folder of submissions in the repository."""
+FILE, CODE, TEXT = "submission.toml", "code", "README.md"
+"""Parts of the folder of a submission, beside its packed records: who made it, its code, and the text of its pull request."""
+AGAIN = "again"
+"""Folder beside the submissions, with a packed file of repeated runs for each submission of which a sample was run again."""
+WITHIN = 0.02
+"""Largest difference of the test scores of a run and its repetition on another machine, such as 2 points of accuracy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Who submits records, and of which paper."""
+
+    name: str
+    paper: str
+    day: date
+
+    def __post_init__(self) -> None:
+        for what, text in (("name", self.name), ("paper", self.paper)):
+            if rule := check_printed_name(text):
+                raise ValueError(f"names: the {what} of a submission {rule}; got {text!a}")
+
+    def write(self, folder: Path) -> None:
+        """Write the file ``FILE``."""
+        lines = [f"{key} = {json.dumps(text)}\n" for key, text in (("name", self.name), ("paper", self.paper))]
+        (folder / FILE).write_text(f"{''.join(lines)}date = {self.day.isoformat()}\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> Submission:
+        """Return the submission of a folder.
+
+        Raises:
+            ValueError: the file is not TOML with the texts ``name`` and ``paper`` and a ``date``, or a text breaks its rule.
+            OSError: the file cannot be read.
+        """
+        path = folder / FILE
+        try:
+            given = tomllib.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} must be TOML; {error}. Write it again with attn-zoo submit") from error
+        kinds = {"name": str, "paper": str, "date": date}
+        if given.keys() != kinds.keys() or not all(type(given[key]) is kind for key, kind in kinds.items()):
+            raise ValueError(f"{path} must have the texts name and paper and a date, and nothing else; got {given!a:.200}")
+        return cls(given["name"], given["paper"], given["date"])
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """Submission with its records."""
+
+    folder: Path
+    about: Submission
+    records: Sequence[RunRecord]
+    again: Sequence[RunRecord]
+    """Runs of the submission that CI or we ran again."""
+
+    @property
+    def mark(self) -> str:
+        """``run again`` if a sample was run again and its test scores agree within ``WITHIN``; else ``self-run``."""
+        scores = {record.run_id: record.scores.get("test") for record in self.records}
+        pairs = [(scores.get(record.run_id), record.scores.get("test")) for record in self.again]
+        agree = [ours is not None and theirs is not None and abs(ours - theirs) <= WITHIN for theirs, ours in pairs]
+        return "run again" if agree and all(agree) else "self-run"
+
+
+def submissions(root: Path) -> list[Submitted]:
+    """Return the submissions below a folder, the newest first; empty without the folder.
+
+    Raises:
+        ValueError: the file of a submission is wrong, or its records are damaged.
+    """
+    found = []
+    for file in root.glob(f"*/{FILE}"):
+        folder, again = file.parent, root / AGAIN / f"{file.parent.name}{SUFFIX}"
+        records = Store(folder / NAME).load()[0]
+        found.append(Submitted(folder, Submission.read(folder), records, Store(again).load()[0] if again.exists() else []))
+    return sorted(found, key=lambda one: (-one.about.day.toordinal(), one.folder.name))
+
+
+def community_tables(found: Sequence[Submitted], shipped: Sequence[RunRecord]) -> list[Table]:
+    """Return our tables with the rows of all submissions, each named after its submitter, with its mark."""
+    named = []
+    for one in found:
+        for record in one.records:
+            spec = replace(record.spec, attention=f"{record.spec.attention} by {one.about.name} ({one.mark})")
+            named.append(replace(record, spec=spec, source=f"{one.folder.name}/{record.source}"))
+    return beside(named, shipped)
+
+
+def community_text(found: Sequence[Submitted], shipped: Sequence[RunRecord]) -> str:
+    """Return the dated list of submissions and their tables as GitHub Markdown; one sentence if there are none."""
+    if not found:
+        return "There is no submission yet."
+    rows = [
+        [one.about.day.isoformat(), one.folder.name, one.about.name, one.about.paper, str(len(one.records)), one.mark]
+        for one in found
+    ]
+    head = ["date", "folder", "submitted by", "paper", "records", "mark"]
+    cells = [[escaped(cell, "github") for cell in row] for row in rows]
+    history = tabulate(cells, head, tablefmt="github", disable_numparse=True)
+    return f"{history}\n\n{render(community_tables(found, shipped), 'github', overview=True)}"
+
+
+def folder_name(about: Submission, records: Sequence[RunRecord]) -> str:
+    """Return the name of a submission's folder: its date and its mechanisms."""
+    return file_words("-".join(map(str, [about.day, *dict.fromkeys(record.spec.attention for record in records)])), 60)
+
+
+def write_submission(
+    folder: Path, about: Submission, records: Sequence[RunRecord], code: Sequence[Path], places: Sequence[str]
+) -> None:
+    """Write the folder of a submission, whole or not at all.
+
+    Args:
+        code: files and folders of plugins, of which Python files are copied.
+        places: sentences on where its rows stand.
+
+    Raises:
+        OSError: the folder cannot be written, or a file cannot be read.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=".submit-") as temporary:
+        made = Path(temporary) / folder.name
+        made.mkdir()
+        about.write(made)
+        (made / TEXT).write_text(_request(folder.name, about, records, code, places), encoding="utf-8")
+        pack(records, made / NAME)
+        for path in code:
+            for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
+                copy = made / CODE / path.name / file.relative_to(path) if path.is_dir() else made / CODE / path.name
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, copy)
+        made.rename(folder)
+
+
+def _request(name: str, about: Submission, records: Sequence[RunRecord], code: Sequence[Path], places: Sequence[str]) -> str:
+    """Text of the pull request, in Markdown."""
+    at = f"{COMMUNITY.as_posix()}/{name}"
+    plugins = "".join(f" --plugin {shlex.quote(f'{at}/{CODE}/{path.name}')}" for path in code)
+    machines = frame(records)["machine"].unique().sort().to_list()
+    lines = [
+        f"# {markdown(', '.join(dict.fromkeys(record.spec.attention for record in records)))} by {markdown(about.name)}\n",
+        f"- Paper: {markdown(about.paper)}",
+        f"- Date: {about.day.isoformat()}",
+        f"- Records: {len(records)}, made on {markdown('; '.join(machines))}",
+        *(f"- {markdown(words)}" for words in places),
+        "\nThese commands check the folder and run one of its runs again:\n",
+        f"```bash\nattn-zoo submit {at}",
+        f"attn-zoo records rerun --records {at}/{NAME} --cells 1 --within {WITHIN} --into again{plugins}\n```\n",
+        "The rows are marked *self-run* until CI or a maintainer has run a sample again.\n",
+    ]
+    return "\n".join(lines)

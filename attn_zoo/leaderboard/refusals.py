@@ -1,0 +1,149 @@
+"""Refusals of records from outside: the rules that a submission must keep, each with a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
+
+from attn_zoo.escapes import terminal
+from attn_zoo.grouping import grouped
+from attn_zoo.leaderboard.rank import key_of, tables
+from attn_zoo.leaderboard.table import Row, Table
+from attn_zoo.records import FINAL_STATUSES, PROTOCOLS, RunRecord
+from attn_zoo.records.verify import Verdict
+
+LONGEST = 200
+"""Longest name or title in characters."""
+SUBMITTED = "submitted/"
+"""Prefix of the sources of submitted records among ours."""
+
+
+class Refusal(NamedTuple):
+    """Rule that a submission breaks."""
+
+    kind: str
+    """Kind: ``conformance``, ``data``, ``known``, ``names``, ``plugin``, ``protocol``, ``seeds``, or that of a finding of
+    ``attn-zoo records verify``, such as ``edited``."""
+    words: str
+
+
+def refusals(submitted: Sequence[RunRecord], shipped: Sequence[RunRecord], verdict: Verdict) -> list[Refusal]:
+    """Return the rules that submitted records break; the conformance tests, which need the code, are not among them.
+
+    Args:
+        submitted: whole records of the submission.
+        shipped: records of our own results, in whose tables the submitted ones must stand.
+        verdict: result of ``verify`` for the folder of the submission.
+    """
+    found = [Refusal(f.kind, f"{', '.join(f.files)}: {f.words}") for f in verdict.findings if not f.harmless]
+    found += _names(submitted)
+    ids = {record.run_id for record in shipped}
+    known = [record for record in submitted if record.run_id in ids]
+    found += _told("known", known, "must not be among our results; report another score of it as a disputed number")
+    other = [record for record in submitted if record not in known and _has_other_data(record, shipped)]
+    found += _told("data", other, "must read the data of our results, but the digest of a split differs; get the data again")
+    rest = [record for record in submitted if record not in known and record not in other]
+    made = beside(rest, shipped)
+    found += _other_protocol(rest, shipped, made)
+    return found + [refusal for table in made for refusal in _of_rows(table)]
+
+
+def beside(submitted: Iterable[RunRecord], shipped: Iterable[RunRecord]) -> list[Table]:
+    """Return the tables of submitted records among ours of the same tasks; cards of tasks and chance levels are ours if known."""
+    submitted = list(submitted)
+    tasks = {record.spec.task for record in submitted}
+    ours = [record for record in shipped if record.spec.task in tasks]
+    known = {_task_of(record): record for record in ours if record.status == "done"}
+    named = []
+    for record in submitted:
+        like = known.get(_task_of(record), record)
+        named.append(replace(record, source=SUBMITTED + str(record.source), task_card=like.task_card, chance=like.chance))
+    return [table for table in tables([*ours, *named]) if any(map(is_submitted, table.rows))]
+
+
+def is_submitted(row: Row) -> bool:
+    """Return True if a row of ``beside`` has a submitted record."""
+    return any(file.startswith(SUBMITTED) for file in row.files)
+
+
+def check_printed_name(text: str) -> str | None:
+    """Return the rule that a name, title or paper breaks, or None: one line of visible characters without ``<`` and ``>``."""
+    if not text.strip() or len(text) > LONGEST:
+        return f"must have 1 to {LONGEST} characters"
+    return "must be one line of visible characters, without < and >" if terminal(text) != text or set(text) & set("<>") else None
+
+
+def _names(submitted: Iterable[RunRecord]) -> Iterator[Refusal]:
+    """Refusals of names and titles that could be taken for markup."""
+    texts = dict[str, str]()
+    for record in submitted:
+        card = record.attention_card
+        given = {"attention": record.spec.attention, **{f"{part} of a card": card.get(part) for part in ("title", "paper")}}
+        given |= {f"option {name}": value for name, value in record.spec.options.items() if value != ""}
+        texts |= {text: what for what, text in given.items() if isinstance(text, str) and text}
+    for text, what in texts.items():
+        if rule := check_printed_name(text):
+            yield Refusal("names", f"the {what} {rule}; got {text!a}")
+
+
+def _task_of(record: RunRecord) -> tuple[str, ...]:
+    return record.spec.task, str(record.task_card.get("version")), key_of(record.spec.task_options)
+
+
+def _has_other_data(record: RunRecord, shipped: Iterable[RunRecord]) -> bool:
+    known = next((other.data for other in shipped if other.data and _task_of(other) == _task_of(record)), record.data)
+    return bool(record.data) and key_of(record.data) != key_of(known)
+
+
+def _other_protocol(submitted: Sequence[RunRecord], shipped: Sequence[RunRecord], made: Iterable[Table]) -> Iterator[Refusal]:
+    """Refusals of records that stand in no table of ours."""
+    fitting = {file for table in made if not all(map(is_submitted, table.rows)) for row in table.rows for file in row.files}
+    strange = [record for record in submitted if not record.is_trial and SUBMITTED + str(record.source) not in fitting]
+    for words, records in grouped((_difference(record, shipped), record) for record in strange).items():
+        yield from _told("protocol", records, f"must be trained as a table of our results was: {words}")
+
+
+def _difference(record: RunRecord, shipped: Iterable[RunRecord]) -> str:
+    """Settings in which a record differs from the most similar one of ours."""
+    if record.protocol not in PROTOCOLS:
+        return f"the protocol must be {' or '.join(PROTOCOLS)}; got {record.protocol}. Train again with this version"
+    like = [_settings(other) for other in shipped if other.spec.task == record.spec.task and not other.is_trial]
+    if not like:
+        return f"there is no table of the task; tasks with one: {', '.join(sorted({other.spec.task for other in shipped}))}"
+    mine = _settings(record)
+    apart = min(({n: v for n, v in {**dict.fromkeys(mine), **other}.items() if mine.get(n) != v} for other in like), key=len)
+    said = [f"{name} must be {value}; got {mine.get(name)}" for name, value in apart.items()]
+    return ", ".join(said) or "its splits of the data must have as many examples"
+
+
+def _settings(record: RunRecord) -> Mapping[str, Any]:
+    """Settings that all rows of a table share, by key."""
+    spec = record.spec
+    found = {"protocol": record.protocol, "version of the task": record.task_card.get("version")}
+    found |= {f"task.{name}": value for name, value in spec.task_options.items()}
+    found |= {f"model.{name}": value for name, value in asdict(spec.model).items() if name != "heads"}
+    found |= {f"budget.{name}": value for name, value in asdict(spec.budget).items()}
+    found |= {name: f"searched in {text}" for name, text in (record.tuning.space if record.tuning else {}).items()}
+    return found | {"precision": spec.precision, "device": spec.device}
+
+
+def _of_rows(table: Table) -> Iterator[Refusal]:
+    """Refusals of rows that are ours already, and of rows that lack seeds of ours."""
+    ours = [row for row in table.rows if not is_submitted(row)]
+    needed = set.intersection(*({run["seed"] for run in row.runs} for row in ours)) if ours else set[int]()
+    for row in filter(is_submitted, table.rows):
+        where = f"{row.attention} on {table.task['name']}"
+        if not all(file.startswith(SUBMITTED) for file in row.files):
+            yield Refusal("known", f"{where}: the configuration must not be among our results; submit one with other options")
+        elif missing := needed - {run["seed"] for run in row.runs if run["status"] in FINAL_STATUSES}:
+            seeds = ", ".join(map(str, sorted(missing)))
+            rule = f"the row must have a finished run with each seed of our rows; missing: {seeds}"
+            yield Refusal("seeds", f"{where}: {rule}. Give the command of the runs again, with these seeds")
+
+
+def _told(kind: str, records: Sequence[RunRecord], rule: str) -> Iterator[Refusal]:
+    if records:
+        files = [str(record.source) for record in records]
+        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+        yield Refusal(kind, f"{', '.join(files[:3])}{more}: each run {rule}")

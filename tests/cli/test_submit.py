@@ -1,0 +1,196 @@
+"""``attn-zoo submit``, end to end: somebody trains a mechanism of their own, submits it, and it is checked and run again."""
+
+from __future__ import annotations
+
+import lzma
+import re
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from attn_zoo import plugin_files, reference, registry
+from attn_zoo.cli import main
+from attn_zoo.cli import submit as submitting
+from attn_zoo.conformance import Case, Report, Result
+from attn_zoo.leaderboard.community import Submission, write_submission
+from attn_zoo.records import Store
+from attn_zoo.records.packed import NAME, pack
+
+ROOT = Path(__file__).parents[2]
+DATA = ["task=listops", "task.length=24", "task.train=100", "task.valid=50", "task.test=50"]
+TINY = [*DATA, "budget.steps=2", "budget.evaluate_every=1", "model.dim=16", "model.heads=2", "threads=1", "report=false"]
+PLUGIN = '''"""yᵢ = vᵢ."""
+
+from dataclasses import dataclass
+
+from attn_zoo import Attention, Capabilities, Cost, register_attention
+
+
+@dataclass
+class Options:
+    pass
+
+
+@register_attention(
+    "outside", title="From outside", paper="nobody 2026", equation="y = v", options=Options, reads=("value",),
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
+    time="n d", memory="n d", cost=lambda geometry, options: Cost(flops=0, parameters=0),
+)
+class Outside(Attention):
+    """Values as they are."""
+
+    def attend(self, query, key, value, key_valid):
+        return value * 1.0
+
+    def definition(self, query, key, value, key_valid):
+        return value.clone()
+'''
+PASSED = Result(Case("outside", "a_check", "", lambda: None), "passed", "", 0.0)
+WHO = ["--name", "Jane Doe", "--paper", "Doe 2026, arXiv:2601.00001"]
+
+
+def run(attention: str, records: str, *words: str) -> None:
+    assert main(["run", "-m", f"attention={attention}", *TINY, "seed=1,2", f"records={records}", *words]) == 0
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory) -> Path:
+    """Packed file with tiny runs that stand for our results."""
+    folder = tmp_path_factory.mktemp("shipped")
+    run("softmax,uniform", str(folder / "runs"))
+    pack(Store(folder / "runs").load()[0], folder / "tiny.jsonl.xz")
+    return folder / "tiny.jsonl.xz"
+
+
+@pytest.fixture
+def outside(shipped, tmp_path, monkeypatch):
+    """Folder of somebody with runs of their own plugin; what loading it changes is undone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv(plugin_files.VARIABLE, "")
+    registry.load_plugins()  # before the copy is made, since the built-in entries register once
+    for name, kind in (("_ATTENTIONS", dict), ("_LOADED", set), ("_FAILURES", dict)):
+        monkeypatch.setattr(registry, name, kind(getattr(registry, name)))
+    monkeypatch.setattr(reference, "shipped", lambda: ["tiny"])
+    monkeypatch.setattr(reference, "packed_file", lambda name: shipped)
+    (tmp_path / "outside.py").write_text(PLUGIN, encoding="utf-8")
+    run("outside", "runs", "plugin=outside.py")
+    yield tmp_path
+    sys.modules.pop("outside", None)
+
+
+def forget() -> None:
+    """Forget the plugin, as another process would."""
+    registry._ATTENTIONS.pop("outside")
+    registry._LOADED.clear()
+    plugin_files.take_back(Path("outside.py").resolve())
+    sys.modules.pop("outside")
+
+
+def submit(*words: str) -> int:
+    return main(["submit", "runs", *words])
+
+
+def test_a_submission_from_outside_is_written_checked_and_run_again(outside, capsys, monkeypatch):
+    assert submit(*WHO, "--plugin", "outside.py") == 0
+    printed = capsys.readouterr().out
+    assert (
+        re.search(r"^outside on ListOps: [\d.]+ ± [\d.]+ %", printed, re.MULTILINE) and "Every rule is kept: 2 records" in printed
+    )
+    (folder,) = Path("results/community").iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "code", NAME, "submission.toml"]
+    assert (folder / "code" / "outside.py").read_text(encoding="utf-8") == PLUGIN
+    assert Store(folder / NAME).load() == Store("runs").load()
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert text.startswith("# outside by Jane Doe\n") and "arXiv:2601.00001" in text and "*self-run*" in text
+    assert submit(*WHO, "--plugin", "outside.py") == 2
+    assert "nothing is overwritten" in capsys.readouterr().err
+    forget()
+    proved = []
+    monkeypatch.setattr(submitting, "prove", lambda card: proved.append(card.origin) or Report(card.name, (PASSED,)))
+    assert main(["submit", str(folder)]) == 0 and proved == ["outside:Outside"]
+    command = re.search(r"^attn-zoo (records rerun .*)$", text, re.MULTILINE)
+    assert command and main(command[1].split()) == 0
+    assert "test score within 0.02 of " in capsys.readouterr().out and len(Store("again").load()[0]) == 1
+
+
+def test_a_plugin_that_fails_the_conformance_tests_is_refused(outside, capsys, monkeypatch):
+    kind = registry.card("outside").build
+    monkeypatch.setattr(kind, "definition", lambda self, query, key, value, key_valid: 2 * value)
+    assert submit(*WHO, "--plugin", "outside.py") == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "conformance: outside must pass attn-zoo check --strict, but a check fails" in printed
+    assert not Path("results").exists()
+
+
+def test_code_that_is_missing_or_has_changed_is_refused(outside, capsys):
+    assert submit(*WHO) == 1
+    assert "plugin: the code of outside must be submitted" in capsys.readouterr().out
+    Path("outside.py").write_text(f"{PLUGIN}# changed\n", encoding="utf-8")
+    assert submit(*WHO, "--plugin", "outside.py") == 1
+    assert "plugin: outside.py must be the code that the records were made with" in capsys.readouterr().out
+
+
+def test_a_folder_with_other_files_is_refused(outside, capsys):
+    about = Submission("Jane Doe", "none", date(2026, 11, 28))
+    write_submission(Path("mine"), about, Store("runs").load()[0], [], [])
+    Path("mine/more.json").write_text("{}", encoding="utf-8")
+    assert main(["submit", "mine"]) == 1
+    assert "files: mine must hold what attn-zoo submit wrote and nothing else; remove more.json" in capsys.readouterr().out
+
+
+def test_an_edited_packed_file_is_refused(outside, capsys):
+    text = lzma.compress(lzma.decompress(Path(reference.packed_file("tiny")).read_bytes()).replace(b'"seed":1,', b'"seed":3,'))
+    Path("edited.jsonl.xz").write_bytes(text)
+    assert main(["submit", "edited.jsonl.xz", *WHO]) == 1
+    assert capsys.readouterr().out.startswith("edited: edited.jsonl.xz is not a complete file of packed records")
+
+
+def test_options_are_checked_before_anything_is_read(outside, capsys):
+    for words, said in (
+        (["--name", "Jane Doe"], "--name and --paper must be given"),
+        (["--name", "<b>", "--paper", "none"], "names: the name of a submission must be one line"),
+    ):
+        assert submit(*words) == 2
+        assert said in capsys.readouterr().err
+    assert main(["submit", "empty", *WHO]) == 2
+
+
+CHANGES = {
+    "one": (["results/community/a/submission.toml", "results/community/a/code/m.py"], 0),
+    "none": (["results/community/again/a.jsonl.xz", "results/community/README.md"], 0),
+    "two": (["results/community/a/submission.toml", "results/community/b/submission.toml"], 1),
+    "others": (["results/community/a/submission.toml", "attn_zoo/registry.py"], 1),
+    "its own repetition": (["results/community/a/submission.toml", "results/community/again/a.jsonl.xz"], 1),
+}
+
+
+@pytest.mark.parametrize(("paths", "status"), CHANGES.values(), ids=CHANGES)
+def test_ci_checks_one_folder_and_runs_one_of_its_runs_again(paths, status, tmp_path):
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    git("commit", "--allow-empty", "-m", "base")
+    for path in paths:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("x", encoding="utf-8")
+    git("add", ".")
+    git("commit", "-m", "submission")
+    zoo = tmp_path / "zoo"
+    zoo.write_text('#!/bin/sh\necho zoo "$@"\n', encoding="utf-8")
+    zoo.chmod(0o755)
+    done = subprocess.run([ROOT / ".ci/submission", "HEAD~1", zoo], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    said = [line for line in done.stdout.splitlines() if line.startswith("zoo ")]
+    if len(paths) == 2 and "code" in paths[1]:
+        assert said[0] == "zoo submit results/community/a"
+        assert re.fullmatch(
+            r"zoo records rerun --records results/community/a/records.jsonl.xz .*--plugin results/\S+/m.py", said[1]
+        )
+    else:
+        assert not said
