@@ -41,7 +41,7 @@ ENTRY_POINT_GROUP = "attn_zoo.plugins"
 RESERVED = frozenset(
     ["name", "attention", "geometry", "implementation", "device", "dtype", "dim", "heads", "length"]
     + ["context_length", "context_dim", "causal", "fused", "bias", "output_dropout", "order", "short_convolution", "output_gate"]
-    + ["key_value_heads"]
+    + ["key_value_heads", "latent_dim"]
 )
 """Names that no option may have: the other arguments in configs, ``build_attention`` and ``MultiHeadAttention``."""
 

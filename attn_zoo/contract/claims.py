@@ -19,8 +19,8 @@ class Geometry:
     ``any_length`` they are only the reference length of the cost formula.
 
     Raises:
-        ValueError: a size is not a positive integer, ``key_value_heads`` does not divide ``heads``, or a causal geometry has
-            unequal lengths.
+        ValueError: a size is not a positive integer, ``key_value_heads`` does not divide ``heads``, ``latent_dim`` is negative, or
+            a causal geometry has unequal lengths.
     """
 
     heads: int
@@ -31,11 +31,15 @@ class Geometry:
     key_value_heads: int = field(default=0, repr=False)
     """Number of different heads of keys and values, each shared by equally many consecutive heads of queries; 0: as many as heads.
     A mechanism gets them repeated, so that they only change the state that its card states."""
+    latent_dim: int = field(default=0, repr=False)
+    """Width of the latent from which the layer computes all keys and values of a token; 0: it has none. A mechanism gets keys and
+    values, so that a latent only changes the state that its card states."""
 
     def __post_init__(self) -> None:
         for name in ("heads", "head_dim", "queries", "keys"):
             check_whole(f"geometry.{name}", getattr(self, name))
         check_shared_heads("geometry", self.key_value_heads, self.heads)
+        check_whole("geometry.latent_dim", self.latent_dim, 0)
         check_flag("geometry.causal", self.causal)
         if self.causal and self.queries != self.keys:
             raise ValueError(
@@ -52,6 +56,10 @@ class Geometry:
     def key_value_dim(self) -> int:
         """Width of all different heads of keys, or of values, together."""
         return (self.key_value_heads or self.heads) * self.head_dim
+
+    def cached_width(self, tensors: int = 2) -> int:
+        """Return how many numbers a cache holds for a token: its latent, or its key and value, or one of them (``tensors=1``)."""
+        return self.latent_dim or tensors * self.key_value_dim
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ def layer_cost(layer: MultiHeadAttention) -> Cost:
     FLOPs are those of the implementation that the card counts, in the layer's ``order``. State bytes are those of the mechanism
     and of the short convolution; projections have no state.
     """
-    return total_cost(source_cost(layer), answer_cost(layer), convolution_cost(layer))
+    return total_cost(latent_cost(layer), source_cost(layer), answer_cost(layer), convolution_cost(layer))
 
 
 def convolution_cost(layer: MultiHeadAttention) -> Cost:
@@ -29,21 +29,26 @@ def convolution_cost(layer: MultiHeadAttention) -> Cost:
     return Cost(flops, taps * layer.dim, 2 * flops, state_bytes=4 * held)
 
 
+def latent_cost(layer: MultiHeadAttention) -> Cost:
+    """Cost of the latents of the tokens, and of the norm's weights; 0 where there are none."""
+    g = layer.mechanism.geometry
+    flops = 2 * g.keys * layer.context_dim * g.latent_dim
+    return Cost(flops, (layer.context_dim + 1) * g.latent_dim, 2 * flops, state_bytes=0)
+
+
 def source_cost(layer: MultiHeadAttention) -> Cost:
     """Cost of keys, values and their extra projections, and of the compression where the layer compresses before it projects."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
-    maps = [(g.keys, layer.context_dim, g.key_value_dim) for name in layer.reads if name != "query"]
+    maps = [(g.keys, layer.source_dim, g.key_value_dim) for name in layer.reads if name != "query"]
     compress = 0
     if layer.order is Order.compress_first:
         assert isinstance(mechanism, CompressingAttention)
         short = mechanism.compressed_length()
         assert short is not None, "the layer compresses first only where the mechanism can"
-        maps = [(short, layer.context_dim, g.key_value_dim)] * 2
-        compress = mechanism.compression_flops(g.keys, layer.context_dim, inputs=1)
+        maps = [(short, layer.source_dim, g.key_value_dim)] * 2
+        compress = mechanism.compression_flops(g.keys, layer.source_dim, inputs=1)
     maps += [
-        (_rows(stream, g.keys), layer.context_dim, layer.widths[stream.starts_as])
-        for stream in layer.streams
-        if stream.of == "keys"
+        (_rows(stream, g.keys), layer.source_dim, layer.widths[stream.starts_as]) for stream in layer.streams if stream.of == "keys"
     ]
     made = _projections(layer, maps)
     backward = 2 * made.flops + _gradients(layer) * compress

@@ -31,6 +31,7 @@ def build_model(
     short_convolution: int = 0,
     output_gate: str = "none",
     key_value_heads: int = 0,
+    latent_dim: int = 0,
     positions: str = "learned",
 ) -> nn.Module:
     """Build the classifier for a task: a small encoder for tokens and frames, timm's VisionTransformer for patches.
@@ -42,7 +43,7 @@ def build_model(
         shared_weights: use one block, applied ``depth`` times.
         reuse_keys: use keys and values of the first application in all applications; for tokens and frames only.
         short_convolution, output_gate: arguments of ``MultiHeadAttention``, in every block.
-        key_value_heads: argument of ``MultiHeadAttention``; for tokens and frames only.
+        key_value_heads, latent_dim: arguments of ``MultiHeadAttention``; for tokens and frames only.
         positions: ``learned`` or, for tokens and frames only, ``none``.
 
     Raises:
@@ -63,6 +64,11 @@ def build_model(
                 f"model.key_value_heads={key_value_heads} is for tasks on tokens: timm's VisionTransformer projects as many "
                 "heads of keys and values as of queries; set model.key_value_heads=0"
             )
+        if latent_dim:
+            raise UnsupportedError(
+                f"model.latent_dim={latent_dim} is for tasks on tokens: timm's VisionTransformer projects keys and values from the "
+                "tokens themselves; set model.latent_dim=0"
+            )
         if positions != "learned":
             raise UnsupportedError(
                 f"model.positions={positions} is for tasks on tokens: timm's VisionTransformer learns its positions; "
@@ -80,7 +86,7 @@ def build_model(
     elif task.labels == "position":
         kind = PositionClassifier
     sizes = {"dim": dim, "depth": depth, "heads": heads, "mlp_ratio": mlp_ratio, "dropout": dropout}
-    sizes |= {"reuse_keys": reuse_keys, "positions": positions, "key_value_heads": key_value_heads}
+    sizes |= {"reuse_keys": reuse_keys, "positions": positions, "key_value_heads": key_value_heads, "latent_dim": latent_dim}
     sizes |= {"channels": task.inputs.channels} if isinstance(task.inputs, Frames) else {"vocabulary": task.inputs.vocabulary}
     return kind(length=task.length, classes=task.classes, causal=task.causal, **sizes, **entry)
 

@@ -61,7 +61,7 @@ class TokenEncoder(nn.Module):
         causal: position i attends to positions up to i only.
         shared_weights: use one block, applied ``depth`` times; it is one layer for options that are set by layer.
         reuse_keys: use keys and values of the first application in all applications; the others project queries only.
-        short_convolution, output_gate, key_value_heads: arguments of ``MultiHeadAttention``, in every block.
+        short_convolution, output_gate, key_value_heads, latent_dim: arguments of ``MultiHeadAttention``, in every block.
         positions: ``learned`` or ``none``.
         attention: name of a registered attention, or a hybrid such as ``3*linformer+softmax``, whose mechanisms the layers take in
             turn; ``options`` and ``implementation`` are as in ``RowName``.
@@ -93,6 +93,7 @@ class TokenEncoder(nn.Module):
         short_convolution: int = 0,
         output_gate: str = "none",
         key_value_heads: int = 0,
+        latent_dim: int = 0,
         positions: str = "learned",
     ) -> None:
         super().__init__()
@@ -125,6 +126,7 @@ class TokenEncoder(nn.Module):
                 short_convolution=short_convolution,
                 output_gate=output_gate,
                 key_value_heads=key_value_heads,
+                latent_dim=latent_dim,
                 **row.options,
             )
             for row in RowName(attention, options, implementation).layers(1 if shared_weights else depth)

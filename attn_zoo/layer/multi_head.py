@@ -55,11 +55,15 @@ class MultiHeadAttention(Projections):
         key_value_heads: number of heads of keys and values, each of which equally many consecutive heads of queries share:
             grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), with 1 multi-query attention (Shazeer 2019,
             arXiv:1911.02150). 0 is as many as ``heads``. Streams of the mechanism that start as keys or values are shared, too.
+        latent_dim: width of a latent RMSNorm(x W) of every token, from which keys, values and their streams are projected:
+            multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.2); 0 is none. A cache holds the latent in
+            place of keys and values. Differs: no rotary key beside the latent, because the layer has no rotary positions; queries
+            come from the tokens, not from a latent of their own. Sums and compressed keys and values in a state stay as they are.
         **options: hyperparameters of the mechanism, fields of ``card(attention).options``.
 
     Raises:
         ValueError: a size, rate, order, gate or option breaks its rule, ``dim`` is not divisible by ``heads``, or ``fused`` is set
-            with a context.
+            with a context or a latent.
         UnknownNameError: no such attention, implementation or option.
         UnsupportedError: the mechanism does not claim what is requested, or a short convolution is requested with a context.
     """
@@ -82,6 +86,7 @@ class MultiHeadAttention(Projections):
         short_convolution: int = 0,
         output_gate: str = "none",
         key_value_heads: int = 0,
+        latent_dim: int = 0,
         **options: Any,
     ) -> None:
         for name, count in {"dim": dim, "heads": heads, "length": length}.items():
@@ -101,9 +106,15 @@ class MultiHeadAttention(Projections):
         crosses = context_length is not None or context_dim is not None
         if fused and crosses:
             raise ValueError("fused=True reads queries, keys and values from the same tokens; use fused=False with a context")
+        check_whole("latent_dim", latent_dim, 0)
+        if fused and latent_dim:
+            raise ValueError(
+                "fused=True makes queries, keys and values by one projection, and with a latent they have different inputs; "
+                f"use fused=False or latent_dim=0, got {latent_dim}"
+            )
         keys = length if context_length is None else context_length
         check_shared_heads("MultiHeadAttention", key_value_heads, heads)
-        geometry = Geometry(heads, dim // heads, length, keys, causal, key_value_heads)
+        geometry = Geometry(heads, dim // heads, length, keys, causal, key_value_heads, latent_dim)
         device = torch.get_default_device()
         mechanism = build_attention(attention, geometry, implementation=implementation, device=device, **options)
         if crosses and not mechanism.card.can.cross:
@@ -112,6 +123,11 @@ class MultiHeadAttention(Projections):
             raise UnsupportedError(
                 f"{attention} makes queries and keys by one projection, so it needs as many heads of keys as of queries; "
                 f"use key_value_heads=0, got {key_value_heads} for {heads} heads"
+            )
+        if mechanism.card.can.shares_query_key and latent_dim:
+            raise UnsupportedError(
+                f"{attention} makes queries and keys by one projection, so queries would come from the latent, too; "
+                f"use latent_dim=0, got {latent_dim}"
             )
         source = dim if context_dim is None else context_dim
         super().__init__(mechanism, dim, source, fused=fused, bias=bias, output_gate=output_gate)
@@ -169,6 +185,7 @@ class MultiHeadAttention(Projections):
         self.mechanism.check_lengths(source.shape[0], tokens.shape[1], source.shape[1], key_valid)
         source = self._read(source, key_valid)
         tokens = tokens if self.crosses else source
+        source = self._latent_of(source)
         if self._compresses(source.shape[1]):
             self.mechanism.check_device(source)
             return self._attend_compressed(tokens, *self._compressed_key_and_value(source, key_valid), key_valid)
@@ -197,12 +214,18 @@ class MultiHeadAttention(Projections):
             raise ValueError(f"the context must have shape (batch, length, dim={self.context_dim}); got {tuple(context.shape)}")
         batch, length = context.shape[:2]
         self.mechanism.check_lengths(batch, length, length, key_valid)
-        context = self._read(context, key_valid)
+        source = self._latent_of(self._read(context, key_valid))
         if self._compresses(length):
-            self.mechanism.check_device(context)
-            return Remembered(*self._compressed_key_and_value(context, key_valid), {}, key_valid, length)
-        made = {name: self._project(name, context) for name in self.reads if name != "query"}
-        return Remembered(made.get("key"), made["value"], self._project_streams("keys", context), key_valid, length)
+            self.mechanism.check_device(source)
+            return Remembered(*self._compressed_key_and_value(source, key_valid), {}, key_valid, length)
+        if self.latent is not None:
+            return Remembered(None, None, {}, key_valid, length, source)
+        return Remembered(*self._kept(source), key_valid, length)
+
+    def _kept(self, source: Tensor) -> tuple[Tensor | None, Tensor, dict[str, Tensor]]:
+        """Return keys, values and streams of the keys, as many heads of each as are projected."""
+        made = {name: self._project(name, source) for name in self.reads if name != "query"}
+        return made.get("key"), made["value"], self._project_streams("keys", source)
 
     @property
     def makes_queries(self) -> bool:
@@ -262,8 +285,9 @@ class MultiHeadAttention(Projections):
         tail, start = state.tail, state.position
         if self.short_convolution is not None:
             tokens, tail = self.short_convolution.step(tokens, tail)
-        query, key, value = self._project_all(tokens, tokens)
-        streams = {**self._project_streams("queries", tokens, start), **self._project_streams("keys", tokens, start)}
+        source = self._latent_of(tokens)
+        query, key, value = self._project_all(tokens, source)
+        streams = {**self._project_streams("queries", tokens, start), **self._project_streams("keys", source, start)}
         key, value, streams = self._for_all_heads(key, value, streams)
         mixed, carried = self.mechanism.step(query, key, value, state.mechanism, **streams)
         return self._finish(mixed, tokens), LayerState(carried, tail)
@@ -288,23 +312,27 @@ class MultiHeadAttention(Projections):
 
     def set_order(self) -> None:
         """Choose the order for the present length and maps of the mechanism; ``join_layers`` calls it after joining."""
-        self.order = choose_order(self._asked_order, self.mechanism, self.context_dim)
+        self.order = choose_order(self._asked_order, self.mechanism, self.source_dim)
 
     def _recall(self, tokens: Tensor, remembered: Remembered) -> Tensor:
         self._check_tokens(tokens)
-        batch, valid = remembered.value.shape[0], remembered.key_valid
+        batch, valid = remembered.batch, remembered.key_valid
         if tokens.shape[0] != batch:
             raise ValueError(f"remembered has a batch of {batch}, but the tokens have shape {tuple(tokens.shape)}")
         self.mechanism.check_lengths(batch, tokens.shape[1], remembered.length, valid)
         if self.makes_queries and not self.crosses:
             tokens = self._read(tokens, valid if tokens.shape[1] == remembered.length else None)
         if self._compresses(remembered.length):
-            assert remembered.key is not None
+            assert remembered.key is not None and remembered.value is not None
             self.mechanism.check_device(tokens)
             return self._attend_compressed(tokens, remembered.key, remembered.value, valid)
         query = self._project("query", tokens) if "query" in self.reads else None
-        streams = {**self._project_streams("queries", tokens), **remembered.streams}
-        return self._finish(self._mix(query, remembered.key, remembered.value, streams, valid), tokens)
+        key, value, kept = remembered.key, remembered.value, remembered.streams
+        if remembered.latent is not None:
+            key, value, kept = self._kept(remembered.latent)
+        assert value is not None
+        streams = {**self._project_streams("queries", tokens), **kept}
+        return self._finish(self._mix(query, key, value, streams, valid), tokens)
 
     def _mix(
         self, query: Tensor | None, key: Tensor | None, value: Tensor, streams: Mapping[str, Tensor], valid: Tensor | None

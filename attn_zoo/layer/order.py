@@ -16,8 +16,8 @@ class Order(Enum):
     compress_first = "compress_first"
 
 
-def choose_order(asked: Order, mechanism: Attention, context_dim: int) -> Order:
-    """Order for a mechanism whose keys and values are projected from width ``context_dim``; never ``auto``.
+def choose_order(asked: Order, mechanism: Attention, source_dim: int) -> Order:
+    """Order for a mechanism whose keys and values are projected from width ``source_dim``; never ``auto``.
 
     Raises:
         UnsupportedError: ``compress_first`` is asked for, and the mechanism cannot compress tokens once for all heads.
@@ -31,6 +31,6 @@ def choose_order(asked: Order, mechanism: Attention, context_dim: int) -> Order:
     if mechanism.implementation == "definition":  # which takes whole keys and values
         return Order.project_first
     g = mechanism.geometry
-    project_first = 4 * g.keys * context_dim * g.key_value_dim + mechanism.compression_flops(g.keys, g.inner_dim, inputs=2)
-    compress_first = mechanism.compression_flops(g.keys, context_dim, inputs=1) + 4 * r * context_dim * g.key_value_dim
+    project_first = 4 * g.keys * source_dim * g.key_value_dim + mechanism.compression_flops(g.keys, g.inner_dim, inputs=2)
+    compress_first = mechanism.compression_flops(g.keys, source_dim, inputs=1) + 4 * r * source_dim * g.key_value_dim
     return Order.compress_first if compress_first < project_first else Order.project_first

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from attn_zoo.contract import Attention, Stream
 
 _INPUTS = ("query", "key", "value")
+LATENT_FLOOR = 1e-6
+"""Epsilon added to the mean square of a latent, DeepSeek's."""
 
 OUTPUT_GATES = ("none", "elementwise", "headwise")
 """Forms of the output gate: none, one gate for each channel, one for each head."""
@@ -23,7 +25,7 @@ class Projections(nn.Module):
     Args:
         mechanism: mechanism that reads the projected tokens.
         dim: width of the tokens of the queries, and of the outputs.
-        context_dim: width of the tokens of the keys and values.
+        context_dim: width of the tokens of the keys and values; these are projected from latents where the geometry has a latent.
         fused: one weight for q, k and v; needs equal widths.
         bias: whether projections have a bias.
         output_gate: one of ``OUTPUT_GATES``.
@@ -35,11 +37,13 @@ class Projections(nn.Module):
         super().__init__()
         self.dim, self.context_dim, self.fused = dim, context_dim, fused
         self.mechanism = mechanism
+        latent_dim = mechanism.geometry.latent_dim
+        self.source_dim = latent_dim or context_dim
         self.reads = tuple(name for name in _INPUTS if name in mechanism.card.reads)
         kept_width = mechanism.geometry.key_value_dim
         self.widths = {"query": dim, "key": kept_width, "value": kept_width}
         # All three are drawn whatever the mechanism reads, so that one seed gives the same projections to every mechanism.
-        sources = {"query": dim, "key": context_dim, "value": context_dim}
+        sources = {"query": dim, "key": self.source_dim, "value": self.source_dim}
         drawn = {name: _xavier_linear(width, self.widths[name], bias) for name, width in sources.items()}
         kept = {name: drawn[name] for name in self.reads}
         if fused:
@@ -53,10 +57,14 @@ class Projections(nn.Module):
         self.out = _xavier_linear(dim, dim, bias)
         gates = {"none": 0, "elementwise": dim, "headwise": mechanism.geometry.heads}[output_gate]
         self.gate = _xavier_linear(dim, gates, bias) if gates else None
+        self.latent: nn.Sequential | None = None
+        if latent_dim:
+            norm = nn.RMSNorm(latent_dim, eps=LATENT_FLOOR)
+            self.latent = nn.Sequential(_xavier_linear(context_dim, latent_dim, bias=False), norm)
         self.streams: tuple[Stream, ...] = mechanism.card.streams(mechanism.geometry, mechanism.options)
         self.stream_projections = nn.ModuleDict(
             {
-                stream.name: nn.Linear(dim if stream.of == "queries" else context_dim, self.widths[stream.starts_as], bias)
+                stream.name: nn.Linear(dim if stream.of == "queries" else self.source_dim, self.widths[stream.starts_as], bias)
                 for stream in self.streams
             }
         )
@@ -82,6 +90,10 @@ class Projections(nn.Module):
     def _project(self, name: str, tokens: Tensor) -> Tensor:
         weight, bias = self._parameters_of(name)
         return self._split(F.linear(tokens, weight, bias))
+
+    def _latent_of(self, source: Float[Tensor, "batch keys context_dim"]) -> Float[Tensor, "batch keys source_dim"]:
+        """Return what keys and values are projected from: the latents, which are zero for tokens of zeros, or the tokens."""
+        return source if self.latent is None else self.latent(source)
 
     def _project_all(self, tokens: Tensor, source: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor]:
         """Project ``tokens`` to the query, and ``source`` to key and value; None for an input that the mechanism does not read."""

@@ -16,14 +16,24 @@ class Remembered:
     """Cached keys, values and streams of a context, for calls with other queries; see ``MultiHeadAttention.remember``."""
 
     key: Float[Tensor, "batch heads kept head_dim"] | None
-    """Keys, as long as the context or already compressed; None where the mechanism reads none."""
-    value: Float[Tensor, "batch heads kept head_dim"]
+    """Keys, as long as the context or already compressed; None if the mechanism reads none, or if there are latents."""
+    value: Float[Tensor, "batch heads kept head_dim"] | None
+    """Values, as long as the keys; None if there are latents."""
     streams: Mapping[str, Float[Tensor, "batch heads _ head_dim"]]
-    """The streams of the keys."""
+    """The streams of the keys; empty if there are latents."""
     key_valid: Bool[Tensor, "batch keys"] | None
     """True for a real token of the context; None where all are real."""
     length: int
     """Number of tokens of the context."""
+    latent: Float[Tensor, "batch keys latent_dim"] | None = None
+    """Latents of the context, from which a call makes keys, values and streams; None if there are none, or if compressed."""
+
+    @property
+    def batch(self) -> int:
+        """Number of examples."""
+        kept = self.value if self.latent is None else self.latent
+        assert kept is not None
+        return kept.shape[0]
 
 
 @dataclass(frozen=True, slots=True)

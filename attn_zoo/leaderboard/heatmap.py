@@ -182,6 +182,7 @@ def titles(tables: Sequence[Table]) -> list[str]:
         ["no convolution" * (not table.model.get("short_convolution")) for table in tables],
         ["output gate" * (table.model.get("output_gate", "none") != "none") for table in tables],
         ["shared keys and values" * bool(table.model.get("key_value_heads")) for table in tables],
+        ["latent keys and values" * bool(table.model.get("latent_dim")) for table in tables],
         [_rate(table.budget.get("learning_rate")) for table in tables],
     ):
         names = distinct(names, words)

@@ -113,4 +113,6 @@ def beyond_sizes(model: Mapping[str, Any]) -> str:
     gate = model.get("output_gate", "none")
     shared += f", an output gate ({gate}) after every attention" if gate != "none" else ""
     kept = model.get("key_value_heads")
-    return shared + (f", {kept} heads of keys and values" if kept else "")
+    shared += f", {kept} heads of keys and values" if kept else ""
+    latent = model.get("latent_dim")
+    return shared + (f", keys and values from latents of width {latent}" if latent else "")

@@ -86,6 +86,8 @@ class ModelSpec(_Part):
     """Gate over the output of every attention, before its out projection: ``none``, ``elementwise`` or ``headwise``."""
     key_value_heads: int = _added_later(0)
     """Number of heads of keys and values in every attention, each shared by equally many heads of queries; 0 for ``heads``."""
+    latent_dim: int = _added_later(0)
+    """Width of the latent of a token, from which every attention makes its keys and values; 0 for none."""
     positions: str = _added_later("learned")
     """Position embedding for tasks on tokens: ``learned``, one vector for each absolute position, or ``none`` (NoPE). A causal
     network can infer the order without it, and on test sequences longer than those of training has no untrained vectors."""
@@ -108,6 +110,7 @@ class ModelSpec(_Part):
         if self.output_gate not in ("none", "elementwise", "headwise"):
             raise ValueError(f"model.output_gate must be none, elementwise or headwise; got {self.output_gate!r}")
         check_shared_heads("model", self.key_value_heads, self.heads)
+        check_whole("model.latent_dim", self.latent_dim, 0)
         if self.positions not in ("learned", "none"):
             raise ValueError(f"model.positions is learned or none; got {self.positions!r}")
         if self.reuse_keys and not self.shared_weights:

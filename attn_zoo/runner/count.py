@@ -34,7 +34,8 @@ def counted_implementation(spec: RunSpec) -> str:
 def geometry_of(spec: RunSpec, task: TaskSpec) -> Geometry:
     """Geometry of the mechanisms of a run."""
     model = spec.model
-    return Geometry(model.heads, model.dim // model.heads, task.positions, task.positions, task.causal, model.key_value_heads)
+    sizes = model.heads, model.dim // model.heads, task.positions, task.positions
+    return Geometry(*sizes, task.causal, model.key_value_heads, model.latent_dim)
 
 
 def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dict[str, int]:

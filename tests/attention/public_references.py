@@ -33,7 +33,7 @@ def in_float64(package: str, path: str, classes: Sequence[str] = ()) -> SimpleNa
     ]
     for node in taken:
         for part in ast.walk(node):
-            if isinstance(part, ast.FunctionDef):
+            if isinstance(part, (ast.FunctionDef, ast.ClassDef)):
                 part.decorator_list = []
     lines = "\n".join(["from __future__ import annotations", *map(ast.unparse, taken)])
     names = {

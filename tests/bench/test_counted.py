@@ -97,6 +97,8 @@ def test_what_a_layer_saves_that_compresses_first():
         {"output_gate": "headwise", "bias": False},
         {"key_value_heads": 1},
         {"key_value_heads": 1, "fused": True, "bias": False},
+        {"latent_dim": 7},
+        {"latent_dim": 7, "key_value_heads": 1, "context_length": 33, "context_dim": 24},
     ],
 )
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_what_a_layer_saves_that_compresses_first():
 def test_layers_of_every_kind_cost_what_the_formula_says(name, options, settings):
     if "context_length" in settings and not card(name).can.cross:
         pytest.skip(f"{name} claims no cross attention")
-    if "key_value_heads" in settings and card(name).can.shares_query_key:
+    if {"key_value_heads", "latent_dim"} & settings.keys() and card(name).can.shares_query_key:
         pytest.skip(f"{name} makes queries and keys by one projection")
     with torch.device("meta"):
         form = card(name).counted_implementation

@@ -278,10 +278,11 @@ def drawn(digest: str) -> dict[str, dict[str, object]]:
 
 def test_convolved_networks_stand_in_a_table_of_their_own_that_says_so():
     models = [ModelSpec(), ModelSpec(short_convolution=4), ModelSpec(shared_weights=True, reuse_keys=True, short_convolution=3)]
-    models += [ModelSpec(output_gate="headwise"), ModelSpec(key_value_heads=2)]
+    models += [ModelSpec(output_gate="headwise"), ModelSpec(key_value_heads=2), ModelSpec(latent_dim=9)]
     made = tables([make_record(seed=seed, spec_model=model) for model in models for seed in (1, 2)])
     said = [line for line in render(made, "github").splitlines() if "; network dim=" in line]
-    assert len(made) == len(said) == 5
+    assert len(made) == len(said) == 6
+    assert sum("heads=4, keys and values from latents of width 9; " in line for line in said) == 1
     assert sum("heads=4, 2 heads of keys and values; " in line for line in said) == 1
     assert sum("heads=4, an output gate (headwise) after every attention; " in line for line in said) == 1
     assert sum("heads=4; " in line for line in said) == 1

@@ -120,6 +120,18 @@ def test_shared_heads_of_keys_and_values_are_run_counted_and_told_apart():
     assert refused.status != "done" and "tasks on tokens" in str(refused.reason)
 
 
+def test_latents_are_run_counted_and_told_apart():
+    plain, latent = spec(task="flip_flop"), spec(task="flip_flop", latent_dim=4)
+    assert latent.run_id("1") != plain.run_id("1") and "latent_dim" not in plain.to_dict()["model"]
+    before, found = (run(each, Quiet()).counted for each in (plain, latent))
+    assert found["parameters"] - before["parameters"] == 3 * ((16 + 1) * 4 - 2 * 12 * 16)
+    assert 8 * found["state_bytes"] == before["state_bytes"] and found["mechanism_flops"] == before["mechanism_flops"]
+    with pytest.raises(ValueError, match=r"model.latent_dim must be an integer >= 0; got -1"):
+        ModelSpec(latent_dim=-1)
+    refused = run(spec(task="digits", latent_dim=4), Quiet())
+    assert refused.status != "done" and "tasks on tokens" in str(refused.reason)
+
+
 @pytest.mark.process
 def test_committed_records_keep_their_ids_and_one_of_each_hybrid_is_composed_again():
     records, _ = Store(RESULTS).load()

@@ -42,7 +42,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     index = 2 * inner * (n * (wide + options.index_heads) + m * options.index_width) + 2 * n * m * wide
     attend = 4 * n * m * inner
     parameters = inner * (wide + options.index_heads + options.index_width)
-    state = 2 * FLOAT * m * inner if geometry.causal else None
+    state = FLOAT * m * geometry.cached_width() if geometry.causal else None
     return Cost(index + attend, parameters, backward_flops=2 * attend, state_bytes=state)
 
 

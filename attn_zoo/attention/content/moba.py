@@ -47,7 +47,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     blocks, others, groups = sizes(n, options)
     choose = 2 * n * blocks * inner if others else 0
     attend = 4 * (blocks + groups) * b * b * inner
-    state = 2 * FLOAT * n * inner if geometry.causal else None
+    state = FLOAT * n * geometry.cached_width() if geometry.causal else None
     return Cost(choose + attend, 0, backward_flops=2 * attend, state_bytes=state)
 
 

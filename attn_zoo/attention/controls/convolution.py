@@ -25,7 +25,7 @@ class Options:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """FLOPs of matrix products: none, since outputs are sums of scaled values. State: values in reach, none for a kernel of one."""
     held = min(options.kernel, geometry.keys)
-    state = FLOAT * held * geometry.key_value_dim * (options.kernel > 1) if geometry.causal else None
+    state = FLOAT * held * geometry.cached_width(1) * (options.kernel > 1) if geometry.causal else None
     return Cost(0, options.kernel * geometry.inner_dim, backward_flops=0, state_bytes=state)
 
 

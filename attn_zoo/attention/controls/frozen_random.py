@@ -27,10 +27,12 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     """FLOPs of matrix products: none, since outputs are sums of scaled values. No parameters.
 
     State: the current value, and the past values that later positions link to. After t of n positions these are at most t, and at
-    most (``links`` - 1) (n - t); both bounds are equal at n - t = n / ``links``, where the state is largest.
+    most r = (``links`` - 1) (n - t) for each head that reads them; both bounds are equal at n - t = n / (r + 1), where the state is
+    largest.
     """
-    held = geometry.keys - math.ceil(geometry.keys / options.links) + 1
-    state = FLOAT * held * geometry.key_value_dim if geometry.causal else None
+    readers = geometry.inner_dim // (geometry.head_dim if geometry.latent_dim else geometry.key_value_dim)
+    held = geometry.keys - math.ceil(geometry.keys / (readers * (options.links - 1) + 1)) + 1
+    state = FLOAT * held * geometry.cached_width(1) if geometry.causal else None
     return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=state)
 
 

@@ -18,7 +18,7 @@ def synthesizer_cost(geometry: Geometry, scores: Cost, *, constant: bool = False
         flops=scores.flops + product,
         parameters=scores.parameters,
         backward_flops=(scores.backward_flops or 0) + (1 if constant else 2) * product,
-        state_bytes=FLOAT * geometry.keys * geometry.key_value_dim if geometry.causal else None,
+        state_bytes=FLOAT * geometry.keys * geometry.cached_width(1) if geometry.causal else None,
     )
 
 

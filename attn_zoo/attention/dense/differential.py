@@ -25,7 +25,7 @@ def cost(geometry: Geometry, options: NoOptions) -> Cost:
     """FLOPs of both maps, as many as of one of twice the width, and of their difference times V. State: keys and values."""
     n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
     flops = 4 * n * m * inner
-    state = 2 * FLOAT * m * geometry.key_value_dim if geometry.causal else None
+    state = FLOAT * m * geometry.cached_width() if geometry.causal else None
     return Cost(flops, 4 * (geometry.head_dim // 2), backward_flops=2 * flops, state_bytes=state)
 
 

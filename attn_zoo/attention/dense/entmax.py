@@ -30,7 +30,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     """
     blocks = row_blocks(geometry.queries, geometry.keys, geometry.causal)
     product = 2 * sum((end - start) * seen for start, end, seen in blocks) * geometry.inner_dim
-    state = 2 * FLOAT * geometry.keys * geometry.key_value_dim if geometry.causal else None
+    state = FLOAT * geometry.keys * geometry.cached_width() if geometry.causal else None
     return Cost(2 * product, 0, backward_flops=5 * product, state_bytes=state)
 
 

@@ -32,9 +32,9 @@ class Options(DropoutOptions):
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """FLOPs of Q Kᵀ and P V. State: keys, values and one sum of gates per head and token."""
-    n, inner, width = geometry.keys, geometry.inner_dim, geometry.key_value_dim
+    n, inner, sums = geometry.keys, geometry.inner_dim, geometry.key_value_dim // geometry.head_dim
     flops = 4 * n * n * inner
-    state = FLOAT * n * (2 * width + width // geometry.head_dim) if geometry.causal else None
+    state = FLOAT * n * (geometry.cached_width() + sums) if geometry.causal else None
     return Cost(flops, 0, backward_flops=2 * flops, state_bytes=state)
 
 

@@ -29,7 +29,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     """
     n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
     flops = 4 * n * m * inner
-    state = 2 * FLOAT * m * geometry.key_value_dim if geometry.causal else None
+    state = FLOAT * m * geometry.cached_width() if geometry.causal else None
     return Cost(flops, geometry.heads * options.sinks, backward_flops=2 * flops, state_bytes=state)
 
 

@@ -29,7 +29,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     State: keys and values, the KV cache.
     """
     product = 2 * geometry.queries * geometry.keys * geometry.inner_dim
-    state = 2 * FLOAT * geometry.keys * geometry.key_value_dim if geometry.causal else None
+    state = FLOAT * geometry.keys * geometry.cached_width() if geometry.causal else None
     return Cost(2 * product, 0, backward_flops=4 * product, state_bytes=state)
 
 

@@ -49,8 +49,9 @@ def cost(geometry: Geometry, options: LengthOptions) -> Cost:
     rows = -(-n // block) * block
     flops = 2 * n * inner * geometry.head_dim + 4 * rows * (-(-n // m) + left + block + right) * inner
     parameters = inner * (geometry.head_dim + m) + geometry.heads * options.sinks
-    held = max(2 * min(t, options.window) + 2 * (t // m) + 3 * (t % m > 0) for t in (n - 1, n))
-    state = FLOAT * held * inner if geometry.causal else None
+    near = geometry.cached_width()
+    held = max(near * min(t, options.window) + inner * (2 * (t // m) + 3 * (t % m > 0)) for t in (n - 1, n))
+    state = FLOAT * held if geometry.causal else None
     return Cost(flops, parameters, backward_flops=2 * flops, state_bytes=state)
 
 

@@ -50,9 +50,10 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     for at, (start, end) in enumerate(blocks):
         rows, seen = end - start, at if geometry.causal else projected
         products += 2 * rows * (rows + seen * k)
-    held = max(at * k + end - start for at, (start, end) in enumerate(blocks))
+    own, short = geometry.cached_width(), 2 * geometry.key_value_dim
+    held = max(at * k * short + (end - start) * own for at, (start, end) in enumerate(blocks))
     flops = 2 * products * geometry.inner_dim
-    state = 2 * FLOAT * geometry.key_value_dim * held if geometry.causal else None
+    state = FLOAT * held if geometry.causal else None
     return Cost(flops, 2 * k * c, backward_flops=2 * flops, state_bytes=state)
 
 

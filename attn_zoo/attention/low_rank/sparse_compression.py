@@ -50,8 +50,9 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     trained = 8 * n * inner * geometry.head_dim + 4 * -(-n // block) * block * (entries + left + block + right) * inner
     parameters = inner * (4 * geometry.head_dim + 2 * m + wide + options.index_heads + 4 * width) + 2 * m * width
     parameters += geometry.heads * options.sinks
+    near = geometry.cached_width()
     held = max(
-        2 * inner * min(t, options.window) + (2 * inner + width) * (t // m) + (3 * inner + 2 * width) * ((t > 0) + (t % m > 0))
+        near * min(t, options.window) + (2 * inner + width) * (t // m) + (3 * inner + 2 * width) * ((t > 0) + (t % m > 0))
         for t in (n - 1, n)
     )
     state = FLOAT * held if geometry.causal else None

@@ -127,7 +127,7 @@ class Pattern:
         n = geometry.keys
         flops, backward = table_flops(geometry.heads, self.block, geometry.head_dim, self.block_pairs(n))
         held = n if self.random else min(n, (self.first + self.window + 1) * self.block)
-        state = 2 * FLOAT * held * geometry.key_value_dim if geometry.causal else None
+        state = FLOAT * held * geometry.cached_width() if geometry.causal else None
         return Cost(flops=flops, parameters=0, backward_flops=backward, state_bytes=state)
 
 

@@ -53,7 +53,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     held = (blocks - 1) * summary + max(last, block - summary if blocks > 1 else 0)
     block_pairs = blocks * (1 + summary_blocks(n, block, summary))
     flops, backward = table_flops(geometry.heads, block, geometry.head_dim, block_pairs)
-    state = 2 * FLOAT * held * geometry.key_value_dim if geometry.causal else None
+    state = FLOAT * held * geometry.cached_width() if geometry.causal else None
     return Cost(flops=flops, parameters=0, backward_flops=backward, state_bytes=state)
 
 

@@ -52,8 +52,9 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     local, local_backward = band.band_flops(length, left, right, extra=g + options.sinks)
     flops = 4 * g * n * inner + dilation * local * wide
     backward = 8 * g * n * inner + dilation * local_backward * wide
-    held = max(2 * g, min(n, (options.window - 1) * dilation + 1 + g))
-    state = 2 * FLOAT * held * geometry.key_value_dim if geometry.causal else None
+    held = min(n, (options.window - 1) * dilation + 1 + g)
+    held = held if geometry.latent_dim else max(2 * g, held)  # a latent holds the global keys and values, too
+    state = FLOAT * held * geometry.cached_width() if geometry.causal else None
     return Cost(flops=flops, parameters=geometry.heads * options.sinks, backward_flops=backward, state_bytes=state)
 
 

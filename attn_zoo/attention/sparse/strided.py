@@ -42,7 +42,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     n, stride = geometry.keys, stride_of(geometry, options)
     rows = math.ceil(n / stride)
     flops = 4 * geometry.inner_dim * rows * stride * ((2 if geometry.causal else 3) * stride + rows)
-    state = 2 * FLOAT * n * geometry.key_value_dim if geometry.causal else None
+    state = FLOAT * n * geometry.cached_width() if geometry.causal else None
     return Cost(flops=flops, parameters=0, backward_flops=5 * flops // 2, state_bytes=state)
 
 

@@ -1,0 +1,153 @@
+"""Keys and values from a latent: equal plain formulas in every call, cost what is stated, and mistakes are caught."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from convolved_layers import in_steps
+from torch import Tensor, nn
+
+from attn_zoo import Geometry, UnsupportedError, attentions, card
+from attn_zoo.contract import FLOAT
+from attn_zoo.layer import MultiHeadAttention
+from attn_zoo.layer.projections import Projections
+from attn_zoo.registry import attention_options
+
+DIM, HEADS, LENGTH, LATENT = 24, 4, 20, 7
+NAMES = [name for name in attentions() if not card(name).can.shares_query_key]
+WHOLE_CACHES = ["softmax", "topk", "entmax", "differential", "indexer", "moba", "strided", "fixed", "local", "block_sparse"]
+
+
+def build(attention: str, latent_dim: int = LATENT, **kwargs: Any) -> MultiHeadAttention:
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(DIM, HEADS, attention, length=LENGTH, latent_dim=latent_dim, **kwargs).double().eval()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return layer
+
+
+def by_hand(layer: MultiHeadAttention, x: Tensor, real: Tensor | None = None) -> Tensor:
+    """Return the outputs of a layer whose mechanism gets queries from the tokens, and all else from RMSNorm(x W)."""
+    down, norm = layer.get_parameter("latent.0.weight"), layer.get_parameter("latent.1.weight")
+    latent = x @ down.T
+    latent = norm * latent / (latent.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt()
+    weights = {name: layer._parameters_of(name) for name in layer.reads}
+    weights |= {s.name: (layer.get_parameter(f"stream_projections.{s.name}.weight"),) * 2 for s in layer.streams}
+    biases = {s.name: layer.get_parameter(f"stream_projections.{s.name}.bias") for s in layer.streams}
+    of_queries = {"query"} | {s.name for s in layer.streams if s.of == "queries"}
+    firsts = {s.name: s.first for s in layer.streams}
+    made = {}
+    for name, (weight, bias) in weights.items():
+        source = (x if name in of_queries else latent)[:, : firsts.get(name)]
+        flat = F.linear(source, weight, biases.get(name, bias))
+        made[name] = flat.unflatten(-1, (-1, DIM // HEADS)).transpose(1, 2)
+        made[name] = made[name].repeat_interleave(HEADS // made[name].shape[1], dim=1)
+    streams = {name: made[name] for name in biases}
+    mixed = layer.mechanism(made.get("query"), made.get("key"), made["value"], key_valid=real, streams=streams)
+    return layer.out(mixed.transpose(1, 2).flatten(2))
+
+
+def tokens() -> Tensor:
+    return torch.randn(3, LENGTH, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_mechanism_reads_keys_and_values_from_latents(name):
+    for causal in {False, card(name).can.causal}:
+        layer, x = build(name, causal=causal, key_value_heads=2), tokens()
+        torch.testing.assert_close(layer(x), by_hand(layer, x), rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(layer(x, remembered=layer.remember(x)), layer(x), rtol=1e-10, atol=1e-10)
+        if card(name).can.key_padding:
+            real = torch.arange(LENGTH) % 7 != torch.tensor([2, 3, 9])[:, None]
+            dirty = x.masked_fill(~real[..., None], torch.nan)
+            torch.testing.assert_close(layer(dirty, key_valid=real)[real], by_hand(layer, x, real)[real], rtol=1e-10, atol=1e-10)
+        if card(name).can.stepwise and causal:
+            torch.testing.assert_close(in_steps(layer, x, [7, 1, 12]), layer(x), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("sharing", ["headwise", "key_value"])
+def test_linformer_compresses_latents_before_or_after_their_projection(sharing):
+    orders = "compress_first", "project_first"
+    early, late = (build("linformer", projected_length=5, sharing=sharing, order=order) for order in orders)
+    late.load_state_dict(early.state_dict())
+    x, real = tokens(), torch.arange(LENGTH) < torch.tensor([20, 11, 0])[:, None]
+    for valid in (None, real):
+        torch.testing.assert_close(early(x, key_valid=valid), late(x, key_valid=valid), rtol=1e-10, atol=1e-10)
+
+
+def test_a_context_has_latents_of_its_own_width():
+    layer = build("softmax", context_length=9, context_dim=5)
+    context = torch.randn(3, 9, 5, dtype=torch.float64)
+    kept = layer.remember(context)
+    assert kept.latent is not None and kept.latent.shape == (3, 9, LATENT)
+    torch.testing.assert_close(layer(tokens(), remembered=kept), layer(tokens(), context), rtol=1e-12, atol=1e-12)
+
+
+def stated(name: str, latent_dim: int, heads: int = 0) -> int:
+    geometry = Geometry(HEADS, DIM // HEADS, LENGTH, LENGTH, True, heads, latent_dim)
+    found = card(name).cost(geometry, attention_options(card(name), geometry, {})).state_bytes
+    assert found is not None
+    return found
+
+
+def test_the_cache_takes_as_many_bytes_as_the_card_states():
+    kept = build("softmax", causal=True).remember(tokens())
+    assert kept.key is None and kept.value is None and kept.latent is not None
+    assert kept.latent.nbytes == 3 * 2 * stated("softmax", LATENT)  # three examples, eight bytes per number in place of four
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if card(name).can.causal])
+def test_a_latent_replaces_keys_and_values_of_tokens_in_every_state(name):
+    reads = 2 if "key" in card(name).reads else 1
+    as_wide, half, plain = stated(name, reads * DIM), stated(name, reads * DIM // 2), stated(name, 0)
+    if name == "frozen_random":  # the heads link to different positions, and all need the latents of theirs
+        assert plain < as_wide <= FLOAT * LENGTH * DIM
+    else:
+        assert as_wide == plain
+    assert 2 * half == as_wide if name in WHOLE_CACHES else half <= as_wide
+
+
+def test_the_latent_of_longformer_holds_its_global_keys_and_values_too():
+    geometry = {width: Geometry(HEADS, DIM // HEADS, 8, 8, True, 0, width) for width in (0, 2 * DIM)}
+    options = attention_options(card("longformer"), geometry[0], {"window": 3, "global_tokens": 7})
+    states = {width: card("longformer").cost(of, options).state_bytes for width, of in geometry.items()}
+    assert states == {0: 4 * 2 * DIM * 14, 2 * DIM: 4 * 2 * DIM * 8}
+
+
+@pytest.mark.parametrize("latent_dim", [-1, True, 2.0])
+def test_widths_that_are_not_whole_numbers_are_refused(latent_dim):
+    with pytest.raises(ValueError, match="latent_dim must be an integer >= 0"):
+        MultiHeadAttention(DIM, HEADS, length=LENGTH, latent_dim=latent_dim)
+
+
+def test_layers_whose_queries_come_from_the_source_of_the_keys_refuse_a_latent():
+    with pytest.raises(UnsupportedError, match="reformer makes queries and keys by one projection"):
+        MultiHeadAttention(DIM, HEADS, "reformer", length=LENGTH, latent_dim=LATENT)
+    with pytest.raises(ValueError, match="fused=True makes queries, keys and values by one projection"):
+        MultiHeadAttention(DIM, HEADS, length=LENGTH, latent_dim=LATENT, fused=True)
+
+
+def leaves_the_norm_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Projections, "_latent_of", lambda self, source: self.latent[0](source))
+
+
+def normalises_over_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mean over all tokens, which lets later ones and padding in."""
+
+    def wrong(self: Projections, source: Tensor) -> Tensor:
+        assert isinstance(self.latent, nn.Sequential)
+        down = self.latent[0](source)
+        return self.latent[1].weight * down / (down.square().mean(dim=(1, 2), keepdim=True) + 1e-6).sqrt()
+
+    monkeypatch.setattr(Projections, "_latent_of", wrong)
+
+
+@pytest.mark.parametrize("mistake", [leaves_the_norm_out, normalises_over_positions])
+def test_a_mistake_is_caught(monkeypatch, mistake):
+    mistake(monkeypatch)
+    with pytest.raises(AssertionError):
+        test_every_mechanism_reads_keys_and_values_from_latents("softmax")
