@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 from committed import ROOT, benchmarked, boards_of, measured, records_in
 from figure3.plot import plot_figure3
+from heirs_tables import heirs_compression, heirs_cost, heirs_profile
 from linformer_tables import (
     FIGURE3,
     figure3,
@@ -84,6 +85,7 @@ PAGES = {
         *("projections", "figure3_pilot", "figure3", "table2", "table2_sharing", "table2_longer", "k_or_share"),
         *("table2_pretrained", "table2_published", "late", "rates", "starts", "limits"),
     ),
+    ROOT / "docs" / "reports" / "linformers-heirs.md": ("heirs_compression", "heirs_cost", "heirs_profile"),
     ROOT / "docs" / "explanation" / "profile.md": ("separation",),
     ROOT / "docs" / "reports" / "ablations.md": (
         "left",
@@ -147,6 +149,9 @@ def tables() -> dict[str, str]:
         "half_hour": equal_times("equal_time_half_hour", (5, 15, 30)),
         "separation": separation("profile"),
         "left": separation("profile_left"),
+        "heirs_compression": heirs_compression(),
+        "heirs_cost": heirs_cost(),
+        "heirs_profile": heirs_profile(),
     }
 
 

@@ -16,8 +16,10 @@ from attn_zoo.cli.search import Study, bracket_rates
 from attn_zoo.cli.seeds import FEW, USUAL
 from attn_zoo.records import RunRecord, RunSpec, Store
 from attn_zoo.reference import packed_file, shipped
-from attn_zoo.registry import build_task, card
+from attn_zoo.registry import build_task
+from attn_zoo.rows import row_of
 from attn_zoo.runner.count import count_per_example, counted_implementation
+from attn_zoo.runner.facts import attention_facts
 
 PLAN = "--plan"
 _HEAD = ("task", "row", "runs at most", "step (ms)", "core hours at most")
@@ -100,7 +102,7 @@ def _work(plan: Plan, seeds: Sequence[int]) -> Iterable[tuple[RunSpec, int, int]
         return
     base = plan.study.base
     trials, steps = _trials(plan.study)
-    main = base.attention in plan.settings.tuning.main or card(base.attention).control
+    main = base.attention in plan.settings.tuning.main or attention_facts(row_of(base))["control"]
     after = len(seeds) or (FEW if plan.study.trials else USUAL if main else FEW)
     yield base, trials + after, steps + after * base.budget.steps
 

@@ -193,10 +193,10 @@ def test_a_bracketed_search_is_recorded_goes_on_and_is_followed_by_as_many_seeds
 @pytest.mark.process
 def test_a_plan_prints_runs_and_hours_and_starts_nothing(tmp_path):
     status, output, errors = zoo(
-        "tune", "experiment=profile3_encoder", "task=copying", "attention=softmax,mega", "--plan", folder=tmp_path
+        "tune", "experiment=profile3_encoder", "task=copying", "attention=softmax,mega,linear+softmax", "--plan", folder=tmp_path
     )
     assert status == 0, errors
-    assert "copying  softmax" in output and "2 cells, at most" in output and "core hours" in output
+    assert "copying  softmax" in output and "linear+softmax" in output and "3 cells, at most" in output and "core hours" in output
     assert not list(tmp_path.iterdir())
     status, output, errors = zoo("run", "-m", "experiment=quickstart", "task=mqar", "attention=softmax", "--plan", folder=tmp_path)
     assert status == 0 and "1 cells, at most 3 runs" in output, errors

@@ -21,7 +21,7 @@ Cells = dict[str, Any]
 Golden = dict[str, dict[str, dict[str, Cells]]]
 """Cells by experiment, table and row."""
 
-FROM_CARDS = ("zoo", "tasks")
+FROM_CARDS = ("zoo", "tasks", "heirs_compression", "heirs_cost")
 """Generated tables without figures of records."""
 LEADERBOARDS = ("quickstart", "quickstart_tasks", "family", "lra_cpu_tasks", "tasks_cpu")
 """Generated tables whose notes hold no figure that is not a cell of a leaderboard; their wording is free."""

@@ -227,6 +227,18 @@ def test_the_profile_has_the_whole_zoo(name):
     assert searched == {attention for attention in registry.attentions() if registry.card(attention).can.causal or not causal}
 
 
+@pytest.mark.parametrize(("name", "shortened"), [("encoder", "linformer"), ("decoder", "linformer_causal")])
+def test_hybrids_are_searched_beside_their_mechanisms_in_networks_that_hold_their_pattern(name, shortened):
+    bases = [plan.study.base for plan in plan_searches(read_request([f"experiment=profile3_hybrids_{name}"])) if plan.study]
+    assert {base.model.depth for base in bases} == {4} and {base.budget.until for base in bases} == {"criterion"}
+    tasks = {base.task for base in bases}
+    hybrids = {base.attention: base.options for base in bases if "+" in base.attention}
+    assert list(hybrids) == [f"3*gated_delta_rule+{other}" for other in ("softmax", "longformer", "linear", shortened)]
+    assert hybrids["3*gated_delta_rule+longformer"]["longformer.window"] == 17, "dials hold in hybrids, too"
+    named = {base.attention for base in bases}
+    assert {"softmax", "gated_delta_rule", "none", "convolution"} <= named and len(bases) == len(named) * len(tasks)
+
+
 @pytest.mark.parametrize("word", ["tuning.attention=[softmax]", "tuning.task=[mqar]", "tuning.attention=[]"])
 def test_what_an_experiment_writes_down_is_not_given_twice(word):
     with pytest.raises(ValueError, match="on the command line write attention=ROW"):
