@@ -42,6 +42,7 @@ from attn_zoo.cli.recommend import required_of
 from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.advise.table import use_cases, use_table
+from attn_zoo.leaderboard.community import community_text, submissions
 from attn_zoo.leaderboard.heat_costs import LENGTH, recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import heat_map, titles
@@ -59,8 +60,10 @@ from attn_zoo.transplant.classification_table import classification_table
 from attn_zoo.transplant.table import transplant_table
 
 README = ROOT / "README.md"
+COMMUNITY = ROOT / "results" / "community"
 PAGES = {
     README: ("quickstart", "place", "advice", "models"),
+    COMMUNITY / "README.md": ("community",),
     ROOT / "docs" / "reference" / "mechanisms.md": ("zoo",),
     ROOT / "docs" / "reference" / "tasks.md": ("tasks",),
     ROOT / "results" / "README.md": (
@@ -152,6 +155,7 @@ def tables() -> dict[str, str]:
         "heirs_compression": heirs_compression(),
         "heirs_cost": heirs_cost(),
         "heirs_profile": heirs_profile(),
+        "community": community_text(submissions(COMMUNITY), [*records_in("quickstart"), *records_in("profile")]),
     }
 
 

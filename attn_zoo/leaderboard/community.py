@@ -33,7 +33,7 @@ WITHIN = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """Who submits records, and of which paper."""
+    """Name of the submitter, paper and date of submitted records."""
 
     name: str
     paper: str

@@ -39,6 +39,7 @@ EXTRAS = {
 """Extra that a command needs, by a pattern of its text."""
 VERDICTS = {
     r"records rerun": "another processor need not give the same bits",
+    r"attn-zoo submit": "runs of ours are not accepted from outside",
 }
 """Reason why a command may exit with status 1, by a pattern of its text."""
 OWN = {"my_attention": "attention", "my_task": "task"}
