@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 
 VARIABLE = "ATTN_ZOO_DEATHS"
 """Environment variable with the reasons of the deaths so far, by what the process was doing."""
+STARTED = "ATTN_ZOO_STARTED"
+"""Environment variable with the time when the command started, which several processes may execute in turn."""
 
 GRACE = 120.0
 """Seconds that a call of a network may take beyond the time limit of its run, for compilation and for a busy machine."""

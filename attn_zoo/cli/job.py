@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,7 +42,7 @@ def one_run(plan: Plan, job: Job) -> RunRecord | None:
     store = Store(settings.records)
     store.check_writable()  # before each run, since disks fill up in the course of a sweep
     with store.claim(run_id) as ours:
-        if known := store.find(run_id, job.tuning):
+        if known := store.find(run_id, job.tuning, os.environ.get(deaths.STARTED, "")):
             weights = "; no weights were written; to write them, give another records=FOLDER" if settings.weights.after else ""
             _say(job, f"recorded already{_by_other_code(known)}{weights}{_dead_before(known)}")
             return known
@@ -75,9 +76,9 @@ def _by_other_code(record: RunRecord) -> str:
 
 
 def _dead_before(record: RunRecord) -> str:
-    """Note on a run that is not tried again because its process died; empty for another."""
-    again = "; to try it again, delete its record or give another records=FOLDER"
-    return f" as {record.status}: {record.reason}{again}" if DIED in record.environment else ""
+    """Note on a run without a score, and how to try it again if its process died; empty for a run with a score."""
+    again = "; to try it again, delete its record or give another records=FOLDER" if DIED in record.environment else ""
+    return "" if record.status == "done" else f" as {record.status}: {record.reason}{again}"
 
 
 def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from attn_zoo import deaths
 
@@ -25,11 +26,13 @@ def supervised(command: Callable[[], int]) -> int:
     """Return the exit status of a command that runs in a child process; a child that dies is followed by another one.
 
     The new child leaves out the plugin during whose import the last one died, tries the run again during which it died, and
-    records the run as failed after two deaths. A death at any other time ends the command with a status other than 0.
+    records the run as failed after two deaths; it repeats no other run that this command has recorded, even as failed. A death at
+    any other time ends the command with a status other than 0.
     Without ``fork``, and in a process with threads or with PyTorch, which must not be forked, the command runs in this process.
     """
     if not hasattr(os, "fork") or threading.active_count() > 1 or "torch" in sys.modules:
         return command()
+    os.environ[deaths.STARTED] = datetime.now(UTC).isoformat(timespec="seconds")
     while True:
         memory = deaths.shared()
         sys.stdout.flush()

@@ -83,6 +83,12 @@ def modules() -> dict[str, ModuleType]:
     return {name: module for name, module in list(sys.modules.items()) if module is not None and _belongs(name)}
 
 
+def loaded() -> dict[str, ModuleType]:
+    """Return all loaded modules with a parent of the packages, since one that is deleted would be imported a second time."""
+    roots = {package.partition(".")[0] for package in _PACKAGES}
+    return {name: module for name, module in list(sys.modules.items()) if module is not None and name.partition(".")[0] in roots}
+
+
 @cache
 def _belongs(name: str) -> bool:
     return name == "torch" or any(name == package or name.startswith((f"{package}.", f"{package}_")) for package in _PACKAGES)

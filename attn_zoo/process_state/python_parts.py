@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_zoo.process_state.functions import copies, modules, put_functions, same_functions
+from attn_zoo.process_state.functions import copies, loaded, put_functions, same_functions
 from attn_zoo.process_state.part import Part
 
 if sys.platform != "win32":
@@ -136,11 +136,12 @@ def _put_numpy(before: Any) -> None:
 CALLED_AT_ANY_TIME = [
     Part("tracing and profiling", _tracing, _put_tracing),
     Part("calls of the garbage collector", lambda: list(gc.callbacks), _put_callbacks),
+    Part("loaded modules", loaded, sys.modules.update, _same_modules),
 ]
-"""Functions that Python calls at any time, and that are put back before they can change other parts once more."""
+"""Functions that Python calls at any time, and modules, without which Python would import PyTorch a second time: they are put back
+before they can change other parts once more."""
 PYTHON_PARTS = [
     Part("functions of PyTorch, NumPy, attn-zoo or Python", copies, put_functions, same_functions),
-    Part("loaded modules", modules, sys.modules.update, _same_modules),
     Part("working directory", os.getcwd, os.chdir),
     Part("environment variables", lambda: dict(os.environ), _put_environment, _same_environment),
     Part("filters of warnings", lambda: list(warnings.filters), _put_filters, _same_filters),

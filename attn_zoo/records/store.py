@@ -206,7 +206,7 @@ class Store:
             packed.unlink()
         return written
 
-    def find(self, run_id: str, tuning: Tuning | None = None) -> RunRecord | None:
+    def find(self, run_id: str, tuning: Tuning | None = None, since: str = "") -> RunRecord | None:
         """Find the record of an equal run that need not be repeated; None if there is none.
 
         The record is final, or is a trial; trials are never repeated. Only runs with the same study and
@@ -214,9 +214,10 @@ class Store:
 
         Args:
             tuning: study of the run and its role in it; None for a run outside any study.
+            since: time from which on the record of any run is final; empty for none.
         """
         ours = (record for _, record in self._recorded(run_id) if _role(record.tuning) == _role(tuning))
-        return next((record for record in ours if record.is_trial or record.is_final), None)
+        return next((record for record in ours if record.is_trial or record.is_final or _is_of(record, since)), None)
 
     def finished(self, run_id: str, tuning: Tuning | None = None) -> bool:
         """Return whether ``find`` returns a record."""
@@ -277,6 +278,11 @@ class Store:
             yield from sorted(
                 (path for path in self.root.rglob(pattern) if not path.name.startswith(".")), key=lambda path: (path.name, path)
             )
+
+
+def _is_of(record: RunRecord, since: str) -> bool:
+    """Tell whether a run started at a time or later."""
+    return bool(since) and str(record.environment.get("started", "")) >= since
 
 
 def text_of(record: RunRecord) -> str:

@@ -47,6 +47,7 @@ HARMS = {
     "operators": Harm("OPEN.append(Library('aten', 'IMPL')); OPEN[-1].impl('gelu', GELU, 'CPU')", "operators of PyTorch"),
     "generator": Harm("torch.default_generator = torch.random.default_generator = torch.Generator()", "default generator"),
     "conversion": Harm("torch.__future__.set_swap_module_params_on_conversion(True)", "conversion of modules"),
+    "compiler": Harm("import torch._inductor.config as c; c.emulate_precision_casts = True", "settings of the compiler"),
     "profiler": Harm("sys.setprofile(lambda *given: torch.set_default_dtype(torch.float64))", "tracing and profiling"),
     "collected": Harm("gc.callbacks.append(lambda *of: torch.set_default_dtype(torch.float64))", "calls of the garbage collector"),
     "generators": Harm("torch.manual_seed(5); random.seed(5); np.random.seed(5)", ""),

@@ -59,18 +59,18 @@ def recorded(folder: Path) -> dict[str, RunRecord]:
 )
 def test_rows_that_end_their_process_are_records_and_the_others_run(launcher, ends, tmp_path):
     plugins = [f"plugin={write(tmp_path, name, ENDS[name][0], 'backward')}" for name in ends]
-    rows = f"attention={','.join(['softmax', *ends, 'none'])}"
-    words = ["run", "-m", rows, *plugins, *SMALL, "budget.max_seconds=1", *launcher]
-    first = zoo(*words, folder=tmp_path)
+    fails = f"plugin={write(tmp_path, 'fails', 'raise ValueError', 'attend')}"
+    rows, words = ",".join([*ends, "none"]), [*plugins, *SMALL, "budget.max_seconds=1", *launcher]
+    first = zoo("run", "-m", f"attention=softmax,fails,{rows}", fails, *words, folder=tmp_path)
     assert first.returncode == 1, first.stderr
-    found = recorded(tmp_path)
-    assert set(found) == {"softmax", "none", *ends}
+    found = recorded(tmp_path)  # once each, also the row that fails, although other processes of the command went on
+    assert set(found) == {"softmax", "fails", "none", *ends} and found["fails"].status == "failed"
     assert {found[name].status for name in ("softmax", "none")} == {"done"}
     for name in ends:
         _, status, reason = ENDS[name]
         assert found[name].status == status and str(found[name].reason).startswith(reason), found[name].reason
         assert "the run is tried once more" in first.stdout + first.stderr
-    again = zoo(*words, folder=tmp_path)
+    again = zoo("run", "-m", f"attention=softmax,{rows}", *words, folder=tmp_path)
     assert again.returncode == 1 and recorded(tmp_path) == found, again.stderr
     assert again.stdout.count("to try it again, delete its record or give another records=FOLDER") == len(ends)
 

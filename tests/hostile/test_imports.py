@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hostile_plugins import write
 from patience import HANG
+from test_rows_apart import SMALL
 
 from attn_zoo.plugin_imports import imported
 
@@ -83,6 +84,18 @@ def test_a_command_ends_although_a_plugin_keeps_its_process_alive(harm, said, tm
     plugin = write(tmp_path, "stays", harm, "import")
     ended = zoo("list", "stays", "--plugin", str(plugin), folder=tmp_path)
     assert ended.returncode == 0 and said in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["torch", "torch."])
+def test_a_plugin_that_forgets_pytorch_is_named_and_a_run_goes_on(name, tmp_path):
+    install(
+        tmp_path, "mine", f"import sys, torch\n[sys.modules.pop(name) for name in list(sys.modules) if name.startswith({name!r})]"
+    )
+    ended = zoo("run", "attention=softmax", *SMALL, folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert (
+        "plugin mine changed settings of the whole process when it was imported; they were put back: loaded modules" in ended.stderr
+    )
 
 
 def test_a_process_that_a_plugin_forks_does_not_go_on_as_the_command(tmp_path):

@@ -1,0 +1,37 @@
+"""Settings of PyTorch's compiler, which rows share that compile, such as those with PyTorch's flexible attention."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from attn_zoo.process_state.part import Part
+
+_MODULES = ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config")
+
+Settings = Mapping[tuple[str, str], Any]
+"""Values by module and name."""
+
+
+def _changed() -> Settings:
+    """Return the settings whose values are not the default ones; none of a module that nobody has imported yet."""
+    loaded = {name: module for name in _MODULES if (module := sys.modules.get(name)) is not None}
+    return {
+        (name, key): copy.deepcopy(value)
+        for name, module in loaded.items()
+        for key, entry in vars(module)["_config"].items()
+        if not module._is_default(key) and (value := getattr(module, key)) != entry.default  # PyTorch sets some to the default
+    }
+
+
+def _put(before: Settings) -> None:
+    for name, key in _changed().keys() - before.keys():
+        module = sys.modules[name]
+        setattr(module, key, copy.deepcopy(vars(module)["_config"][key].default))
+    for (name, key), value in before.items():
+        setattr(sys.modules[name], key, copy.deepcopy(value))
+
+
+COMPILER = Part("settings of the compiler", _changed, _put)
