@@ -35,7 +35,7 @@ def has_panels(figure: Figure) -> bool:
 def figure3_of_the_paper() -> str:
     """Figure 3 of the Linformer paper: picture, if there is one, verdicts and perplexities."""
     shown = "![Validation perplexity over steps, by projected length, sharing and length, bare and with the short convolution]"
-    picture = f"{shown}(../results/{FIGURE3.name})\n\n" if has_panels(figure3()) else ""
+    picture = f"{shown}(../../results/{FIGURE3.name})\n\n" if has_panels(figure3()) else ""
     return picture + figure3_page(figure3(), "github")
 
 

@@ -33,16 +33,18 @@ from tabulate import tabulate
 from attn_zoo import reference
 from attn_zoo.bench.experiments import report
 from attn_zoo.cli.analyze import error_table, projections_table, spectrum_table
-from attn_zoo.cli.commands import parser
-from attn_zoo.cli.compare import place
 from attn_zoo.cli.layers import layer_axes
 from attn_zoo.cli.listing import attention_table, task_table
 from attn_zoo.cli.main import main
-from attn_zoo.cli.recommend import required_of
 from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
+<<<<<<< HEAD
 from attn_zoo.leaderboard.advise.table import use_cases, use_table
 from attn_zoo.leaderboard.community import community_text, submissions
+=======
+from attn_zoo.leaderboard.advise.needs import Answer
+from attn_zoo.leaderboard.advise.table import use_cases, use_line, use_table
+>>>>>>> 18bb3161 (README says for whom it is, how to read the picture, what it shows and what it does not; its answer by use case and the sizes of the runs are generated)
 from attn_zoo.leaderboard.heat_costs import LENGTH, recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import heat_map, titles
@@ -51,8 +53,6 @@ from attn_zoo.leaderboard.metrics import estimated, optional, score
 from attn_zoo.leaderboard.plots import tradeoffs, write
 from attn_zoo.leaderboard.plots.style import style_of
 from attn_zoo.published import published_for
-from attn_zoo.recommend import Recommendation, recommend
-from attn_zoo.recommend.text import as_text
 from attn_zoo.records import RunRecord
 from attn_zoo.records.packed import NAME
 from attn_zoo.registry import attentions, card, task_card
@@ -62,8 +62,12 @@ from attn_zoo.transplant.table import transplant_table
 README = ROOT / "README.md"
 COMMUNITY = ROOT / "results" / "community"
 PAGES = {
+<<<<<<< HEAD
     README: ("quickstart", "place", "advice", "models"),
     COMMUNITY / "README.md": ("community",),
+=======
+    README: ("choice", "regime", "quickstart"),
+>>>>>>> 18bb3161 (README says for whom it is, how to read the picture, what it shows and what it does not; its answer by use case and the sizes of the runs are generated)
     ROOT / "docs" / "reference" / "mechanisms.md": ("zoo",),
     ROOT / "docs" / "reference" / "tasks.md": ("tasks",),
     ROOT / "results" / "README.md": (
@@ -82,6 +86,7 @@ PAGES = {
         "peers",
         "crossover",
         "aa_test",
+        "models",
     ),
     ROOT / "docs" / "reports" / "transplant.md": ("transplant",),
     ROOT / "docs" / "reports" / "linformer.md": (
@@ -129,8 +134,8 @@ def tables() -> dict[str, str]:
         "spectrum": spectrum_table(measured("spectrum"), "github"),
         "transplant": transplant_table(measured("transplant"), "github"),
         "uses": uses(),
-        "place": _shown(places()),
-        "advice": _shown(as_text(_answer("--length 8192 --padding"))),
+        "choice": choice(),
+        "regime": regime(),
         "models": report(measured("models")) if (ROOT / "results" / "models.json").is_file() else "",
         "linformer_table3": benchmarked("linformer_table3", "LinformerTable3"),
         "figure3": figure3_of_the_paper(),
@@ -314,24 +319,30 @@ def printed(*words: str) -> str:
 
 def uses() -> str:
     """Answers of ``attn-zoo recommend`` to every use case."""
+    return use_table(_use_cases(), format="github")
+
+
+def _use_cases() -> list[Answer]:
     recurrent = [name for name in attentions() if card(name).can.stepwise]
-    return use_table(use_cases(boards_of("profile"), measured("transplant"), recurrent=recurrent), format="github")
+    return use_cases(boards_of("profile"), measured("transplant"), recurrent=recurrent)
 
 
-def _answer(words: str) -> Recommendation:
-    """Answer of ``attn-zoo recommend`` to these arguments on a CPU."""
-    parsed = parser("recommend").parse_args(["recommend", "--device", "cpu", *words.split()])
-    return recommend(required_of(parsed), boards_of("profile"), measured("transplant"))
+def choice() -> str:
+    """Each use case with the mechanism to use and the lengths of the evidence: the short form of ``uses``."""
+    lines = [(use, name, tokens) for use, name, _, _, tokens in map(use_line, _use_cases())]
+    return tabulate(lines, ("use case", "use", "tested with inputs of (tokens)"), tablefmt="github", disable_numparse=True)
 
 
-def places() -> str:
-    """Last lines of ``attn-zoo compare performer``, from the runs of the quickstart."""
-    made = boards_of("quickstart")
-    return "\n".join(place(row, table) for table in made for row in table.rows if row.attention == "performer")
-
-
-def _shown(text: str) -> str:
-    return f"```text\n{text}\n```"
+def regime() -> str:
+    """Sizes and lengths of the runs of the picture."""
+    tables = boards_of("profile")
+    ((dim, depth),) = {(table.model["dim"], table.model["depth"]) for table in tables}
+    lengths = sorted(table.task["length"] for table in tables)
+    return (
+        f"The networks have {depth} layers of width {dim}, and the inputs {lengths[0]} to {lengths[-1]} tokens. Larger networks "
+        "and longer inputs may rank mechanisms differently. Training had a fixed number of steps, so a mechanism that learns late "
+        "looks like one that does not learn."
+    )
 
 
 def shipped_files() -> dict[Path, Path]:

@@ -51,7 +51,7 @@ def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "te
         "Against softmax: the difference on the task where it is least certain.",
         *(f"{_title(one)}, {NO_EVIDENCE}: {why}" for one in found if (why := no_evidence(one))),
     ]
-    table = tabulated(Grid("Which attention should I use?", _HEAD, [_line(one) for one in found]), format)
+    table = tabulated(Grid("Which attention should I use?", _HEAD, [use_line(one) for one in found]), format)
     return f"{table}\n\n{lines(notes, format)}"
 
 
@@ -70,7 +70,8 @@ def gain_words(gain: Estimate | None, unit: str) -> str:
     return "" if gain is None else f"{gain.written('.1f', sign='+')} {unit}"
 
 
-def _line(answer: Answer) -> list[str]:
+def use_line(answer: Answer) -> list[str]:
+    """Return the cells of an answer: use case, what to use, against softmax, tested on, and lengths of the inputs."""
     if no_evidence(answer):
         return [_title(answer), NO_EVIDENCE, "", "", ""]
     if answer.chosen:
