@@ -38,13 +38,9 @@ from attn_zoo.cli.listing import attention_table, task_table
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
-<<<<<<< HEAD
-from attn_zoo.leaderboard.advise.table import use_cases, use_table
-from attn_zoo.leaderboard.community import community_text, submissions
-=======
 from attn_zoo.leaderboard.advise.needs import Answer
 from attn_zoo.leaderboard.advise.table import use_cases, use_line, use_table
->>>>>>> 18bb3161 (README says for whom it is, how to read the picture, what it shows and what it does not; its answer by use case and the sizes of the runs are generated)
+from attn_zoo.leaderboard.community import community_text, submissions
 from attn_zoo.leaderboard.heat_costs import LENGTH, recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import heat_map, titles
@@ -62,12 +58,8 @@ from attn_zoo.transplant.table import transplant_table
 README = ROOT / "README.md"
 COMMUNITY = ROOT / "results" / "community"
 PAGES = {
-<<<<<<< HEAD
-    README: ("quickstart", "place", "advice", "models"),
-    COMMUNITY / "README.md": ("community",),
-=======
     README: ("choice", "regime", "quickstart"),
->>>>>>> 18bb3161 (README says for whom it is, how to read the picture, what it shows and what it does not; its answer by use case and the sizes of the runs are generated)
+    COMMUNITY / "README.md": ("community",),
     ROOT / "docs" / "reference" / "mechanisms.md": ("zoo",),
     ROOT / "docs" / "reference" / "tasks.md": ("tasks",),
     ROOT / "results" / "README.md": (
