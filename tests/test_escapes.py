@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from hostile_texts import TEXTS, as_file_name, hostile_folder, hostile_record, hostile_source, storable
+from tiers import covering
 
 from attn_zoo.cli import main
 from attn_zoo.escapes import csv_cell, file_words, label, markdown, terminal
@@ -108,6 +109,8 @@ CHECKS: dict[str, tuple[list[str], Callable[[str, str], None]]] = {
     "diff for GitHub": (["diff", "FOLDER", "FOLDER", "--format", "github"], check_markdown),
 }
 """Words of a command, and the check of what it prints, by format."""
+DRAWN = ("clear the screen", "quotes", "mathematics", "underscore", "long", "empty")
+"""Texts that pages and pictures are also tested with one by one."""
 PAGE = (["leaderboard", "--format", "html"], check_html)
 
 
@@ -133,15 +136,14 @@ def test_a_format_escapes_all_hostile_texts_together(everything, capsys, words, 
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("kind", TEXTS)
-def test_every_format_escapes(kind, tmp_path, capsys):
-    folder = hostile_folder(tmp_path / "runs", TEXTS[kind])
-    for words, check in CHECKS.values():
-        check(output(words, folder, capsys), storable(TEXTS[kind]))
+@pytest.mark.parametrize(("kind", "format"), covering(TEXTS, CHECKS))
+def test_every_format_escapes(kind, format, tmp_path, capsys):
+    words, check = CHECKS[format]
+    check(output(words, hostile_folder(tmp_path / "runs", TEXTS[kind]), capsys), storable(TEXTS[kind]))
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("kind", ["clear the screen", "quotes", "mathematics", "underscore", "long", "empty", "all"])
+@pytest.mark.parametrize("kind", ["all", *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in DRAWN)])
 def test_pages_and_pictures_escape(kind, tmp_path, capsys):
     text = TEXTS.get(kind, ALL)
     folder = hostile_folder(tmp_path / "runs", text)

@@ -61,7 +61,7 @@ def test_every_check_of_every_attention_and_task_runs_before_the_exhaustive_tier
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("workers", ["0", "1"])
+@pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.exhaustive), "1"])
 def test_a_test_that_is_named_runs_whatever_its_tier(workers):
     if workers != "0":
         pytest.importorskip("xdist", reason="pytest-xdist is not installed (extra: test)")

@@ -54,7 +54,7 @@ def test_exponents_of_known_laws():
 
 
 def test_growth_is_measured_for_every_length_and_running_out_of_memory_is_a_cell():
-    grid = Growth(attentions=["none", "softmax:eager"], lengths=[64, 2_000_000], dim=8, heads=2, rounds=2)
+    grid = Growth(attentions=["none", "softmax:eager"], lengths=[64, 500_000], dim=8, heads=2, rounds=2)
     found = Measurement("growth", grid.identity(), grid.protocol, {}, grid.facts())
     Session(grid, found).run()
     by_cell = {(cell.label, cell.length, cell.kind): figures for cell, figures in found.cells.items()}
@@ -63,8 +63,8 @@ def test_growth_is_measured_for_every_length_and_running_out_of_memory_is_a_cell
     more, less = (figures.one("peak_bytes") or 0 for figures in (training, forward))
     assert more > less > 64 * 64 * 2 * 4
     for kind in ("forward", "training"):
-        huge = by_cell["softmax:eager", 2_000_000, kind]
+        huge = by_cell["softmax:eager", 500_000, kind]
         assert not huge.values and huge.failures["seconds"].startswith("OOM: ")
-        assert not by_cell["none", 2_000_000, kind].failures, "one cell's failure is not another's"
+        assert not by_cell["none", 500_000, kind].failures, "one cell's failure is not another's"
     backward = training.all("backward_seconds")
     assert all(0 < part < whole for part, whole in zip(backward, training.all("seconds"), strict=True))

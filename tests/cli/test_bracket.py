@@ -126,7 +126,7 @@ def test_seeds_follow_the_rule():
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["encoder", "decoder"])
+@pytest.mark.parametrize("name", [pytest.param("encoder", marks=pytest.mark.exhaustive), "decoder"])
 def test_the_profile_has_the_rows_and_tasks_of_the_earlier_one_with_a_cap_and_the_main_rows_first(name):
     main: list[str] = []
 
