@@ -83,7 +83,7 @@ CORE = frozenset(
     ]
 )
 """Checks of attentions that run on every setting before ``exhaustive``; others run on the defaults and one in ``EACH`` settings."""
-EACH = 4
+EACH = 12
 
 LONG = ("process", "docs", EXHAUSTIVE)
 """Tiers with tests of half a minute and more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import product
 
 import torch
@@ -47,12 +47,17 @@ def second_derivatives_are_right_or_refused(subject: Subject) -> str:
         for squared, group in product((False, True), _groups(module, request)):
             loss, tensors = _loss(module, request, group, squared=squared)
             truth, _ = _loss(exact, request.cast(torch.float64), group, squared=squared)
+            differences = cache(partial(_differences, truth, tensors))
             for form in FORMS if len(group) > 1 else (by_grad,):
                 where = f"{module.geometry}, {form.__name__.replace('_', ' ')} of {', '.join(group)}, squared={squared}"
-                if _refuses(subject, form, loss, tensors, where):
+                derivative = partial(_quietly, form, loss, tensors)
+                try:
+                    first = derivative(_directions(tensors, 0))
+                except Exception as error:
+                    _require_advice(subject, error, where)
                     refused.add(form.__name__)
                 else:
-                    _require_right(subject, form, loss, truth, tensors, where)
+                    _require_right(subject, first, derivative, partial(differences, form in FIRST), tensors, where)
     names = ", ".join(form.__name__.replace("_", " ") for form in FORMS if form.__name__ in refused)
     return f"refused: {names}" if refused else "all are right"
 
@@ -211,37 +216,43 @@ def _directions(tensors: Tensors, seed: int) -> Tensors:
     return tuple(torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t) for t in tensors)
 
 
-def _refuses(subject: Subject, form: Form, loss: Loss, tensors: Tensors, where: str) -> bool:
-    """Return True if the form is refused by an error that names eager, or ``eager`` refuses it by any error."""
-    try:
-        _quietly(form, loss, tensors, _directions(tensors, 0))
-    except Exception as error:
-        named = subject.implementation == "eager" or ADVICE in str(error)
+def _require_advice(subject: Subject, error: Exception, where: str) -> None:
+    """Require that a refusal names eager; ``eager`` itself refuses by any error."""
+    if subject.implementation != "eager" and ADVICE not in str(error):
         message = f"{where}: a refusal must name {ADVICE}; got {type(error).__name__}: {str(error)[:200]}"
-        if not named:
-            raise Violation(message) from error
-        return True
-    return False
+        raise Violation(message) from error
 
 
-def _require_right(subject: Subject, form: Form, loss: Loss, truth: Loss, tensors: Tensors, where: str) -> None:
-    """Compare with finite differences of the outputs or gradients of ``truth``."""
-    function = truth if form in FIRST else partial(_gradients, truth)
+def _require_right(
+    subject: Subject,
+    first: Tensors,
+    derivative: Callable[[Tensors], Tensors],
+    differences: Callable[[int], tuple[Tensor, float]],
+    tensors: Tensors,
+    where: str,
+) -> None:
+    """Compare derivatives along directions, of which ``first`` has the first, with finite differences."""
     limit = max(CLOSE, 10 * subject.tolerance)
     gap = size = 0.0
-    for seed, step in enumerate(STEPS):  # one step may cross a kink or the border of a bucket, but hardly all
-        way = _directions(tensors, seed)
-        got = _flat(_quietly(form, loss, tensors, way))
-        ahead, behind = (
-            _flat(function(*(t.double() + sign * step * along.double() for t, along in zip(tensors, way, strict=True))))
-            for sign in (1, -1)
-        )
-        want = (ahead - behind) / (2 * step)
+    for seed in range(len(STEPS)):  # one step may cross a kink or the border of a bucket, but hardly all
+        got = _flat(first if seed == 0 else derivative(_directions(tensors, seed)))
+        want, size = differences(seed)
         require(got.shape == want.shape, f"{where}: {len(got)} numbers, not {len(want)}")
-        gap, size = (got - want).abs().max().item(), max(want.abs().max().item(), ahead.abs().max().item())
+        gap = (got - want).abs().max().item()
         if gap <= limit * size:
             return
     raise Violation(f"{where}: differs by {gap:.3g} from finite differences, whose largest number is {size:.3g}")
+
+
+def _differences(truth: Loss, tensors: Tensors, first: bool, seed: int) -> tuple[Tensor, float]:
+    """Finite differences of the outputs of ``truth``, or else of its gradients, along directions, and their largest number."""
+    function, step, way = truth if first else partial(_gradients, truth), STEPS[seed], _directions(tensors, seed)
+    ahead, behind = (
+        _flat(function(*(t.double() + sign * step * along.double() for t, along in zip(tensors, way, strict=True))))
+        for sign in (1, -1)
+    )
+    want = (ahead - behind) / (2 * step)
+    return want, max(want.abs().max().item(), ahead.abs().max().item())
 
 
 def _gradients(loss: Loss, *at: Tensor) -> Tensors:
