@@ -59,7 +59,8 @@ def test_second_derivatives_of_a_layer_are_right_or_refused(name, frozen, which)
                 try:
                     found = derivative(layer, form, power)
                 except UnsupportedError as error:
-                    assert ADVICE in str(error)
+                    if ADVICE not in str(error):
+                        raise
                 else:
                     torch.testing.assert_close(found, right, rtol=1e-7, atol=1e-7)
 
