@@ -95,7 +95,7 @@ def check_name(kind: str, name: object) -> None:
         ValueError: the message names the kind of thing, the rule and the name.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.lower() in _VALUES:
-        rule = "an identifier of at most 64 letters, digits and underscores, without a digit at its beginning"
+        rule = "an identifier of at most 64 ASCII letters, digits and underscores, without a digit at its beginning"
         raise ValueError(f"the name of {kind} must be {rule}, and not one of {', '.join(_VALUES)}; got {name!a}")
 
 

@@ -14,7 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Write an installable package that registers an attention (with --task: a task), with tests. It passes every check as it "
         "is; replace its computation by your own. Existing files are not overwritten."
     )
-    parser.add_argument("name", metavar="NAME", help="name of package and attention or task: small letters, digits, underscores")
+    name = "name of the package and of its attention or task: small ASCII letters, digits, underscores"
+    parser.add_argument("name", metavar="NAME", help=name)
     parser.add_argument("--task", action="store_true", help="write a task instead of an attention")
     parser.add_argument(
         "--class", dest="class_name", metavar="CLASS", help="name of the class (default: from NAME, MyTask for my_task)"

@@ -19,6 +19,8 @@ DIRECTIONS = {"forward": "a forward pass", "training": "a forward and backward p
 class Requirements:
     """Requirements on a layer with its projections, used at one length.
 
+    Errors name the options of ``attn-zoo recommend``.
+
     Raises:
         UnknownNameError: no such need.
         ValueError: a size is out of its range, or two requirements exclude each other.
@@ -51,21 +53,22 @@ class Requirements:
 
     def __post_init__(self) -> None:
         for name in ("length", "width", "heads", "batch"):
-            check_whole(name, getattr(self, name))
+            check_whole(f"--{name}", getattr(self, name))
         if self.width % self.heads:
-            raise ValueError(f"width must be divisible by heads; got width {self.width} and {self.heads} heads")
+            raise ValueError(f"--width must be divisible by --heads; got --width {self.width} --heads {self.heads}")
         if not 0 <= self.accept < 100:
-            raise ValueError(f"accept is a loss in points, at least 0 and less than 100; got {self.accept:g}")
+            raise ValueError(f"--accept must be a loss of at least 0 and less than 100 points; got {self.accept:g}")
         if self.memory is not None and not (self.decode or self.direction == "training"):
             raise ValueError(
-                "memory is limited only for training and for the state of generation; ask for direction training or decode"
+                "--memory limits what training saves, or the state of generation; add --direction training or --decode"
             )
         if self.reads_past and self.cross:
-            raise ValueError("causal attention reads earlier tokens, cross-attention another sequence; ask for one of the two")
+            raise ValueError("--causal and --decode read earlier tokens, --cross another sequence; leave --cross or the others out")
         if self.decode and self.direction == "training":
-            raise ValueError("decode is generation, which has no backward pass; ask for either decode or direction training")
-        if len(chosen := [name for name in ("trained", "use", "task") if getattr(self, name)]) > 1:
-            raise ValueError(f"{' and '.join(chosen)} each choose the tasks that decide; ask for one of them")
+            raise ValueError("--decode generates tokens, which has no backward pass; leave out --decode or --direction training")
+        choosing = {"--trained": self.trained, "--for": self.use, "--task": self.task}
+        if len(chosen := [name for name, given in choosing.items() if given]) > 1:
+            raise ValueError(f"{' and '.join(chosen)} each choose the tasks that decide; give one of them")
         self._check_use()
 
     def _check_use(self) -> None:
@@ -75,10 +78,10 @@ class Requirements:
             raise UnknownNameError("need", self.use, _NEEDS)
         need = _NEEDS[self.use]
         if need.small_state and not self.decode:
-            raise ValueError(f"{self.use} is judged by the size of the state; ask for decode as well")
+            raise ValueError(f"--for {self.use} is judged by the size of the state; add --decode")
         if self.reads_past not in need.directions:
-            read = "causally" if need.directions == (True,) else "both ways"
-            raise ValueError(f"the tasks of {self.use} are read {read}; {'add' if read == 'causally' else 'leave out'} causal")
+            read, remedy = ("causal", "add") if need.directions == (True,) else ("bidirectional", "leave out")
+            raise ValueError(f"the tasks of --for {self.use} are {read}; {remedy} --causal")
 
     @property
     def reads_past(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import unicodedata
 from importlib.util import find_spec
 
 from attn_zoo import registry
@@ -30,11 +31,11 @@ def require_free_name(name: str) -> None:
         ValueError: the name is invalid or in use; the message suggests a valid one if it is similar.
     """
     if not _NAME.fullmatch(name):
-        near = re.sub("[^a-z0-9]+", "_", name.lower()).strip("_")
+        near = re.sub("[^a-z0-9]+", "_", _ascii(name.casefold())).strip("_")
         advice = f"; write {near}" if _NAME.fullmatch(near) else ""
         raise ValueError(
-            f"a name is that of a Python package and of an option, so it is made of small letters, digits and single "
-            f"underscores between them, a letter first; got {name!r}{advice}"
+            "the name must consist of small ASCII letters, digits and single underscores between them, with a letter first, "
+            f"because it names a Python package and a value on the command line; got {name!r}{advice}"
         )
     if keyword.iskeyword(name):
         raise ValueError(f"{name!r} is a keyword of Python, so no package can have this name; choose another")
@@ -57,8 +58,14 @@ def require_class_name(name: str) -> None:
         ValueError: the name is not in capitalised words, or the module of the class needs it for something else.
     """
     if not _CLASS.fullmatch(name):
-        near = "".join(part[:1].upper() + part[1:] for part in re.split("[^A-Za-z0-9]+", name))
+        near = "".join(part[:1].upper() + part[1:] for part in re.split("[^A-Za-z0-9]+", _ascii(name)))
         advice = f"; write {near}" if _CLASS.fullmatch(near) and near not in _IN_TEMPLATES else ""
-        raise ValueError(f"the name of a class is made of letters and digits, a capital letter first; got {name!r}{advice}")
+        raise ValueError(f"the name of a class must consist of ASCII letters and digits, a capital first; got {name!r}{advice}")
     if name in _IN_TEMPLATES:
         raise ValueError(f"{name!r} is the name of something else in the module of the class; choose another")
+
+
+def _ascii(text: str) -> str:
+    """Return a text without accents, such as ``grosse`` for ``größe``; letters without an ASCII form stay."""
+    plain = unicodedata.normalize("NFKD", text.replace("ß", "ss"))
+    return "".join(sign for sign in plain if not unicodedata.combining(sign))

@@ -23,7 +23,10 @@ def classification_table(found: Mapping[str, Any], style: str = "simple") -> str
         base = _base(rows)
         differences = [None if row is base else paired(accuracies(row, list(tasks)), accuracies(base, list(tasks))) for row in rows]
         told = [*("" if found is None else found.written(".1f", 100, "+") for found in differences), ""]
-        head, body = [*head, "difference"], [[*line, cell] for line, cell in zip(body, told, strict=True)]
+        at = head.index("speed") + 1
+        head.insert(at, "difference")
+        for line, cell in zip(body, told, strict=True):
+            line.insert(at, cell)
     return with_notes(head, body, _notes(found, rows), style)
 
 
@@ -55,9 +58,9 @@ def _notes(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     s, environment = asdict(Setting()) | found["setting"], found["environment"]  # records leave out defaults of classification
     sizes = ", ".join(f"{facts['title']} {facts['train']:,} and {facts['test']:,}" for facts in found["data"]["tasks"].values())
     notes = [
-        f"Accuracy (%) after {s['classify_steps']} steps of {s['classify_batch']} rows on each task, of the whole student and a "
-        f"linear layer on its mean hidden state, at a peak rate of {s['classify_rate']:g}.",
-        f"Rows to learn from and to test on: {sizes}.",
+        f"Accuracy (%) after {s['classify_steps']} steps of {s['classify_batch']} examples on each task, of the whole student and "
+        f"a linear layer on its mean hidden state, at a peak rate of {s['classify_rate']:g}.",
+        f"Examples for training and for testing: {sizes}.",
         f"Speed: seconds of the teacher's forward pass in those of the student's, above 1 where the student is faster; "
         f"{s['length']} tokens, rounds in turn, threads: {environment['threads']}, {environment['cpu']}; {METHOD}.",
     ]

@@ -50,9 +50,10 @@ def test_models_of_transformers_are_timed(tmp_path, capsys, monkeypatch):
     pytest.importorskip("transformers", reason="transformers is not installed (extra: text)")
     monkeypatch.setattr(session, "Worker", InProcess)
     status, rows = measured(tmp_path, "models=[bert,generation]")
-    assert status == 0 and len(rows) == 8 and all(row["value"] > 0 for row in rows)
+    assert status == 0 and len(rows) == 10 and all(row["value"] > 0 for row in rows)
     said = capsys.readouterr().out
     assert "| BERT-base of transformers" in said and "recomputed → state, linear" in said
+    assert "softmax, cached keys → state, linear" in said
 
 
 def test_after_has_the_mechanism_and_before_has_none():
@@ -68,6 +69,9 @@ def test_generation_writes_equal_tokens_by_recomputing_and_from_the_state():
     torch.manual_seed(0)
     before = build_model("generation", "before", RowName("linear"), 1, 32, 24).double().eval()
     after = build_model("generation", "after", RowName("linear"), 1, 32, 24).double().eval()
+    softmax = build_model("generation", "softmax", RowName("linear"), 1, 32, 24)
+    assert [model.cached for model in (before, softmax, after)] == [False, True, True]
+    assert not any(isinstance(part, MultiHeadAttention) for part in softmax.modules())
     after.load_state_dict(before.state_dict())
     ids = torch.randint(1, 1000, (1, 16))
     found, expected = after(ids), before(ids)

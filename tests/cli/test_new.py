@@ -98,11 +98,13 @@ def test_templates_are_all_used_and_shipped():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("My-Attention", "a letter first; got 'My-Attention'; write my_attention"),
-        ("2fast", "a letter first; got '2fast'"),
+        ("My-Attention", "on the command line; got 'My-Attention'; write my_attention"),
+        ("2fast", "with a letter first"),
         ("_hidden", "write hidden"),
         ("a__b", "write a_b"),
-        ("naïve", "got 'naïve'; write na_ve"),
+        ("naïve", "small ASCII letters"),
+        ("naïve", "got 'naïve'; write naive"),
+        ("größe", "write grosse"),
         ("", "got ''"),
         ("lambda", "is a keyword of Python"),
         ("null", "is a value on the command line"),
@@ -133,7 +135,7 @@ def test_the_class_may_be_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("palin dromes", "a capital letter first; got 'palin dromes'; write PalinDromes"),
+        ("palin dromes", "a capital first; got 'palin dromes'; write PalinDromes"),
         ("my_task", "write MyTask"),
         ("2Fast", "got '2Fast'"),
         ("", "got ''"),

@@ -1,8 +1,8 @@
-"""Whole models of other libraries before and after their attention is replaced; generation from a state against recomputing."""
+"""Whole models of other libraries before and after their attention is replaced; generation from a state, recomputed and cached."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -37,7 +37,7 @@ def random_ids(tokens: int, batch: int, length: int, dtype: torch.dtype) -> tupl
 
 
 class Generating(nn.Module):
-    """Greedy generation up to a number of tokens, from the state of the mechanism or by recomputing the whole sequence."""
+    """Greedy generation up to a number of tokens, from a state or cached keys, or by recomputing the whole sequence."""
 
     def __init__(self, model: Any, tokens: int, cached: bool) -> None:
         super().__init__()
@@ -51,7 +51,10 @@ class Generating(nn.Module):
 
 
 def build_model(name: str, role: str, row: RowName, depth: int, size: int, length: int) -> nn.Module:
-    """Build a model ``before`` or ``after`` its softmax is replaced by ``row``; generation uses the row in both roles."""
+    """Build a model ``before`` or ``after`` its softmax is replaced by ``row``.
+
+    Generation uses the row in both of these roles; its third one, ``softmax``, is the original decoder with a cache of keys.
+    """
     options = {"implementation": row.implementation, **row.options}
     if name == "vit":
         from timm import create_model
@@ -69,7 +72,10 @@ def build_model(name: str, role: str, row: RowName, depth: int, size: int, lengt
         bert = library.BertModel(config, add_pooling_layer=False)
         return bert if role == "before" else replace_attention(bert, row.attention, **options)
     config = library.GPT2Config(n_positions=length, **GPT2)
-    return Generating(replace_attention(library.GPT2LMHeadModel(config), row.attention, **options), length, role == "after")
+    decoder = library.GPT2LMHeadModel(config)
+    if role != "softmax":
+        decoder = replace_attention(decoder, row.attention, **options)
+    return Generating(decoder, length, cached=role != "before")
 
 
 MODELS = {"vit": "ViT-tiny of timm", "bert": "BERT-base of transformers", "generation": "GPT-2 of transformers, generating"}
@@ -77,7 +83,7 @@ MODELS = {"vit": "ViT-tiny of timm", "bert": "BERT-base of transformers", "gener
 
 @dataclass
 class WholeModels(Grid):
-    """Time of a timm ViT and a BERT before and after a mechanism is put in, and of generation by recomputing and from a state."""
+    """Time of a timm ViT and a BERT before and after a mechanism is put in, and of generation: recomputed, cached, from a state."""
 
     models: list[str] = option(list(MODELS), "vit, bert, generation (the latter two: extra text)")
     attention: str = option("linformer", "row that is put into ViT and BERT, or a hybrid of layers")
@@ -109,8 +115,7 @@ class WholeModels(Grid):
 
     def groups(self) -> list[list[Cell]]:
         lengths = {"vit": (self.image // 16) ** 2 + 1, "bert": self.length, "generation": self.tokens}
-        roles = ("before", "after")
-        return [[Cell(f"{name}, {role}", "forward", lengths[name], group=name) for role in roles] for name in self.models]
+        return [[Cell(f"{name}, {role}", "forward", lengths[name], group=name) for role in _roles(name)] for name in self.models]
 
     def each(self, cell: Cell) -> Sequence[Probe]:
         return (SECONDS,)
@@ -128,13 +133,13 @@ class WholeModels(Grid):
     def report(found: Measurement) -> str:
         grid, rows = found.grid, []
         for name in grid["models"]:
-            pair = [each for cell, each in found.cells.items() if cell.group == name]
-            if not pair:  # an interrupted measurement did not reach it
-                continue
-            faster = quotients(*(each.all("seconds") for each in pair))
-            change = f"recomputed → state, {grid['recurrent']}" if name == "generation" else f"softmax → {grid['attention']}"
-            times = [*(figure_or_reason(each, found.protocol) for each in pair), figure(faster, found.protocol) if faster else "-"]
-            rows.append([MODELS[name], f"{pair[0].cell.length:,}", change, *times])
+            cells = {cell.label.split(", ")[1]: each for cell, each in found.cells.items() if cell.group == name}
+            after = cells.pop("after", None)
+            for role, before in cells.items() if after else ():  # an interrupted measurement, or an older one, lacks some
+                faster = quotients(before.all("seconds"), after.all("seconds"))
+                times = [figure_or_reason(each, found.protocol) for each in (before, after)]
+                times.append(figure(faster, found.protocol) if faster else "-")
+                rows.append([MODELS[name], f"{after.cell.length:,}", _change(name, role, grid), *times])
         head = ["whole model", "tokens", "change", "before (s)", "after (s)", "times as fast"]
         said = (
             f"One sequence, forward, {grid['precision']}; BERT of {grid['depth']} layers, GPT-2 of {GPT2['n_layer']}, "
@@ -142,3 +147,15 @@ class WholeModels(Grid):
             f"Measured on {machine(found)}."
         )
         return joined(found, markdown(head, rows, words=(0, 2)), failures(found.cells.values(), {"forward": "forward"}), said)
+
+
+def _roles(name: str) -> Sequence[str]:
+    """Roles of a model, the last of which the others are compared with."""
+    return ("before", "softmax", "after") if name == "generation" else ("before", "after")
+
+
+def _change(name: str, role: str, grid: Mapping[str, Any]) -> str:
+    """Words for the change from a role to ``after``."""
+    if name != "generation":
+        return f"softmax → {grid['attention']}"
+    return f"{'softmax, cached keys' if role == 'softmax' else 'recomputed'} → state, {grid['recurrent']}"
