@@ -134,8 +134,10 @@ class WholeModels(Grid):
         grid, rows = found.grid, []
         for name in grid["models"]:
             cells = {cell.label.split(", ")[1]: each for cell, each in found.cells.items() if cell.group == name}
-            after = cells.pop("after", None)
-            for role, before in cells.items() if after else ():  # an interrupted measurement, or an older one, lacks some
+            if "after" not in cells:  # an interrupted measurement did not reach it
+                continue
+            after = cells.pop("after")
+            for role, before in cells.items():
                 faster = quotients(before.all("seconds"), after.all("seconds"))
                 times = [figure_or_reason(each, found.protocol) for each in (before, after)]
                 times.append(figure(faster, found.protocol) if faster else "-")
