@@ -1,7 +1,8 @@
 """Code blocks of Markdown pages, and a program that runs those of one page as its reader would.
 
 ``python tests/page_blocks.py PAGE`` runs, in the order of the page and in the current folder, every block of Python in one
-namespace and every block of bash in its own shell, which stops at the first failure. A block marked ``text output`` right after
+namespace and every block of bash in its own shell, which stops at the first failure. A block marked ``python FILE`` is written to
+that file instead. A block marked ``text output`` right after
 another holds the output of that block; ``...`` matches anything.
 """
 
@@ -50,6 +51,11 @@ class Block:
     def language(self) -> str:
         """First word of the info string."""
         return self.info.partition(" ")[0]
+
+    @property
+    def file(self) -> str:
+        """File that the block is to be written to; empty if it is run."""
+        return self.info.partition(" ")[2] if self.language == "python" else ""
 
 
 def blocks(text: str) -> list[Block]:
@@ -109,7 +115,10 @@ def run_page(page: Path) -> None:
         if block.language not in RUN:
             continue
         where = f"{page.name}:{block.line}"
-        print(f"== {where} ({block.language})", flush=True)
+        print(f"== {where} ({block.info})", flush=True)
+        if block.file:
+            Path(block.file).write_text(block.content, encoding="utf-8")
+            continue
         printed = _python(block, page, namespace) if block.language == "python" else _bash(block, where)
         print(printed, end="", flush=True)
         if block.output is not None and not doctest.OutputChecker().check_output(block.output, printed, doctest.ELLIPSIS):
