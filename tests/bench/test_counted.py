@@ -330,7 +330,7 @@ def test_what_there_is_no_time_for_is_said_and_counted_later(tmp_path, capsys):
     late = capsys.readouterr().out
     assert "| linformer | no time left | no time left |" in [" ".join(line.split()) for line in late.splitlines()]
     assert "- linformer: no time left (at every length)" in late
-    assert main([*words, "seconds=60"]) == 0
+    assert main([*words, "seconds=1800"]) == 0
     told = capsys.readouterr()
     assert "going on from there" in told.err and "no time left" not in told.out
 

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import pytest
+from patience import HANG
 
 from attn_zoo.bench import crossover_analysis as analysis
 from attn_zoo.bench import session, timed
@@ -69,7 +70,7 @@ def empty(grid: CrossoverGrid, **more: Any) -> Measurement:
 
 
 def measured(
-    found: Measurement | None = None, saved: list[dict[str, Any]] | None = None, *, seconds: float = 60.0, **changes: Any
+    found: Measurement | None = None, saved: list[dict[str, Any]] | None = None, *, seconds: float = HANG, **changes: Any
 ) -> Measurement:
     """A measurement, with what was saved on the way as it is read back."""
     grid = grid_of(**changes)
@@ -121,7 +122,7 @@ def test_named_lengths_are_measured_from_the_longest_on_where_time_is_limited(sc
     grid = grid_of()
     grid.named = ("lengths",)  # type: ignore[misc]
     found = empty(grid)
-    Session(grid, found, ends=time.monotonic() + 60.0).run()
+    Session(grid, found, ends=time.monotonic() + HANG).run()
     asked = [length for _, _, length in Scripted.asked]
     assert asked == sorted(asked, reverse=True) and set(asked) == {8, 16, 32}
     assert {cell: each.values.keys() for cell, each in found.cells.items()} == {
@@ -167,9 +168,9 @@ def test_no_request_outlives_the_time(scripted, monkeypatch):
         return real(self, *asked, limit=limit)  # type: ignore[misc]
 
     monkeypatch.setattr(Scripted, "ask", ask)
-    grid = grid_of(time_limit=1000.0)
-    Session(grid, empty(grid), ends=time.monotonic() + 50.0).run()
-    assert limits and max(limits) <= 50.0
+    grid = grid_of(time_limit=10 * HANG)
+    Session(grid, empty(grid), ends=time.monotonic() + HANG).run()
+    assert limits and max(limits) <= HANG
     assert all(later <= earlier for earlier, later in itertools.pairwise(limits)), "each gets what is left then"
 
 

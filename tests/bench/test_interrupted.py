@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from patience import within
+from patience import HANG, within
 
 SOON = 5.0
 """Seconds until the end, by a clock that a loaded machine slows down."""
@@ -139,12 +139,12 @@ COMPILED = {"attention": "waiting", "length": 64}
 )
 def test_an_interrupt_ends_it_soon(measurement, moment, told, tmp_path):
     leader, file = psutil.Process(measurement.pid), tmp_path / "found.json"
-    rest(lambda: moment(leader, file) or measurement.poll() is not None, 600)
+    rest(lambda: moment(leader, file) or measurement.poll() is not None, HANG)
     assert measurement.poll() is None, measurement.communicate()
     started = family(leader)
     (os.killpg if told == "group" else os.kill)(measurement.pid, signal.SIGINT)
     wait(lambda: measurement.poll() is not None, SOON)
-    _, errors = measurement.communicate(timeout=60)
+    _, errors = measurement.communicate(timeout=HANG)
     assert measurement.returncode == 130, errors.decode()
     assert "Traceback" not in errors.decode() and "interrupted" in errors.decode()
     wait(lambda: not any(alive(process) for process in started), SOON)

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import HANG
 
 from attn_zoo.cli import main
 from attn_zoo.cli.commands import COMMANDS, parser
@@ -161,11 +162,11 @@ def test_an_interrupted_sweep_keeps_what_it_has_and_goes_on(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", code, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    waited = time.monotonic() + 120
+    waited = time.monotonic() + HANG
     while not list(tmp_path.glob("runs/*.json")) and time.monotonic() < waited:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=HANG)
     kept = len(list(tmp_path.glob("runs/*.json")))
     assert 1 <= kept < 6, errors
     assert process.returncode == 130, errors

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiers import covering
 from torch._dynamo.backends.debugging import aot_eager
 
 from attn_zoo import MultiHeadAttention, card
@@ -23,8 +24,7 @@ def test_the_table_holds_the_mechanisms_that_people_compile():
     assert max(STATED.values()) <= 3
 
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("name", STATED)
+@pytest.mark.parametrize(("name", "padded"), covering(STATED, [False, True]))
 def test_few_graphs_serve_all_lengths(name, padded):
     for causal in sorted({False, card(name).can.causal}):
         torch._dynamo.reset()

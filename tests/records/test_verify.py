@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from make import make_record
+from patience import HANG
 
 from attn_zoo.cli import main
 from attn_zoo.leaderboard import leaderboard
@@ -218,7 +219,7 @@ def test_a_claim_is_one_process_s_until_it_ends_however_that_be(tmp_path):
     claimed, go_on = context.Queue(), context.Queue()
     holder = context.Process(target=_claim, args=(tmp_path, claimed, go_on))
     holder.start()
-    assert claimed.get(timeout=20) is True
+    assert claimed.get(timeout=HANG) is True
     with Store(tmp_path).claim("0123456789abcdef") as ours:
         assert not ours
     with Store(tmp_path).claim("another") as ours:
