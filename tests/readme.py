@@ -46,8 +46,7 @@ from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import heat_map, titles
 from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.leaderboard.metrics import estimated, optional, score
-from attn_zoo.leaderboard.plots import tradeoffs, write
-from attn_zoo.leaderboard.plots.style import style_of
+from attn_zoo.leaderboard.plot import MECHANISM, panels_of, write
 from attn_zoo.published import published_for
 from attn_zoo.records import RunRecord
 from attn_zoo.records.packed import NAME
@@ -181,8 +180,8 @@ def pictures() -> dict[Path, str]:
             drawn[FIGURE3] = picture.read_text(encoding="utf-8")
         if curves := boards_of("curves"):
             layers = [axis for axis in layer_axes(ROOT / "results" / "curves_layers.json") if axis.name.endswith(f"-{LENGTH}")]
-            (found,) = (picture for picture in tradeoffs(curves, layers) if picture.along == "layer")
-            drawn[CURVES] = next(file for file in write(found, style_of(curves), Path(folder)) if file.suffix == ".svg").read_text()
+            recall = [table for table in curves if table.task["name"] == "mqar"]
+            drawn[CURVES] = write(panels_of(recall, [MECHANISM, *layers]), Path(folder) / "curves")[1].read_text()
     return drawn
 
 

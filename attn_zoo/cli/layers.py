@@ -11,7 +11,7 @@ from attn_zoo.bench.experiments.growth import heads_of
 from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.tables import machine
 from attn_zoo.count.rigs import Subject
-from attn_zoo.leaderboard.plots.axes import CostAxis
+from attn_zoo.leaderboard.plot import CostAxis
 from attn_zoo.leaderboard.table import Row
 
 _QUANTITIES: Mapping[str, tuple[str, str, float]] = {
@@ -42,10 +42,9 @@ def layer_axes(file: Path) -> list[CostAxis]:
         for quantity, (words, unit, factor) in _QUANTITIES.items():
             costs = {cell: factor * median(values) for cell in cells if (values := found.of(cell).all(quantity))}
             if costs:
-                said = f"{words} at {length:,} tokens"
                 name = f"{words.split()[-1]}-{length}"
                 of = partial(_of, costs=costs, heads=grid["heads"])
-                made.append(CostAxis(name, said, f"{said} ({unit})", of, lambda row: None, source=source))
+                made.append(CostAxis(name, f"{words} at {length:,} tokens ({unit})", of, source))
     return made
 
 

@@ -19,7 +19,7 @@ from attn_zoo.records import RunRecord, Store
 from attn_zoo.terminal import WIDE
 
 _FORMAT = "html: one page that needs no network; svg: the heat map of mechanisms by tasks (default: terminal)"
-_PLOTS = "draw scores against costs, as points and as curves over hyperparameters, and learning curves as PNG and SVG"
+_PLOTS = "draw the heat map, and scores against each cost with a curve over the settings of a mechanism, as PNG and SVG"
 _COSTS = {"time": "time", "flops": "FLOPs", "memory": "memory"}
 
 
@@ -114,7 +114,7 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
     _refuse(parsed)
     parsed.records = records_root(parsed)
     if parsed.plots:
-        from attn_zoo.leaderboard.plots import draw
+        from attn_zoo.leaderboard.plot import draw
 
         layers = []
         if parsed.layers:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pytest
 from make import make_record
 
-from attn_zoo.leaderboard import rank, render, statistics
+from attn_zoo.leaderboard import rank, render
 from attn_zoo.leaderboard.advise.table import use_cases, use_table
 from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.compare import resolution
@@ -17,10 +16,8 @@ from attn_zoo.leaderboard.difference import difference
 from attn_zoo.leaderboard.difference_text import render_difference
 from attn_zoo.leaderboard.heatmap import beside, heat_map, mean, metric
 from attn_zoo.leaderboard.metrics import grain, style, written
-from attn_zoo.leaderboard.plots import style as plot_style
 from attn_zoo.leaderboard.table import Table
 from attn_zoo.records import RunRecord
-from attn_zoo.records.bounds import bounds
 
 PROBLEMS = {"mse": "regression", "r2": "regression", "f1_micro": "multi_label", "f1_macro": "multi_label"}
 SCORES = {
@@ -94,17 +91,6 @@ def test_the_heat_map_names_and_shades_every_metric():
         assert linformer is not None and 0.3 < linformer < 0.8
     cell = heat_map([table("mse")]).lines[0].cells[0]
     assert mean(cell, table("mse")) == "0.0021" and beside(cell, table("mse")) == "±2e-05"
-
-
-def test_axes_leave_room_below_zero_where_a_share_may_lie_there():
-    assert bounds("accuracy") == (0.0, 1.0) and bounds("mse") == (0.0, float("inf"))
-    assert plot_style.near_bounds(table("f1_micro"), -40.0, 140.0) == (-3.0, 101.5)
-    assert plot_style.near_bounds(table("r2"), -40.0, 140.0) == (-40.0, 101.5)
-    assert plot_style.near_bounds(table("mse"), 0.1, 0.2) == (0.1, 0.2)
-    wide = statistics.Estimate(-0.2, 0.5, 3)
-    assert plot_style.interval(wide, table("r2")) == pytest.approx((-70.0, 30.0))
-    assert plot_style.interval(wide, table("f1_micro"))[0] == 0.0
-    plt.close("all")
 
 
 def test_averages_are_over_scores_between_0_and_1():

@@ -1,115 +1,211 @@
 "use strict";
-(() => {
-  const all = (selector, within = document) => [...within.querySelectorAll(selector)];
-  const tools = document.querySelector(".tools");
-  if (!tools) return;
+(async () => {
+  // The data are text and numbers; every text reaches the page by textContent alone.
+  const raw = Uint8Array.from(atob(document.getElementById("data").textContent), (letter) => letter.charCodeAt(0));
+  const data = await new Response(new Blob([raw]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
+  const make = (tag, text = "", more = {}) => Object.assign(document.createElement(tag), { textContent: text }, more);
+  const at = (selector) => document.querySelector(selector);
+  const pairs = (list, known) => list.append(...known.map(([name, text]) => {
+    const line = make("div");
+    line.append(make("dt", name), make("dd", text));
+    return line;
+  }));
+  const bullets = (list, texts) => list.append(...texts.map((text) => make("li", text)));
 
-  // Sorting: a head becomes a button; rows without a figure stay last in either direction.
-  const sortBy = (table, head) => {
-    const column = [...head.parentNode.children].indexOf(head);
-    const now = head.getAttribute("aria-sort");
-    const turned = now === "ascending" ? "descending" : "ascending";
-    const direction = now === "none" ? head.dataset.first : turned;
-    const sign = direction === "ascending" ? 1 : -1;
-    const byText = head.dataset.sort === "text";
-    const keyed = [...table.tBodies[0].rows].map((row) => ({ row, key: row.cells[column].dataset.value }));
-    keyed.sort((a, b) => {
-      // Measured costs of different blocks may not be compared: rows of one block stay together.
-      const [one, other] = [a.row.dataset.block, b.row.dataset.block];
-      if (head.dataset.measured !== undefined && one !== other) return one < other ? -1 : 1;
-      if (a.key === "" || b.key === "") return (a.key === "") - (b.key === "");
-      return sign * (byText ? a.key.localeCompare(b.key, "en") : a.key - b.key);
-    });
-    table.tBodies[0].append(...keyed.map((item) => item.row));
-    for (const other of all("th[aria-sort]", table.tHead)) other.setAttribute("aria-sort", "none");
-    head.setAttribute("aria-sort", direction);
-  };
-  for (const table of all("table.scores")) {
-    for (const head of all("th[data-sort]", table.tHead)) {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.append(...head.childNodes);
-      head.append(button);
-      head.setAttribute("aria-sort", "none");
-      button.addEventListener("click", () => sortBy(table, head));
-    }
+  at("#title").textContent = data.rows.length ? `${data.title}. Within a task every row has the same network, data and budget; only the attention differs.` : "There are no records to show yet; attn-zoo run makes one.";
+  if (!data.rows.length) return;
+  at("main").hidden = false;
+  pairs(at("#summary"), data.summary);
+  bullets(at("#notes"), data.notes);
+  bullets(at("#reading"), data.reading);
+  bullets(at("#environments"), data.environments);
+  bullets(at("#damaged ul"), data.damaged);
+  at("#damaged").hidden = !data.damaged.length;
+  for (const task of data.facts) {
+    const shown = make("details");
+    const list = make("dl");
+    pairs(list, task.facts);
+    shown.append(make("summary", task.title), list);
+    at("#facts").append(shown);
   }
 
-  // Filters.
-  const filter = () => {
-    const wanted = new FormData(tools);
-    const attentions = new Set(wanted.getAll("attention"));
-    const implementation = wanted.get("implementation");
-    const controls = wanted.has("controls");
-    let shown = 0;
-    const rows = all("tr[data-attention]");
-    for (const row of rows) {
-      const { attention, implementation: made, control } = row.dataset;
-      row.hidden = !(attentions.has(attention) && (!implementation || made.split(" ").includes(implementation)) && (controls || control === undefined));
-    }
-    const task = wanted.get("task");
-    for (const part of all("[data-task]")) part.hidden = Boolean(task) && part.dataset.task !== task;
-    const ofTables = all("table.scores tbody tr");
-    shown = ofTables.filter((row) => !row.hidden && !row.closest("section").hidden).length;
-    tools.querySelector("output").textContent = `${shown} of ${ofTables.length} rows`;
-  };
-  tools.addEventListener("change", filter);
-  tools.addEventListener("submit", (event) => event.preventDefault());
-  tools.addEventListener("reset", () => setTimeout(filter));
-  tools.hidden = false;
-  filter();
-
-  // What stands behind a row opens beside the table instead of beneath it.
-  const dialog = document.querySelector("dialog");
-  const body = dialog.querySelector(".body");
-  const open = (record) => {
-    body.replaceChildren(...[...record.childNodes].map((node) => node.cloneNode(true)));
-    body.scrollTop = 0;
-    history.replaceState(null, "", `#${record.id}`);
-    if (!dialog.open) dialog.showModal();
-  };
-  const behind = (hash) => {
-    const record = hash.length > 1 && document.getElementById(decodeURIComponent(hash.slice(1)));
-    return record && record.classList.contains("record") ? record : null;
-  };
-  document.addEventListener("click", (event) => {
-    const link = event.target.closest('a[href^="#"]');
-    if (link) {
-      const record = behind(link.hash);
-      if (record) {
-        event.preventDefault();
-        open(record);
-      } else if (dialog.open) dialog.close();
-      return;
-    }
-    const row = event.target.closest("table.scores tbody tr");
-    if (row && !getSelection().toString()) open(behind(row.querySelector("a").hash));
-    if (event.target === dialog || event.target.closest(".close")) dialog.close();
+  // One plot at a time, chosen by its cost.
+  const plots = data.plots.map(({ title, note, svg }) => {
+    const figure = make("figure");
+    const link = "data:image/svg+xml;charset=utf-8,";
+    figure.append(make("img", "", { src: link + encodeURIComponent(svg), alt: `test scores against ${title}` }), make("figcaption", note));
+    return figure;
   });
-  dialog.addEventListener("close", () => history.replaceState(null, "", location.pathname + location.search));
-  const asked = behind(location.hash);
-  if (asked) open(asked);
+  const choices = data.plots.map(({ title }, chosen) => make("button", title, { type: "button", onclick: () => show(chosen) }));
+  const show = (chosen) => plots.forEach((figure, place) => {
+    figure.hidden = place !== chosen;
+    choices[place].setAttribute("aria-pressed", String(place === chosen));
+  });
+  at("#plots").append(...choices, ...plots);
+  show(0);
 
-  // One figure of a group at a time, chosen by its axis.
-  for (const group of all(".plot-group")) {
-    const figures = all("figure", group);
-    const choice = document.createElement("div");
-    choice.className = "choice";
-    choice.setAttribute("role", "group");
-    choice.setAttribute("aria-label", "Horizontal axis");
-    const show = (at) => {
-      figures.forEach((figure, number) => figure.classList.toggle("away", number !== at));
-      [...choice.children].forEach((button, number) => button.setAttribute("aria-pressed", String(number === at)));
-    };
-    figures.forEach((figure, number) => {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.textContent = figure.dataset.axis;
-      button.addEventListener("click", () => show(number));
-      choice.append(button);
-      figure.querySelector("h4").classList.add("told");
+  // A heading is a button, so that it can be reached and pressed without a mouse; text never becomes markup.
+  const heading = (title, note = "", small = "") => () => {
+    const button = make("button", title, { type: "button", title: note });
+    button.append(make("small", small));
+    return button;
+  };
+
+  const lines = data.heat.lines.map((line, place) => ({ ...line, place }));
+  lines.push({ attention: "chance", control: true, cells: data.heat.chance.map((text) => [text, "", 0, "", ""]), beside: data.heat.beside.map(() => ""), place: lines.length });
+  const number = (text) => (isNaN(parseFloat(text)) ? -Infinity : parseFloat(text));
+  const heatColumn = (column, place) => ({
+    title: "", titleFormatter: heading(column.title, column.why && `not shaded: ${column.why}`, column.metric), hozAlign: "right", headerSortStartingDir: column.metric.includes("↓") ? "asc" : "desc", headerWordWrap: true, width: 84,
+    field: `cells.${place}`, sorter: (a, b) => number(a[0]) - number(b[0]),
+    formatter: (cell) => {
+      const [text, small, level, kinds, said] = cell.getValue();
+      const span = make("span", text, { title: said, className: `${kinds}${level ? ` h${level}` : ""}` });
+      if (small) span.append(make("small", small));
+      return span;
+    },
+    cellClick: (_, cell) => { if (cell.getValue()[4]) find(column.title, cell.getData().attention); },
+  });
+  const byDirection = ["bidirectional", "causal"].map((direction) => ({
+    title: direction,
+    columns: data.heat.columns.map((column, place) => [column, place]).filter(([column]) => column.direction === direction).map(([column, place]) => heatColumn(column, place)),
+  })).filter((group) => group.columns.length);
+  const named = (cell) => make("span", cell.getValue() + (cell.getData().control && cell.getValue() !== "chance" ? " (c)" : ""), { className: cell.getData().control ? "control" : "" });
+  new Tabulator("#heat", {
+    data: lines, layout: "fitData", maxHeight: "85vh", columnDefaults: { resizable: false },
+    columns: [
+      { title: "", titleFormatter: heading("attention"), field: "attention", frozen: true, formatter: named },
+      ...byDirection,
+      ...data.heat.beside.map((title, place) => ({ title: "", titleFormatter: heading(title), field: `beside.${place}`, hozAlign: "right", headerWordWrap: true, width: 84, sorter: (a, b) => number(a) - number(b), formatter: (cell) => make("span", cell.getValue()) })),
+    ],
+  });
+
+  // All rows: a cell is [text, number to sort by, tooltip].
+  const limit = /^([<>]=?)\s*(-?[\d.]+)$/;
+  const matches = (wanted, cell) => {
+    const [text, value] = Array.isArray(cell) ? cell : [cell ?? "", null];
+    const found = limit.exec(wanted.trim());
+    if (!found) return text.toLowerCase().includes(wanted.trim().toLowerCase());
+    const shown = number(text.replaceAll(",", "")) === -Infinity ? value : number(text.replaceAll(",", ""));
+    if (shown === null || shown === undefined) return false;
+    return { "<": shown < found[2], ">": shown > found[2], "<=": shown <= found[2], ">=": shown >= found[2] }[found[1]];
+  };
+  const byNumber = (measured) => (a, b, one, other, column, direction) => {
+    const last = direction === "asc" ? 1 : -1;
+    const [x, y] = [one.getData().group, other.getData().group];
+    if (measured && x !== y) return last * (x < y ? -1 : 1); // measured costs of different groups may not be compared
+    const [m, n] = [a?.[1] ?? null, b?.[1] ?? null];
+    if (m === null || n === null) return last * ((m === null) - (n === null));
+    return m - n;
+  };
+  // Known widths spare the browser to measure every column.
+  const widthOf = ({ field, title }) => 34 + 7.5 * Math.min(40, Math.max(title.length, ...data.rows.slice(0, 300).map((row) => row[field]?.[0].length ?? 0)));
+  const filtered = { headerFilter: "input", headerFilterFunc: matches };
+  const plain = (title, field, more = {}) => ({ title: "", titleFormatter: heading(title), field, formatter: (cell) => make("span", cell.getValue()), ...filtered, ...more });
+  const table = new Tabulator("#rows", {
+    data: data.rows, layout: "fitData", height: "80vh", columnDefaults: { resizable: false }, renderHorizontal: "basic",
+    placeholder: "No row is like that.",
+    columns: [
+      plain("attention", "attention", { frozen: innerWidth > 600, formatter: named, width: 190 }),
+      plain("task", "task", { width: 190 }),
+      ...data.columns.map((column) => ({
+        title: "", titleFormatter: heading(column.title, column.note), field: column.field, visible: column.shown, hozAlign: "right", headerSortStartingDir: column.first, width: widthOf(column),
+        sorter: byNumber(column.measured), ...filtered,
+        formatter: (cell) => { const [text, , tip] = cell.getValue() ?? ["-"]; return make("span", text, { title: tip ?? "" }); },
+      })),
+      plain("unit", "metric", { width: 90 }),
+    ],
+  });
+
+  // Details of a row.
+  const dialog = at("dialog");
+  const heads = ["seed", "status", "test", "valid", "train", "seconds", "memory", "test data", "environment", "commit", "started", "record"];
+  const open = (row) => {
+    const list = make("dl");
+    pairs(list, row.details);
+    const runs = make("table");
+    runs.createTHead().append(...heads.map((head) => make("th", head)));
+    const body = runs.createTBody();
+    for (const run of row.runs) {
+      const line = body.insertRow();
+      const address = run[12];
+      line.append(...run.slice(0, 11).map((text) => make("td", text)));
+      const cell = line.insertCell();
+      cell.append(address ? make("a", "JSON", { href: address, title: run[11] }) : make("code", run[11]));
+    }
+    const scroll = make("div", "", { className: "scroll" });
+    scroll.append(runs);
+    at("dialog .body").replaceChildren(make("h3", `${row.attention} on ${row.task}`), list, make("h3", "Runs"), scroll);
+    dialog.showModal();
+    keep({ row: `${row.task}|${row.attention}` });
+  };
+  dialog.addEventListener("click", (event) => { if (event.target === dialog || event.target.closest(".close")) dialog.close(); });
+  dialog.addEventListener("close", () => keep({ row: "" }));
+
+  // What is shown is kept in the address, so that a link leads to it.
+  const tools = at("#tools");
+  const view = new URLSearchParams(location.hash.slice(1));
+  const keep = (changes) => {
+    for (const [name, value] of Object.entries(changes)) if (value) view.set(name, value); else view.delete(name);
+    view.sort();
+    history.replaceState(null, "", view.size ? `#${view}` : location.pathname + location.search);
+  };
+  const count = (rows) => { tools.querySelector("output").textContent = `${rows.length} of ${data.rows.length} rows`; };
+  const apply = () => {
+    const { task, search, controls } = tools.elements;
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    table.setFilter((row) => (!task.value || row.task === task.value) && (controls.checked || !row.control)
+      && words.every((word) => `${row.attention} ${row.task} ${row.group}`.toLowerCase().includes(word)));
+    keep({ task: task.value, search: search.value, controls: controls.checked ? "" : "no" });
+  };
+  const find = (task, attention) => {
+    const row = data.rows.find((row) => row.task === task && row.mechanism === attention);
+    if (row) open(row);
+  };
+  tools.elements.task.append(...data.facts.map((task) => make("option", task.title, { value: task.title })));
+  const menu = make("div");
+  for (const column of data.columns) {
+    const box = make("input", "", { type: "checkbox", checked: column.shown, name: `column ${column.field}` });
+    box.addEventListener("change", () => {
+      table[box.checked ? "showColumn" : "hideColumn"](column.field);
+      keep({ [`column ${column.field}`]: box.checked === column.shown ? "" : box.checked ? "yes" : "no" });
     });
-    group.querySelector("h2, h3").after(choice);
-    show(0);
+    const label = make("label", "", { title: column.note });
+    label.append(box, ` ${column.title}`);
+    menu.append(label);
+    column.box = box;
   }
+  at("#columns").append(menu);
+  tools.addEventListener("input", (event) => { if (!event.target.closest("#columns")) apply(); });
+  tools.addEventListener("submit", (event) => event.preventDefault());
+
+  table.on("rowClick", (_, row) => { if (!getSelection().toString()) open(row.getData()); });
+  table.on("tableBuilt", () => {
+    const asked = new URLSearchParams(view);
+    table.on("dataFiltered", (filters, rows) => {
+      count(rows);
+      keep({ filters: table.getHeaderFilters().map((filter) => `${filter.field}:${filter.value}`).join("\n") });
+    });
+    table.on("dataSorted", (sorters) => keep({ sort: sorters.map((sorter) => `${sorter.field}:${sorter.dir}`).join(" ") }));
+    tools.elements.task.value = asked.get("task") ?? "";
+    tools.elements.search.value = asked.get("search") ?? "";
+    tools.elements.controls.checked = asked.get("controls") !== "no";
+    for (const column of data.columns) {
+      const wanted = asked.get(`column ${column.field}`);
+      if (wanted) { column.box.checked = wanted === "yes"; column.box.dispatchEvent(new Event("change")); }
+    }
+    for (const filter of (asked.get("filters") ?? "").split("\n").filter(Boolean)) table.setHeaderFilterValue(filter.split(":")[0], filter.slice(filter.indexOf(":") + 1));
+    const [field, direction] = (asked.get("sort") ?? "").split(":");
+    if (field && table.getColumn(field)) table.setSort(field, direction);
+    apply();
+    const [task, name] = (asked.get("row") ?? "").split("|");
+    const row = data.rows.find((row) => row.task === task && row.attention === name);
+    if (row) open(row);
+    tools.addEventListener("reset", () => setTimeout(() => {
+      table.clearHeaderFilter();
+      for (const column of data.columns) if (column.box.checked !== column.shown) column.box.click();
+      apply();
+    }));
+    document.body.dataset.ready = "yes";
+    performance.mark("ready");
+  });
 })();

@@ -1,0 +1,242 @@
+"""Data of the page, as plain text and numbers: rows with their details and runs, the heat map, and facts of the tables."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from attn_zoo.leaderboard.columns import Column, columns
+from attn_zoo.leaderboard.heatmap import Cell, HeatMap, about, beside, brief, gap, level, mean, metric
+from attn_zoo.leaderboard.literature import LiteratureRow, literature
+from attn_zoo.leaderboard.literature_text import difference_lines, printed
+from attn_zoo.leaderboard.metrics import (
+    beyond_sizes,
+    estimated,
+    figure,
+    is_share,
+    mebibytes,
+    optional,
+    seconds,
+    spent,
+    training_length,
+    unit,
+)
+from attn_zoo.leaderboard.notes import table_notes
+from attn_zoo.leaderboard.reproduce import command
+from attn_zoo.leaderboard.table import Row, Table
+from attn_zoo.records import RunRecord
+from attn_zoo.records.plain import writable
+
+_PER_RUN = ("started", "command", "commit", "dirty")
+"""Fields of an environment that differ from run to run."""
+_ELSEWHERE = ("attention", "mean")
+"""Columns that the page shows in its own way, or twice."""
+_VIEWS = {"scores", "costs"}
+"""Views whose columns are shown at first; the reader selects others."""
+
+
+class Runs:
+    """Records by file, and the environments in which they were made.
+
+    Args:
+        records_at: address of the records' folder relative to the page; None links no files.
+    """
+
+    def __init__(self, records: Sequence[RunRecord], records_at: str | None) -> None:
+        self._by_file = {writable(record.source): record for record in records if record.source}
+        self._at = records_at
+        self._numbers: dict[str, int] = {}
+        self.environments: list[str] = []
+
+    def of(self, row: Row) -> list[RunRecord]:
+        """Return the records of a row, sorted by seed."""
+        return sorted((self._by_file[file] for file in row.files), key=lambda record: record.spec.seed)
+
+    def line(self, record: RunRecord, table: Table) -> list[Any]:
+        """Return seed, status, scores, seconds, memory, digest of the test data, environment, commit, start, file and address."""
+        scores = [optional(record.scores.get(name), lambda value: figure(value, table)) for name in ("test", "valid", "train")]
+        where, changed = record.environment, " changed" * bool(record.environment.get("dirty"))
+        return [
+            record.spec.seed,
+            record.status.replace("_", " "),
+            *scores,
+            optional(record.measured.get("train_seconds"), seconds),
+            optional(record.measured.get("peak_bytes"), mebibytes),
+            str(record.data.get("test", {}).get("digest", "-"))[:8],
+            self._environment(where),
+            str(where.get("commit") or "-")[:8] + changed,
+            str(where.get("started") or "-").replace("T", " ").replace("+00:00", " UTC"),
+            record.source or "",
+            "" if self._at is None else self._at + quote(record.source or ""),
+        ]
+
+    def _environment(self, environment: Mapping[str, Any]) -> int:
+        kept = {name: value for name, value in sorted(environment.items()) if name not in _PER_RUN and value is not None}
+        key = json.dumps(kept, default=str)
+        if key not in self._numbers:
+            self.environments.append(", ".join(f"{name}={value}" for name, value in kept.items()))
+            self._numbers[key] = len(self.environments)
+        return self._numbers[key]
+
+
+def rows_data(found: HeatMap, runs: Runs) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Return the columns of the table of rows, and its rows."""
+    known: dict[str, tuple[Column, set[str]]] = {}
+    rows: list[Mapping[str, Any]] = []
+    for task in found.columns:
+        table = task.table
+        own = [column for column in columns(table) if column.text and column.shown(table) and column.name not in _ELSEWHERE]
+        for column in own:
+            known.setdefault(column.name, (column, set()))[1].add(column.head(table))
+        compared = literature(table)
+        published = {row.label: row for row in compared.rows} if compared else {}
+        for row in table.rows:
+            cells = {column.name: _cell(column, row, table) for column in own}
+            said = _published(published[row.label]) if row.label in published else None
+            lines = difference_lines(compared, published[row.label]) if compared and row.label in published else []
+            rows.append(
+                {
+                    "task": task.title,
+                    "attention": row.label,
+                    "mechanism": row.attention,
+                    "control": row.control,
+                    "group": str(row.block),
+                    "metric": metric(table),
+                    **cells,
+                    **({"published": said} if said else {}),
+                    "details": [*_details(row, table, runs), *(["published", line] for line in lines)],
+                    "runs": [runs.line(record, table) for record in runs.of(row)],
+                }
+            )
+    heads = [_head(column, names) for column, names in known.values()]
+    heads += [_head(Column("published", note="scores published by others, in their settings"), {"published (%)"})]
+    return [head for head in heads if any(head["field"] in row for row in rows)], rows
+
+
+def _head(column: Column, names: set[str]) -> Mapping[str, Any]:
+    shown = not column.views or bool(set(column.views) & _VIEWS)
+    return {
+        "field": column.name,
+        "title": names.copy().pop() if len(names) == 1 else column.name.replace("_", " "),
+        "note": column.note,
+        "shown": shown,
+        "first": "asc" if column.least_first else "desc",
+        "measured": column.measured,
+    }
+
+
+def _cell(column: Column, row: Row, table: Table) -> list[Any]:
+    """Return text, the number it is sorted by, and the tooltip if there is one."""
+    value, tip = column.sorted_by(row, table), column.tip(row, table)
+    turned = -value if value is not None and column.name == "score" and not table.higher_is_better else value
+    return [column.written(row, table), turned, *([tip] if tip else [])]
+
+
+def _published(row: LiteratureRow) -> list[Any]:
+    figures = [figure for of_source in row.figures.values() for figure in of_source]
+    return [printed(figures), max((figure.value for figure in figures), default=None)]
+
+
+def _details(row: Row, table: Table, runs: Runs) -> list[list[str]]:
+    """Return what is known of a row besides its columns, as names and texts."""
+    derived = "" if row.training_flops_counted else " (taken as three forward passes)"
+    card = row.card
+    told = [
+        ("result", about(row, table)),
+        *(("failure", str(failure)) for failure in row.failures),
+        *(("warning", warning) for warning in row.warnings),
+        ("no rank", row.unranked),
+        ("dominated by", ", ".join(row.dominated_by)),
+        ("options", ", ".join(f"{k}={v}" for k, v in [*row.options.items(), ("implementation", row.implementation)])),
+        ("parameters", optional(row.parameters, "{:,}".format)),
+        ("FLOPs of a forward pass, per example", optional(row.flops_per_example, "{:,}".format)),
+        (f"FLOPs of training, per example{derived}", optional(row.training_flops_per_example, "{:,.0f}".format)),
+        ("card", "; ".join(str(card[key]) for key in ("title", "paper", "equation", "time", "memory", "origin") if card.get(key))),
+        ("card version", str(card["version"])),
+        ("run it again", command(runs.of(row)[0].spec, [record.spec.seed for record in runs.of(row)]) if row.files else ""),
+        ("recorded by", "; ".join(row.commands)),
+    ]
+    return [[name, text] for name, text in told if text]
+
+
+def heat_data(found: HeatMap) -> Mapping[str, Any]:
+    """Return the heat map: columns, and lines of cells as text, small text, level of shade, marks and tooltip."""
+
+    def cell(cell: Cell, table: Table, title: str) -> list[Any]:
+        marks = [("leads", cell.leads), ("marked", cell.marked), ("untrained", not cell.trained)]
+        marks += [("failed", cell.row is not None and cell.row.test is None)]
+        said = "" if cell.row is None else about(cell.row, table, f" on {title}")
+        kinds = " ".join(name for name, holds in marks if holds)
+        return [gap(cell) or mean(cell, table), beside(cell, table), level(cell.shade) if cell.trained else 0, kinds, said]
+
+    share = next((column.table for column in found.columns if is_share(column.table)), None)
+    averages = share is not None and found.means.reason is None
+    lines = [
+        {
+            "attention": line.attention,
+            "control": line.control,
+            "group": line.group,
+            "cells": [cell(own, column.table, column.title) for own, column in zip(line.cells, found.columns, strict=True)],
+            "beside": [*([estimated(line.average, share)] if share and averages else []), *(cost or "-" for cost in line.costs)],
+        }
+        for line in found.lines
+    ]
+    return {
+        "columns": [
+            {"title": c.title, "direction": c.direction, "metric": metric(c.table), "why": c.unshaded or ""} for c in found.columns
+        ],
+        "beside": [*(["average (%)"] if averages else []), *(cost.head for cost in found.costs)],
+        "chance": ["-" if c.table.chance is None else brief(c.table.chance, c.table) for c in found.columns],
+        "lines": lines,
+    }
+
+
+def facts_data(found: HeatMap) -> list[Mapping[str, Any]]:
+    """Return facts of each task: data, network, budget, and the notes beneath its table."""
+    made: list[Mapping[str, Any]] = []
+    for column in found.columns:
+        table = column.table
+        task, model, budget, boards = table.task, table.model, table.budget, (*table.boards.values(), *table.at)
+        rates = ", ".join(f"{name.replace('_', ' ')} {budget[name]}" for name in ("learning_rate", "weight_decay", "warmup_steps"))
+        backbone = f"{model['backbone']}, " if model.get("backbone") else ""
+        facts = [
+            ("what is asked", task.get("summary", "-")),
+            ("positions", task["length"]),
+            ("chance", "-" if table.chance is None else figure(table.chance, table) + unit(table, " %")),
+            ("best control", table.control or "-"),
+            ("source and licence", f"{task.get('source', '-')}; {task.get('licence', '-')}"),
+            ("network", f"{backbone}width {model['dim']}, depth {model['depth']}, {model['heads']} heads{beyond_sizes(model)}"),
+            ("budget", f"{training_length(budget)}; {rates}"),
+            ("task version", task["version"]),
+            *(
+                (f"{split} split", f"{d.get('examples', 0):,} examples, SHA-256 {d.get('digest', '-')}")
+                for split, d in table.data.items()
+            ),
+            *((f"equal {board.cost}", f"{spent(board.cost, board.budget)} ({board.rule})") for board in boards),
+            *(("note", note) for note in table_notes(table)),
+        ]
+        made.append({"title": column.title, "facts": [[name, str(text)] for name, text in facts]})
+    return made
+
+
+def summary(tables: Sequence[Table], records: Sequence[RunRecord]) -> list[list[str]]:
+    """Return what the page shows, in names and texts: runs, machines, protocols, dates and commits."""
+    rows = [row for table in tables for row in table.rows]
+    files = {file for row in rows for file in row.files}
+    shown = [record for record in records if writable(record.source) in files]
+    statuses = Counter(record.status.replace("_", " ") for record in shown if record.status != "done")
+    started = sorted(str(record.environment["started"])[:10] for record in shown if record.environment.get("started"))
+    left = len(records) - len(shown)
+    runs = [str(len(shown)), *(f"{count} {status}" for status, count in statuses.items())]
+    runs += [f"{left} more are not shown or were run again later"] if left else []
+    commits = sorted({commit[:8] for row in rows for commit in row.commits})
+    return [
+        ["runs", ", ".join(runs)],
+        ["machines", "; ".join(sorted({machine for row in rows for machine in row.block.machines}))],
+        ["protocol", ", ".join(sorted({table.protocol for table in tables}))],
+        ["recorded", " to ".join(sorted({*started[:1], *started[-1:]})) or "-"],
+        ["commits", ", ".join(commits) or "-"],
+    ]

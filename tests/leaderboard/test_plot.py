@@ -1,0 +1,244 @@
+"""Scores against a cost: what a curve joins, what a panel holds, and what is written as files."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from make import make_record
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from synthetic import dialled_records
+
+from attn_zoo.bench.measurement import Cell, Measurement
+from attn_zoo.cli.layers import layer_axes
+from attn_zoo.cli.main import main
+from attn_zoo.count.rigs import Subject
+from attn_zoo.leaderboard import Table, tables
+from attn_zoo.leaderboard.plot import AXES, MECHANISM, NAMED, PANELS, curves_of, draw, looks, panels_of, plot_svg
+from attn_zoo.plotting.theme import MUTED
+from attn_zoo.records import ModelSpec, RunRecord, Tuning
+
+FLOPS = AXES["FLOPs"]
+
+
+@pytest.fixture(scope="module")
+def nine() -> list[Table]:
+    """Five mechanisms over five settings each on nine tasks, one of them scored by perplexity."""
+    return tables(dialled_records())
+
+
+@pytest.fixture
+def figure(monkeypatch):
+    """Function that returns the figure of some panels."""
+
+    def drawn(panels):
+        kept = []
+        monkeypatch.setattr("attn_zoo.leaderboard.plot.svg_text", lambda figure: kept.append(figure) or "<svg></svg>")
+        plot_svg(panels)
+        return kept[0]
+
+    return drawn
+
+
+def dialled(name: str, flops: int, test: float, **changes) -> RunRecord:
+    return make_record(name, test=test, spec_options={"dial": flops}, counted={"flops_per_example": flops}, **changes)
+
+
+def test_a_curve_joins_the_settings_of_a_mechanism_by_ascending_cost():
+    records = [dialled("linformer", flops, test) for flops, test in ((300, 0.9), (100, 0.5), (200, 0.8))]
+    records += [dialled("performer", 100, 0.6), dialled("uniform", 50, 0.1), dialled("uniform", 60, 0.2)]
+    (table,) = tables(records)
+    found = {rows[0].attention: [row.flops_per_example for row in rows] for rows in curves_of(table, FLOPS)}
+    assert found == {"linformer": [100, 200, 300], "performer": [100]}, "a control is a band, not a curve"
+
+
+def test_heads_make_a_curve_as_a_hyperparameter_does():
+    records = [dialled("linear", 100 * heads, 0.9 - heads / 100, spec_model=ModelSpec(heads=heads)) for heads in (1, 4, 2)]
+    (table,) = tables([replace(r, spec=replace(r.spec, options={})) for r in records])
+    (rows,) = curves_of(table, FLOPS)
+    assert [row.heads for row in rows] == [1, 2, 4]
+
+
+def tuned(flops: int, test: float, *more: str) -> RunRecord:
+    space = dict.fromkeys(("budget.learning_rate", *more), "choice(1,2)")
+    study = Tuning(f"study{flops}", space, trials=2, failed=0, best_trial=1, best_valid=test, seed=0)
+    return dialled("linformer", flops, test, tuning=study)
+
+
+def test_settings_may_each_be_tuned_but_a_searched_hyperparameter_is_a_point_of_its_own():
+    (table,) = tables([tuned(100, 0.8), tuned(200, 0.8), tuned(300, 0.9, "attention.dial")])
+    assert [[row.flops_per_example for row in rows] for rows in curves_of(table, FLOPS)] == [[100, 200], [300]]
+    assert "budget.learning_rate, chosen on" in _words(plot_svg([(table, FLOPS)]))
+
+
+def _words(svg: str) -> str:
+    """Texts of a picture, in one line."""
+    return " ".join("".join(part.partition(">")[2] for part in svg.split("<")).split())
+
+
+def test_a_failed_row_is_not_joined_and_a_named_implementation_has_its_own_curve():
+    plain = [dialled("linformer", 100, 0.5), dialled("linformer", 200, 0.8), dialled("linformer", 300, 0.9, status="diverged")]
+    named = [replace(r, spec=replace(r.spec, implementation="sdpa"), implementation="sdpa") for r in plain[:2]]
+    (table,) = tables([*plain, *named])
+    curves = curves_of(table, FLOPS)
+    assert sorted(rows[0].block.measured_as for rows in curves) == ["auto", "sdpa"]
+    assert all([row.flops_per_example for row in rows] == [100, 200] for rows in curves)
+
+
+def test_softmax_and_at_most_twelve_mechanisms_have_a_look_of_their_own():
+    names = [f"m{at:02}" for at in range(30)]
+    records = [dialled(name, 100, at / 100) for at, name in enumerate(names)] + [dialled("m00", 200, 0.01)]
+    found = looks(tables([*records, dialled("linformer", 100, 0.0), dialled("softmax", 900, 0.9)]))
+    own = {name: look for name, look in found.items() if look != (MUTED, ".")}
+    assert len(own) == NAMED + 1 == len(set(own.values())), "no two are alike"
+    assert {"softmax", "linformer", "m00", "m29"} <= set(own), "Linformer, those with several settings, and the best"
+
+
+def test_a_panel_holds_every_score_the_line_of_softmax_and_the_band_of_the_best_control(nine, figure):
+    panels = figure(panels_of(nine, [FLOPS])).axes
+    assert [axes.get_title(loc="left") for axes in panels] == [table.task["title"] for table in nine]
+    table, axes = nine[0], panels[0]
+    held = {(round(float(x), 6), round(float(y), 6)) for line in axes.lines for x, y in line.get_xydata()}
+    for row in (row for rows in curves_of(table, FLOPS) for row in rows):
+        assert row.test and (row.flops_per_example, round(100 * row.test.mean, 6)) in held, f"{row.label} is not drawn"
+    softmax, control = next(row for row in table.rows if row.attention == "softmax"), table.control_row
+    assert softmax.test and control and control.test
+    levels = {round(float(line.get_ydata()[0]), 6) for line in axes.lines if list(line.get_xdata()) == [0, 1]}
+    assert levels == {round(100 * softmax.test.mean, 6), round(100 * control.test.mean, 6)}
+    (band,) = [patch for patch in axes.patches if patch.get_alpha() == 0.2]
+    low, high = band.get_y(), band.get_y() + band.get_height()
+    assert (low, high) == pytest.approx((100 * control.test.low, 100 * control.test.high))
+
+
+def test_up_is_better_in_every_panel_and_ticks_are_few(nine, figure):
+    for axes, table in zip(figure(panels_of(nine, [FLOPS])).axes, nine, strict=True):
+        low, high = axes.get_ylim()
+        assert (low < high) == table.higher_is_better
+        assert ("axis turned" in axes.get_ylabel()) != table.higher_is_better
+        left, right = axes.get_xlim()
+        assert 2 <= sum(left <= tick <= right for tick in axes.get_xticks()) <= 8
+    assert {table.higher_is_better for table in nine} == {True, False}
+
+
+def test_a_front_is_drawn_in_each_implementation_group_if_the_cost_is_measured(figure):
+    records = [
+        make_record(name, seed=seed, test=test, counted={"flops_per_example": cost}, measured={"train_seconds": float(cost)})
+        for name, cost, test in (("softmax", 9, 0.9), ("linear", 2, 0.6), ("local", 1, 0.2), ("mega", 5, 0.5))
+        for seed in (1, 2)
+    ]
+    kernels = [replace(r, spec=replace(r.spec, implementation="sdpa"), implementation="sdpa", run_id="x") for r in records[:2]]
+    (table,) = tables([*records, *kernels])
+
+    def fronts(axis):
+        (axes,) = figure([(table, axis)]).axes
+        return [line.get_xydata().tolist() for line in axes.lines if line.get_drawstyle() == "steps-post"]
+
+    (front,) = fronts(FLOPS)
+    assert front == [[1, 20], [2, 60], [9, pytest.approx(90)]], "mega is dearer than linear and worse"
+    assert len(fronts(AXES["time"])) == 2
+
+
+@pytest.mark.parametrize("tasks", [1, 3, 9])
+def test_no_text_covers_another_or_leaves_the_picture(nine, figure, tasks):
+    found = figure(panels_of(nine[:tasks], [FLOPS]))
+    texts = [*found.texts, *(text for legend in found.legends for text in legend.get_texts())]
+    texts += [text for axes in found.axes for text in (axes.xaxis.label, axes.yaxis.label, *axes.texts)]
+    FigureCanvasAgg(found).draw()
+    boxes = [text.get_window_extent() for text in texts]
+    assert all(box.x0 >= 0 and box.y0 >= 0 and box.x1 <= found.bbox.x1 and box.y1 <= found.bbox.y1 for box in boxes)
+    assert not any(one.padded(-1).overlaps(other.padded(-1)) for one, other in itertools.combinations(boxes, 2))
+
+
+def test_the_caption_tells_seeds_what_varies_and_where_it_was_measured(nine):
+    said = _words(plot_svg(panels_of(nine[:1], [AXES["time"]])))
+    assert "Mean of 3 seeds; bars: 95 % interval" in said and "measured on Some CPU" in said
+    assert "linformer over projected_length" in said
+    assert "counted, the same on every machine" in _words(plot_svg(panels_of(nine[:1], [FLOPS])))
+
+
+def test_pictures_hold_nine_tasks_each_and_are_the_same_for_the_same_tables(tmp_path):
+    found = tables(dialled_records(tasks=PANELS + 1, seeds=1))
+    for folder in ("one", "two"):
+        draw(found, tmp_path / folder)
+    names = {path.name for path in (tmp_path / "one").iterdir()}
+    assert {"heatmap.svg", "heatmap.png", "cost-flops-1.svg", "cost-flops-2.svg", "cost-time-1.png"} <= names
+    for path in (tmp_path / "one").glob("*.svg"):
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), f"{path.name} differs between two drawings"
+
+
+def test_a_cost_that_no_record_holds_has_no_picture(tmp_path):
+    found = tables([make_record("softmax", measured={}), make_record("linformer", measured={})])
+    assert {path.stem for path in draw(found, tmp_path)} == {"heatmap", "cost-flops", "cost-parameters"}
+
+
+def test_without_records_nothing_is_drawn_and_no_folder_is_made(tmp_path):
+    with pytest.raises(ValueError, match="there are no records"):
+        draw([], tmp_path / "plots")
+    assert not (tmp_path / "plots").exists()
+
+
+def measured(file: Path, **changes) -> Path:
+    """A measurement of linformer at two projected lengths, two lengths, and two and eight heads, 3 rounds each."""
+    found = Measurement(
+        "growth",
+        {"dim": 64, "heads": 2},
+        None,
+        {"cpu": "this processor", "gpu": None, "threads": 2, "torch": "2.15"},
+        complete=True,
+    )
+    for heads, k, length, kind in itertools.product(("", "8"), (8, 16), (1024, 4096), ("forward", "training")):
+        options = {"projected_length": k, "sharing": "headwise"}
+        cell = Cell(f"linformer[projected_length={k}]", kind, length, group=heads, subject=Subject("linformer", options))
+        slow = 3 if heads else 1
+        found.of(cell).values = {"seconds": [slow * k * length / 1e6, 0.5, k * length / 1e7], "peak_bytes": [k * length * 1024]}
+    found.write(file)
+    if changes:
+        file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
+    return file
+
+
+def test_measured_costs_of_a_layer_are_axes_at_each_length(tmp_path):
+    axes = {axis.name: axis for axis in layer_axes(measured(tmp_path / "layers.json"))}
+    assert list(axes) == ["time-1024", "memory-1024", "time-4096", "memory-4096"]
+    records = [
+        make_record(
+            "linformer", test=k / 20, spec_options={"projected_length": k, "dropout": 0.0}, counted={"mechanism_flops_4096": k}
+        )
+        for k in (8, 16, 32)
+    ]
+    (table,) = tables([*records, make_record("performer")])
+    by_k = {row.options.get("projected_length"): row for row in table.rows}
+    assert axes["time-4096"].of(by_k[8]) == pytest.approx(1e3 * 8 * 4096 / 1e6), "the median of three rounds, in ms"
+    assert axes["memory-1024"].of(by_k[16]) == pytest.approx(16), "MiB"
+    assert axes["time-4096"].of(by_k[32]) is None and axes["time-4096"].of(by_k[None]) is None, "not measured"
+    assert MECHANISM.of(by_k[8]) == 8
+    two, eight = (replace(records[0].spec, model=ModelSpec(heads=heads)) for heads in (2, 8))
+    (varied,) = tables([records[0], replace(records[0], spec=two), replace(records[0], spec=eight)])
+    of = {row.heads: axes["time-4096"].of(row) for row in varied.rows}
+    milliseconds = 1e3 * 8 * 4096 / 1e6
+    assert of == {2: pytest.approx(milliseconds), 4: None, 8: pytest.approx(3 * milliseconds)}, (
+        "layers with two and eight heads are measured"
+    )
+    said = _words(plot_svg(panels_of([table], [MECHANISM, *axes.values()])))
+    assert "width 64 with 2 heads" in said and "this processor" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"experiment": "cost"}, "of attn-zoo measure experiment=growth wrote"),
+        ({"complete": False}, "not finished"),
+        ({"cells": None}, "not a complete"),
+    ],
+)
+def test_other_measurements_are_refused(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        layer_axes(measured(tmp_path / "layers.json", **changes))
+
+
+def test_layers_are_of_plots(tmp_path, capsys):
+    assert main(["leaderboard", "--records", str(tmp_path), "--layers", "x.json"]) == 2
+    assert "--plots FOLDER" in capsys.readouterr().err
