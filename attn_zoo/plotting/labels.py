@@ -1,13 +1,11 @@
-"""Placement of labels beside points and curves, such that no label covers another."""
+"""Placement of labels beside points, such that no label covers another."""
 
 from __future__ import annotations
 
 import itertools
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from attn_zoo.escapes import label
 from attn_zoo.plotting.theme import MUTED
 
 Box = tuple[float, float, float, float]
@@ -22,10 +20,6 @@ _DIRECTIONS = (
 )
 _LEADER = 10.0
 """Distance in points beyond which a leader line joins a label to its marker."""
-_LONG = 20
-"""Greatest number of letters of a label on one line."""
-_MARGIN, _MARK = 4.0, 11.0
-"""Margin between a label at a curve's end and the figure's edge, and width of a marker before the label, in points."""
 
 
 def beside_points(
@@ -122,85 +116,3 @@ def _meet(one: Leader, other: Leader) -> bool:
         return (x1 - x0) * (point[1] - y0) > (y1 - y0) * (point[0] - x0)
 
     return side(one, other[0]) != side(one, other[1]) and side(other, one[0]) != side(other, one[1])
-
-
-def folded(name: str) -> str:
-    """Escape a label, and wrap it at its spaces if it has more than ``_LONG`` letters."""
-    name = label(name)
-    return name if len(name) <= _LONG else "\n".join(textwrap.wrap(name, _LONG, break_long_words=False, break_on_hyphens=False))
-
-
-def at_ends(
-    figure: Any,
-    axes: Any,
-    ends: Sequence[tuple[float, float]],
-    names: Sequence[str],
-    colours: Sequence[str],
-    *,
-    marks: Sequence[str] = (),
-    right: float = 1.0,
-    size: float = 8,
-) -> list[Any]:
-    """Write labels to the right of the axes at the heights of their curves' ends, moved apart where they would overlap.
-
-    The width of the axes is set so that the labels fit into the figure.
-
-    Args:
-        ends: last point of each curve, in data coordinates.
-        marks: markers before the labels, in place of leader lines, for curves that end far from their labels.
-        right: right end of the labels, as a share of the figure's width.
-        size: font size in points.
-    """
-    pixel = figure.dpi / 72
-    notes = [axes.annotate(name, (0, 0), va="center", fontsize=size, annotation_clip=False) for name in names]
-    extents = [note.get_window_extent() for note in notes]
-    place, whole = axes.get_position(), figure.bbox.width
-    begin = (13 + _MARK * bool(marks)) * pixel
-    width = right - (max(extent.width for extent in extents) + begin + _MARGIN * pixel) / whole - place.x0
-    axes.set_position((place.x0, place.y0, width, place.height))
-    frame = axes.get_window_extent()
-    heights = [float(axes.transData.transform(end)[1]) for end in ends]
-    spread = apart(heights, [extent.height + pixel for extent in extents], frame.y0, frame.y1)
-    to_data = axes.transData.inverted()
-    free = {"clip_on": False, "scalex": False, "scaley": False}
-    for at, (note, end, height, colour) in enumerate(zip(notes, ends, spread, colours, strict=True)):
-        note.xy = note.xyann = to_data.transform((frame.x1 + begin, height))
-        if marks:
-            x = to_data.transform((frame.x1 + (11 + _MARK / 2) * pixel, height))
-            axes.plot(*x, color=colour, marker=marks[at], markersize=4.5, linestyle="none", **free)
-            continue
-        stop = to_data.transform((frame.x1 + 11 * pixel, height))
-        axes.plot([end[0], stop[0]], [end[1], stop[1]], color=colour, linewidth=0.8, linestyle=(0, (1, 1.5)), **free)
-    return notes
-
-
-def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
-    """Centres of items, as near to the wanted ones as possible such that items of these sizes do not overlap.
-
-    Items that touch move together, to the mean of their wanted positions; all lie within ``low`` and ``high`` if they fit.
-    """
-
-    def size(pool: Sequence[int]) -> float:
-        return sum(sizes[at] for at in pool)
-
-    def bottom(pool: Sequence[int]) -> float:
-        """Lower edge of touching items, set so that their centres are at the wanted positions on average."""
-        below, offsets = 0.0, 0.0
-        for at in pool:
-            offsets += wanted[at] - below - sizes[at] / 2
-            below += sizes[at]
-        return max(low, min(high - below, offsets / len(pool)))
-
-    pools: list[list[int]] = []
-    for at in sorted(range(len(wanted)), key=lambda key: wanted[key]):
-        pools.append([at])
-        while len(pools) > 1 and bottom(pools[-2]) + size(pools[-2]) > bottom(pools[-1]):
-            upper = pools.pop()
-            pools[-1] += upper
-    middles = [0.0] * len(wanted)
-    for pool in pools:
-        edge = bottom(pool)
-        for at in pool:
-            middles[at] = edge + sizes[at] / 2
-            edge += sizes[at]
-    return middles
