@@ -53,9 +53,8 @@ def written_out(built: KernelizedLinformer, query: Tensor, key: Tensor, value: T
 @pytest.mark.parametrize("feature_map", ["elu", "favor"])
 @pytest.mark.parametrize("projection", ["learned", "mean", "max", "convolution"])
 @pytest.mark.parametrize("sharing", ["none", "key_value"])
-@pytest.mark.parametrize("implementation", ["definition", "eager"])
-def test_equals_the_equation(implementation, padded, feature_map, projection, sharing):
-    built = build(feature_map=feature_map, features=24, projection=projection, sharing=sharing, implementation=implementation)
+def test_equals_the_equation(padded, feature_map, projection, sharing):
+    built = build(feature_map=feature_map, features=24, projection=projection, sharing=sharing, implementation="definition")
     valid = torch.arange(33) < torch.tensor([33, 20, 1])[:, None] if padded else None
     expected = written_out(built, *draw(), valid)
     torch.testing.assert_close(built(*draw(), key_valid=valid), expected, rtol=0, atol=1e-11)
