@@ -80,7 +80,7 @@ def test_two_reflections_rotate_the_memory_which_one_rule_cannot():
     torch.testing.assert_close(after.summed[..., 1, 0].abs(), torch.ones(2, HEADS).double(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "based", "log_linear"])
+@pytest.mark.parametrize("name", [*NAMES, "based", "gated_slot", "log_linear"])
 def test_after_ten_thousand_tokens_steps_equal_one_call(name):
     n, pieces = 10_000, [1, 31, 4_000, 33, 5_000, 935]
     mechanism = build(name, n)
@@ -98,11 +98,11 @@ def test_after_ten_thousand_tokens_steps_equal_one_call(name):
 
 
 @pytest.mark.parametrize("logit", [-1e30, -30.0, 30.0, 1e30])
-@pytest.mark.parametrize("name", ["delta_product", "gated_delta_rule", "kda", "ssd"])
+@pytest.mark.parametrize("name", ["delta_product", "gated_delta_rule", "gated_slot", "kda", "ssd"])
 def test_extreme_gates_leave_outputs_and_gradients_finite(name, logit):
     mechanism = build_attention(name, Geometry(HEADS, D, 70, 70, causal=True))
     inputs, streams = draw(mechanism, 70)
-    gate = "step" if name == "ssd" else "decay"
+    gate = {"gated_slot": "gate", "ssd": "step"}.get(name, "decay")
     streams[gate] = torch.where(streams[gate] > 0, streams[gate], torch.full_like(streams[gate], logit / D))
     leaves = [x.float().requires_grad_() for x in (*inputs, *streams.values())]
     out = mechanism(*leaves[:3], streams=dict(zip(streams, leaves[3:], strict=True)))

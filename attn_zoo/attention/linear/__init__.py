@@ -6,6 +6,7 @@ from attn_zoo.attention.linear import delta_product as delta_product
 from attn_zoo.attention.linear import delta_rule as delta_rule
 from attn_zoo.attention.linear import gated_delta_rule as gated_delta_rule
 from attn_zoo.attention.linear import gated_linear as gated_linear
+from attn_zoo.attention.linear import gated_slot as gated_slot
 from attn_zoo.attention.linear import kda as kda
 from attn_zoo.attention.linear import linear as linear
 from attn_zoo.attention.linear import log_linear as log_linear

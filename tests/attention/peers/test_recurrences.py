@@ -122,6 +122,13 @@ def fla_log_linear(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, st
     return out.transpose(1, 2) + mechanism.skip[:, None, None] * x
 
 
+def fla_gated_slot(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, gate: Tensor) -> Tensor:
+    module = in_float64("fla", "ops/gsa/naive.py")
+    logs = F.logsigmoid(gate) / mechanism.options.temperature
+    inputs = tokens_first(F.silu(query), F.silu(key), F.silu(value), 1 - logs.exp(), logs)
+    return module.naive_recurrent_gsa(*inputs, scale=1.0)[0].transpose(1, 2)
+
+
 CASES: dict[str, tuple[str, dict[str, Any], Reference]] = {
     "gated_delta_rule, fla, token by token": (
         "gated_delta_rule",
@@ -145,6 +152,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Reference]] = {
     ),
     "forgetting, fla": ("forgetting", {}, fla_forgetting),
     "log_linear, fla": ("log_linear", {"normalise": False}, fla_log_linear),
+    "gated_slot, fla": ("gated_slot", {"normalise": False}, fla_gated_slot),
     "based, fla": ("based", {}, fla_based),
     "based with five channels, fla": ("based", {"channels": 5}, fla_based),
 }

@@ -1,0 +1,118 @@
+"""Gated slot attention: yₜ = Ṽₜᵀ softmax(K̃ₜ qₜ), [K̃ₜ Ṽₜ] = Diag(αₜ) [K̃ₜ₋₁ Ṽₜ₋₁] + (1 − αₜ) [kₜ vₜ]ᵀ: a fixed number of slots.
+
+Each slot holds a key and a value, moving averages over the tokens, and forgets at a rate αₜ of its own, which the token sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attn_zoo.attention.linear._recurrence import NormalisedMemory
+from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, Stream, above_zero, bounded
+from attn_zoo.kernels.cpu._chunks import filled, into_chunks
+from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
+
+CHUNK = 32
+"""Number of positions in a chunk; its weights are computed directly, with products of gates relative to its middle."""
+LOWEST = -120 / CHUNK
+"""Floor of log α: over half a chunk gates multiply to exp(-60) at least, so that neither they nor their inverses leave float32."""
+
+
+@dataclass
+class Options:
+    """Options of gated slot attention."""
+
+    temperature: float = bounded(8.0, above_zero("is the root taken of each gate"))
+    """τ: the larger, the slower a slot forgets."""
+    normalise: bool = True
+    """Apply SiLU to each output and divide it by its root mean square over the head."""
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """FLOPs of two products with weights of pairs and two reads per chunk, and of the update of the slots. State: K̃ and Ṽ."""
+    d, (chunk, n) = geometry.head_dim, filled(geometry.keys, CHUNK)
+    directions = geometry.inner_dim * (1 if geometry.causal else 2)
+    forward = 8 * n * (chunk + d)
+    unused = 4 * n * d if n == chunk else 0  # no output depends on the update of a single chunk
+    state = 2 * FLOAT * geometry.inner_dim * d if geometry.causal else None
+    return Cost(directions * forward, 0, backward_flops=directions * 2 * (forward - unused), state_bytes=state)
+
+
+@register_attention(
+    "gated_slot",
+    title="Gated slot attention (GSA)",
+    paper="Zhang et al. 2024, arXiv:2409.07146",
+    equation="the gated recurrence of the slots' keys and values, and softmax over the slots",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True, stepwise=True),
+    time="n d^2",
+    memory="n d",
+    cost=cost,
+    streams=lambda *_: (Stream("gate", of="keys", starts_as="key"),),  # logits of α, one for each slot
+    variants={"sharp": {"temperature": 1.0}, "raw": {"normalise": False}},
+)
+class GatedSlot(NormalisedMemory[Options]):
+    """Softmax attention to a fixed number of slots, into which every token is written with weights of its own.
+
+    Paper: Zhang et al. 2024.
+    Symbols: α → gates, τ → temperature, [K̃ Ṽ] → MemoryState.summed, a row for each slot.
+    Differs: a head has as many slots as channels, as in the authors' code by default. SiLU is applied here, to queries, keys,
+        values and outputs, as in that code. The norm is that of each head and has no scale of its own. A gate is at least
+        exp(-3.75) per step, which binds for logits below -3.75 τ. Without causality, which the paper does not treat, the sequence
+        is read forwards and backwards and the outputs are added. Padded tokens are not written, and no slot forgets at them.
+    Nature: Unlike a plain linear memory it reads by a softmax, so that few slots can decide an output.
+    """
+
+    def state_shape(self) -> tuple[int, int]:
+        """Return the numbers of slots, and of channels of a key and a value."""
+        return self.geometry.head_dim, 2 * self.geometry.head_dim
+
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
+        """Write and read the slots token by token; in both directions if not causal."""
+        query, key, value, log_gates = self.rows(query, key, value, key_valid, gate=gate)
+        alpha = log_gates.exp()[..., None]
+        written = torch.cat([key, value], dim=-1)[:, :, :, None]
+
+        def update(slots: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            slots = alpha[:, :, t] * slots + (1 - alpha[:, :, t]) * written[:, :, t]
+            keys, values = slots.chunk(2, dim=-1)
+            weights = (keys @ query[:, :, t, :, None]).softmax(dim=2)
+            return slots, (weights.mT @ values)[:, :, 0]
+
+        return self.scan(update, query, written[:, :, :, 0])
+
+    def rows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> list[Tensor]:
+        """Queries, keys and values after SiLU, and log α, which is 0 for padded tokens."""
+        logs = (F.logsigmoid(streams["gate"]) / self.options.temperature).clamp(min=LOWEST)
+        logs = logs if key_valid is None else logs.masked_fill(~key_valid[:, None, :, None], 0)
+        return [F.silu(query), F.silu(key), F.silu(value), logs]
+
+    def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs of consecutive positions, and the slots after them, from the slots before them.
+
+        With bᵢ the sum of log α up to position i of a chunk, slot s holds token j at position i with the weight
+        exp(bᵢ) (1 − αⱼ) exp(-bⱼ); exponents are taken relative to the middle of the chunk.
+        """
+        n = rows[0].shape[2]
+        query, key, value, log_gates = (into_chunks(x, min(CHUNK, n)) for x in rows)
+        sums = log_gates.cumsum(dim=-2)
+        middle = sums[..., -1:, :] / 2
+        write, read = -log_gates.expm1() * (middle - sums).exp(), (sums - middle).exp()
+        before, added = [], write.mT @ torch.cat([key, value], dim=-1)
+        for keep, new in zip(middle.exp().mT.unbind(2), added.unbind(2), strict=True):
+            before.append(state * keep)
+            state = (before[-1] + new) * keep
+        keys, values = torch.stack(before, dim=2).chunk(2, dim=-1)
+        weights = (read * ((query @ key.mT).tril() @ write + query @ keys.mT)).softmax(dim=-1) * read
+        out = (weights @ write.mT).tril() @ value + weights @ values
+        return out.flatten(2, 3)[:, :, :n], state
+
+    def finish(self, out: Queries) -> Queries:
+        """Apply SiLU and the norm."""
+        return super().finish(F.silu(out)) if self.options.normalise else out
