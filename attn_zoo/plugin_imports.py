@@ -77,7 +77,7 @@ def _interrupted_by_signals_alone(load: Callable[[], object]) -> None:
             in_words(error)  # here, because reading its message may end the process, too
             outside.pass_on(error)
             if isinstance(error, KeyboardInterrupt):
-                raise RuntimeError("it raised KeyboardInterrupt") from error
+                raise RuntimeError("it raised KeyboardInterrupt").with_traceback(error.__traceback__) from error
             raise
 
 
