@@ -34,7 +34,7 @@ class Options(TextOptions):
     def __post_init__(self) -> None:
         self.require_texts("causal_language")
         if self.run != 0 and not 2 <= self.run <= min(16, self.length):
-            raise ValueError(f"causal_language.run is 0 or lies in 2 to 16; got {self.run}")
+            raise ValueError(f"causal_language.run must be 0 or from 2 to 16; got {self.run}")
         require_range("causal_language.rare", self.rare, 0, 2**31, "counts occurrences")
 
 

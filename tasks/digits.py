@@ -35,7 +35,7 @@ class Options:
                 f"digits.patch must be 1, 2 or 4, which divide 8 pixels into at least two patches a side; got {self.patch}"
             )
         if not 0 <= self.data_seed < 2**32:
-            raise ValueError(f"digits.data_seed lies in 0 to 2^32 - 1; got {self.data_seed}")
+            raise ValueError(f"digits.data_seed must be from 0 to 2^32 - 1; got {self.data_seed}")
 
 
 @register_task(

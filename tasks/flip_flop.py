@@ -40,7 +40,7 @@ class Options(SyntheticOptions):
     def __post_init__(self) -> None:
         require_range("flip_flop.length", self.length, 6, 16_384, "counts tokens")
         if self.length % 2:
-            raise ValueError(f"flip_flop.length is even, as a symbol follows each instruction; got {self.length}")
+            raise ValueError(f"flip_flop.length must be even, because a symbol follows each instruction; got {self.length}")
         require_range("flip_flop.symbols", self.symbols, 2, 10_000, "counts symbols")
         for name in ("ignored", "sparse", "dense"):
             require_range(f"flip_flop.{name}", getattr(self, name), 0, 1, "is a share of the instructions")

@@ -40,8 +40,8 @@ class Options(SyntheticOptions):
         require_range("fuzzy_recall.vocabulary", self.vocabulary, 4, 2 * MOST_MOTIFS, "counts tokens of keys and values")
         if self.vocabulary % 2 or (self.vocabulary // 2) ** self.longest > MOST_MOTIFS:
             raise ValueError(
-                "fuzzy_recall.vocabulary is even, half keys and half values, and half of it to the power of "
-                f"longest={self.longest} is at most {MOST_MOTIFS:,}; got {self.vocabulary}"
+                "fuzzy_recall.vocabulary must be even (half keys, half values), and (vocabulary / 2) to the power of "
+                f"longest={self.longest} must be at most {MOST_MOTIFS:,}; got {self.vocabulary}"
             )
         most = min(self.length // (2 * self.longest) - 1, self.vocabulary // 2)
         require_range("fuzzy_recall.pairs", self.pairs, 1, most, "is below length / (2 longest) and at most half of vocabulary")

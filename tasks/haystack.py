@@ -65,7 +65,7 @@ class Options(SyntheticOptions):
         require_range("haystack.length", self.length, least, 65_536, meaning)
         if not 0 <= self.shallowest <= self.deepest <= 1:
             raise ValueError(
-                "haystack.shallowest and haystack.deepest are depths from 0 to 1, and shallowest is at most deepest; got "
+                "haystack.shallowest and haystack.deepest must be from 0 to 1, and shallowest must be at most deepest; got "
                 f"{self.shallowest} and {self.deepest}"
             )
         self.require_sizes("haystack")

@@ -41,13 +41,13 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 3):
-            raise ValueError(f"image_arrays.channels is 1 for grey or 3 for colour; got {self.channels}")
+            raise ValueError(f"image_arrays.channels must be 1 (grey) or 3 (colour); got {self.channels}")
         for name, least in (("height", 2), ("width", 2), ("classes", 2), ("valid", 1), ("train", 0)):
             if getattr(self, name) < least:
-                raise ValueError(f"image_arrays.{name} is at least {least}; got {getattr(self, name)}")
+                raise ValueError(f"image_arrays.{name} must be at least {least}; got {getattr(self, name)}")
         require_patch("image_arrays", self.patch, self.height, self.width)
         if not self.title.strip():
-            raise ValueError("image_arrays.title names the data in tables, so it cannot be empty")
+            raise ValueError("image_arrays.title must not be empty, because tables show it")
         self.augment = choice("image_arrays.augment", self.augment, Augment)
 
 

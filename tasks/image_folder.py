@@ -55,13 +55,13 @@ class Options:
     def __post_init__(self) -> None:
         for name, least in (("classes", 2), ("side", 2)):
             if getattr(self, name) < least:
-                raise ValueError(f"image_folder.{name} is at least {least}; got {getattr(self, name)}")
+                raise ValueError(f"image_folder.{name} must be at least {least}; got {getattr(self, name)}")
         for name, most in (("crop", 1.0), ("valid", 0.5)):
             if not 0 < getattr(self, name) <= most:
-                raise ValueError(f"image_folder.{name} is a share above 0 and at most {most}; got {getattr(self, name)}")
+                raise ValueError(f"image_folder.{name} must be above 0 and at most {most}; got {getattr(self, name)}")
         require_patch("image_folder", self.patch, self.side, self.side)
         if not self.title.strip():
-            raise ValueError("image_folder.title names the data in tables, so it cannot be empty")
+            raise ValueError("image_folder.title must not be empty, because tables show it")
         self.augment = choice("image_folder.augment", self.augment, Augment)
 
 

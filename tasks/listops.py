@@ -74,7 +74,9 @@ class Options:
         self.files = choice("listops.files", self.files, Files)
         require_range("listops.length", self.length, 16, 16_384, "counts tokens")
         if not 0.0 < self.shortest <= 0.9:
-            raise ValueError(f"listops.shortest is a share of length in (0, 0.9]; got {self.shortest}")
+            raise ValueError(
+                f"listops.shortest must be above 0 and at most 0.9, because it is a share of length; got {self.shortest}"
+            )
         require_range("listops.max_depth", self.max_depth, 1, 1_000, "counts nested lists")
         require_range("listops.max_arguments", self.max_arguments, 2, 1_000, "counts arguments of a list")
         for name in ("train", "valid", "test"):
@@ -90,11 +92,14 @@ class Options:
 
     def _require_sizes_of_files(self) -> None:
         if self.length < LONGEST:
-            raise ValueError(f"listops.files=lra needs a length of {LONGEST} or more, as no expression is cut; got {self.length}")
+            raise ValueError(
+                f"listops.length must be at least {LONGEST} with files=lra, because no expression is cut; got {self.length}"
+            )
         if self.train > ROWS["train"] or self.valid > ROWS["valid"] or self.test != ROWS["test"]:
             raise ValueError(
-                f"listops.files=lra holds {ROWS['train']} examples in train, {ROWS['valid']} in valid and {ROWS['test']} in test, "
-                f"and all of test are taken; got train={self.train}, valid={self.valid}, test={self.test}"
+                f"listops.files=lra has {ROWS['train']} training, {ROWS['valid']} validation and {ROWS['test']} test examples; "
+                "train and valid must not exceed them, and test must be all of them; "
+                f"got train={self.train}, valid={self.valid}, test={self.test}"
             )
 
 

@@ -53,7 +53,7 @@ class Options(TextOptions):
         require_range("masked_language.draws", self.draws, 1, 100, "counts masked copies of a sequence")
         for name in ("valid_tokens", "test_tokens"):
             if getattr(self, name) < 0:
-                raise ValueError(f"masked_language.{name} counts tokens, and 0 is all; got {getattr(self, name)}")
+                raise ValueError(f"masked_language.{name} must be 0 (all) or a number of tokens; got {getattr(self, name)}")
 
 
 @register_task(

@@ -32,10 +32,12 @@ class Options(SyntheticOptions):
     def __post_init__(self) -> None:
         require_range("memorise.length", self.length, 2, 16_384, "counts tokens")
         if self.length % 2:
-            raise ValueError(f"memorise.length is even, as a blank follows each key; got {self.length}")
+            raise ValueError(f"memorise.length must be even, because a blank follows each key; got {self.length}")
         require_range("memorise.vocabulary", self.vocabulary, 4, 60_000, "counts keys and values")
         if self.vocabulary % 2:
-            raise ValueError(f"memorise.vocabulary is even, half keys and half values; got {self.vocabulary}")
+            raise ValueError(
+                f"memorise.vocabulary must be even, because half of it are keys and half values; got {self.vocabulary}"
+            )
         self.require_sizes("memorise")
 
 

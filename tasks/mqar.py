@@ -45,19 +45,18 @@ class Options(SyntheticOptions):
     def __post_init__(self) -> None:
         require_range("mqar.length", self.length, 8, 16_384, "counts tokens")
         if self.length % 2:
-            raise ValueError(f"mqar.length is even, as keys are at even positions; got {self.length}")
+            raise ValueError(f"mqar.length must be even, because keys are at even positions; got {self.length}")
         require_range("mqar.pairs", self.pairs, 1, self.length // 4, f"is at most a quarter of length={self.length}")
         require_range("mqar.fewest_pairs", self.fewest_pairs, 0, self.pairs, f"is at most pairs={self.pairs}")
         require_range("mqar.most_pairs", self.most_pairs, 0, 4_096, "counts pairs of the longest test sequences")
         if self.most_pairs and not 0 < self.fewest_pairs <= self.most_pairs:
-            raise ValueError(
-                f"mqar.fewest_pairs is the smallest number of pairs of the test and lies in 1 to most_pairs={self.most_pairs}; got "
-                f"{self.fewest_pairs}"
-            )
+            raise ValueError(f"mqar.fewest_pairs must be from 1 to most_pairs={self.most_pairs}; got {self.fewest_pairs}")
         require_range("mqar.vocabulary", self.vocabulary, 4, 30_000, "counts keys and values")
         most = max(self.pairs, self.most_pairs)
         if self.vocabulary % 2 or self.vocabulary < 2 * most:
-            raise ValueError(f"mqar.vocabulary is even, half keys and half values, and holds {most} of each; got {self.vocabulary}")
+            raise ValueError(
+                f"mqar.vocabulary must be even (half keys, half values) and hold at least {most} of each; got {self.vocabulary}"
+            )
         require_range("mqar.alpha", self.alpha, -4, 4, "is the exponent of the distribution of gaps")
         require_range("mqar.fillers", self.fillers, 1, 1_000, "counts tokens of filler")
         self.require_sizes("mqar")

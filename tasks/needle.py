@@ -45,15 +45,15 @@ class Options(SyntheticOptions):
         require_range("needle.vocabulary", self.vocabulary, 4, 30_000, "counts keys and values, at least two of each")
         if self.vocabulary % 2 or self.vocabulary < 2 * self.needles:
             raise ValueError(
-                f"needle.vocabulary is even, half keys and half values, and holds {self.needles} of each; got {self.vocabulary}"
+                f"needle.vocabulary must be even (half keys, half values) and hold {self.needles} of each; got {self.vocabulary}"
             )
         require_range("needle.hay", self.hay, PHRASE, 30_000, "counts tokens of diverse hay")
         require_range("needle.longer", self.longer, 1, 64, "is the longest test length as a multiple of length")
         if self.longer & (self.longer - 1):
-            raise ValueError(f"needle.longer is a power of two; got {self.longer}")
+            raise ValueError(f"needle.longer must be a power of two; got {self.longer}")
         if not self.causal and self.longer > 1:
             raise ValueError(
-                "needle.longer is 1 with causal=false, because a bidirectional network sees the hay after the queries; got "
+                "needle.longer must be 1 with causal=false, because a bidirectional network sees the hay after the queries; got "
                 f"{self.longer}"
             )
         self.require_sizes("needle")

@@ -81,7 +81,7 @@ class Options:
         require_range("pathfinder.contrast", self.contrast, 0.1, 1, "is a share of the brightest level")
         require_range("pathfinder.turn", self.turn, 15, 90, "counts degrees")
         if self.turn % DEGREES:
-            raise ValueError(f"pathfinder.turn is a multiple of {DEGREES} degrees; got {self.turn}")
+            raise ValueError(f"pathfinder.turn must be a multiple of {DEGREES} degrees; got {self.turn}")
         for split in SPLITS:
             require_range(f"pathfinder.{split}", getattr(self, split), 2, 10**7, "counts images")
         require_range("pathfinder.data_seed", self.data_seed, 0, 2**32 - 1, "is a seed")

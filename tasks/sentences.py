@@ -53,7 +53,7 @@ class Options:
         self.tokens = check_tokens(self.owner, self.tokens, self.vocabulary, self.tokenizer)
         for name in ("train", "valid"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{self.owner}.{name} is 0 or a number of rows; got {getattr(self, name)}")
+                raise ValueError(f"{self.owner}.{name} must be 0 (all) or a number of examples; got {getattr(self, name)}")
 
     @property
     def ids(self) -> int:

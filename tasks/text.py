@@ -37,9 +37,9 @@ class Options:
     def __post_init__(self) -> None:
         require_range("text.length", self.length, 16, 16_384, "counts bytes")
         if not 2 <= self.valid <= 12_500:
-            raise ValueError(f"text.valid takes 2 to 12,500 of the 25,000 training reviews; got {self.valid}")
+            raise ValueError(f"text.valid must be from 2 to 12,500 of the 25,000 training reviews; got {self.valid}")
         if not 0 <= self.train <= 25_000:
-            raise ValueError(f"text.train is 0 for all or at most 25,000; got {self.train}")
+            raise ValueError(f"text.train must be 0 (all) or at most 25,000; got {self.train}")
 
 
 @register_task(

@@ -57,9 +57,9 @@ def random_inputs(
     """
     for name, size in {"sequences": sequences, "heads": heads, "length": length, "head_dim": head_dim}.items():
         if size < 1:
-            raise ValueError(f"{name} is a count, so it is at least 1; got {size}")
+            raise ValueError(f"{name} must be at least 1, because it is a count; got {size}")
     if not 0.0 < scale < float("inf"):
-        raise ValueError(f"scale is the standard deviation of the scores, so it is positive; got {scale}")
+        raise ValueError(f"scale must be positive, because it is the standard deviation of the scores; got {scale}")
     generator = torch.Generator().manual_seed(seed)
     shape = (sequences, heads, length, head_dim)
     query, key, value = (torch.randn(shape, generator=generator) for _ in range(3))

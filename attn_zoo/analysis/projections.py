@@ -88,7 +88,9 @@ def measure_projections(
     """
     n = layers[0].geometry.keys
     if any(not 1 <= k < n for k in lengths) or not lengths:
-        raise ValueError(f"projected lengths lie in 1 to {n - 1}, below the {n} keys; got {', '.join(map(str, lengths)) or 'none'}")
+        raise ValueError(
+            f"projected lengths must be from 1 to {n - 1}, below the {n} keys; got {', '.join(map(str, lengths)) or 'none'}"
+        )
     if layers[0].query.shape[0] < 2:
         raise ValueError("projections are fitted on half of the sequences and measured on the others; give at least two")
     if any(layer.causal or (layer.key_valid is not None and not bool(layer.key_valid.all())) for layer in layers):
@@ -120,7 +122,7 @@ def least_length(n: int, error: float) -> float:
         ValueError: ε is not in (0, 1).
     """
     if not 0 < error < 1:
-        raise ValueError(f"a relative error of Theorem 1 lies in (0, 1); got {error}")
+        raise ValueError(f"the relative error of Theorem 1 must be greater than 0 and less than 1; got {error}")
     return 5 * math.log(n) / (error**2 - error**3)
 
 

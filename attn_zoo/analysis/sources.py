@@ -50,7 +50,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.sequences < 1 or (self.length is not None and self.length < 2):
-            raise ValueError(f"sequences is at least 1 and length at least 2; got {self.sequences} and {self.length}")
+            raise ValueError(f"sequences must be at least 1, and length at least 2; got {self.sequences} and {self.length}")
         if self.weights not in WEIGHTS:
             raise ValueError(f"weights must be one of {', '.join(WEIGHTS)}; got {self.weights!r}")
 

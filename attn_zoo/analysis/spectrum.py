@@ -85,7 +85,7 @@ class Spectrum:
             ValueError: ``share`` is not in (0, 1].
         """
         if not 0.0 < share <= 1.0:
-            raise ValueError(f"a share of the singular values lies in (0, 1]; got {share}")
+            raise ValueError(f"a share of the singular values must be greater than 0 and at most 1; got {share}")
         return (self.mean < share - _ROUNDING).sum(dim=-1) + 1
 
     def check_index(self, index: int) -> None:

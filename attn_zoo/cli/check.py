@@ -58,7 +58,7 @@ def prove(card: Card, device: str | None = None, *, defaults: bool = False) -> R
     try:
         where = None if device is None else torch.device(device)
     except RuntimeError as error:
-        raise ValueError(f"device is a device type of PyTorch, such as cpu or cuda; got {device!r}") from error
+        raise ValueError(f"--device must be a device type of PyTorch, such as cpu or cuda; got {device!r}") from error
     cases = list(cases_of(card, where))
     cases = [case for case in cases if not defaults or case.variant in ("", DEFAULT)]
     remaining = Remaining(cases)

@@ -123,7 +123,7 @@ def _check_launcher(launcher: object) -> None:
         raise ValueError(f"launch= names a launcher, {', '.join(_LAUNCHERS)}, and launcher.KEY= its options; got {launcher!a}")
     for part in (launcher, *(value for value in launcher.values() if isinstance(value, Mapping))):
         if hidden := [key for key in part if str(key).startswith("_")]:
-            raise ValueError(f"launcher.{hidden[0]} is no option of a launcher; leave it out")
+            raise ValueError(f"launcher.{hidden[0]} is not an option of a launcher; leave it out")
 
 
 def check_launch(settings: Settings) -> None:
@@ -144,15 +144,15 @@ def check_launch(settings: Settings) -> None:
     check_whole("checkpoint.every", settings.checkpoint.every, 0)
     check_number("checkpoint.minutes", settings.checkpoint.minutes, 0)
     if settings.workers is not None and settings.workers < 1:
-        raise ValueError(f"workers counts processes, so it is at least 1; got {settings.workers}")
+        raise ValueError(f"workers must be at least 1, because it is a number of processes; got {settings.workers}")
     if not settings.records:
-        raise ValueError("records names the folder that records are added to; it must not be empty")
+        raise ValueError("records must name the folder that records are added to; got an empty text")
     if kind is None and settings.workers is not None:
         raise ValueError(
             "workers= is for a sweep on several processes; add launch=joblib, ray, submitit_local or slurm, or leave it out"
         )
     if kind is not None and settings.threads < 1:
-        raise ValueError("a launcher divides the cores by the threads of a run, so threads is at least 1 with launch=; got 0")
+        raise ValueError("threads must be at least 1 with launch=, because a launcher divides the cores by it; got 0")
     searched = settings.tuning.sampler if settings.tuning.space else None
     for name, said in ((kind, f"launch={kind}"), (searched, f"tuning.sampler={searched}")):
         if name in _NEEDS and find_spec(_NEEDS[name]) is None:

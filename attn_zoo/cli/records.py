@@ -111,7 +111,7 @@ def _told(finding: Finding) -> str:
 
 def _rerun(parsed: argparse.Namespace) -> int:
     if parsed.into.exists() and (not parsed.into.is_dir() or any(parsed.into.iterdir())):
-        raise ValueError(f"--into takes a new or empty folder, as every run is repeated; {str(parsed.into)!r} is not empty")
+        raise ValueError(f"--into must be a new or empty folder, because every run is repeated; {str(parsed.into)!r} is not empty")
     check_number("--within", parsed.within, 0)
     records, damaged = records_of(records_root(parsed))
     name_left_out(damaged)
@@ -138,7 +138,7 @@ def draw(records: Sequence[RunRecord], cells: int, seed: int) -> list[RunRecord]
         ValueError: there is no such run, or ``cells`` is not above 0.
     """
     if cells < 1:
-        raise ValueError(f"--cells counts runs to draw, so it is at least 1; got {cells}")
+        raise ValueError(f"--cells must be at least 1, because it is a number of runs; got {cells}")
     known = {
         record.run_id: record
         for record in records

@@ -79,7 +79,7 @@ def transplant_command(words: Sequence[str]) -> int:
     keys = Keys(**typed_options("transplant", Keys, given))
     starts, seeds = list(map(_start, keys.init.split(","))), list(map(_seed, keys.seed.split(",")))
     if len(set(starts)) < len(starts) or len(set(seeds)) < len(seeds):
-        raise ValueError(f"init and seed take different values, separated by commas; got init={keys.init} seed={keys.seed}")
+        raise ValueError(f"the values of init and of seed must differ from each other; got init={keys.init} seed={keys.seed}")
     rows = rows_of(keys.attention, plain="students run the implementation auto", hybrids=True) if keys.attention else []
     if keys.format not in STYLES:
         raise UnknownNameError("format", keys.format, STYLES)
@@ -102,7 +102,7 @@ def _start(text: str) -> Start:
 
 def _seed(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"seed takes whole numbers from 0, separated by commas; got {text!r}")
+        raise ValueError(f"seed must be whole numbers from 0 in ASCII digits, separated by commas; got {text!r}")
     check_seed(seed := int(text))
     return seed
 
@@ -158,9 +158,9 @@ def _tasks(text: str) -> list[tuple[str, Any]]:
         named = replace(row, options={name: value for name, value in row.options.items() if name not in kind.locations})
         tasks.append((str(named), build_task(row.attention, **typed_options(f"task {row.attention}", kind.options, row.options))))
         if not hasattr(tasks[-1][1], "rows"):
-            raise ValueError(f"classify takes tasks of labelled texts, such as sst2, mrpc, imdb and qnli; got {row.attention}")
+            raise ValueError(f"classify must name tasks of labelled texts, such as sst2, mrpc, imdb and qnli; got {row.attention}")
     if len({name for name, _ in tasks}) < len(tasks):
-        raise ValueError(f"classify takes each task once; got {text}")
+        raise ValueError(f"classify must name each task once; got {text}")
     return tasks
 
 

@@ -168,7 +168,7 @@ def _count(key: str, value: str) -> int:
     try:
         return int(value)
     except ValueError as error:
-        raise ValueError(f"{key} takes whole numbers; got {value!r}") from error
+        raise ValueError(f"{key} must be whole numbers; got {value!r}") from error
 
 
 def _with_best_settings(searched: Plan, seeds: Sequence[int], command: Sequence[str]) -> int:

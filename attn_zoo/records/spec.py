@@ -99,12 +99,12 @@ class ModelSpec(_Part):
         if self.dim % self.heads:
             raise ValueError(f"model.dim must be divisible by model.heads; got dim={self.dim} and heads={self.heads}")
         if self.mlp_ratio <= 0:
-            raise ValueError(f"model.mlp_ratio is the width of the MLP over dim, so it is above 0; got {self.mlp_ratio}")
+            raise ValueError(f"model.mlp_ratio must be above 0, because it is the width of the MLP over dim; got {self.mlp_ratio}")
         if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"model.dropout is a share, so it lies in [0, 1); got {self.dropout}")
+            raise ValueError(f"model.dropout must be at least 0 and less than 1; got {self.dropout}")
         if self.short_convolution < 0:
             raise ValueError(
-                "model.short_convolution counts tokens taken together, and 0 is none, so it cannot be negative; "
+                "model.short_convolution must be 0 (none) or the number of tokens that the convolution reads; "
                 f"got {self.short_convolution}"
             )
         if self.output_gate not in ("none", "elementwise", "headwise"):
@@ -112,7 +112,7 @@ class ModelSpec(_Part):
         check_shared_heads("model", self.key_value_heads, self.heads)
         check_whole("model.latent_dim", self.latent_dim, 0)
         if self.positions not in ("learned", "none"):
-            raise ValueError(f"model.positions is learned or none; got {self.positions!r}")
+            raise ValueError(f"model.positions must be learned or none; got {self.positions!r}")
         if self.reuse_keys and not self.shared_weights:
             raise ValueError("model.reuse_keys keeps the keys of one block for all; add model.shared_weights=true")
 
@@ -158,7 +158,7 @@ class Budget(_Part):
         for name in ("weight_decay", "max_seconds", "seconds"):
             check_number(f"budget.{name}", getattr(self, name), 0)
         if self.schedule not in ("cosine", "constant"):
-            raise ValueError(f"budget.schedule is cosine or constant; got {self.schedule!r}")
+            raise ValueError(f"budget.schedule must be cosine or constant; got {self.schedule!r}")
         check_text("budget.until", self.until, ("steps", "criterion"))
         check_number("budget.ceiling", self.ceiling, 0)
         if self.until == "steps" and self.ceiling:
@@ -216,7 +216,7 @@ class RunSpec:
         required = ("attention", "task", "model", "budget")
         if not isinstance(data, Mapping) or any(name not in data for name in required):
             raise ValueError(
-                f"a spec is the mapping that RunSpec.to_dict writes, with the keys {', '.join(required)}; got {data!r:.80}"
+                f"a spec must be the mapping that RunSpec.to_dict writes, with the keys {', '.join(required)}; got {data!r:.80}"
             )
         return cls(**{**data, "model": ModelSpec(**data["model"]), "budget": Budget(**data["budget"])})
 

@@ -128,12 +128,12 @@ def read_pairs(path: Path, count: int) -> list[Pair]:
     except DamagedDataError as error:
         raise ValueError(f"pairs: {error}") from error
     if len(rows) < count:
-        raise ValueError(f"{path} holds {len(rows)} pairs, and {count} are asked for; lower pair_count")
+        raise ValueError(f"{path} holds {len(rows)} pairs, fewer than pair_count={count}; lower pair_count")
     chosen = [rows[at * len(rows) // count] for at in range(count)]
     labels = {json.dumps(row.get("label")) for row in chosen}
     if labels != {"null"} and labels != {"0", "1"}:
         raise ValueError(
-            f"{path}: either every pair has a label, 0 or 1, and both occur, or no pair has one; got {', '.join(sorted(labels))}"
+            f"{path}: all pairs must have a label, with both 0 and 1 among them, or none; got {', '.join(sorted(labels))}"
         )
     labelled = labels != {"null"}
     return [Pair(str(row["sentence1"]), str(row["sentence2"]), bool(row["label"]) if labelled else None) for row in chosen]

@@ -63,12 +63,12 @@ class Setting:
         if self.tests % 2:
             raise ValueError(f"tests counts passages that come in pairs, so it must be even; got {self.tests}")
         if not 0.0 <= self.short <= 1.0:
-            raise ValueError(f"short is a share of the passages, so it lies in [0, 1]; got {self.short}")
+            raise ValueError(f"short must be from 0 to 1, because it is a share of the passages; got {self.short}")
         if self.distil_steps < 0 or self.tune_steps < 0:
-            raise ValueError(f"distil_steps and tune_steps cannot be negative; got {self.distil_steps} and {self.tune_steps}")
+            raise ValueError(f"distil_steps and tune_steps must not be negative; got {self.distil_steps} and {self.tune_steps}")
         for name in ("distil_rate", "tune_rate", "mechanism_factor", "classify_rate"):
             if not 0.0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} is a positive number; got {getattr(self, name)}")
+                raise ValueError(f"{name} must be a positive number; got {getattr(self, name)}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: a folder is stored by its name, and settings of classification only if they differ from their defaults."""

@@ -173,9 +173,9 @@ def require_shares(task: str, options: Any, expected: Expected) -> None:
     """Raise ValueError unless ``train`` and ``valid`` can be taken from the published training images."""
     half, left = expected.train // 2, expected.train - options.valid
     if not 1 <= options.valid <= half:
-        raise ValueError(f"{task}.valid takes 1 to {half:,} of the {expected.train:,} training images; got {options.valid}")
+        raise ValueError(f"{task}.valid must be from 1 to {half:,} of the {expected.train:,} training images; got {options.valid}")
     if not 0 <= options.train <= left:
-        raise ValueError(f"{task}.train is 0 for all or at most the {left} that validation leaves; got {options.train}")
+        raise ValueError(f"{task}.train must be 0 (all) or at most the {left} images that validation leaves; got {options.train}")
 
 
 def require_patch(task: str, patch: int, *sides: int) -> None:

@@ -16,7 +16,7 @@ def require_range(name: str, value: float, low: float, high: float, meaning: str
         ValueError: it is not; the message states the option, its meaning, and its value.
     """
     if not low <= value <= high:
-        raise ValueError(f"{name} {meaning} and lies in {low:,} to {high:,}; got {value}")
+        raise ValueError(f"{name} {meaning} and must be from {low:,} to {high:,}; got {value}")
 
 
 def choice(name: str, value: object, kind: type[Choice]) -> Choice:

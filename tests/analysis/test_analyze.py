@@ -153,7 +153,7 @@ def test_figures_are_drawn(tmp_path, capsys):
         (["--model", "task/digits", "--length", "4"], "--length does not go with task/digits"),
         (["--model", "task/digits", "--weights", "pretrained"], "records keep no weights"),
         (["--model", "task/digits", "--sentences", "5000"], "lower --sentences from 5000"),
-        (["--model", "task/digits", "--sentences", "0"], "sequences is at least 1"),
+        (["--model", "task/digits", "--sentences", "0"], "sequences must be at least 1"),
         (["--model", "task/digits", "--weights", "random", "--sentences", "1", "--index", "18"], "a matrix here has 17; got 18"),
         (["--model", "task/digits", "--index", "0"], "--index counts singular values"),
         (["--model", "task/listops", "--length", "65"], "at most 64 tokens"),

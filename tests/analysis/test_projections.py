@@ -70,7 +70,7 @@ def test_shares_are_those_of_the_spectrum_of_the_measured_half():
 
 def test_the_bound_is_that_of_the_paper():
     assert least_length(512, 0.5) == pytest.approx(5 * math.log(512) / 0.125)
-    with pytest.raises(ValueError, match=r"lies in \(0, 1\)"):
+    with pytest.raises(ValueError, match=r"must be greater than 0 and less than 1"):
         least_length(512, 1.0)
 
 

@@ -97,7 +97,7 @@ def test_reading_a_spectrum():
     for index in (0, 4):
         with pytest.raises(ValueError, match="a matrix here has 3"):
             spectrum.at(index)
-    with pytest.raises(ValueError, match="lies in"):
+    with pytest.raises(ValueError, match="must be greater than 0 and at most 1"):
         spectrum.rank_for(1.5)
 
 

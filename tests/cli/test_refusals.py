@@ -38,7 +38,7 @@ WORDS = {
     "budget=[1]": "budget is a group of settings",
     "seed=one": "seed must be an integer; got 'one'",
     "threads=[1]": "threads must be an integer; got [1]",
-    "records=": "records names the folder",
+    "records=": "records must name the folder",
     "launcher={_target_: os.getcwd}": "launch= names a launcher",
     "+launcher.x=1": "launch= names a launcher",
     "launcher=[1]": "launch= names a launcher",
@@ -58,7 +58,7 @@ def test_a_bad_word_is_refused_by_name_before_work(tmp_path, monkeypatch, capsys
 def test_options_of_a_launcher_name_nothing_to_call(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([*RUN, "launch=joblib", "+launcher._target_=os.getcwd"]) == 2
-    assert "launcher._target_ is no option of a launcher" in capsys.readouterr().err
+    assert "launcher._target_ is not an option of a launcher" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

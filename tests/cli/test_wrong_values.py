@@ -10,7 +10,7 @@ from attn_zoo.cli import main
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("check none --device gpu", "device is a device type of PyTorch, such as cpu or cuda; got 'gpu'"),
+        ("check none --device gpu", "--device must be a device type of PyTorch, such as cpu or cuda; got 'gpu'"),
         ("analyze error --seed 18446744073709551616", "seed must be an integer from 0 to 2**63 - 1"),
         ("transplant attention=none seed=18446744073709551616", "seed must be an integer from 0 to 2**63 - 1"),
         ("tune experiment=tune,curves attention=none task=digits", "tune searches one experiment after another"),

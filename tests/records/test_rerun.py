@@ -77,7 +77,7 @@ def test_threads_are_those_of_the_record(recorded, tmp_path):
 
 def test_the_new_folder_holds_nothing_before(recorded, tmp_path, capsys):
     assert rerun(recorded, recorded) == 2
-    assert "takes a new or empty folder" in capsys.readouterr().err
+    assert "--into must be a new or empty folder" in capsys.readouterr().err
     (tmp_path / "file").write_text("x", encoding="utf-8")
     assert rerun(recorded, tmp_path / "file") == 2
     assert len(Store(recorded).load()[0]) == 2

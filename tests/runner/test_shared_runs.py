@@ -92,7 +92,7 @@ def test_a_short_convolution_is_run_counted_and_told_apart():
     ):
         assert found.counted[figure] - before.counted[figure] == more, figure
     assert found.counted["activation_bytes_per_example"] > before.counted["activation_bytes_per_example"]
-    with pytest.raises(ValueError, match=r"model.short_convolution counts .* cannot be negative; got -1"):
+    with pytest.raises(ValueError, match=r"model.short_convolution must be 0 .*; got -1"):
         ModelSpec(short_convolution=-1)
 
 

@@ -195,8 +195,8 @@ def test_slurm_is_asked_for_what_the_configuration_says(tmp_path, monkeypatch):
     ("words", "message"),
     [
         (["workers=2"], "add launch=joblib, ray, submitit_local or slurm"),
-        (["launch=joblib", "workers=0"], "workers counts processes, so it is at least 1; got 0"),
-        (["launch=joblib", "threads=0"], "threads is at least 1 with launch="),
+        (["launch=joblib", "workers=0"], "workers must be at least 1, because it is a number of processes; got 0"),
+        (["launch=joblib", "threads=0"], "threads must be at least 1 with launch="),
         (["launch=ray", "workers=2", "launcher.init.address=auto"], "leave workers= out"),
         (["launch=dask"], "launch/dask"),
         (["launch=slurm"], "sweep with launch=submitit_local"),

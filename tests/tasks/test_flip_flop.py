@@ -61,10 +61,10 @@ def test_neither_place_nor_frequency_tells_the_answer():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length": 7}, "length is even, as a symbol follows each instruction; got 7"),
+        ({"length": 7}, "length must be even, because a symbol follows each instruction; got 7"),
         ({"length": 4}, "flip_flop.length counts tokens"),
         ({"symbols": 1}, "flip_flop.symbols counts symbols"),
-        ({"sparse": 1.5}, "flip_flop.sparse is a share of the instructions and lies in 0 to 1; got 1.5"),
+        ({"sparse": 1.5}, "flip_flop.sparse is a share of the instructions and must be from 0 to 1; got 1.5"),
         ({"test": 0}, "flip_flop.test counts examples"),
     ],
 )

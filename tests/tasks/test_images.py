@@ -79,7 +79,7 @@ def test_digits_patches():
     assert [build_task("digits", patch=p).spec.length for p in (1, 2, 4)] == [64, 16, 4]
     with pytest.raises(ValueError, match="patch must be 1, 2 or 4"):
         build_task("digits", patch=3)
-    with pytest.raises(ValueError, match="data_seed lies in"):
+    with pytest.raises(ValueError, match="data_seed must be from"):
         build_task("digits", data_seed=-1)
 
 
@@ -87,9 +87,9 @@ def test_digits_patches():
     ("options", "message"),
     [
         ({"patch": 5}, "must be 2, 4, 7 or 14"),
-        ({"valid": 0}, "takes 1 to 30,000"),
-        ({"train": -1}, "0 for all or at most the 55000"),
-        ({"train": 55_001}, "0 for all or at most the 55000"),
+        ({"valid": 0}, "must be from 1 to 30,000"),
+        ({"train": -1}, "at most the 55000 images"),
+        ({"train": 55_001}, "at most the 55000 images"),
         ({"augment": "crop_flip"}, "a mirrored digit is not a digit"),
         ({"augment": "mixup"}, "must be none, crop, crop_flip or timm; got 'mixup'"),
     ],

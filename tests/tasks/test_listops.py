@@ -140,10 +140,10 @@ def test_values_are_spread_over_the_classes():
     [
         ({"length": 3}, "16 to 16,384"),
         ({"shortest": 1.5}, "share of length"),
-        ({"max_depth": 0}, "lies in 1 to"),
-        ({"max_arguments": 1}, "lies in 2 to"),
+        ({"max_depth": 0}, "must be from 1 to"),
+        ({"max_arguments": 1}, "must be from 2 to"),
         ({"length": 64, "max_depth": 1, "max_arguments": 5}, "make at most 7 tokens"),
-        ({"train": 0}, "lies in 1 to"),
+        ({"train": 0}, "must be from 1 to"),
     ],
 )
 def test_bad_options_are_refused(options, message):
@@ -300,9 +300,9 @@ def test_files_cut_short_or_missing_are_named(released):
     ("options", "message"),
     [
         ({"files": "theirs"}, "listops.files must be generated or lra; got 'theirs'"),
-        ({"files": "lra"}, "needs a length of 1999 or more"),
+        ({"files": "lra"}, "listops.length must be at least 1999"),
         ({"files": "lra", "length": 2000, "train": 96_001}, "got train=96001"),
-        ({"files": "lra", "length": 2000, "test": 100}, "all of test are taken"),
+        ({"files": "lra", "length": 2000, "test": 100}, "test must be all of them"),
     ],
 )
 def test_what_the_files_do_not_hold_is_refused(options, message):

@@ -44,8 +44,8 @@ def test_another_seed_is_another_table():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length": 9}, "length is even, as a blank follows each key; got 9"),
-        ({"vocabulary": 7}, "is even, half keys and half values; got 7"),
+        ({"length": 9}, "length must be even, because a blank follows each key; got 9"),
+        ({"vocabulary": 7}, "must be even, because half of it are keys and half values; got 7"),
         ({"vocabulary": 2}, "memorise.vocabulary counts keys and values"),
         ({"train": 0}, "memorise.train counts examples"),
     ],

@@ -118,12 +118,12 @@ def test_the_same_bytes_on_every_machine():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"grid": 3}, "mosaic.grid counts cells per side and lies in 4 to 32; got 3"),
-        ({"grid": 4, "marks": 8}, "at most 7 at grid=4, and lies in 1 to 7; got 8"),
-        ({"marks": 9}, "lies in 1 to 8; got 9"),
-        ({"kinds": 1}, "mosaic.kinds counts different digits and lies in 2 to 10; got 1"),
-        ({"kinds": 3, "marks": 4}, "at most 3 at grid=6, and lies in 1 to 3; got 4"),
-        ({"grid": 4, "marks": 7, "question_row": True}, "at most 6 at grid=4, and lies in 1 to 6; got 7"),
+        ({"grid": 3}, "mosaic.grid counts cells per side and must be from 4 to 32; got 3"),
+        ({"grid": 4, "marks": 8}, "at most 7 at grid=4, and must be from 1 to 7; got 8"),
+        ({"marks": 9}, "must be from 1 to 8; got 9"),
+        ({"kinds": 1}, "mosaic.kinds counts different digits and must be from 2 to 10; got 1"),
+        ({"kinds": 3, "marks": 4}, "at most 3 at grid=6, and must be from 1 to 3; got 4"),
+        ({"grid": 4, "marks": 7, "question_row": True}, "at most 6 at grid=4, and must be from 1 to 6; got 7"),
         ({"valid": 0}, "mosaic.valid counts examples"),
     ],
 )

@@ -67,11 +67,11 @@ def test_needles_lie_anywhere_and_only_their_keys_tell_the_values():
     ("options", "message"),
     [
         ({"length": 6}, "needle.length counts tokens"),
-        ({"needles": 17}, "at most a quarter of length=64 and lies in 1 to 16; got 17"),
-        ({"vocabulary": 6}, "holds 4 of each; got 6"),
+        ({"needles": 17}, "at most a quarter of length=64 and must be from 1 to 16; got 17"),
+        ({"vocabulary": 6}, "hold 4 of each; got 6"),
         ({"hay": 5}, "needle.hay counts tokens"),
-        ({"longer": 3}, "needle.longer is a power of two; got 3"),
-        ({"causal": False}, "needle.longer is 1 with causal=false.*; got 4"),
+        ({"longer": 3}, "needle.longer must be a power of two; got 3"),
+        ({"causal": False}, "needle.longer must be 1 with causal=false.*; got 4"),
         ({"train": 0}, "needle.train counts examples"),
     ],
 )

@@ -205,10 +205,10 @@ def test_too_many_paths_end_with_an_error(monkeypatch):
     ("options", "message"),
     [
         ({"side": 24}, "pathfinder.side must be 16, 32, 64, 128 or 256; got 24"),
-        ({"contour": 2}, "pathfinder.contour counts dashes of a long path and lies in 3 to 64; got 2"),
+        ({"contour": 2}, "pathfinder.contour counts dashes of a long path and must be from 3 to 64; got 2"),
         ({"distractors": -1}, "pathfinder.distractors counts short paths"),
         ({"contrast": 0.0}, "pathfinder.contrast is a share"),
-        ({"turn": 42}, "pathfinder.turn is a multiple of 5"),
+        ({"turn": 42}, "pathfinder.turn must be a multiple of 5"),
         ({"turn": 95}, "pathfinder.turn counts degrees"),
         ({"train": 1}, "pathfinder.train counts images"),
         ({"data_seed": -1}, "pathfinder.data_seed"),

@@ -121,10 +121,10 @@ def test_missing_texts_say_what_to_do(tmp_path):
     ("options", "message"),
     [
         ({"files": "poems"}, "causal_language.files must be wikitext, wikitext_valid, novels, python or folder"),
-        ({"run": 1}, "causal_language.run is 0 or lies in 2 to 16; got 1"),
+        ({"run": 1}, "causal_language.run must be 0 or from 2 to 16; got 1"),
         ({"rare": -1}, "causal_language.rare counts occurrences"),
         ({"length": 8}, "causal_language.length counts tokens"),
-        ({"vocabulary": 1000}, "causal_language.vocabulary is 259 for bytes"),
+        ({"vocabulary": 1000}, "causal_language.vocabulary must be 0 for bytes"),
     ],
 )
 def test_bad_options_are_refused(options, message):

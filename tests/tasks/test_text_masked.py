@@ -170,7 +170,7 @@ def test_evaluation_on_fewer_tokens_takes_the_same_text_at_every_length(folder):
     assert texts(32, valid_tokens=10**6) == whole
     train = [build(folder, **options).examples("train").digest() for options in ({}, {"valid_tokens": 100})]
     assert train[0] == train[1]
-    with pytest.raises(ValueError, match=r"masked_language\.test_tokens counts tokens, and 0 is all; got -1"):
+    with pytest.raises(ValueError, match=r"masked_language\.test_tokens must be 0 \(all\) or a number of tokens; got -1"):
         build(folder, test_tokens=-1)
 
 
@@ -307,8 +307,8 @@ def test_options_are_refused_by_name():
         ({"files": "books"}, "files must be wikitext, wikitext_valid, novels, python or folder"),
         ({"files": "folder"}, "path must name a folder if files=folder"),
         ({"path": "x"}, "path must name a folder"),
-        ({"share": 0.9}, "share is a share of the tokens and lies in 0.01 to 0.5; got 0.9"),
-        ({"draws": 0}, "draws counts masked copies of a sequence and lies in 1 to 100; got 0"),
+        ({"share": 0.9}, "share is a share of the tokens and must be from 0.01 to 0.5; got 0.9"),
+        ({"draws": 0}, "draws counts masked copies of a sequence and must be from 1 to 100; got 0"),
         ({"length": 8}, "length counts tokens"),
     )
     for given, said in refused:

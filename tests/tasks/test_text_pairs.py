@@ -170,8 +170,8 @@ def test_the_released_pairs_are_read_as_they_are(tmp_path):
 def test_options_are_refused_by_name():
     for given, said in (
         ({"files": "acl"}, "files must be newsgroups or aan"),
-        ({"train": 0}, "train is at least 2"),
-        ({"test": 1}, "test is"),
+        ({"train": 0}, "train must be at least 2"),
+        ({"test": 1}, "test must be at least 2"),
     ):
         with pytest.raises(ValueError, match=f"retrieval.{said}"):
             build_task("retrieval", **given)

@@ -164,9 +164,9 @@ def test_it_passes_the_kit(folder):
     ("options", "message"),
     [
         ({"patch": 15}, "must divide 224 x 224 pixels"),
-        ({"crop": 0.0}, "crop is a share above 0"),
-        ({"valid": 0.6}, "valid is a share above 0 and at most 0.5"),
-        ({"classes": 1}, "classes is at least 2"),
+        ({"crop": 0.0}, "crop must be above 0"),
+        ({"valid": 0.6}, "valid must be above 0 and at most 0.5"),
+        ({"classes": 1}, "classes must be at least 2"),
         ({"augment": "x"}, "image_folder.augment must be"),
     ],
 )

@@ -217,17 +217,17 @@ def test_arrays_of_ones_own(small):
     ("task", "options", "message"),
     [
         ("cifar10", {"patch": 3}, "must be 1, 2, 4 or 8, which divide 32 pixels"),
-        ("cifar10", {"valid": 25_001}, "takes 1 to 25,000 of the 50,000"),
-        ("cifar100", {"train": 45_001}, "at most the 45000 that validation leaves"),
+        ("cifar10", {"valid": 25_001}, "must be from 1 to 25,000 of the 50,000"),
+        ("cifar100", {"train": 45_001}, "at most the 45000 images that validation leaves"),
         ("fashion_mnist", {"patch": 28}, "must be 2, 4, 7 or 14"),
         ("cifar10", {"augment": "flip"}, "cifar10.augment must be none, crop, crop_flip or timm; got 'flip'"),
-        ("pixels", {"valid": 0}, "pixels.valid takes 1 to 25,000"),
+        ("pixels", {"valid": 0}, "pixels.valid must be from 1 to 25,000"),
         ("pixels", {"side": 64}, "pixels.side must be 8, 16 or 32"),
         ("image_arrays", {"patch": 5}, "image_arrays.patch must divide 32 x 32 pixels"),
         ("image_arrays", {"patch": 32}, "into at least two patches"),
-        ("image_arrays", {"channels": 2}, "1 for grey or 3 for colour"),
-        ("image_arrays", {"title": " "}, "cannot be empty"),
-        ("image_arrays", {"valid": 0}, "valid is at least 1"),
+        ("image_arrays", {"channels": 2}, "1 .grey. or 3 .colour."),
+        ("image_arrays", {"title": " "}, "must not be empty"),
+        ("image_arrays", {"valid": 0}, "valid must be at least 1"),
     ],
 )
 def test_bad_options_are_refused(task, options, message):

@@ -128,11 +128,11 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
         (["attention=linformer", "dials.linformer.projected_length=4"], "no key of transplant is called 'dials."),
         (["attention=linformer:sdpa"], "leave out :sdpa"),
         (["attention=linformer", "init=spectral"], "spectrum"),
-        (["attention=linformer", "init=random,random"], "take different values"),
-        (["attention=linformer", "seed=x"], "seed takes whole numbers"),
+        (["attention=linformer", "init=random,random"], "must differ from each other"),
+        (["attention=linformer", "seed=x"], "seed must be whole numbers"),
         (["attention=linformer", "trains=all"], "mechanism, attention"),
-        (["attention=linformer", "short=1.5"], "short is a share"),
-        (["attention=linformer", "distil_rate=0"], "distil_rate is a positive number"),
+        (["attention=linformer", "short=1.5"], "short must be from 0 to 1"),
+        (["attention=linformer", "distil_rate=0"], "distil_rate must be a positive number"),
         (["attention=linformer", "passages=16,32"], "passages takes a single value"),
         (["attention=linformer", "passages=many"], "many"),
         (["attention=linformer", "format=csv"], "terminal"),
@@ -175,8 +175,8 @@ def test_files_that_are_no_records(text, message, folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"sentence1": "a", "sentence2": "b"}] * 3, "holds 3 pairs, and 8 are asked for"),
-        ([{"sentence1": "a", "sentence2": "b", "label": 1}] * 8, "and both occur"),
+        ([{"sentence1": "a", "sentence2": "b"}] * 3, "holds 3 pairs, fewer than pair_count=8"),
+        ([{"sentence1": "a", "sentence2": "b", "label": 1}] * 8, "with both 0 and 1 among them"),
         ([{"sentence1": "a"}] * 8, "lacks sentence2"),
     ],
 )
