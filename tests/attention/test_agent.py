@@ -47,6 +47,7 @@ def shows_agents_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize(
     ("mistake", "check"),
     [

@@ -44,6 +44,7 @@ def forgets_the_half(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Based, "phi", wrong)
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize(
     ("mistake", "check"),
     [

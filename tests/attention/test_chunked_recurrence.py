@@ -160,6 +160,7 @@ def decays_over_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ForgetGate, "forward", lambda self, logits, key_valid: right(self, logits, None))
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize(
     ("mistake", "setting"),
     [

@@ -71,6 +71,7 @@ def leaves_out_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.nn.functional.rms_norm", lambda out, shape, eps: out)
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize(
     ("mistake", "check"),
     [

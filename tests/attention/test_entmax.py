@@ -37,9 +37,7 @@ def written_out(query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None,
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize(
-    ("implementation", "block"), [("definition", None), ("eager", None), ("tiled", 1), ("tiled", 200), ("tiled", 10**6)]
-)
+@pytest.mark.parametrize(("implementation", "block"), [("definition", None), ("tiled", 1), ("tiled", 200), ("tiled", 10**6)])
 def test_equals_the_equation(monkeypatch, alpha, causal, padded, implementation, block):
     if block:
         monkeypatch.setattr(_tiling, "BLOCK", block)

@@ -76,6 +76,7 @@ def weighs_by_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize(
     ("mistake", "check"),
     [

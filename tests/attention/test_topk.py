@@ -48,7 +48,7 @@ def written_out(built: TopK, query: Tensor, key: Tensor, value: Tensor, valid: T
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("kept", [1, 4, 50])
-@pytest.mark.parametrize("implementation", ["definition", "eager", "tiled"])
+@pytest.mark.parametrize("implementation", ["definition", "tiled"])
 def test_equals_sorted_scores(implementation, causal, padded, kept, monkeypatch):
     monkeypatch.setattr(_tiling, "BLOCK", 60)
     for queries, keys in [(1, 1), (17, 17)] + ([] if causal else [(5, 17)]):
