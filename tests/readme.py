@@ -40,7 +40,6 @@ from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.advise.needs import Answer
 from attn_zoo.leaderboard.advise.table import use_cases, use_line, use_table
-from attn_zoo.leaderboard.community import community_text, submissions
 from attn_zoo.leaderboard.heat_costs import LENGTH, recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import heat_map, titles
@@ -55,10 +54,8 @@ from attn_zoo.transplant.classification_table import classification_table
 from attn_zoo.transplant.table import transplant_table
 
 README = ROOT / "README.md"
-COMMUNITY = ROOT / "results" / "community"
 PAGES = {
     README: ("choice", "regime", "quickstart"),
-    COMMUNITY / "README.md": ("community",),
     ROOT / "docs" / "reference" / "mechanisms.md": ("zoo",),
     ROOT / "docs" / "reference" / "tasks.md": ("tasks",),
     ROOT / "results" / "README.md": (
@@ -151,7 +148,6 @@ def tables() -> dict[str, str]:
         "heirs_compression": heirs_compression(),
         "heirs_cost": heirs_cost(),
         "heirs_profile": heirs_profile(),
-        "community": community_text(submissions(COMMUNITY), [*records_in("quickstart"), *records_in("profile")]),
     }
 
 

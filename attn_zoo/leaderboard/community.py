@@ -46,7 +46,7 @@ class Submission:
 
     def write(self, folder: Path) -> None:
         """Write the file ``FILE``."""
-        lines = [f"{key} = {json.dumps(text)}\n" for key, text in (("name", self.name), ("paper", self.paper))]
+        lines = [f"{key} = {json.dumps(text, ensure_ascii=False)}\n" for key, text in (("name", self.name), ("paper", self.paper))]
         (folder / FILE).write_text(f"{''.join(lines)}date = {self.day.isoformat()}\n", encoding="utf-8")
 
     @classmethod

@@ -15,6 +15,13 @@ from zoo_pages.tasks import board, overview, task_index, task_page
 
 PICTURES = ("crossover.svg", "error.svg")
 """Pictures in the folder of results that the pages of attentions show."""
+_COMMUNITY = """# Results of other people
+
+Records that other people submitted ([how](../how-to/submit.md)). They stand here, apart from our own results, in our tables
+and under the name of who submitted them. *Self-run*: only the submitter ran it. *Run again*: CI or a maintainer ran a sample
+again, and its test scores agreed within 2 points.
+
+"""
 
 
 def generated_pages(results: Results, folder: Path) -> dict[str, bytes]:
@@ -24,6 +31,7 @@ def generated_pages(results: Results, folder: Path) -> dict[str, bytes]:
         "task/index.md": task_index(task_table()),
         "board.md": board(results),
         "overview.md": overview(results),
+        "community.md": _COMMUNITY + results.community + "\n",
     }
     pages |= {f"attention/{name}.md": attention_page(name, results, folder / "attention") for name in attentions()}
     pages |= {f"attention/{name}.svg": drawing(card(name)) for name in attentions()}

@@ -11,11 +11,13 @@ from typing import Any
 from peer_comparisons import BASELINE, compared_rows
 from peers import PRODUCT, Peers
 
+from attn_zoo import reference
 from attn_zoo.bench.crossover_analysis import labels
 from attn_zoo.bench.experiments.crossover import Crossover
 from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.cli.analyze import error_table
 from attn_zoo.leaderboard import Row, Table, tables
+from attn_zoo.leaderboard.community import community_text, submissions
 from attn_zoo.records import Store
 from zoo_pages.texts import aligned
 
@@ -56,6 +58,12 @@ class Results:
     def boards_of(self, task: str) -> list[tuple[str, Table]]:
         """Folder and table of every table of a task."""
         return [(name, table) for name, made in self.boards.items() for table in made if table.task["name"] == task]
+
+    @cached_property
+    def community(self) -> str:
+        """Dated list of the submissions of other people, and our tables with their rows."""
+        shipped = [record for name in reference.shipped() for record in Store(reference.packed_file(name)).load()[0]]
+        return community_text(submissions(self.root / "community"), shipped)
 
     def crossover(self, attention: str | None = None) -> str | None:
         """From which length an attention costs less than softmax, or all that were measured; None where none was."""

@@ -104,14 +104,14 @@ def community(tmp_path):
     """Folder with one submission."""
     folder = tmp_path / "2026-11-28-mine"
     folder.mkdir()
-    Submission('Jane "J" Doe', "Doe 2026, arXiv:2601.00001", date(2026, 11, 28)).write(folder)
+    Submission('Zoë "J" 😀', "Doe 2026, arXiv:2601.00001", date(2026, 11, 28)).write(folder)
     pack(runs(test=0.8), folder / NAME)
     return tmp_path
 
 
 def test_a_submission_is_read_as_written(community):
     (found,) = submissions(community)
-    assert found.about == Submission('Jane "J" Doe', "Doe 2026, arXiv:2601.00001", date(2026, 11, 28))
+    assert found.about == Submission('Zoë "J" 😀', "Doe 2026, arXiv:2601.00001", date(2026, 11, 28))
     assert found.records == runs(test=0.8) and found.mark == "self-run"
 
 
@@ -131,7 +131,7 @@ def test_a_row_is_self_run_until_a_sample_was_run_again(community, test, mark):
     (found,) = submissions(community)
     assert found.mark == mark
     text = community_text([found], SHIPPED)
-    assert f"| {mark} |" in text and f'mine by Jane "J" Doe ({mark})' in text
+    assert f"| {mark} |" in text and f'mine by Zoë "J" 😀 ({mark})' in text
 
 
 def test_a_repetition_of_another_run_is_no_evidence():
@@ -147,5 +147,5 @@ def test_our_tables_are_apart_and_lend_their_cards(community):
     assert table.higher_is_better and table.chance == SHIPPED[0].chance
     before = Store(community / "ours").load()[0]
     (table,) = community_tables(submissions(community), SHIPPED)
-    assert [row.attention for row in table.rows if " by " in row.attention] == ['mine by Jane "J" Doe (self-run)']
+    assert [row.attention for row in table.rows if " by " in row.attention] == ['mine by Zoë "J" 😀 (self-run)']
     assert before == [] and community_text([], SHIPPED) == "There is no submission yet."
