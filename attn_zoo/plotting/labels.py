@@ -96,12 +96,12 @@ def _free_place(
 
 
 def overlap(one: Box, other: Box) -> bool:
-    """Tell whether two boxes share any area."""
+    """Return True if two boxes share any area."""
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _crosses(line: Leader, box: Box) -> bool:
-    """Tell whether a line runs through a box, tested in steps smaller than the height of a label."""
+    """Return True if a line runs through a box, tested in steps smaller than the height of a label."""
     (x0, y0), (x1, y1) = line
     steps = max(2, int(max(abs(x1 - x0), abs(y1 - y0)) / 4))
     points = [(x0 + (x1 - x0) * at / steps, y0 + (y1 - y0) * at / steps) for at in range(steps + 1)]
@@ -109,7 +109,7 @@ def _crosses(line: Leader, box: Box) -> bool:
 
 
 def _meet(one: Leader, other: Leader) -> bool:
-    """Tell whether two lines cross."""
+    """Return True if two lines cross."""
 
     def side(line: Leader, point: tuple[float, float]) -> bool:
         (x0, y0), (x1, y1) = line
