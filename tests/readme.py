@@ -44,7 +44,7 @@ from attn_zoo.leaderboard.heat_costs import LENGTH, recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import heat_map, titles
 from attn_zoo.leaderboard.literature_text import render_published
-from attn_zoo.leaderboard.metrics import estimated, optional, score
+from attn_zoo.leaderboard.metrics import estimated, optional, score, verdict_cell
 from attn_zoo.leaderboard.plot import MECHANISM, panels_of, write
 from attn_zoo.published import published_for
 from attn_zoo.records import RunRecord
@@ -215,20 +215,20 @@ def two_hours() -> str:
 
 
 def photographs() -> str:
-    """Ranks, scores and FLOPs of ``experiment=profile_vision``, with margins over the best control."""
+    """Scores, verdicts and FLOPs of ``experiment=profile_vision``, with margins over the best control."""
     (table,) = boards_of("profile_vision")
     rows = [
         [
-            row.place,
             row.name,
             score(row, table),
+            verdict_cell(row, table) or "-",
             estimated(row.margin, table, "+"),
             optional(row.flops_per_example, lambda flops: f"{flops / 1e6:.1f} M"),
         ]
         for row in table.rows
     ]
-    head = ["rank", "row", "accuracy (%)", "over control", "FLOPs of an image"]
-    return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=["left", "left", "right", "right", "right"])
+    head = ["row", "accuracy (%)", "verdict", "over control", "FLOPs of an image"]
+    return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=["left", "right", "left", "right", "right"])
 
 
 def equal_times(folder: str, minutes: Sequence[int]) -> str:

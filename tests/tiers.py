@@ -57,7 +57,7 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(["analysis/test_analyze.py", "analysis/test_capture.py"], "extras"),
     **dict.fromkeys([f"integrations/test_transformers{part}.py" for part in ("", "_refusals", "_saving")], "extras"),
     **dict.fromkeys([f"integrations/test_{name}.py" for name in ("convolved", "generation", "hybrid_models")], "extras"),
-    "leaderboard/test_ranking_simulations.py": "simulations",
+    "leaderboard/test_verdict_simulations.py": "simulations",
 }
 """Folders and files whose tests are all in one tier."""
 

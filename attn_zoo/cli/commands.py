@@ -36,9 +36,9 @@ class Command(NamedTuple):
 COMMANDS = {
     "list": Command("list attentions, tasks and plugins as tables", "listing"),
     "run": Command("train and test: attn-zoo run attention=NAME task=NAME key=value ... (-m: sweep)", "run"),
-    "compare": Command("train your attention, check it and rank it among the recorded rows of the quickstart", "compare"),
+    "compare": Command("train your attention, check it and judge it among the recorded rows of the quickstart", "compare"),
     "tune": Command("search settings by validation, then train the best: attn-zoo tune attention=NAME,... task=NAME", "tune"),
-    "leaderboard": Command("tables of recorded runs: scores, ranks, costs, equal budgets", "leaderboard"),
+    "leaderboard": Command("tables of recorded runs: scores, verdicts, costs, equal budgets", "leaderboard"),
     "show": Command("one row: status, score, seeds, data, code, machine, and the command that reproduces it", "show"),
     "diff": Command("compare two folders of records, and fail where B is worse beyond noise", "diff"),
     "new": Command("write an installable package with an attention, or a task, of your own", "new"),

@@ -1,4 +1,4 @@
-"""``attn-zoo compare``: train new attentions and rank them among the rows of the quickstart, which are not trained again."""
+"""``attn-zoo compare``: train new attentions and judge them among the rows of the quickstart, which are not trained again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attn_zoo.contract import AttentionCard
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import Row, Table, render, tables
 from attn_zoo.leaderboard.heat_text import colours_here
-from attn_zoo.leaderboard.metrics import estimated, unit
+from attn_zoo.leaderboard.metrics import estimated, unit, verdict_sentence
 from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.registry import card, load_plugin
@@ -32,9 +32,9 @@ FOLDER = "compare"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = (
-        "Train attentions with the network, data, budget and seeds of the quickstart, and print their ranks among its rows, whose "
-        "records come with the package. The conformance checks run first, at the default options. Training takes a minute or two "
-        "on two cores; the same command continues from the recorded runs, and changed code is trained again."
+        "Train attentions with the network, data, budget and seeds of the quickstart, and print the verdicts on them among "
+        "its rows, whose records come with the package. The conformance checks run first, at the default options. Training takes a "
+        "minute or two on two cores; the same command continues from the recorded runs, and changed code is trained again."
     )
     words = "file or folder that registers attentions; or a row: NAME, NAME:IMPLEMENTATION or NAME[OPTION=VALUE,...]"
     parser.add_argument("targets", nargs="+", metavar="PATH | ROW", help=words)
@@ -106,17 +106,13 @@ def with_reference(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def place(row: Row, table: Table) -> str:
-    """Score and rank of a row, and the rows that do not differ significantly from it."""
+    """Return the score of a row and the verdict on it."""
     start = f"{row.label} on {table.task['title']}: "
     if row.test is None:
         return start + "; ".join(map(str, row.failures))
     score = f"{estimated(row.test, table)}{unit(table, ' %')}"
-    if row.rank is None:
-        return f"{start}{score}, without a rank: {row.unranked or table.ranking.reason or 'a control'}"
-    ranked = [other for other in table.rows if other.rank is not None]
-    ties = [other.label for other in ranked if other is not row and set(other.ties) & set(row.ties)]
-    tied = f", tied with {', '.join(ties)}" if ties else ""
-    return f"{start}{score}, rank {row.rank} of {len(ranked)}{tied}"
+    told = verdict_sentence(row, table)
+    return f"{start}{score}{', ' * bool(told)}{told}"
 
 
 def _folder(rows: Sequence[RowName]) -> str:

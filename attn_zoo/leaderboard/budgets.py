@@ -11,6 +11,7 @@ from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.metrics import spent
 from attn_zoo.leaderboard.statistics import estimate
 from attn_zoo.leaderboard.table import Block, Board, Row, Run, Within
+from attn_zoo.records.bounds import bounds
 
 DISTURBED = 2.0
 """Training time over (steps · median step time) above which a run was paused or shared its processor."""
@@ -114,7 +115,9 @@ def _reached(row: Row, curves: Sequence[Sequence[Point]], budget: float | None, 
 
     def entry(points: Sequence[Point], note: str, over: bool = False) -> Within:
         amount = statistics.median(cost for cost, _ in points) if points else None
-        return Within(budget, estimate([score for _, score in points]), amount, over, note)
+        return Within(
+            budget, estimate([score for _, score in points], bounds(row.runs[0]["task_card"]["metric"])), amount, over, note
+        )
 
     if budget is None or not curves or not all(curves):
         unknown = "no learning curve, or its training time was disturbed"

@@ -8,9 +8,20 @@ from typing import Any
 
 from attn_zoo.leaderboard.compare import METHOD
 from attn_zoo.leaderboard.learning import Soon, Successes
-from attn_zoo.leaderboard.metrics import estimated, figure, mebibytes, optional, score, seconds, spent, unit
+from attn_zoo.leaderboard.metrics import (
+    compared,
+    estimated,
+    figure,
+    mebibytes,
+    optional,
+    score,
+    seconds,
+    spent,
+    unit,
+    verdict_cell,
+)
 from attn_zoo.leaderboard.statistics import Estimate
-from attn_zoo.leaderboard.table import COSTS, Board, Row, Table
+from attn_zoo.leaderboard.table import COSTS, Board, Comparison, Row, Table
 from attn_zoo.plotting.theme import short
 
 FRONTS = {cost: cost[0].upper() for cost in COSTS}
@@ -69,6 +80,8 @@ class Column:
         value = self.figure(row, table)
         if isinstance(value, Soon | Successes):
             value = value.order
+        if isinstance(value, Comparison):
+            value = value.difference
         value = value.mean if isinstance(value, Estimate) else len(value) if isinstance(value, tuple) else value
         return float(value) if isinstance(value, int | float) else None
 
@@ -97,16 +110,6 @@ COLUMNS: dict[str, Column] = {
     column.name: column
     for column in (
         Column(
-            "rank",
-            "rank",
-            lambda row, table: row.place,
-            note=METHOD,
-            least_first=True,
-            views=("scores",),
-            shown=lambda table: table.ranking.reason is None,
-            tip=lambda row, table: row.unranked or "",
-        ),
-        Column(
             "attention",
             "attention",
             lambda row, table: row.name,
@@ -121,6 +124,24 @@ COLUMNS: dict[str, Column] = {
             unit=_share,
             note="test score, mean over seeds ± half of its 95 % interval",
             views=("scores",),
+        ),
+        Column(
+            "verdict",
+            "verdict",
+            lambda row, table: verdict_cell(row, table) or "-",
+            note=f"verdict, and the difference from the best row with its 95 % interval. {METHOD}",
+            views=("scores",),
+            shown=lambda table: table.ranking.reason is None,
+            tip=lambda row, table: row.unjudged or "",
+        ),
+        Column(
+            "against_softmax",
+            "against softmax",
+            lambda row, table: compared(row.against_softmax, table) or "-",
+            note="outcome of the comparison with softmax, by the same test",
+            views=("scores",),
+            leaves=5,
+            shown=lambda table: table.ranking.reason is None and any(row.against_softmax for row in table.rows),
         ),
         Column(
             "mean",
@@ -143,7 +164,7 @@ COLUMNS: dict[str, Column] = {
             "margin",
             "over control",
             lambda row, table: estimated(row.margin, table, "+"),
-            note=f"test score minus that of the best control, paired by seed, {_POINTS}",
+            note=f"test score minus that of the best control, {_POINTS}",
             views=("scores",),
         ),
         Column(
@@ -268,7 +289,17 @@ COLUMNS: dict[str, Column] = {
             tip=lambda row, table: ", ".join(row.dominated_by),
         ),
         *(Column(name) for name in ("label", "control", "options", "heads", "by_seed", "valid", "parts", "failures", "warnings")),
-        *(Column(name) for name in ("ties", "unranked", "curve", "training_flops_per_example", "training_flops_counted")),
+        *(
+            Column(name)
+            for name in (
+                "against_best",
+                "against_control",
+                "unjudged",
+                "curve",
+                "training_flops_per_example",
+                "training_flops_counted",
+            )
+        ),
         *(
             Column(name)
             for name in ("mechanism_flops_4096", "state_bytes", "train_seconds_range", "implementation", "tuning", "tuned")

@@ -1,44 +1,43 @@
-"""Comparisons of rows: pairs that differ significantly, ranks and tie letters, Pareto fronts, dominated rows, and orders.
+"""Comparisons of rows and the verdicts on them, Pareto fronts, dominated rows, and orders.
 
-Tests are at common seeds, with spreads moderated over rows, and corrected for the number of pairs. On simulated records of 2 to 60
-equal rows with 3 or 5 seeds at most 5 % of tables rank any row falsely: with equal spreads, with spreads that differ twentyfold,
-where half of the rows hardly vary, with skewed noise, on splits of few examples, with scores near the ends of the metric, where
-rows begin to learn at some seeds only, and with or without an effect of the seed on all rows
-(tests/leaderboard/test_ranking_simulations.py). Of forty rows that vary by 2 points at three seeds, 90 % of the gaps of 10 points
-are found; t tests of each pair alone find none.
-
-No test on so few seeds detects events that are rare and limited to few rows. At three seeds up to 12 % of tables have a false rank
-where one to three rows among equal ones vary three to ten times as much, up to 12 % where noise is skewed and 2 to 5 rows differ
-twentyfold in spread, and up to half where, of 2 to 10 rows, some hardly vary and others fall far at one seed in five.
+Two rows are compared by Welch's t test on their test scores, whose standard deviations are at least the binomial error of the test
+set: three seeds that agree better than chance allows agree by accident. Rows that both reached the criterion at all seeds are
+compared by Welch's test on the logarithm of their steps to 90 % instead, with a standard deviation of at least one interval of
+validation; their scores are not told apart. Every row is compared with the best row, with softmax and with the best control, and
+the p values are corrected for the number of all these comparisons on a task (Holm 1979).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Any
 
-import numpy as np
-
 from attn_zoo.checks import check_text
-from attn_zoo.leaderboard.letters import tie_letters
-from attn_zoo.leaderboard.metrics import SHARES, grain
-from attn_zoo.leaderboard.moderation import moderated_p_values
-from attn_zoo.leaderboard.statistics import CONFIDENCE, Floats, holm, paired
+from attn_zoo.leaderboard.metrics import COUNTED as COUNTED_METRICS
+from attn_zoo.leaderboard.metrics import SHARES
+from attn_zoo.leaderboard.statistics import CONFIDENCE, EVERYWHERE, Estimate, holm, welch
 from attn_zoo.leaderboard.table import COSTS, COUNTED, Comparison, Ranking, Row, Table
+from attn_zoo.leaderboard.verdicts import Outcome, Verdict
+from attn_zoo.records.bounds import bounds
 
+BASELINE = "softmax"
 SEEDS_NEEDED = 3
-"""Number of common seeds from which on noise is estimated: two rows with fewer are not ranked or called different."""
+"""Number of seeds from which on noise is estimated: a row with fewer has no verdict."""
 SMALLEST = 0.01
-"""Smallest difference that counts: absolute for shares (one point), relative to the larger score for other metrics."""
+"""Smallest difference that counts: absolute for shares (one point), relative to the larger score for other metrics and steps."""
 _ROUNDING = 1e-6
 """Relative rounding error of scores, which are computed in single precision."""
+_LIKE_CONTROL = 0.02
+"""Distance of a validation score from that of the best control, relative to the latter unless it is a share, within which a row
+whose training loss is flat is not trained."""
 METHOD = (
-    "rank = 1 + the number of contenders that are better beyond noise, which means better by at least a point (1 % where the "
-    "metric is not a share) and better in a test over common seeds, with standard deviations moderated over the rows of the table "
-    "(empirical Bayes) and Holm's correction for all pairs (5 % for a whole table); rows that share a letter do not differ "
-    "significantly"
+    "The best row has the best mean of those that are better than the best control; of rows that reached the criterion at all "
+    "seeds, it is the soonest. Two rows differ by Welch's t test over seeds, on scores or, if both reached the criterion at all "
+    "seeds, on the logarithm of the steps to 90 %. Holm's correction is for all comparisons of a task: with the best row, softmax "
+    "and the best control. A difference below a point (1 % if the metric is not a percentage) does not count"
 )
 ORDERS = ("score", *(cost.lower() for cost in COSTS))
 """Orders in which rows can be shown."""
@@ -46,115 +45,219 @@ ORDERS = ("score", *(cost.lower() for cost in COSTS))
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """Resolution of the scores on a test split."""
+    """What a metric and a test split can tell apart."""
 
     share: bool
     """True if the metric is a share, so that differences are points."""
-    grain: float
-    """Smallest step between scores; 0 for metrics that are not counts."""
+    examples: int | None
+    """Number of test examples if the metric counts them; else None."""
+    bounds: tuple[float, float] = EVERYWHERE
+    """Least and greatest possible difference of two scores."""
 
     def ties(self, difference: float, larger: float) -> bool:
         """Return True if a difference is too small to count, whatever a significance test says."""
         return abs(difference) < SMALLEST * (1.0 if self.share else abs(larger))
 
+    def floor(self, mean: float) -> float:
+        """Return the least standard deviation of a score: the binomial error of the test set, and at least rounding."""
+        binomial = math.sqrt(max(0.0, mean * (1 - mean)) / self.examples) if self.examples else 0.0
+        return max(binomial, _ROUNDING * abs(mean))
+
 
 def resolution(task: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -> Resolution:
     """Return the resolution of a task, from its recorded card and data."""
-    return Resolution(task["metric"] in SHARES, grain(task["metric"], data.get("test", {}).get("examples")))
+    metric = task["metric"]
+    examples = data.get("test", {}).get("examples") if metric in COUNTED_METRICS else None
+    least, most = bounds(metric)
+    return Resolution(metric in SHARES, examples, (least - most, most - least))
+
+
+def difference(one: Row, other: Row, resolution: Resolution) -> tuple[Estimate, float] | None:
+    """Return the difference of two rows' test scores with its interval, and the p value; None if one has no score."""
+    if one.test is None or other.test is None:
+        return None
+    floors = resolution.floor(one.test.mean), resolution.floor(other.test.mean)
+    return welch(tuple(one.by_seed.values()), tuple(other.by_seed.values()), floors, resolution.bounds)
 
 
 def fit_to_compare(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
-    """Return rows without failed seeds of which any two share ``SEEDS_NEEDED`` seeds, and reasons by label for the others.
+    """Return rows with ``SEEDS_NEEDED`` seeds of which none failed, and reasons by label for the others.
 
-    A row with a failed seed is left out to avoid survivorship bias.
+    A row with a failed seed is left out because the remaining seeds are the lucky ones.
     """
     reasons = {row.label: why for row in rows if (why := _unfit(row))}
-    fit = [row for row in rows if row.label not in reasons]
-    kept = _sharing(fit)
-    return kept, reasons | {row.label: _unshared(row, fit) for row in fit if row not in kept}
-
-
-def compare(
-    rows: Sequence[Row], higher_is_better: bool, resolution: Resolution, correction: Callable[[Floats], Floats]
-) -> tuple[Comparison, ...]:
-    """Compare all pairs of rows; a pair differs if its corrected p value is significant and its difference counts."""
-    seeds = sorted({seed for row in rows for seed in row.seeds})
-    scores = np.array([[row.by_seed.get(seed, np.nan) for seed in seeds] for row in rows])
-    corrected = correction(moderated_p_values(scores, max(resolution.grain, _ROUNDING * float(np.nanmax(np.abs(scores))))))
-    pairs = zip(combinations(rows, 2), corrected, strict=True)
-    return tuple(_comparison(a, b, float(p), higher_is_better, resolution) for (a, b), p in pairs)
-
-
-def _comparison(a: Row, b: Row, p: float, higher_is_better: bool, resolution: Resolution) -> Comparison:
-    difference = paired(a.by_seed, b.by_seed)
-    assert difference is not None and a.test and b.test, "rows that are compared share seeds"
-    if (difference.mean < 0) == higher_is_better and difference.mean != 0:
-        a, b, difference = b, a, replace(difference, mean=-difference.mean)
-    ties = resolution.ties(difference.mean, max(abs(row.test.mean) for row in (a, b) if row.test))
-    return Comparison(a.label, b.label, difference, p, p <= 1 - CONFIDENCE and not ties)
-
-
-def _shared_seeds(one: Row, other: Row) -> int:
-    return len(set(one.seeds) & set(other.seeds))
+    return [row for row in rows if row.label not in reasons], reasons
 
 
 def _unfit(row: Row) -> str | None:
-    """Return the reason why a row cannot be compared, whatever seeds the others have; None if it can."""
+    """Return the reason why a row cannot be compared; None if it can."""
     if row.failures:
-        return f"no rank, as not every seed has a score ({row.failures[0].run})"
+        return f"no verdict, because not every seed has a score ({row.failures[0].run})"
     if len(row.seeds) < SEEDS_NEEDED:
-        return f"no rank with fewer than {SEEDS_NEEDED} seeds; {SEEDS_NEEDED - len(row.seeds)} more needed"
+        return f"no verdict with fewer than {SEEDS_NEEDED} seeds; {SEEDS_NEEDED - len(row.seeds)} more needed"
     return None
 
 
-def _unshared(row: Row, others: Sequence[Row]) -> str:
-    fewest = min(_shared_seeds(row, other) for other in others)
-    return f"no rank with fewer than {SEEDS_NEEDED} seeds in common with every ranked row; {SEEDS_NEEDED - fewest} more needed"
+def compare(pairs: Sequence[tuple[Row, Row]], higher_is_better: bool, resolution: Resolution) -> tuple[Comparison, ...]:
+    """Compare the first row of each pair with the second, with p values corrected for the number of pairs."""
+    made = [_tested(one, other, resolution) for one, other in pairs]
+    corrected = holm([p for _, _, p in made])
+    return tuple(
+        _comparison(one, other, score, ratio, p, higher_is_better, resolution)
+        for (one, other), (score, ratio, _), p in zip(pairs, made, corrected, strict=True)
+    )
 
 
-def _sharing(rows: Sequence[Row]) -> list[Row]:
-    """Return rows of which any two share enough seeds; until then, the row that shares them with the fewest others is removed."""
-    kept = list(rows)
-    while True:
-        strangers = {row.label: sum(_shared_seeds(row, o) < SEEDS_NEEDED for o in kept if o is not row) for row in kept}
-        most = max(strangers.values(), default=0)
-        if not most:
-            return kept
-        kept.remove(min((row for row in kept if strangers[row.label] == most), key=lambda row: (len(row.seeds), row.label)))
+def _tested(one: Row, other: Row, resolution: Resolution) -> tuple[Estimate, Estimate | None, float]:
+    """Return the difference of scores, the ratio of steps if the rows are compared by it, and the p value."""
+    found = difference(one, other, resolution)
+    assert found is not None, "rows that are compared have scores"
+    mine, theirs = _logarithms(one), _logarithms(other)
+    if mine is None or theirs is None:
+        return found[0], None, found[1]
+    ratio, p = welch(mine, theirs, (_interval(one, mine), _interval(other, theirs)))
+    return found[0], ratio, p
 
 
-def rank_rows(rows: Sequence[Row], higher_is_better: bool, resolution: Resolution) -> Ranking:
-    """Add ranks and tie letters, or the reason for having none, to the rows, and return their comparisons.
+def _logarithms(row: Row) -> list[float] | None:
+    """Return the logarithms of the steps to 90 %, if the row reached the criterion at all seeds; else None."""
+    steps = [run["steps_to_90"] for run in row.runs]
+    whole = row.learned is not None and row.learned.count == row.learned.of and all(steps)
+    return [math.log(count) for count in steps] if whole else None
+
+
+def _interval(row: Row, logarithms: Sequence[float]) -> float:
+    """Return one interval of validation on the scale of the logarithm of steps."""
+    every = max(float(run["budget"].get("evaluate_every") or 0.0) for run in row.runs)
+    return every / math.exp(statistics.fmean(logarithms))
+
+
+def _comparison(
+    one: Row, other: Row, score: Estimate, ratio: Estimate | None, p: float, higher_is_better: bool, resolution: Resolution
+) -> Comparison:
+    if ratio is None:
+        gain = score.mean if higher_is_better else -score.mean
+        ties = resolution.ties(gain, max(abs(row.test.mean) for row in (one, other) if row.test))
+    else:
+        gain, ties = -ratio.mean, abs(ratio.mean) < math.log1p(SMALLEST)
+    apart = p <= 1 - CONFIDENCE and not ties
+    outcome = Outcome.TIED if not apart else Outcome.BETTER if gain > 0 else Outcome.WORSE
+    return Comparison(one.label, other.label, score, ratio, p, outcome)
+
+
+def standing(row: Row, higher_is_better: bool) -> tuple[bool, float]:
+    """Return the key by which rows are sorted, the best first: those that reached the criterion at all seeds, the soonest first;
+    then all others by their mean scores."""
+    steps = _logarithms(row)
+    if steps is not None:
+        return False, statistics.fmean(steps)
+    return True, math.inf if row.test is None else (-row.test.mean if higher_is_better else row.test.mean)
+
+
+def judge_rows(rows: Sequence[Row], control: Row | None, higher_is_better: bool, resolution: Resolution) -> Ranking:
+    """Add verdicts and comparisons, or the reason for having none, to the rows, and return all comparisons.
 
     Args:
-        rows: contenders in the order of their means, the best first, and controls.
+        rows: contenders in the order of ``standing``, and controls.
+        control: the best control; None without one.
     """
     contenders = [row for row in rows if not row.control]
     kept, missing = fit_to_compare(contenders)
-    if len(kept) < 2:
-        return Ranking((), _no_ranks(contenders), ())
-    comparisons = compare(kept, higher_is_better, resolution, holm)
-    apart = {(c.better, c.worse) for c in comparisons if c.apart}
-    labels = [row.label for row in kept]
-    letters = tie_letters(labels, {frozenset(pair) for pair in apart})
+    reason = _no_verdicts(contenders) if len(kept) < 2 else None
+    if not kept:
+        return Ranking(None, reason, ())
     for row in contenders:
-        row.unranked = missing.get(row.label)
-        if row.label in letters:
-            row.rank, row.ties = 1 + sum((other, row.label) in apart for other in labels), letters[row.label]
-    seeds = set.intersection(*(set(row.seeds) for row in kept))
-    return Ranking(tuple(sorted(seeds)), None, comparisons)
+        row.unjudged = None if reason else missing.get(row.label)
+    fit = control if control and not _unfit(control) else None
+
+    def compared(best: Row) -> tuple[Comparison, ...]:
+        softmax = next((row for row in kept if row.attention == BASELINE), None)
+        pairs = {frozenset((a.label, b.label)): (a, b) for b in (best, softmax, fit) if b for a in kept if a is not b}
+        made = compare(list(pairs.values()), higher_is_better, resolution)
+        found = {frozenset((c.row, c.against)): c for c in made}
+        for row in kept:
+            row.against_best, row.against_softmax, row.against_control = (
+                _from(row, found.get(frozenset((row.label, other.label)))) if other else None for other in (best, softmax, fit)
+            )
+        return made
+
+    for best in _candidates(kept, fit, higher_is_better, resolution):
+        comparisons = compared(best)
+        if is_above_control(best):
+            break
+    else:
+        best = kept[0]
+        comparisons = compared(best)
+    for row in kept:
+        row.verdict = _verdict(row, best, control, higher_is_better, resolution)
+    if reason and best.verdict == Verdict.BEST:
+        best.verdict = None  # it is the only one
+    return Ranking(None if reason else best.label, reason, comparisons)
 
 
-def _no_ranks(contenders: Sequence[Row]) -> str:
+def _candidates(rows: Sequence[Row], control: Row | None, higher_is_better: bool, resolution: Resolution) -> list[Row]:
+    """Return the rows that may be the best one: those that are better than the control before any correction."""
+    if control is None:
+        return list(rows[:1])
+    return [row for row in rows if compare([(row, control)], higher_is_better, resolution)[0].outcome == Outcome.BETTER]
+
+
+def _from(row: Row, found: Comparison | None) -> Comparison | None:
+    """Return a comparison from the side of ``row``."""
+    if found is None or found.row == row.label:
+        return found
+    turned = {Outcome.BETTER: Outcome.WORSE, Outcome.WORSE: Outcome.BETTER}.get(found.outcome, found.outcome)
+    ratio = found.ratio and found.ratio.times(-1)
+    return replace(found, row=found.against, against=found.row, difference=found.difference.times(-1), ratio=ratio, outcome=turned)
+
+
+def _verdict(row: Row, best: Row, control: Row | None, higher_is_better: bool, resolution: Resolution) -> Verdict:
+    """Return the verdict on a row that was compared.
+
+    A row that differs neither from the best row nor from the best control, because it succeeds at some seeds only, is called not
+    distinguishable from the best if its mean is above the control's by a difference that counts, and no better than it otherwise.
+    """
+    if _is_flat(row, control, resolution):
+        return Verdict.NOT_TRAINED
+    worse = row.against_best is not None and row.against_best.outcome == Outcome.WORSE
+    if not is_above_control(row):
+        assert row.against_control is not None and row.test is not None, "without a control every row is above it"
+        gain = row.against_control.difference.mean * (1 if higher_is_better else -1)
+        if worse or not is_above_control(best) or gain <= 0 or resolution.ties(gain, abs(row.test.mean)):
+            return Verdict.NO_BETTER
+    return Verdict.BEST if row is best else Verdict.WORSE if worse else Verdict.TIED
+
+
+def is_above_control(row: Row) -> bool:
+    """Return True if a row is better than the best control, or there is no control to compare it with."""
+    return row.against_control is None or row.against_control.outcome == Outcome.BETTER
+
+
+def _is_flat(row: Row, control: Row | None, resolution: Resolution) -> bool:
+    """Return True if the training loss stayed flat at all seeds, and validation is close to that of the best control."""
+    if not all(run["flat"] for run in row.runs):
+        return False
+    if control is None or control.valid is None or row.valid is None:
+        return True
+    near = _LIKE_CONTROL * (1.0 if resolution.share else abs(control.valid.mean))
+    return abs(row.valid.mean - control.valid.mean) <= near
+
+
+def _no_verdicts(contenders: Sequence[Row]) -> str:
     if len(contenders) < 2:
-        return "no ranks, as there is only one contender"
-    scored = [row for row in contenders if row.seeds]
-    if len(scored) < 2:
-        return "no ranks, as fewer than two contenders have a score"
-    shared = max(_shared_seeds(a, b) for a, b in combinations(scored, 2))
-    if shared >= SEEDS_NEEDED:
-        return "no ranks, as fewer than two contenders have a score at every seed"
-    return f"no ranks with fewer than {SEEDS_NEEDED} common seeds; {SEEDS_NEEDED - shared} more needed"
+        return "no verdicts, because there is only one contender"
+    if sum(bool(row.seeds) for row in contenders) < 2:
+        return "no verdicts, because fewer than two contenders have a score"
+    most = max(len(row.seeds) for row in contenders)
+    if most < SEEDS_NEEDED:
+        return f"no verdicts with fewer than {SEEDS_NEEDED} seeds; {SEEDS_NEEDED - most} more needed"
+    return f"no verdicts, because fewer than two contenders have {SEEDS_NEEDED} seeds and a score at every seed"
+
+
+def apart(comparisons: Sequence[Comparison]) -> set[tuple[str, str]]:
+    """Return the pairs that differ, as (better, worse)."""
+    found = {(c.row, c.against) for c in comparisons if c.outcome == Outcome.BETTER}
+    return found | {(c.against, c.row) for c in comparisons if c.outcome == Outcome.WORSE}
 
 
 def cost_of(row: Row, cost: str) -> float | None:
@@ -190,12 +293,12 @@ def with_fronts(rows: Sequence[Row], ranking: Ranking, higher_is_better: bool) -
     comparable cost, and either lower in a cost or significantly better in score. A row with a failed seed is on no front and
     dominates none.
     """
-    apart = {(c.better, c.worse) for c in ranking.comparisons if c.apart}
+    better = apart(ranking.comparisons)
     whole = [row for row in rows if row.test and not row.failures]
     sign = 1 if higher_is_better else -1
     for row in rows:
         row.fronts = tuple(cost for cost in COSTS if row in whole and _on_front(row, whole, cost, sign))
-        row.dominated_by = tuple(other.label for other in whole if row.test and _dominates(other, row, sign, apart))
+        row.dominated_by = tuple(other.label for other in whole if row.test and _dominates(other, row, sign, better))
 
 
 def comparable(one: Row, other: Row, cost: str) -> bool:
@@ -214,14 +317,14 @@ def _on_front(row: Row, others: Sequence[Row], cost: str, sign: int) -> bool:
     return not any(theirs >= score and spent <= mine and (theirs, spent) != (score, mine) for theirs, spent in rivals)
 
 
-def _dominates(one: Row, other: Row, sign: int, apart: set[tuple[str, str]]) -> bool:
+def _dominates(one: Row, other: Row, sign: int, better: set[tuple[str, str]]) -> bool:
     if one is other or _signed(one, sign) < _signed(other, sign):
         return False
     costs = {cost: (cost_of(one, cost) or 0.0, cost_of(other, cost) or 0.0) for cost in COSTS if comparable(one, other, cost)}
     if not costs or any(mine > theirs for mine, theirs in costs.values()):
         return False
     less = any(mine < theirs for cost, (mine, theirs) in costs.items() if cost != "time")
-    return less or ("time" in costs and _sooner(one, other)) or (one.label, other.label) in apart
+    return less or ("time" in costs and _sooner(one, other)) or (one.label, other.label) in better
 
 
 def _sooner(one: Row, other: Row) -> bool:

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED
-from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, holm, pair_p_values, paired, t_quantile
+from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, holm, paired, paired_p_value
+from attn_zoo.leaderboard.student import t_quantile
 from attn_zoo.leaderboard.table import Run
 from attn_zoo.records.frames import COUNTED
 
@@ -54,7 +53,7 @@ class Pair:
     b: Mapping[int, float]
     higher_is_better: bool
     grain: float
-    """Smallest step between scores; see ``pair_p_values``."""
+    """Smallest step between scores; see ``paired_p_value``."""
     tolerance: float
     """Tolerance in the unit of the score."""
     share: bool
@@ -91,15 +90,15 @@ class Change:
 def judged(pairs: Sequence[Pair]) -> list[Judged]:
     """Verdict on each pair, with p values corrected for the number of pairs."""
     tested = [at for at, pair in enumerate(pairs) if len(pair.a.keys() & pair.b.keys()) >= SEEDS_NEEDED]
-    p_values = np.array([_p_worse(pairs[at]) for at in tested])
-    worse, better = (dict(zip(tested, holm(p), strict=True)) if tested else {} for p in (p_values, 1 - p_values))
+    p_values = [_p_worse(pairs[at]) for at in tested]
+    worse, better = (dict(zip(tested, holm(p), strict=True)) for p in (p_values, [1 - p for p in p_values]))
     return [_judge(pair, worse.get(at), better.get(at), len(tested)) for at, pair in enumerate(pairs)]
 
 
 def _p_worse(pair: Pair) -> float:
     """One-sided p value of B being worse."""
     seeds = sorted(pair.a.keys() & pair.b.keys())
-    two_sided = float(pair_p_values([[pair.b[s] for s in seeds], [pair.a[s] for s in seeds]], pair.grain)[0])
+    two_sided = paired_p_value([pair.b[s] - pair.a[s] for s in seeds], pair.grain)
     return two_sided / 2 if _gain(pair) < 0 else 1 - two_sided / 2
 
 
@@ -130,7 +129,7 @@ def _judge(pair: Pair, p_worse: float | None, p_better: float | None, tests: int
 def _least(found: Estimate, grain: float, tests: int) -> float:
     """Smallest loss at which the strictest step of Holm's correction would have called this row worse.
 
-    The spread is taken as at least that which rounding to ``grain`` gives a difference of two figures, as in ``pair_p_values``.
+    The spread is taken as at least that which rounding to ``grain`` gives a difference of two figures, as in ``paired_p_value``.
     """
     assert found.half_width is not None, "only several seeds have an interval"
     error = found.half_width / t_quantile(found.count - 1, (1 + CONFIDENCE) / 2)

@@ -11,16 +11,18 @@ from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import Averages, averages
 from attn_zoo.leaderboard.compare import resolution
 from attn_zoo.leaderboard.heat_costs import CostColumn
-from attn_zoo.leaderboard.metrics import estimated, is_share, is_significant, unit
+from attn_zoo.leaderboard.metrics import estimated, is_share, is_significant, unit, verdict_sentence
 from attn_zoo.leaderboard.notes import seed_count
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table, shown_rows
+from attn_zoo.leaderboard.verdicts import Verdict
 
 SHADES = ("#deebf7", "#c6dbef", "#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")
 """Fills of shaded cells: ColorBrewer's Blues, which no common colour blindness confuses with white or black."""
 DARK_FROM = 5
 """Index of the first of ``SHADES`` that needs light text, for a contrast of at least 4.5 : 1."""
-NOT_RUN, NOT_APPLICABLE, NOT_TRAINED = "·", "n/a", "not trained"
+NOT_RUN, NOT_APPLICABLE = "·", "n/a"
+"""Marks of cells whose verdict is ``Verdict.NOT_RUN`` or ``Verdict.NOT_APPLICABLE``."""
 _WORDS = {"out_of_memory": "OOM", "timed_out": "time-out", "refused": NOT_APPLICABLE}
 """Words in cells for statuses of runs without a score."""
 _DIRECTIONS = {False: "bidirectional", True: "causal"}
@@ -35,15 +37,14 @@ class Cell:
     shade: float | None = None
     """Shade from 0, at the best control and below, to 1; None if the column is not shaded or there is no score."""
     leads: bool = False
-    """True if no row is significantly better (without ranks: in its mean); False if no mechanism beats the best control."""
+    """True for the best row (without verdicts: the best mean); False if no mechanism beats the best control."""
     marked: bool = False
     """True if this is the best control, where shade begins."""
 
     @property
     def trained(self) -> bool:
-        """False if the loss of no run fell, so that the score says nothing about the mechanism (``flat`` in every record)."""
-        done = [run for run in self.row.runs if run["status"] == "done"] if self.row and not self.row.control else []
-        return not done or not all(run.get("flat") for run in done)
+        """False if the row was not trained, so that the score says nothing about the mechanism."""
+        return self.row is None or self.row.verdict != Verdict.NOT_TRAINED
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +137,13 @@ def _cells(column: Column) -> dict[str, Cell]:
     """
     table, rows = column.table, shown_rows(column.table)
     means = [table.sign * row.test.mean for row in rows.values() if row.test and not row.control]
-    ranks = [row.rank for row in rows.values() if row.rank is not None]
     start, shaded = table.sign * (table.best_control or 0.0), column.unshaded is None
 
     def cell(row: Row) -> Cell:
         if row.test is None:
             return Cell(row)
         mean = table.sign * row.test.mean
-        best = row.rank == min(ranks) if ranks else mean == max(means, default=math.nan)
+        best = row.verdict == Verdict.BEST if table.ranking.best else mean == max(means, default=math.nan)
         shade = max(0.0, min(1.0, (mean - start) / (max(means) - start))) if shaded else None
         leads = best and not row.control and (shaded or table.best_control is None)
         return Cell(row, shade, leads, row.label == table.control)
@@ -155,7 +155,7 @@ def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
     """Return the reason why the scores of a table cannot be shaded; None if they can.
 
     A task on which no mechanism beats the best control, or beats it by less than noise or a point, does not measure attention.
-    With one seed noise is unknown, and a lead of a point suffices.
+    Without verdicts noise is unknown, and a lead of a point suffices.
     """
     sign = table.sign
     best = max((row for row in rows if row.test and not row.control), key=lambda r: sign * r.test.mean, default=None)  # type: ignore[union-attr]
@@ -165,9 +165,9 @@ def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
         return "no control was run"
     if sign * (best.test.mean - table.best_control) <= 0:
         return f"no mechanism is better than the control {table.control}"
-    margins = [row.margin for row in rows if row.margin and (row is best or row.rank == 1)]
-    if margins and all(m.half_width is not None and sign * m.mean <= m.half_width for m in margins):
-        return f"no mechanism is better than the control {table.control} beyond noise"
+    verdicts = {row.verdict for row in table.rows} - {None}
+    if verdicts and verdicts <= {Verdict.NO_BETTER, Verdict.NOT_TRAINED}:
+        return f"every mechanism is {Verdict.NO_BETTER}, {table.control}"
     measured = resolution(table.task, table.data)
     if measured.ties(best.test.mean - table.best_control, abs(table.best_control)):
         return f"no mechanism is better than the control {table.control} by {'a point' if measured.share else '1 %'}"
@@ -256,7 +256,8 @@ def brief(value: float, table: Table) -> str:
 
 def beside(cell: Cell, table: Table) -> str:
     """Return the small figure beside the mean: ``2/3`` if only two of three seeds have a score; for runs until the criterion
-    the steps to 90 %, or how many seeds learned if fewer than half came so far; else ``±`` half of the interval."""
+    the steps to 90 %, or how many seeds learned if fewer than half came so far; else ``±`` half of the interval, or its ends if
+    one is a bound of the metric."""
     row = cell.row
     if row is None or row.test is None:
         return ""
@@ -272,6 +273,9 @@ def beside(cell: Cell, table: Table) -> str:
         return ""
     if is_significant(table.task["metric"]):
         return f"±{half:.1g}"
+    ends = [f"{100 * end:.0f}" for end in row.test.ends or ()]
+    if len(set(ends)) > 1 and is_share(table):
+        return "-".join(ends)
     shown = 100 * half if is_share(table) else half
     return f"±{shown:.1f}" if shown < 9.95 else f"±{shown:.0f}"
 
@@ -287,14 +291,13 @@ def gap(cell: Cell) -> str:
 
 
 def about(row: Row, table: Table, where: str = "") -> str:
-    """Return score, margin, rank, successes, steps and seeds of a row in a sentence, or its failures without a score."""
+    """Return score, margin, verdict, successes, steps and seeds of a row in a sentence, or its failures without a score."""
     if row.test is None:
         return f"{row.label}{where}: {'; '.join(map(str, row.failures))}"
     parts = [f"{row.label}{where}: {table.task['metric']} {estimated(row.test, table)}{unit(table, ' %')}"]
-    parts += [] if Cell(row).trained else [NOT_TRAINED]
     if row.margin:
         parts.append(f"{estimated(row.margin, table, '+')} against the control {table.control}")
-    parts += [f"rank {row.place}"] if row.rank is not None else []
+    parts += [verdict_sentence(row, table)] if row.verdict else []
     parts += [f"learned {row.learned}"] if row.learned else []
     parts += [f"steps to 90 %: {row.steps_to_90}"] if row.steps_to_90 else []
     return "; ".join([*parts, seed_count([len(row.seeds)]), *map(str, row.failures)])
@@ -318,10 +321,10 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
     cells = [cell for line in found.lines for cell in line.cells]
     rows = [cell.row for cell in cells if cell.row]
     notes = [f"Test scores of {seed_count(found.seeds)}{', which says nothing about noise' if found.seeds == (1,) else ''}."]
-    if any(row.rank is not None for row in rows):
-        notes.append(f"{leads}: no mechanism of the task is better beyond noise.")
+    if any(row.verdict for row in rows):
+        notes.append(f"{leads}: the best of its task; others may be {Verdict.TIED}.")
     else:
-        notes.append(f"{leads}: the best mean of its task, where there are no ranks.")
+        notes.append(f"{leads}: the best mean of its task, without a verdict.")
     soon = any(row.steps_to_90 for row in rows)
     if soon:
         notes.append(

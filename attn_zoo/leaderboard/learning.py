@@ -7,14 +7,14 @@ Brookmeyer and Crowley's (1982) from log-log bands, as R's ``survfit`` computes 
 
 from __future__ import annotations
 
-import warnings
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
-import numpy as np
-
 from attn_zoo.leaderboard.statistics import CONFIDENCE
+from attn_zoo.leaderboard.student import beta_quantile
 
 Run = Mapping[str, Any]
 
@@ -67,11 +67,15 @@ def successes(runs: Sequence[Run]) -> Successes | None:
     """Return the successes among the runs of a row, a failed run being none; None without a criterion."""
     if not until_criterion(runs):
         return None
-    from scipy.stats import binomtest  # imported here: takes a second, and most commands do not need it
-
     count = sum(run["status"] == "done" and run["stopped"] == "criterion" for run in runs)
-    interval = binomtest(count, len(runs)).proportion_ci(CONFIDENCE, method="exact")
-    return Successes(count, len(runs), float(interval.low), float(interval.high))
+    return Successes(count, len(runs), *share_interval(count, len(runs)))
+
+
+def share_interval(count: int, of: int) -> tuple[float, float]:
+    """Return the exact interval of Clopper and Pearson for the share of successes in ``of`` trials with ``count`` successes."""
+    tail = (1 - CONFIDENCE) / 2
+    low = beta_quantile(count, of - count + 1, tail) if count else 0.0
+    return low, beta_quantile(count + 1, of - count, 1 - tail) if count < of else 1.0
 
 
 def steps_to_90(runs: Sequence[Run]) -> Soon | None:
@@ -92,17 +96,18 @@ def median_time(times: Sequence[float], censored: Sequence[float]) -> tuple[floa
         times: times of events.
         censored: times at which the observation of others ended without an event.
     """
-    from scipy.stats import CensoredData, ecdf
-
-    if not times:
-        return None, None, None
-    survival = ecdf(CensoredData(uncensored=list(times), right=list(censored))).sf
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # bands are not defined where nobody is left; they are filled in below
-        bands = survival.confidence_interval(CONFIDENCE, method="log-log")
-    lower, upper = (np.nan_to_num(band.probabilities, nan=fill) for band, fill in ((bands.low, 0.0), (bands.high, 1.0)))
-    median, low, high = (
-        next((float(time) for time, share in zip(survival.quantiles, part, strict=True) if share <= 0.5), None)
-        for part in (survival.probabilities, lower, upper)
-    )
-    return median, low, high
+    ends: dict[str, float | None] = dict.fromkeys(("median", "low", "high"))
+    share, greenwood, z = 1.0, 0.0, NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    for time in sorted(set(times)):
+        events, watched = times.count(time), sum(other >= time for other in (*times, *censored))
+        share *= 1 - events / watched
+        if events < watched:  # at the last event of all, the bands are not defined
+            greenwood += events / (watched * (watched - events))
+            spread = z * math.sqrt(greenwood) / -math.log(share)
+            lower, upper = share ** math.exp(spread), share ** math.exp(-spread)
+        else:
+            share, lower, upper = 0.0, 0.0, 1.0
+        for name, part in (("median", share), ("low", lower), ("high", upper)):
+            if ends[name] is None and part <= 0.5:
+                ends[name] = float(time)
+    return ends["median"], ends["low"], ends["high"]

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.compare import SEEDS_NEEDED
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED, difference, resolution
 from attn_zoo.leaderboard.metrics import style
-from attn_zoo.leaderboard.statistics import Estimate, paired
+from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table
 from attn_zoo.published import Facts, Figure, Ordering, Source, orderings, protocol_difference, published_for
 
 RULE = (
-    f"confirmed or refuted where the 95 % interval of the difference, paired by seed, lies wholly on one side of 0 and "
-    f"{SEEDS_NEEDED} or more seeds are shared; otherwise the verdict is 'cannot tell'"
+    "confirmed or refuted if the 95 % interval of the difference (Welch's) lies wholly on one side of 0 and both rows have "
+    f"{SEEDS_NEEDED} or more seeds; otherwise the verdict is 'cannot tell'"
 )
 
 
@@ -46,7 +46,7 @@ class Verdict:
     """Labels of the two rows that were compared."""
     yardstick: str
     difference: Estimate | None
-    """Score of the first minus score of the second, paired by seed; None where no seed is shared."""
+    """Score of the first minus score of the second; None if one has no score."""
     word: str
     """``confirmed``, ``refuted`` or ``cannot tell``."""
 
@@ -106,7 +106,7 @@ def verdicts(table: Table) -> tuple[Verdict, ...]:
         for row in table.rows:
             if row.attention == ordering.attention:
                 against = next((y for y in yardsticks if y.implementation == row.implementation), yardsticks[0])
-                found.append(_verdict(ordering, row, against))
+                found.append(_verdict(ordering, row, against, table))
     return tuple(found)
 
 
@@ -135,12 +135,13 @@ def facts(table: Table, row: Row) -> Facts:
     )
 
 
-def _verdict(ordering: Ordering, row: Row, against: Row) -> Verdict:
-    difference = paired(row.by_seed, against.by_seed)
+def _verdict(ordering: Ordering, row: Row, against: Row, table: Table) -> Verdict:
+    found = difference(row, against, resolution(table.task, table.data))
+    gain = found[0] if found else None
     word = "cannot tell"
-    if difference and difference.count >= SEEDS_NEEDED and (difference.low > 0 or difference.high < 0):
-        word = "confirmed" if (difference.high < 0) == ordering.below else "refuted"
-    return Verdict(ordering, row.label, against.label, difference, word)
+    if gain and gain.count >= SEEDS_NEEDED and (gain.low > 0 or gain.high < 0):
+        word = "confirmed" if (gain.high < 0) == ordering.below else "refuted"
+    return Verdict(ordering, row.label, against.label, gain, word)
 
 
 def _differences(row: Row, found: Sequence[Figure], table: Table) -> dict[str, tuple[str, ...]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from attn_zoo.leaderboard.statistics import Estimate
-from attn_zoo.leaderboard.table import Row, Table
+from attn_zoo.leaderboard.table import Comparison, Row, Table
+from attn_zoo.leaderboard.verdicts import Verdict
 from attn_zoo.plotting.theme import short
 from attn_zoo.records.bounds import BOUNDS
 
@@ -116,3 +118,39 @@ def beyond_sizes(model: Mapping[str, Any]) -> str:
     shared += f", {kept} heads of keys and values" if kept else ""
     latent = model.get("latent_dim")
     return shared + (f", keys and values from latents of width {latent}" if latent else "")
+
+
+def compared(found: Comparison | None, table: Table) -> str:
+    """Return the outcome of a comparison with its difference, such as ``worse, -40.1 ± 3.0``; empty without a comparison."""
+    return "" if found is None else f"{found.outcome}, {_distance(found, table)}"
+
+
+def _distance(found: Comparison, table: Table) -> str:
+    """Return the difference of scores, or the quotient of steps if the rows are compared by it, with its interval."""
+    if found.ratio is None:
+        return estimated(found.difference, table, "+")
+    times, low, high = (f"{math.exp(value):.3g}" for value in (found.ratio.mean, found.ratio.low, found.ratio.high))
+    return f"{times} ({low} to {high}) times the steps"
+
+
+def verdict_cell(row: Row, table: Table) -> str:
+    """Return the verdict on a row with its difference from the best row; empty without a verdict."""
+    beside = row.against_best if row.verdict in (Verdict.TIED, Verdict.WORSE) else None
+    return ", ".join([*([row.verdict] if row.verdict else []), *([_distance(beside, table)] if beside else [])])
+
+
+def verdict_sentence(row: Row, table: Table) -> str:
+    """Return the verdict on a row with what it was compared with; without a verdict, the reason; empty for a control."""
+    best, control = row.against_best, row.against_control
+    points = unit(table, " points")
+    if row.verdict == Verdict.TIED and best:
+        return f"{row.verdict} ({best.against}) with {len(row.seeds)} seeds: {_with_unit(best, table, points)}"
+    if row.verdict == Verdict.WORSE and best:
+        return f"{row.verdict} than the best ({best.against}): {_with_unit(best, table, points)}"
+    if row.verdict == Verdict.NO_BETTER and control:
+        return f"{row.verdict} ({control.against}): {_with_unit(control, table, points)}"
+    return row.verdict or row.unjudged or ("" if row.control else table.ranking.reason or "")
+
+
+def _with_unit(found: Comparison, table: Table, points: str) -> str:
+    return _distance(found, table) + (points if found.ratio is None else "")

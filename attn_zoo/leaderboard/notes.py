@@ -13,7 +13,7 @@ from attn_zoo.leaderboard.text import row_lines
 
 
 def table_notes(table: Table) -> list[str]:
-    """Notes of one task: failures, warnings, reasons for no rank, budgets, data and settings."""
+    """Notes of one task: failures, warnings, reasons for no verdict, budgets, data and settings."""
     notes = [f"{row.label}: {failure}" for row in table.rows for failure in row.failures]
     notes += [*warning_notes(table), *budget_notes(table), *tuned_notes(table, table.rows)]
     changed = ", ".join(f"{key}={value}" for key, value in table.task_options.items())
@@ -28,10 +28,10 @@ def table_notes(table: Table) -> list[str]:
 
 
 def warning_notes(table: Table) -> list[str]:
-    """Warnings about rows, and reasons for having no rank."""
+    """Warnings about rows, and reasons for having no verdict."""
     notes = row_lines((row.label, warning) for row in table.rows for warning in row.warnings)
     notes += [table.ranking.reason] if table.ranking.reason else []
-    notes += row_lines((row.label, row.unranked) for row in table.rows if row.unranked)
+    notes += row_lines((row.label, row.unjudged) for row in table.rows if row.unjudged)
     if len({row.seeds for row in table.rows if row.test}) > 1:
         notes.append("rows were run with different seeds; compare them with care")
     return notes

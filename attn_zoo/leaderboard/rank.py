@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,11 +14,12 @@ import polars as pl
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.budgets import boards, boards_at, flops_until, seconds_until
-from attn_zoo.leaderboard.compare import rank_rows, resolution, with_fronts
+from attn_zoo.leaderboard.compare import difference, judge_rows, resolution, standing, with_fronts
 from attn_zoo.leaderboard.learning import steps_to_90, successes
-from attn_zoo.leaderboard.statistics import estimate, paired
+from attn_zoo.leaderboard.statistics import estimate
 from attn_zoo.leaderboard.table import Block, CurvePoint, Failure, Row, Run, Table, runs_of
 from attn_zoo.records import RunRecord, Tuning, frame
+from attn_zoo.records.bounds import bounds
 
 _BACKWARD = 2
 """FLOPs of a backward pass relative to a forward pass, assumed if records do not count it: two products for each one."""
@@ -48,7 +48,7 @@ def tables(
 ) -> list[Table]:
     """Return all tables of the runs, in the order of task names.
 
-    Repeated runs count once: the newest finished run, else the newest. Ranks, fronts and margins are computed among all rows,
+    Repeated runs count once: the newest finished run, else the newest. Verdicts, fronts and margins are computed among all rows,
     also if ``attention`` selects some of them.
 
     Args:
@@ -182,18 +182,18 @@ def _table(
     firsts = [group[0] for group in groups]
     whole = min((run for group in groups for run in group), key=lambda run: (run["status"] != "done", str(run["started"])))
     higher, chance = bool(whole["task_card"].get("higher_is_better", True)), whole["chance"]
-    sign = -1 if higher else 1
-    told = _with_unusual_heads(firsts)
+    told, measured = _with_unusual_heads(firsts), resolution(whole["task_card"], whole["data"])
     rows = [_row(group, settings[group[0]["row"]], chance, group[0]["attention"] in told) for group in groups]
-    rows.sort(key=lambda row: (row.control, sign * row.test.mean if row.test else math.inf, row.label))
+    rows.sort(key=lambda row: (row.control, standing(row, higher), row.label))
     controls = sorted((row for row in rows if row.control and row.test), key=lambda row: bool(row.failures))
     control = controls[0] if controls else None  # the best without failed seeds: with them the remaining seeds are the lucky ones
     softmax_flops = next((row.flops_per_example for row in rows if row.attention == "softmax"), None)
     for row in rows:
-        row.margin = paired(row.by_seed, control.by_seed) if control and not row.control else None
+        over = difference(row, control, measured) if control and not row.control else None
+        row.margin = over[0] if over else None
         if softmax_flops is not None and (row.flops_per_example or 0) > softmax_flops:
             row.warnings += ("costs more FLOPs than softmax here",)
-    ranking = rank_rows(rows, higher, resolution(whole["task_card"], whole["data"]))
+    ranking = judge_rows(rows, control, higher, measured)
     with_fronts(rows, ranking, higher)
     return Table(
         task=whole["task_card"],
@@ -222,7 +222,9 @@ def _row(runs: Sequence[Run], setting: str, chance: float | None, by_heads: bool
     flops, training = _first(runs, "flops_per_example"), _first(runs, "training_flops_per_example")
     training_flops = training or (None if flops is None else (1 + _BACKWARD) * float(flops))
     seconds = [time for run in done if (time := seconds_until(run, run["train_seconds"])) is not None]
-    test = estimate([run["test"] for run in done])
+    scores = bounds(first["task_card"]["metric"])
+    gaps = resolution(first["task_card"], {}).bounds
+    test = estimate([run["test"] for run in done], scores)
     parts = grouped((part["part"], part["score"]) for run in done for part in run["parts"] if part["score"] is not None)
     return Row(
         attention=first["attention"],
@@ -234,9 +236,9 @@ def _row(runs: Sequence[Run], setting: str, chance: float | None, by_heads: bool
         warnings=tuple(dict.fromkeys(said.removeprefix(f"{first['attention']}: ") for run in runs for said in run["warnings"])),
         test=test,
         by_seed={run["seed"]: run["test"] for run in done},
-        valid=estimate(_known(done, "valid")),
-        parts={name: found for name, scores in parts.items() if (found := estimate(scores))},
-        train_gap=estimate([run["train"] - run["test"] for run in done if run["train"] is not None]),
+        valid=estimate(_known(done, "valid"), scores),
+        parts={name: found for name, values in parts.items() if (found := estimate(values, scores))},
+        train_gap=estimate([run["train"] - run["test"] for run in done if run["train"] is not None], gaps),
         over_chance=None if test is None or chance is None else test.minus(chance),
         curve=_curve(done, training_flops),
         failures=tuple(Failure(run["status"], run["seed"], run["reason"] or "its test score is not a number") for run in failed),
@@ -301,7 +303,7 @@ def _curve(done: Sequence[Run], training_flops: float | None) -> tuple[CurvePoin
     )
     points = []
     for step, seen in sorted((step, seen) for step, seen in validations.items() if len(seen) == len(done)):
-        valid = estimate([score for _, score in seen])
+        valid = estimate([score for _, score in seen], bounds(done[0]["task_card"]["metric"]))
         assert valid is not None, "every listed step has validation scores"
         flops = flops_until(step, done[0], training_flops)
         points.append(CurvePoint(step, statistics.median(seconds for seconds, _ in seen), flops, valid))

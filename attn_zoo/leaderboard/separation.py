@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
-from attn_zoo.leaderboard.compare import SEEDS_NEEDED, Resolution, compare, fit_to_compare, resolution
-from attn_zoo.leaderboard.statistics import Estimate, Floats, benjamini_hochberg, holm, paired
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED, Resolution, apart, compare, difference, fit_to_compare, resolution, standing
+from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table
 
 LEAD_NEEDED = 0.3
@@ -17,7 +18,7 @@ RULE = (
     "a task separates mechanisms where softmax, or the mechanism that the task's card names as solving it, leads the best control "
     f"by {100 * LEAD_NEEDED:.0f} points ({100 * LEAD_NEEDED:.0f} % where the metric is not a share) with the whole 95 % interval, "
     f"and where {GROUPS_NEEDED} groups of rows differ: every member of one differs significantly from every member of the next, "
-    "with Holm's correction"
+    "by Welch's t test with Holm's correction for all pairs"
 )
 
 
@@ -34,14 +35,14 @@ class Separation:
     """Smallest number of seeds of a compared row."""
     pairs: int
     differing: int
-    """Number of pairs that differ significantly, at a false discovery rate of 5 %."""
+    """Number of pairs that differ significantly."""
     groups: tuple[tuple[str, ...], ...]
     """Groups of rows that differ significantly, the best first; rows that tie with members of two groups are in none."""
     yardstick: str
     control: str | None
     """Label of the best control."""
     margin: Estimate | None
-    """Score of the yardstick minus that of the best control, paired by seed."""
+    """Score of the yardstick minus that of the best control."""
     separates: bool
     reasons: tuple[str, ...]
     """Reasons why the task does not separate, or evidence that it does."""
@@ -55,8 +56,9 @@ def separates(table: Table, row: str = "softmax") -> Separation:
     """
     kept, left_out = fit_to_compare(table.rows)
     measured = resolution(table.task, table.data)
-    by_score = sorted(kept, key=lambda r: r.test.mean if r.test else 0.0, reverse=table.higher_is_better)
-    groups = groups_apart([r.label for r in by_score], _apart(kept, table, measured, holm))
+    in_order = sorted(kept, key=lambda r: standing(r, table.higher_is_better))
+    differing = apart(compare(list(combinations(kept, 2)), table.higher_is_better, measured))
+    groups = groups_apart([r.label for r in in_order], differing)
     yardstick = next((r for r in table.rows if row in (r.label, r.attention)), None)
     controls = [r for r in kept if r.control and r is not yardstick]
     lead, against = _lead(row, yardstick if yardstick in kept else None, controls, table, measured)
@@ -72,7 +74,7 @@ def separates(table: Table, row: str = "softmax") -> Separation:
         left_out=tuple(left_out),
         seeds=min((len(r.seeds) for r in kept), default=0),
         pairs=len(kept) * (len(kept) - 1) // 2,
-        differing=len(_apart(kept, table, measured, benjamini_hochberg)),
+        differing=len(differing),
         groups=groups,
         yardstick=yardstick.label if yardstick else row,
         control=controls[0].label if controls else None,
@@ -82,7 +84,7 @@ def separates(table: Table, row: str = "softmax") -> Separation:
     )
 
 
-def groups_apart(labels: Sequence[str], apart: set[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
+def groups_apart(labels: Sequence[str], better: set[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
     """Largest number of groups such that every member differs significantly from every member of the next group.
 
     The groups start as a longest chain of rows, each different from the next, and every other row that fits joins one of them.
@@ -90,28 +92,22 @@ def groups_apart(labels: Sequence[str], apart: set[tuple[str, str]]) -> tuple[tu
 
     Args:
         labels: labels of rows, the best first.
-        apart: (better, worse) of the pairs that differ significantly.
+        better: (better, worse) of the pairs that differ significantly.
     """
     chains: dict[str, tuple[str, ...]] = {}
     for label in labels:
-        above = [chain for other, chain in chains.items() if (other, label) in apart]
+        above = [chain for other, chain in chains.items() if (other, label) in better]
         chains[label] = (*max(above, key=len, default=()), label)
     chain = max(chains.values(), key=len, default=())
     groups = [[label] for label in chain]
     for label in labels:
         for at, group in enumerate(groups if label not in chain else []):
-            better = groups[at - 1] if at else []
-            worse = groups[at + 1] if at + 1 < len(groups) else []
-            if all((b, label) in apart for b in better) and all((label, w) in apart for w in worse):
+            before = groups[at - 1] if at else []
+            after = groups[at + 1] if at + 1 < len(groups) else []
+            if all((one, label) in better for one in before) and all((label, one) in better for one in after):
                 group.append(label)
                 break
     return tuple(tuple(group) for group in groups)
-
-
-def _apart(rows: Sequence[Row], table: Table, measured: Resolution, correction: Callable[[Floats], Floats]) -> set[tuple[str, str]]:
-    if len(rows) < 2:
-        return set()
-    return {(c.better, c.worse) for c in compare(rows, table.higher_is_better, measured, correction) if c.apart}
 
 
 def _lead(
@@ -119,10 +115,10 @@ def _lead(
 ) -> tuple[Estimate | None, list[str]]:
     """Lead of the yardstick over the best control, and reasons against it: too small, or a control is better beyond noise."""
     if yardstick is None or not controls:
-        return None, [f"{name} and a control do not have {SEEDS_NEEDED} seeds in common without a failed seed"]
+        return None, [f"{name} and a control do not have {SEEDS_NEEDED} seeds without a failed seed"]
     against = []
     for control in controls:
-        margin = _margin(yardstick, control)
+        margin = _margin(yardstick, control, measured)
         least, most = sorted((table.sign * margin.low, table.sign * margin.high))
         needed = LEAD_NEEDED * (1.0 if measured.share or not control.test else abs(control.test.mean))
         said = f"{yardstick.label} minus {control.label} is {margin.in_points(measured.share)}"
@@ -131,10 +127,10 @@ def _lead(
         elif control is controls[0] and least < needed:
             goal = Estimate(table.sign * needed, None, 0).in_points(measured.share)
             against.append(f"{said}, and all of the interval must lie beyond {goal}")
-    return _margin(yardstick, controls[0]), against
+    return _margin(yardstick, controls[0], measured), against
 
 
-def _margin(yardstick: Row, control: Row) -> Estimate:
-    found = paired(yardstick.by_seed, control.by_seed)
-    assert found is not None, "rows that are compared share seeds"
-    return found
+def _margin(yardstick: Row, control: Row, measured: Resolution) -> Estimate:
+    found = difference(yardstick, control, measured)
+    assert found is not None, "rows that are compared have scores"
+    return found[0]

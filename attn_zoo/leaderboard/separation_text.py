@@ -47,7 +47,7 @@ def _notes(titles: Sequence[str], found: Sequence[Separation]) -> list[str]:
     notes.append(
         f"all tasks: {sum(one.separates for one in found)} of {len(found)} separate, {differing:,} of {pairs:,} pairs differ{share}"
     )
-    return [*notes, f"pairs that differ: at a false discovery rate of 5 % (Benjamini and Hochberg), controls included; {RULE}"]
+    return [*notes, f"pairs that differ: by the same test, controls included; {RULE}"]
 
 
 def _data(one: Separation) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.escapes import terminal
-from attn_zoo.leaderboard.letters import short_letters
-from attn_zoo.leaderboard.metrics import estimated, figure, unit
+from attn_zoo.leaderboard.metrics import estimated, figure, unit, verdict_sentence
 from attn_zoo.leaderboard.rank import tables
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.leaderboard.show_details import details
@@ -93,8 +92,8 @@ def _reviewed(shown: Shown) -> Iterator[tuple[str, str]]:
         yield "score", f"{table.task['metric']} {estimated(row.test, table)}{percent} over {count}{margin}"
     if table.chance is not None:
         yield "chance", f"{figure(table.chance, table)}{percent}"
-    if told := _rank(shown):
-        yield "rank", told
+    if told := verdict_sentence(row, table):
+        yield "verdict", told
     for record in shown.members:
         score = figure(test, table) + percent if isinstance(test := record.scores.get("test"), float) else record.status
         yield f"seed {record.spec.seed}", f"{score}, run {record.run_id}"
@@ -104,13 +103,6 @@ def _reviewed(shown: Shown) -> Iterator[tuple[str, str]]:
     yield "code", "; ".join(dict.fromkeys(map(_code, shown.members)))
     yield "ran as", f"{row.implementation}, {table.precision} on {table.device}, protocol {table.protocol}"
     yield "machine", "; ".join(row.block.machines)
-
-
-def _rank(shown: Shown) -> str:
-    row = shown.row
-    if row.rank:
-        return f"{row.rank}" + (f", tied with all rows that share a letter of {short_letters(row.ties)}" if row.ties else "")
-    return row.unranked or ("" if row.control else shown.table.ranking.reason or "")
 
 
 def _data(table: Table) -> str:

@@ -6,18 +6,13 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from numbers import Real
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from attn_zoo.leaderboard.student import t_quantile, t_tail
 
 CONFIDENCE = 0.95
-QUANTISATION = 1 / 6
-"""Variance of a difference of two figures that were each rounded to a grid of 1."""
-
-Floats = NDArray[np.float64]
+EVERYWHERE = (-math.inf, math.inf)
+"""Bounds of a quantity that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,33 +22,47 @@ class Estimate:
     mean: float
     half_width: float | None
     count: int
+    ends: tuple[float, float] | None = None
+    """Ends of the interval if it is not symmetric, because it ends at a bound of the metric or is of another kind; else None."""
 
     @property
     def low(self) -> float:
         """Lower end of the interval; the mean where it is not known."""
-        return self.mean - (self.half_width or 0.0)
+        return self.ends[0] if self.ends else self.mean - (self.half_width or 0.0)
 
     @property
     def high(self) -> float:
         """Upper end of the interval; the mean where it is not known."""
-        return self.mean + (self.half_width or 0.0)
+        return self.ends[1] if self.ends else self.mean + (self.half_width or 0.0)
 
     def minus(self, constant: float) -> Estimate:
         """Subtract a constant that is known exactly."""
-        return Estimate(self.mean - constant, self.half_width, self.count)
+        ends = self.ends and (self.ends[0] - constant, self.ends[1] - constant)
+        return Estimate(self.mean - constant, self.half_width, self.count, ends)
+
+    def times(self, factor: float) -> Estimate:
+        """Multiply by a constant that is known exactly."""
+        half = None if self.half_width is None else abs(factor) * self.half_width
+        low, high = sorted((factor * self.low, factor * self.high))
+        return Estimate(factor * self.mean, half, self.count, (low, high) if self.ends else None)
 
     def written(self, form: str, scale: float = 1.0, sign: str = "") -> str:
-        """Format as ``mean ± half width``, the latter where it is known."""
-        spread = "" if self.half_width is None else f" ± {scale * self.half_width:{form}}"
-        return f"{scale * self.mean:{sign}{form}}{spread}"
+        """Format as ``mean ± half width`` or, with other ends, ``mean (low to high)``; the mean alone without an interval."""
+        mean, low, high = (f"{scale * value:{sign}{form}}" for value in (self.mean, self.low, self.high))
+        if self.ends and not low == mean == high:
+            return f"{mean} ({low} to {high})"
+        return mean if self.half_width is None else f"{mean} ± {scale * self.half_width:{form}}"
 
     def in_points(self, share: bool, sign: str = "+") -> str:
         """Format a difference of scores: shares in points of a hundred, others with three digits."""
         return f"{self.written('.1f', 100, sign)} points" if share else self.written(".3g", sign=sign)
 
 
-def estimate(values: Sequence[float]) -> Estimate | None:
-    """Mean and Student's t interval of ``CONFIDENCE``; None where there is no value.
+def estimate(values: Sequence[float], bounds: tuple[float, float] = EVERYWHERE) -> Estimate | None:
+    """Return the mean and Student's t interval of ``CONFIDENCE``; None where there is no value.
+
+    Args:
+        bounds: least and greatest possible value, at which the interval ends.
 
     Raises:
         TypeError: a value is not a number.
@@ -66,8 +75,23 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     mean = statistics.fmean(values)
     if count == 1:
         return Estimate(mean, None, 1)
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    return Estimate(mean, t_quantile(count - 1, (1 + CONFIDENCE) / 2) * deviation / math.sqrt(count), count)
+    return _within(mean, t_quantile(count - 1, _UPPER) * deviation(values) / math.sqrt(count), count, bounds)
+
+
+_UPPER = (1 + CONFIDENCE) / 2
+"""Level of the quantile at the upper end of an interval."""
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation of two or more values, with n - 1 degrees of freedom."""
+    mean = statistics.fmean(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def _within(mean: float, half: float, count: int, bounds: tuple[float, float]) -> Estimate:
+    """Return an estimate whose interval ends at the bounds."""
+    low, high = max(mean - half, min(bounds[0], mean)), min(mean + half, max(bounds[1], mean))
+    return Estimate(mean, half, count, None if (low, high) == (mean - half, mean + half) else (low, high))
 
 
 def paired(these: Mapping[int, float], those: Mapping[int, float]) -> Estimate | None:
@@ -75,61 +99,50 @@ def paired(these: Mapping[int, float], those: Mapping[int, float]) -> Estimate |
     return estimate([these[seed] - those[seed] for seed in sorted(these.keys() & those.keys())])
 
 
-def pair_p_values(scores: Any, grain: float = 0.0) -> Floats:
-    """Two-sided p values of paired t tests between all rows.
+def welch(
+    these: Sequence[float],
+    those: Sequence[float],
+    floors: tuple[float, float] = (0.0, 0.0),
+    bounds: tuple[float, float] = EVERYWHERE,
+) -> tuple[Estimate, float]:
+    """Return the difference of two means with its interval, and the two-sided p value of Welch's t test (1947).
 
     Args:
-        scores: shape (..., rows, seeds); NaN where a row has no score at a seed, which is then no part of that row's pairs.
-        grain: smallest step between scores, such as 1 / examples. Agreement between seeds that is closer than rounding to
-            this step allows is a coincidence of rounding, so the variance of rounding is added to that of differences.
-            Without this, most tables of 15 equal rows with 3 seeds on a coarse test rank some row falsely.
-
-    Returns:
-        Shape (..., rows (rows - 1) / 2), in the order of ``numpy.triu_indices(rows, 1)``; 1 where fewer than two seeds are shared.
+        these: values of two or more seeds; with one, there is no interval and the p value is 1.
+        those: values that are subtracted, of the same or other seeds.
+        floors: least standard deviation of each: a smaller one is taken as an accident of few seeds.
+        bounds: least and greatest possible difference, at which the interval ends.
     """
-    from scipy.special import stdtr  # imported here: takes half a second, and most commands do not need it
-
-    scores = np.asarray(scores, dtype=float)
-    first, second = np.triu_indices(scores.shape[-2], 1)
-    differences = scores[..., first, :] - scores[..., second, :]
-    shared = ~np.isnan(differences)
-    count = shared.sum(axis=-1)
-    mean = np.where(shared, differences, 0.0).sum(axis=-1) / np.maximum(count, 1)
-    squares = np.where(shared, (differences - mean[..., None]) ** 2, 0.0).sum(axis=-1)
-    variance = squares / np.maximum(count - 1, 1) + QUANTISATION * grain**2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        statistic = np.where(mean == 0, 0.0, np.abs(mean) / np.sqrt(variance / np.maximum(count, 1)))
-    return np.where(count < 2, 1.0, 2 * stdtr(np.maximum(count - 1, 1), -statistic))
+    difference, count = statistics.fmean(these) - statistics.fmean(those), min(len(these), len(those))
+    if count < 2:
+        return Estimate(difference, None, count), 1.0
+    parts = [max(deviation(v), floor) ** 2 / len(v) for v, floor in zip((these, those), floors, strict=True)]
+    variance = sum(parts)
+    if variance == 0:
+        return Estimate(difference, 0.0, count), float(difference == 0)
+    freedom = 1 / sum((part / variance) ** 2 / (len(v) - 1) for part, v in zip(parts, (these, those), strict=True))
+    error = math.sqrt(variance)
+    return _within(difference, t_quantile(freedom, _UPPER) * error, count, bounds), t_tail(freedom, difference / error)
 
 
-def holm(p_values: Any) -> Floats:
-    """Correct p values for their number along the last axis (Holm 1979): if values of at most 0.05 are called different, at most
-    5 % of families contain any error, however the values depend on each other."""
-    p_values = np.asarray(p_values, dtype=float)
-    count = p_values.shape[-1]
-    order = np.argsort(p_values, axis=-1)
-    ascending = np.take_along_axis(p_values, order, axis=-1) * np.arange(count, 0, -1)
-    corrected = np.empty_like(ascending)
-    np.put_along_axis(corrected, order, np.minimum(np.maximum.accumulate(ascending, axis=-1), 1.0), axis=-1)
+def paired_p_value(differences: Sequence[float], grain: float = 0.0) -> float:
+    """Return the two-sided p value of a paired t test.
+
+    Args:
+        differences: differences of two scores at two or more seeds.
+        grain: smallest step between scores, such as 1 / examples. Agreement between seeds that is closer than rounding to this
+            step allows is a coincidence of rounding, so the variance of rounding, a sixth of the step's square, is added.
+    """
+    mean = statistics.fmean(differences)
+    error = math.sqrt((deviation(differences) ** 2 + grain**2 / 6) / len(differences))
+    return 1.0 if mean == 0 else t_tail(len(differences) - 1, mean / error if error else math.inf)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct p values for their number (Holm 1979): if values of at most 0.05 are called different, at most 5 % of families
+    contain any error, however the values depend on each other."""
+    corrected, most = [0.0] * len(p_values), 0.0
+    for passed, at in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        most = max(most, min(1.0, (len(p_values) - passed) * p_values[at]))
+        corrected[at] = most
     return corrected
-
-
-def benjamini_hochberg(p_values: Any) -> Floats:
-    """Correct p values along the last axis (Benjamini and Hochberg 1995): if values of at most 0.05 are called different, at most
-    5 % of these are expected to be equal."""
-    p_values = np.asarray(p_values, dtype=float)
-    count = p_values.shape[-1]
-    order = np.argsort(p_values, axis=-1)
-    ascending = np.take_along_axis(p_values, order, axis=-1) * count / np.arange(1, count + 1)
-    corrected = np.empty_like(ascending)
-    smallest_above = np.minimum.accumulate(ascending[..., ::-1], axis=-1)[..., ::-1]
-    np.put_along_axis(corrected, order, np.minimum(smallest_above, 1.0), axis=-1)
-    return corrected
-
-
-@cache
-def t_quantile(freedom: int, level: float) -> float:
-    """Quantile of Student's t distribution at ``level``."""
-    from scipy.special import stdtrit  # imported here: takes half a second, and most commands do not need it
-
-    return float(stdtrit(freedom, level))

@@ -12,8 +12,8 @@ import polars as pl
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.learning import Soon, Successes
-from attn_zoo.leaderboard.letters import short_letters
 from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.verdicts import Outcome, Verdict
 from attn_zoo.records import Tuning
 
 COSTS: Mapping[str, str] = {
@@ -127,6 +127,36 @@ class Board:
         return shared.pop() if len(shared) == 1 else None
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Comparison of two rows of a task."""
+
+    row: str
+    """Label of the row that is compared."""
+    against: str
+    """Label of the other row."""
+    difference: Estimate
+    """Score of ``row`` minus score of ``against``, with Welch's interval, which is of this pair alone."""
+    ratio: Estimate | None
+    """Logarithm of the quotient of their steps to 90 %, by which they are compared if both reached the criterion at all seeds; else
+    None."""
+    p: float
+    """Two-sided p value, corrected for the number of comparisons on the task."""
+    outcome: Outcome
+    """Outcome for ``row``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Comparisons of the contenders of a table, or the reason why there are no verdicts."""
+
+    best: str | None
+    """Label of the best row; None without verdicts."""
+    reason: str | None
+    """Reason why there are no verdicts; None if there are."""
+    comparisons: tuple[Comparison, ...]
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Row:
     """One configuration on one task, over all its seeds. Numbers that nobody measured are None."""
@@ -196,13 +226,17 @@ class Row:
     steps_to_90: Soon | None = None
     """Steps to 90 % of the ceiling; None for runs with a fixed budget."""
     margin: Estimate | None = None
-    """Test score minus that of the table's best control at the same seeds."""
-    rank: int | None = None
-    """1 + the number of contenders that are significantly better; None for controls and if seeds do not suffice."""
-    ties: str = ""
-    """Tie letters; ranked rows that share one do not differ significantly."""
-    unranked: str | None = None
-    """Reason why a contender has no rank although the table has ranks; else None."""
+    """Test score minus that of the table's best control, with Welch's interval."""
+    verdict: Verdict | None = None
+    """Verdict on a contender; None for controls and if seeds do not suffice."""
+    against_best: Comparison | None = None
+    """Comparison with the best row; None for the best row and for rows without a verdict."""
+    against_softmax: Comparison | None = None
+    """Comparison with softmax; None for softmax and for rows without a verdict."""
+    against_control: Comparison | None = None
+    """Comparison with the best control; None for rows without a verdict."""
+    unjudged: str | None = None
+    """Reason why a contender has no verdict although the table has verdicts; else None."""
     dominated_by: tuple[str, ...] = ()
     """Labels of rows that are no worse in score and in every comparable cost, and better in one."""
     fronts: tuple[str, ...] = ()
@@ -217,11 +251,6 @@ class Row:
     def name(self) -> str:
         """The label, with ``(c)`` for a control."""
         return f"{self.label} (c)" if self.control else self.label
-
-    @property
-    def place(self) -> str:
-        """Rank and letters, such as ``4 c-h``; ``-`` if there is no rank."""
-        return "-" if self.rank is None else f"{self.rank} {short_letters(self.ties)}".strip()
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -241,32 +270,6 @@ class Row:
     def block_of(self, cost: str) -> Block | None:
         """Return the block of rows whose ``cost`` may be compared; None for a counted cost, which all rows may be compared by."""
         return None if cost in COUNTED else self.block
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Comparison of two rows at common seeds."""
-
-    better: str
-    """Label of the row with the better mean."""
-    worse: str
-    difference: Estimate
-    """Score of ``better`` minus score of ``worse``, paired by seed; the interval is of this pair alone."""
-    p: float
-    """Two-sided p value, corrected for all pairs of the table."""
-    apart: bool
-    """True if they differ significantly."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """Comparisons of the contenders of a table, or the reason why there are no ranks."""
-
-    seeds: tuple[int, ...]
-    """Seeds common to all ranked rows."""
-    reason: str | None
-    """Reason why there are no ranks; None if there are."""
-    comparisons: tuple[Comparison, ...]
 
 
 @dataclass(frozen=True, slots=True)

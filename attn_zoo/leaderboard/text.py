@@ -22,7 +22,7 @@ from attn_zoo.terminal import fit, wrap
 
 FORMATS = ("terminal", "github", "csv", "json", "latex")
 _STYLES = {"github": "github", "latex": "latex_booktabs"}
-_LEFT = ("attention", "task", "dominated by", "use case", "use", "against softmax", "tested on", "tokens")
+_LEFT = ("attention", "task", "verdict", "dominated by", "use case", "use", "against softmax", "tested on", "tokens")
 """Headings of columns that are aligned to the left."""
 _VIEWS = {
     "scores": "",

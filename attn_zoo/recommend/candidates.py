@@ -12,8 +12,8 @@ from attn_zoo.contract import Cost as Counts
 from attn_zoo.contract import UnknownNameError, choose_implementation
 from attn_zoo.count import activation_bytes
 from attn_zoo.layer import MultiHeadAttention
-from attn_zoo.leaderboard.advise.abilities import BASELINE
 from attn_zoo.leaderboard.advise.costs import Cost, State
+from attn_zoo.leaderboard.compare import BASELINE
 from attn_zoo.leaderboard.heat_costs import byte_count
 from attn_zoo.recommend.requirements import Requirements
 from attn_zoo.registry import attention_options, attentions, card

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.advise.abilities import BASELINE
+from attn_zoo.leaderboard.compare import BASELINE
 from attn_zoo.recommend.candidates import Candidate
 from attn_zoo.recommend.ranking import Recommendation
 from attn_zoo.registry import task_card, task_names

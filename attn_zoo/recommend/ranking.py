@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attn_zoo.leaderboard import Table
-from attn_zoo.leaderboard.advise.abilities import BASELINE, Ability, Judgement, abilities, judge
+from attn_zoo.leaderboard.advise.abilities import Ability, Judgement, abilities, judge
 from attn_zoo.leaderboard.advise.costs import Cost
 from attn_zoo.leaderboard.advise.drop_in import drop_in
 from attn_zoo.leaderboard.advise.needs import QUALIFIES, Answer, Choice, Need, answer
+from attn_zoo.leaderboard.compare import BASELINE
 from attn_zoo.recommend.candidates import Candidate, Refusal, candidates
 from attn_zoo.recommend.requirements import Requirements
 from attn_zoo.rows import RowName

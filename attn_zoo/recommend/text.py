@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.advise.abilities import BASELINE, Verdict
+from attn_zoo.leaderboard.advise.abilities import Judged
 from attn_zoo.leaderboard.advise.needs import QUALIFIES, Gain
 from attn_zoo.leaderboard.advise.table import NO_EVIDENCE, gain_words, no_evidence
-from attn_zoo.leaderboard.compare import SEEDS_NEEDED
+from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED
 from attn_zoo.leaderboard.heat_costs import byte_count
 from attn_zoo.recommend.candidates import Candidate
 from attn_zoo.recommend.next_step import CONTROL, code, evidence_command, listed
@@ -19,7 +19,7 @@ from attn_zoo.recommend.ranking import Recommendation
 from attn_zoo.terminal import COLUMNS as WIDTH
 from attn_zoo.terminal import fit, paragraph, shell
 
-_WORST_FIRST: tuple[Verdict, ...] = ("no better", "worse", "failed", "unclear", "few seeds", "not run")
+_WORST_FIRST: tuple[Judged, ...] = ("no better", "worse", "failed", "unclear", "few seeds", "not run")
 """Verdicts that rule a candidate out, the worst first."""
 
 

@@ -226,7 +226,7 @@ def _share(own: int | None, whole: int) -> str:
 
 def _scores(attention: str, results: Results) -> str:
     """Rows of the committed boards, each beside softmax and the best control of the same table."""
-    head = ["records", "task", "row", "score", "softmax", "best control", "chance", "rank", "seeds"]
+    head = ["records", "task", "row", "score", "softmax", "best control", "chance", "verdict", "seeds"]
     body = []
     for folder, board, row in results.rows_of(attention):
         yardstick = next((r for r in board.rows if r.attention == "softmax" and r.test is not None), None)
@@ -240,7 +240,7 @@ def _scores(attention: str, results: Results) -> str:
                 "-" if yardstick is None else estimated(yardstick.test, board),
                 control,
                 "-" if board.chance is None else figure(board.chance, board),
-                "-" if row.rank is None else f"{row.rank} {row.ties}".strip(),
+                row.verdict or "-",
                 str(len(row.seeds)),
             ]
         )

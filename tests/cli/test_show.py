@@ -45,13 +45,13 @@ def test_a_row_begins_with_what_a_reviewer_checks(folder, capsys):
     assert show(folder, "linformer@digits") == 0
     out = capsys.readouterr().out
     facts = [line for line in out.splitlines() if line and not line.startswith(" ")]
-    names = ["status", "score", "chance", "rank", "seed 1", "seed 2", "seed 3", "warnings", "data", "code", "ran as", "machine"]
+    names = ["status", "score", "chance", "verdict", "seed 1", "seed 2", "seed 3", "warnings", "data", "code", "ran as", "machine"]
     assert [line[:10].strip() for line in facts[1 : len(names) + 1]] == names
     for told in (
         "linformer on Digits",
         "2 of 3 seeds done; diverged with seed 3: because of diverged",
-        "accuracy 81.5 ± 6.4 % over 2 seeds; +1.0 ± 0.0 over the best control, uniform",
-        "no ranks with fewer than 3 common seeds",
+        "accuracy 81.5 ± 6.4 % over 2 seeds; +0.5 ± 2.5 over the best control, uniform",
+        "no verdicts with fewer than 3 seeds",
         "k is as long as the input",
         "digitstest" * 4,
         "Some CPU, 2 threads, torch 2.15.0",

@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from golden.collect import Golden, collect
-from golden.compare import GONE, differences, read
+from golden.compare import GONE, differences, is_cut, read
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,13 @@ def test_a_changed_figure_is_named(found):
     changed = copy.deepcopy(found)
     row = changed["results/quickstart"]["task=digits, data_seed=0, patch=2"]["linformer"]
     row["score mean"] *= 1.00001
-    del row["rank"]
+    del row["parameters"]
     first, second = differences(golden, changed)
-    assert "linformer / rank: 1 became None" in first + second and "linformer / score mean" in first + second
+    assert "linformer / parameters: 69738 became None" in first + second and "linformer / score mean" in first + second
+
+
+def test_an_interval_may_end_at_a_bound_of_the_metric_and_nowhere_else():
+    assert is_cut("74.5 ± 53.2", "74.5 (21.2 to 100.0)") and is_cut("43.3 ± 60.9", "43.3 (0.0 to 100.0)")
+    assert is_cut("100.0 ± 0.1", "100.0 (99.9 to 100.0)")
+    for other in ("74.6 (21.2 to 100.0)", "74.5 (21.2 to 99.0)", "74.5 (0.0 to 100.0)", "74.5 ± 25.5", None):
+        assert not is_cut("74.5 ± 53.2", other)

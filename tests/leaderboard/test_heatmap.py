@@ -117,13 +117,14 @@ def test_shade_is_none_at_the_best_control_and_deepest_at_the_best_of_each_task(
         assert marked[0].shade == 0 and all(cell.shade == 0 for cell in cells if cell.row and cell.row.control)
         scored = [cell for cell in cells if cell.row and cell.row.test]
         best = (max if column.table.higher_is_better else min)(scored, key=lambda cell: cell.row.test.mean)
-        assert best.shade == 1 and best.leads and all(cell.shade < 1 for cell in scored if cell is not best)
+        assert {cell.row.verdict for cell in cells if cell.leads} == {"best"}
+        assert best.shade == 1 and all(cell.shade < 1 for cell in scored if cell is not best)
 
 
 def test_what_separates_nothing_is_not_shaded_and_says_why(whole):
     unshaded = {column.table.task["name"]: column.unshaded for column in whole.columns if column.unshaded}
-    assert set(unshaded) == {"pixels"} and "beyond noise" in str(unshaded["pixels"])
-    assert "Not shaded: Pixels (CIFAR-10) (no mechanism is better than the control" in _words(heat_map_svg(whole))
+    assert set(unshaded) == {"pixels"} and "no better than the best control" in str(unshaded["pixels"])
+    assert "Not shaded: Pixels (CIFAR-10) (every mechanism is no better than the best control" in _words(heat_map_svg(whole))
 
 
 def test_gaps_say_why(whole):
@@ -276,7 +277,7 @@ def test_plain_text_marks_what_colour_would_show(whole):
     assert own.count("<") == 15, "a control is no better than the best control, but on the task that is not shaded"
     softmax = "".join(line for line in written.splitlines() if line.startswith("softmax"))
     leads = sum(cell.leads for line in whole.lines if line.attention == "softmax" for cell in line.cells)
-    assert softmax.count("*") == leads > len(TASKS) / 2
+    assert softmax.count("*") == leads >= 1
     coloured = heat_map_text(whole, "truecolor")
     assert "48;2;" in coloured and "*" not in coloured
 

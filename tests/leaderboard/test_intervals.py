@@ -1,4 +1,4 @@
-"""Intervals and what they are of: the truth lies in 95 of 100, margins are paired by seed, gaps and averages have theirs."""
+"""Intervals and what they are of: the truth lies in 95 of 100, margins are over the best control, gaps and averages have theirs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from make import make_record
 
 from attn_zoo.leaderboard import ordered, render, tables
 from attn_zoo.leaderboard.averages import averages
-from attn_zoo.leaderboard.statistics import paired
 from attn_zoo.records import RunRecord
 
 
 @pytest.mark.simulations
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_scores_margins_and_gaps_of_simulated_records_cover_the_truth(seeds):
-    """Accuracies of 2,000 examples; seeds are lucky or not for the control as well, so its margin is surer than its score."""
+    """Accuracies of 2,000 examples; seeds are lucky or not for the control as well."""
     draw = random.Random(seeds)
     truth = {"test": 0.8, "margin": 0.3, "over_chance": 0.7, "train_gap": 0.05}
-    hits, widths = dict.fromkeys(truth, 0), dict.fromkeys(truth, 0.0)
+    hits = dict.fromkeys(truth, 0)
     count = 1000
     for _ in range(count):
         records = []
@@ -35,27 +34,27 @@ def test_scores_margins_and_gaps_of_simulated_records_cover_the_truth(seeds):
         for name, true in truth.items():
             found = getattr(table.rows[0], name)
             hits[name] += abs(found.mean - true) <= found.half_width
-            widths[name] += found.half_width / count
+    assert hits.pop("margin") / count >= 0.95, "what a seed does to both rows widens the interval"
     assert all(0.93 <= hit / count <= 0.97 for hit in hits.values()), hits
-    assert widths["margin"] < 0.6 * widths["test"]
 
 
-def test_a_margin_is_over_the_best_control_at_the_seeds_that_both_have():
+def test_a_margin_is_over_the_best_control_over_all_seeds_of_both():
     records = [make_record("softmax", seed=seed, test=test) for seed, test in ((1, 0.80), (2, 0.90), (3, 0.85))]
     records += [make_record("uniform", seed=seed, test=test) for seed, test in ((2, 0.60), (3, 0.57), (4, 0.70))]
     records += [make_record("none", seed=seed, test=0.1) for seed in (1, 2, 3)]
     (table,) = tables(records)
     softmax = table.rows[0]
     assert table.control == "uniform"
-    assert softmax.margin is not None and softmax.margin.mean == pytest.approx(0.29) and softmax.margin.count == 2
+    assert softmax.margin is not None and softmax.margin.mean == pytest.approx(0.85 - 1.87 / 3) and softmax.margin.count == 3
     assert [row.margin for row in table.rows[1:]] == [None, None]
     assert "best control uniform 62.3 %" in render([table], "terminal")
 
 
-def test_a_margin_without_common_seeds_is_none():
+def test_a_margin_over_one_seed_has_no_interval_and_without_a_control_there_is_none():
     (table,) = tables([make_record(seed=1), make_record("uniform", seed=2)])
+    assert table.rows[0].margin and table.rows[0].margin.half_width is None
+    (table,) = tables([make_record(seed=1)])
     assert table.rows[0].margin is None
-    assert paired({1: 0.5}, {2: 0.5}) is None
 
 
 def test_a_score_that_is_no_number_is_a_failure():

@@ -55,7 +55,7 @@ def test_rows_aggregate_seeds_and_show_failures_with_their_reason():
     assert linformer.test.count == 1
     assert [str(failure) for failure in linformer.failures] == ["diverged with seed 2: because of diverged"]
     text = render([table], "terminal")
-    assert "90.0 ± 24.8" in text
+    assert "90.0 (65.2 to 100.0)" in text
     assert "1 of 2" in text
     assert "because of diverged" in text
     assert "rows were run with different seeds" in text

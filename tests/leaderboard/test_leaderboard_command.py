@@ -104,13 +104,13 @@ def test_what_is_no_time_is_refused(words):
 @pytest.mark.parametrize("format", ["terminal", "github", "latex"])
 def test_each_task_has_scores_costs_and_budgets(folder, format):
     text = leaderboard(folder, format=format)
-    for words in ("over control", "train - test", "rank", "dominated by", "front", "equal FLOPs", "3 c", "peak memory"):
+    for words in ("over control", "train - test", "verdict", "worse", "dominated by", "front", "equal FLOPs", "peak memory"):
         assert words in text
 
 
 def test_csv_and_json_carry_everything(folder):
     first = next(csv.DictReader(io.StringIO(leaderboard(folder, format="csv"))))
-    assert first["label"] == "softmax" and first["rank"] == "1" and first["ties"] == "a"
+    assert first["label"] == "softmax" and first["verdict"] == "best"
     assert json.loads(first["by_seed"]) == pytest.approx({"1": 0.901, "2": 0.902, "3": 0.903})
     assert float(first["margin_mean"]) == pytest.approx(0.802) and float(first["over_chance_mean"]) == pytest.approx(0.802)
     assert float(first["train_gap_half_width_95"]) == pytest.approx(0.0, abs=1e-9)
@@ -121,7 +121,7 @@ def test_csv_and_json_carry_everything(folder):
     assert first["equal_FLOPs_note"].startswith("over budget")
     assert len(first["files"].split(" | ")) == 3
     (table,) = json.loads(leaderboard(folder, format="json"))
-    assert table["ranking"]["comparisons"][0]["apart"] is True and len(table["ranking"]["comparisons"]) == 3
+    assert table["ranking"]["best"] == "softmax" and table["rows"][1]["against_best"]["outcome"] == "worse"
     assert table["rows"][0]["by_seed"]["2"] == pytest.approx(0.902)
     assert set(table["budget_rules"]) == {"time", "FLOPs", "memory"} and table["rows"][0]["equal_time"]["spent"] == 1.5
     assert table["rows"][0]["curve"][0]["valid"]["count"] == 3

@@ -55,7 +55,7 @@ def test_without_a_control_or_with_one_that_is_not_beaten_nothing_is_shaded():
 
 def test_what_noise_explains_is_not_shaded():
     noisy = table_of({"softmax": (0.50, 0.60, 0.70), "uniform": (0.55, 0.55, 0.55)})
-    assert "beyond noise" in (unshaded(noisy, noisy.rows) or "") and shades(noisy) == {}
+    assert "no better than the best control, uniform" in (unshaded(noisy, noisy.rows) or "") and shades(noisy) == {}
     clear = table_of({"softmax": (0.70, 0.71, 0.72), "uniform": (0.55, 0.55, 0.55)})
     assert unshaded(clear, clear.rows) is None and shades(clear)["softmax"] == 1.0
     turned = table_of(
@@ -65,8 +65,9 @@ def test_what_noise_explains_is_not_shaded():
     assert unshaded(turned, turned.rows) is None
 
 
-def test_a_loud_leader_hides_no_sure_one():
+def test_a_noisy_leader_hides_no_row_that_is_sure():
     scores = {"reformer": (0.6, 0.99, 0.99), "softmax": (0.85, 0.85, 0.851), "uniform": (0.6, 0.6, 0.61)}
     table = table_of(scores)
-    assert [row.rank for row in table.rows if not row.control] == [1, 1]
+    verdicts = [row.verdict for row in table.rows if not row.control]
+    assert verdicts == ["not distinguishable from the best", "best"]
     assert shades(table)["softmax"] > 0.9

@@ -22,7 +22,7 @@ def make_record(
         spec=spec,
         attention_card={"name": attention, "title": attention.title(), "control": attention in ("none", "uniform")},
         task_card={"name": task, "title": task.title(), "version": "1", "metric": "accuracy", "length": 16, "classes": 10},
-        data={split: {"examples": 100, "digest": f"{task}{split}" * 4} for split in ("train", "valid", "test")},
+        data={s: {"examples": 10_000 if s == "test" else 100, "digest": f"{task}{s}" * 4} for s in ("train", "valid", "test")},
         status=status,  # type: ignore[arg-type]  # tests also try statuses that do not exist
         reason=None if done else f"because of {status}",
         scores={"test": test, "valid": test, "train": min(1.0, test + 0.05)} if done else {},

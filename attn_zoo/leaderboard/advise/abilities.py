@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from attn_zoo.leaderboard.compare import SEEDS_NEEDED, SMALLEST, resolution
+from attn_zoo.leaderboard.compare import BASELINE, difference, is_above_control, resolution
 from attn_zoo.leaderboard.heatmap import distinct, numbered, unshaded
 from attn_zoo.leaderboard.metrics import is_share
-from attn_zoo.leaderboard.statistics import Estimate, paired
+from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table, shown_rows
+from attn_zoo.leaderboard.verdicts import Outcome
 
-BASELINE = "softmax"
 ACCEPT = 5.0
 """Acceptable loss of a mechanism called as good as softmax: points of 100, or per cent for metrics that are not shares."""
 
-Verdict = Literal["better", "as good", "above controls", "worse", "no better", "unclear", "failed", "few seeds", "not run"]
+Judged = Literal["better", "as good", "above controls", "worse", "no better", "unclear", "failed", "few seeds", "not run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,8 @@ class Judgement:
     ability: Ability
     row: Row | None
     gain: Estimate | None
-    """Score minus softmax's, paired by seed, in the ability's unit, positive where better; None where softmax has no score at a
-    common seed, and for softmax itself."""
-    verdict: Verdict
+    """Score minus softmax's, in the ability's unit, positive where better; None where one has no score, and for softmax itself."""
+    verdict: Judged
 
     @property
     def name(self) -> str:
@@ -82,11 +81,11 @@ def names(tables: Sequence[Table]) -> list[str]:
 
 
 def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement:
-    """Judge ``attention`` at ``ability`` from the records, by 95 % intervals paired by seed, each for its pair of rows alone.
+    """Judge ``attention`` at ``ability`` by the comparisons of the table, with softmax and with the best control.
 
-    Above the best control: ``better`` if the interval of the gain over softmax is above 0 and its mean at least a point or 1 %;
-    ``as good`` if above ``-accept``; ``worse`` if below 0; ``above controls`` for softmax. Not above it: ``no better`` if worse
-    than softmax, or if softmax is not above it either. Else ``unclear``.
+    Better than the best control: ``better`` or ``worse`` than softmax by its comparison with it, unless it is ``as good``: the 95 %
+    interval of the gain lies above ``-accept``, or both reached the criterion at all seeds; ``above controls`` for softmax. Not
+    better than the control: ``no better`` if worse than softmax, or if softmax is not better than it either. Else ``unclear``.
 
     Args:
         accept: loss, in the ability's unit, that does not count.
@@ -96,43 +95,32 @@ def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement
     return Judgement(ability, row, gain, _verdict(ability, row, gain, accept))
 
 
-def _verdict(ability: Ability, row: Row | None, gain: Estimate | None, accept: float) -> Verdict:
+def _verdict(ability: Ability, row: Row | None, gain: Estimate | None, accept: float) -> Judged:
     if row is None:
         return "not run"
     if row.failures or row.test is None:
         return "failed"
-    above = _above_control(ability, row)
-    if above is None:
+    if row.against_control is None:
         return "few seeds"
+    above, found = is_above_control(row), row.against_softmax
     if row.attention == BASELINE:
         return "above controls" if above else "no better"
     softmax = ability.softmax
-    if softmax is None or gain is None or gain.count < SEEDS_NEEDED:
+    if softmax is None or found is None or gain is None:
         return "few seeds"
-    worse = gain.high < 0
     if not above:
-        return "no better" if worse or not _above_control(ability, softmax) else "unclear"
-    if gain.low > 0 and gain.mean >= 100 * SMALLEST:
+        return "no better" if found.outcome == Outcome.WORSE or not is_above_control(softmax) else "unclear"
+    if found.ratio is None and found.outcome == Outcome.BETTER:
         return "better"
-    if gain.low > -accept:
+    if found.ratio is not None or gain.low > -accept:
         return "as good"
-    return "worse" if worse else "unclear"
-
-
-def _above_control(ability: Ability, row: Row) -> bool | None:
-    """Tell whether a row is better than the best control beyond noise; None where seeds are too few to tell."""
-    margin, table = row.margin, ability.table
-    if margin is None or margin.count < SEEDS_NEEDED or table.best_control is None:
-        return None
-    sure = margin.low > 0 if table.higher_is_better else margin.high < 0
-    return sure and not resolution(table.task, table.data).ties(margin.mean, table.best_control)
+    return "worse" if found.outcome == Outcome.WORSE else "unclear"
 
 
 def _gain(ability: Ability, row: Row) -> Estimate | None:
-    softmax = ability.softmax
-    difference = paired(row.by_seed, softmax.by_seed) if softmax else None
-    if softmax is None or softmax.test is None or difference is None:
+    softmax, table = ability.softmax, ability.table
+    found = difference(row, softmax, resolution(table.task, table.data)) if softmax else None
+    if found is None or softmax is None or softmax.test is None:
         return None
-    scale = 100.0 if is_share(ability.table) else 100.0 / (abs(softmax.test.mean) or 1.0)
-    half = None if difference.half_width is None else scale * difference.half_width
-    return replace(difference, mean=ability.table.sign * scale * difference.mean, half_width=half)
+    scale = 100.0 if is_share(table) else 100.0 / (abs(softmax.test.mean) or 1.0)
+    return found[0].times(table.sign * scale)

@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.advise.abilities import BASELINE
 from attn_zoo.leaderboard.advise.needs import Answer, Choice, Gain
-from attn_zoo.leaderboard.compare import SEEDS_NEEDED
-from attn_zoo.leaderboard.statistics import Estimate, estimate, paired
+from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED
+from attn_zoo.leaderboard.statistics import Estimate, estimate, welch
 
 TITLE = "Drop-in for a trained encoder"
 _STAGE = "tuned"
@@ -62,7 +61,7 @@ def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collecti
                 f"{100 * _share(point):.3g} % of softmax's FLOPs at {found['setting']['length']:,} tokens",
                 point["attention"],
             )
-            beyond = all(_above(paired(_scores(row, name), best[name] or {})) for name in evidence)
+            beyond = all(_above(_margin(_scores(row, name), best[name] or {})) for name in evidence)
             judged.append((_share(point), choice, beyond))
     judged.sort(key=lambda one: (one[0], -one[1].worst))
     good = [choice for _, choice, beyond in judged if beyond and choice.worst > -accept]
@@ -104,6 +103,10 @@ def _best(controls: Mapping[str, tuple[Mapping[str, Any], _Row]], name: str) -> 
     """Scores by seed of the control with the best mean; None without a control."""
     found = [scores for _, row in controls.values() if (scores := _scores(row, name))]
     return max(found, key=lambda scores: sum(scores.values()) / len(scores), default=None)
+
+
+def _margin(these: Mapping[int, float], those: Mapping[int, float]) -> Estimate | None:
+    return welch(tuple(these.values()), tuple(those.values()))[0] if these and those else None
 
 
 def _above(margin: Estimate | None) -> bool:

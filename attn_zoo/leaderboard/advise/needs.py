@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attn_zoo.leaderboard.advise.abilities import BASELINE, Ability, Judgement, Verdict, judge
+from attn_zoo.leaderboard.advise.abilities import Ability, Judged, Judgement, judge
 from attn_zoo.leaderboard.advise.costs import Cost, cost
-from attn_zoo.leaderboard.compare import SEEDS_NEEDED
+from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED
 from attn_zoo.leaderboard.statistics import Estimate
 
 
@@ -31,9 +31,9 @@ class Need:
         return tuple(sorted({causal for _, causal in self.tasks}))
 
 
-QUALIFIES: tuple[Verdict, ...] = ("better", "as good")
+QUALIFIES: tuple[Judged, ...] = ("better", "as good")
 """Verdicts of a mechanism that may be taken."""
-_JUDGED: tuple[Verdict, ...] = (*QUALIFIES, "worse", "no better", "unclear")
+_JUDGED: tuple[Judged, ...] = (*QUALIFIES, "worse", "no better", "unclear")
 
 _RECALL = {
     "mqar": "each key must find its one value among many pairs",

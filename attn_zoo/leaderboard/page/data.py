@@ -148,7 +148,7 @@ def _details(row: Row, table: Table, runs: Runs) -> list[list[str]]:
         ("result", about(row, table)),
         *(("failure", str(failure)) for failure in row.failures),
         *(("warning", warning) for warning in row.warnings),
-        ("no rank", row.unranked),
+        ("no verdict", row.unjudged),
         ("dominated by", ", ".join(row.dominated_by)),
         ("options", ", ".join(f"{k}={v}" for k, v in [*row.options.items(), ("implementation", row.implementation)])),
         ("parameters", optional(row.parameters, "{:,}".format)),
