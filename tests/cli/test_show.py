@@ -51,7 +51,7 @@ def test_a_row_begins_with_what_a_reviewer_checks(folder, capsys):
         "linformer on Digits",
         "2 of 3 seeds done; diverged with seed 3: because of diverged",
         "accuracy 81.5 ± 6.4 % over 2 seeds; +0.5 ± 2.5 over the best control, uniform",
-        "no verdicts with fewer than 3 seeds",
+        "no verdicts, because fewer than two contenders have 3 seeds and a score at every seed",
         "k is as long as the input",
         "digitstest" * 4,
         "Some CPU, 2 threads, torch 2.15.0",
