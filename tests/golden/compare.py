@@ -33,6 +33,7 @@ CHANGED: dict[str, str] = {
     "pages / advice /*": "the answer names its scope first, in other words",
     "pages / launches / : gated_linear*": "the code applies SiLU to queries and keys, which launches two kernels more",
     "pages / launches / : mega*": "version 2 adds the averages to the output",
+    "pages / figure3 / : text: *linformer_figure#.svg)": "the page stands one folder deeper, and so does the link to its picture",
     **dict.fromkeys(("* / rank", "* / ties", "* / unranked", "pages / place /*"), "a verdict stands in place of ranks and letters"),
     "results/* / (table) / reason": "no verdicts, in place of no ranks",
     "results/* / (table) / seeds": "Welch's test needs no common seeds",
