@@ -46,6 +46,7 @@ def forgets_at_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GatedSlot, "rows", lambda self, q, k, v, key_valid, **streams: right(self, q, k, v, None, **streams))
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize(
     ("mistake", "check"),
     [
