@@ -15,6 +15,7 @@ from attn_zoo import plugin_files, reference, registry
 from attn_zoo.cli import main
 from attn_zoo.cli import submit as submitting
 from attn_zoo.conformance import Case, Report, Result
+from attn_zoo.contract import AttentionCard
 from attn_zoo.leaderboard.community import Submission, write_submission
 from attn_zoo.records import Store
 from attn_zoo.records.packed import NAME, pack
@@ -110,7 +111,12 @@ def test_a_submission_from_outside_is_written_checked_and_run_again(outside, cap
     assert "nothing is overwritten" in capsys.readouterr().err
     forget()
     proved = []
-    monkeypatch.setattr(submitting, "prove", lambda card: proved.append(card.origin) or Report(card.name, (PASSED,)))
+
+    def prove(card: AttentionCard) -> Report:
+        proved.append(card.origin)
+        return Report(card.name, (PASSED,))
+
+    monkeypatch.setattr(submitting, "prove", prove)
     assert main(["submit", str(folder)]) == 0 and proved == ["outside:Outside"]
     command = re.search(r"^attn-zoo (records rerun .*)$", text, re.MULTILINE)
     assert command and main(command[1].split()) == 0

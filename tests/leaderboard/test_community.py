@@ -89,9 +89,9 @@ def test_markup_in_names_is_refused(text):
     card = {"name": "mine", "title": text, "control": False}
     assert kinds(runs(attention_card=card)) == ["names"]
     assert kinds(runs(spec_options={"dial": text})) == ["names"]
-    for given in ((text, "none"), ("Jane Doe", text)):
+    for name, paper in ((text, "none"), ("Jane Doe", text)):
         with pytest.raises(ValueError, match=r"names: the (name|paper) of a submission must"):
-            Submission(*given, date(2026, 11, 28))
+            Submission(name, paper, date(2026, 11, 28))
 
 
 def test_runs_and_rows_of_ours_are_refused():

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from attention.public_references import in_float64
+from public_references import in_float64
 
 from attn_zoo.layer import MultiHeadAttention
 
