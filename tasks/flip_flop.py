@@ -107,7 +107,7 @@ class FlipFlop(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Validation, which is drawn like training."""
+        """Examples that end a run: those of validation, drawn like training."""
         return f"validation, {PARTS[0]}"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:

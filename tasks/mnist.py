@@ -26,7 +26,7 @@ class Options(PublishedOptions):
     valid: int = 5_000
     """Number of validation images, the last ones of the published training images."""
     augment: Augment = Augment.none
-    """Augmentation of training images: none, crop or timm; no reflections, since a reflected digit is no digit."""
+    """Augmentation of training images: none, crop or timm; no reflections, because a reflected digit is not a digit."""
     root: str = ""
     """Data folder, with ``mnist`` or torchvision's ``MNIST/raw``; empty for $ATTN_ZOO_DATA, else ``data``."""
 

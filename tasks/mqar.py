@@ -164,7 +164,7 @@ class Mqar(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Validation, which has the numbers of pairs of training; the test may have more."""
+        """Examples that end a run: those of validation, with as many pairs as in training; the test may have more."""
         o = self.options
         return f"validation, with {o.fewest_pairs} to {o.pairs} pairs" if self._ladder() else "validation"
 

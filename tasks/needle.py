@@ -127,7 +127,7 @@ class Needle(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Validation, whose sequences have the length of training."""
+        """Examples that end a run: those of validation, with sequences of the training length."""
         return f"validation, with {self.options.length} tokens"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:

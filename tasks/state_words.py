@@ -122,7 +122,7 @@ class StateWords(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Validation, whose words have the length of training."""
+        """Examples that end a run: those of validation, with words of the training length."""
         return f"validation, with words of {self.options.length} elements"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:

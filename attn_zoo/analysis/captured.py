@@ -88,7 +88,7 @@ def _read_mask(mask: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor | None,
     """Split an attention mask into a padding mask (None if all keys are real) and True for causality.
 
     Raises:
-        UnsupportedError: the mask is no combination of a causal mask and padding.
+        UnsupportedError: the mask is not a combination of a causal mask and padding.
     """
     whole = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     if whole.dtype != torch.bool:

@@ -87,7 +87,7 @@ def call_model(model: nn.Module, batch: Any, **further: Any) -> Any:
 
 
 def padding_mask(batch: Any) -> Bool[Tensor, "batch keys"] | None:
-    """Attention mask of a batch, True for a real token; None where the batch holds none."""
+    """Attention mask of a batch, True for a real token; None if the batch holds none."""
     mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
     return None if mask is None else mask.bool()
 

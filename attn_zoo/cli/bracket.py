@@ -119,7 +119,10 @@ def _furthest(rate: float, results: Results) -> Trial:
 
 
 def _best_first(trials: Mapping[float, Sequence[Trial]], results: Results, cap: int) -> list[float]:
-    """Rates in order of their trials; of those as soon as the best one, to one interval of validation, the lowest is first."""
+    """Return the rates, best trial first.
+
+    Among the rates that are as early as the best one, within one interval of validation, the lowest is first.
+    """
     left = {rate: _order(own, results) for rate, own in trials.items()}
     found = []
     while left:

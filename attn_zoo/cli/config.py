@@ -87,7 +87,7 @@ class TuningConfig:
 
 @dataclass
 class Settings:
-    """Settings of runs that are no part of their specs: folder of records, launcher, search, checkpoints, weights, callback."""
+    """Settings of runs that are not part of their specs: folder of records, launcher, search, checkpoints, weights, callback."""
 
     records: str = "runs"
     """Folder that records are added to."""
@@ -158,7 +158,7 @@ def changed(config: DictConfig, words: Iterable[Word]) -> DictConfig:
 
 
 def settings_from(config: DictConfig) -> Settings:
-    """Settings of a command from a composed config; they are no part of its runs' specs."""
+    """Settings of a command from a composed config; they are not part of its runs' specs."""
     values = ((f.name, config[f.name]) for f in fields(Settings))
     given: dict[str, Any] = {name: OmegaConf.to_object(value) if OmegaConf.is_config(value) else value for name, value in values}
     return Settings(**given)

@@ -32,7 +32,7 @@ def one_run(plan: Plan, job: Job) -> RunRecord | None:
     """Execute a run and record it, unless an equal run has a record with a final status or another process is executing it.
 
     Returns:
-        The record of the run, new or found; None where another process is executing it.
+        The record of the run, new or found; None if another process is executing it.
 
     Raises:
         OSError: the folder cannot take the record; the message names the place where it was written instead, if any.

@@ -28,7 +28,7 @@ class Lost(NamedTuple):
 
 
 Outcome = RunRecord | None | Exception | Lost
-"""Result of a worker: the record of a run, None where another process is executing it, the error, or the worker's end."""
+"""Result of a worker: the record of a run, None if another process is executing it, the error, or the worker's end."""
 
 _NEEDS = {"ray": "ray", "slurm": "submitit", "submitit_local": "submitit", "tpe": "optuna"}
 """Package that a launcher or sampler needs, from the extra ``sweeps``."""

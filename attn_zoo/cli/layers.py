@@ -26,7 +26,7 @@ def layer_axes(file: Path) -> list[CostAxis]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no finished measurement of ``experiment=growth``.
+        ValueError: the file is not a finished measurement of ``experiment=growth``.
     """
     found = Measurement.read("--layers", "growth", file)
     if not found.finished:

@@ -62,7 +62,7 @@ def budgets(words: Iterable[str]) -> dict[str, float]:
     """``COST=BUDGET`` words as budgets by cost, in seconds, FLOPs and bytes.
 
     Raises:
-        ValueError: a word is no budget, or a cost is named twice.
+        ValueError: a word is not a budget, or a cost is named twice.
     """
     found: dict[str, float] = {}
     for word in words:
@@ -84,7 +84,7 @@ def times(words: str) -> tuple[float, ...]:
     """Times such as ``5min,900s`` in seconds, the shortest first.
 
     Raises:
-        ArgumentTypeError: one is no time.
+        ArgumentTypeError: a part is not a time.
     """
     found = [quantity("time", word) for word in words.split(",")]
     if None in found:

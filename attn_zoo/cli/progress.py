@@ -37,7 +37,7 @@ class Work:
 
     Args:
         label: name of the work.
-        total: number of its parts; None where it is unknown.
+        total: number of its parts; None if it is unknown.
         bar: draw a bar on a terminal; False prints lines there, too, as several processes cannot share one line.
         first: seconds until the first line.
         left: function that estimates the remaining seconds, or returns None if it cannot; by default all parts take equally long.

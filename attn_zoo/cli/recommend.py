@@ -66,7 +66,7 @@ def memory_bytes(words: str) -> int:
     """Parse a size such as ``4GiB`` into bytes.
 
     Raises:
-        ArgumentTypeError: the text is no size.
+        ArgumentTypeError: the text is not a size.
     """
     found = quantity("memory", words)
     if found is None or found < 1:

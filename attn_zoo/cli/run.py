@@ -85,7 +85,7 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
     planned.read_data()
     show(planned.announcement())
     records = _executed(replace(planned, command=tuple(command), folder=os.getcwd(), plugins=tuple(handed_on())))
-    if settings.report and not planned.study:  # trials are no rows
+    if settings.report and not planned.study:  # trials are not rows
         _report(settings)
     if missing := planned.missing():
         runs = "1 run is" if missing == 1 else f"{missing} runs are"
@@ -162,7 +162,7 @@ def _configs(group: str) -> list[str]:
 
 
 def _executed(planned: Plan) -> Sequence[RunRecord | None] | None:
-    """Execute the runs and return their records; [] for a study, whose trials may fail; None where workers died before a run."""
+    """Execute the runs and return their records; [] for a study, whose trials may fail; None if workers died before a run."""
     if not (planned.study or planned.left()):  # no run is left that would need workers
         planned = replace(planned, settings=replace(planned.settings, launcher=None))
     try:

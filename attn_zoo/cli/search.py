@@ -211,7 +211,7 @@ def _space(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, gi
 
 
 def _candidates(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig) -> dict[str, str]:
-    """Sweeps over the candidate values that the mechanism accepts without a warning; a single candidate is no sweep."""
+    """Sweeps over the candidate values that the mechanism accepts without a warning; a single candidate is not a sweep."""
     if not any(tuning.dials.get(part.attention) for part in row_of(base).parts()):
         return {}
     geometry = _geometry(base, locations)

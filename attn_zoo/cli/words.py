@@ -71,7 +71,7 @@ def _plain(value: Any) -> Any:
 
 
 def as_keys(words: Sequence[str]) -> list[str]:
-    """Words in the form KEY=VALUE: ``--records runs`` and ``--records=runs`` are ``records=runs``.
+    """Return words in the form KEY=VALUE: ``--records runs`` and ``--records=runs`` are ``records=runs``.
 
     Raises:
         ValueError: an option has no value.

@@ -33,7 +33,7 @@ def read_expressions(path: Path, rows: int) -> Expressions:
     The round brackets, which group arguments in pairs, are redundant with the square ones; they are counted and left out.
 
     Raises:
-        DamagedDataError: a line is no expression, or its value is wrong; the message names file and line.
+        DamagedDataError: a line is not an expression, or its value is wrong; the message names file and line.
     """
     ids = np.zeros((rows, LONGEST), dtype=np.uint8)
     labels = np.zeros(rows, dtype=np.uint8)

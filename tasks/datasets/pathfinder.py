@@ -49,7 +49,7 @@ class Release:
 
         Raises:
             MissingDataError: the level does not exist.
-            DamagedDataError: a file is no grey image of the right size.
+            DamagedDataError: a file is not a grey image of the right size.
         """
         self.level(contour)
         kept = [(path, label) for path, label in self.listed[contour] if path.stat().st_size]

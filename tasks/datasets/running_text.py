@@ -110,7 +110,7 @@ NOVELS: DataSet[Library] = DataSet(
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 """Folder of the standard library of this Python."""
 NOT_EVERYWHERE = ("site-packages", "dist-packages", "test", "tests", "ensurepip", "idlelib", "lib2to3", "tkinter", "turtledemo")
-"""Folders that are no part of Python's standard library, or that distributions of Python package apart."""
+"""Folders that are not part of Python's standard library, or that distributions of Python package apart."""
 OF_A_BUILD = "_sysconfigdata_"
 """Beginning of the names of files that differ between builds of one version of Python."""
 

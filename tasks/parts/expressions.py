@@ -31,7 +31,7 @@ def value_of(ids: Iterable[int]) -> int:
     """Value of a whole expression, given as token ids without padding.
 
     Raises:
-        ValueError: the tokens are no expression; the message states the fault.
+        ValueError: the tokens are not an expression; the message states the fault.
     """
     operator, values = -1, list[int]()  # of the innermost open list; outside of all lists exactly one value is expected
     outer: list[tuple[int, list[int]]] = []

@@ -132,7 +132,7 @@ def make_tokeniser(tokens: Tokens, vocabulary: int, path: str, texts: Callable[[
     Raises:
         ImportError: the library is not installed.
         MissingDataError: there is no such file.
-        DamagedDataError: the file is no tokeniser.
+        DamagedDataError: the file is not a tokeniser.
         ValueError: the file's tokeniser has more ids than ``vocabulary``.
     """
     if tokens is Tokens.bytes:

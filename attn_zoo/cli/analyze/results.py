@@ -27,7 +27,7 @@ def add_results(
 
 
 def as_json(found: Mapping[str, Any]) -> str:
-    """Result as JSON."""
+    """Return the result as JSON."""
     return json.dumps(found, indent=1, sort_keys=True)
 
 
