@@ -286,7 +286,7 @@ def _caption(panels: Sequence[Panel]) -> str:
     for axis in dict.fromkeys(axis for _, axis in panels):
         parts.append(f"{axis.label}: {axis.source or f'median over seeds, measured on {machines}'}")
     tuned = sorted({key for row in rows if row.tuning for key in row.tuning.space})
-    parts += [f"each setting has its own {', '.join(tuned)}, chosen on validation"] if tuned else []
+    parts += [f"each setting has its own {', '.join(label(key, 60) for key in tuned)}, chosen on validation"] if tuned else []
     varied = {c[0].attention: ", ".join(_differing(c)) for table, axis in panels for c in curves_of(table, axis) if len(c) > 1}
     curves = grouped((options, name) for name, options in varied.items())
     said = "; ".join(f"{', '.join(names)} over {options}" for options, names in curves.items())
