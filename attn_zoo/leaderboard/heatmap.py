@@ -256,8 +256,8 @@ def brief(value: float, table: Table) -> str:
 
 def beside(cell: Cell, table: Table) -> str:
     """Return the small figure beside the mean: ``2/3`` if only two of three seeds have a score; for runs until the criterion
-    the steps to 90 %, or how many seeds learned if fewer than half came so far; else ``±`` half of the interval, or its ends if
-    one is a bound of the metric."""
+    the steps to 90 % if all seeds learned the task, else how many did, empty for none; else ``±`` half of the interval, or its
+    ends if one is a bound of the metric."""
     row = cell.row
     if row is None or row.test is None:
         return ""
@@ -265,7 +265,7 @@ def beside(cell: Cell, table: Table) -> str:
         return f"{len(row.seeds)}/{row.attempts}"
     if row.steps_to_90 and row.learned:
         steps = row.steps_to_90.median
-        if steps is None:
+        if steps is None or row.learned.count < row.learned.of:
             return f"{row.learned.count}/{row.learned.of}" if row.learned.count else ""
         return f"{steps:.0f}" if steps < 1000 else f"{steps / 1000:.1f}k"
     half = row.test.half_width
@@ -328,7 +328,7 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
     soon = any(row.steps_to_90 for row in rows)
     if soon:
         notes.append(
-            "Small figures: median steps to 90 % of the ceiling, or the seeds that learned if fewer than half came so far."
+            "Small figures: median steps to 90 % of the ceiling if all seeds learned the task, else how many did; empty for none."
         )
     elif any(row.test and row.test.half_width is not None for row in rows):
         notes.append("±: half of the 95 % interval of the mean.")

@@ -10,6 +10,7 @@ from attn_zoo.leaderboard.columns import columns
 from attn_zoo.leaderboard.metrics import beyond_sizes, figure, optional, spent, training_length, unit
 from attn_zoo.leaderboard.table import Row, Table
 from attn_zoo.leaderboard.text import row_lines
+from attn_zoo.records.criterion import IN_A_ROW, SHARE
 
 
 def table_notes(table: Table) -> list[str]:
@@ -69,6 +70,8 @@ def footnotes(tables: Sequence[Table], overview: bool) -> list[str]:
     ]
     if overview or len(tables) > 1:
         notes += _average_notes(tables)
+        if any(row.learned for table in tables for row in table.rows):
+            notes.append("2/3 beside a score: two of three seeds learned the task.")
     if not overview:
         notes += _column_notes(tables)
     return [*notes, _protocols(tables)]
@@ -90,7 +93,15 @@ def short_legend(tables: Sequence[Table]) -> list[str]:
 
 
 def _protocols(tables: Sequence[Table]) -> str:
-    return f"Protocol {', '.join(sorted({table.protocol for table in tables}))}."
+    """Return the protocol and, for runs until the criterion, when a run ended."""
+    caps = sorted({int(table.budget["steps"]) for table in tables if table.budget.get("ceiling")})
+    ended = (
+        f" A run ends when it has learned the task ({IN_A_ROW} validations in a row at {100 * SHARE:.0f} % of the highest score or "
+        f"more), or after {' or '.join(f'{cap:,}' for cap in caps)} steps."
+        if caps
+        else ""
+    )
+    return f"Protocol {', '.join(sorted({table.protocol for table in tables}))}.{ended}"
 
 
 def _average_notes(tables: Sequence[Table]) -> list[str]:

@@ -48,9 +48,10 @@ def overview_grid(tables: Sequence[Table], by: str = "score") -> Grid:
 
 
 def _cell(row: Row, table: Table) -> str:
-    """Score, with the number of its seeds where others failed."""
+    """Score, with the number of its seeds where others failed, and the seeds that learned the task if runs end when they have."""
     partial = row.test and row.failures
-    return score(row, table) + (f" ({len(row.seeds)} of {row.attempts})" if partial else "")
+    learned = f", {row.learned.count}/{row.learned.of}" if row.learned else ""
+    return score(row, table) + (f" ({len(row.seeds)} of {row.attempts})" if partial else "") + learned
 
 
 def _order(tables: Sequence[Table], rows: Mapping[str, Row], means: Mapping[str, Estimate]) -> list[str]:
