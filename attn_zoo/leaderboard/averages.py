@@ -1,4 +1,8 @@
-"""Averages over tasks, for rows with a score on every averaged task."""
+"""Averages over tasks: interquartile means with bootstrap intervals, for rows with a score on every averaged task.
+
+Source:
+    Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice", arXiv:2108.13264, Section 4.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,15 @@ from dataclasses import dataclass
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.metrics import COUNTED
-from attn_zoo.leaderboard.statistics import Estimate, estimate
+from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate
 from attn_zoo.leaderboard.table import Table
+
+CUT = 0.25
+"""Share of the lowest and of the highest scores that an interquartile mean leaves out."""
+RESAMPLES = 2000
+"""Number of bootstrap samples."""
+SEEDS = 3
+"""Number of seeds that tasks must share if they were not run with the same seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +27,8 @@ class Averages:
     """Averages over tasks, each task with the same weight."""
 
     rows: Mapping[str, Estimate]
-    """Average of each row with a score on every task, by label; its interval is over the averages at each seed."""
+    """Interquartile mean of each row with a score on every task, by label, over the scores of all tasks and seeds. Its interval
+    is a bootstrap's that draws seeds within each task; a row with one seed has none."""
     chance: float | None
     tasks: tuple[str, ...]
     """Titles of the averaged tasks."""
@@ -25,10 +37,10 @@ class Averages:
 
 
 def averages(tables: Sequence[Table]) -> Averages:
-    """Average the accuracy or F1 of each row that has every such task, with the same seeds and no failed seed.
+    """Average the accuracy or F1 of each row that has every such task and no failed seed, over the seeds that all tasks share.
 
-    A row that lacks a task or a seed has no average, because it would be over other, perhaps easier, cells. There are no averages
-    where fewer than two rows have one.
+    A row that lacks a task has no average, because it would be over other, perhaps easier, cells; nor has a row whose tasks have
+    other seeds and share fewer than ``SEEDS``. There are no averages if fewer than two rows have one.
     """
     shares = [table for table in tables if table.task["metric"] in COUNTED]
     titles = tuple(str(table.task["title"]) for table in shares)
@@ -38,12 +50,17 @@ def averages(tables: Sequence[Table]) -> Averages:
         return _none(titles, "a task appears in several settings")
     whole = [row for table in shares for row in table.rows if row.test and not row.failures]
     cells = grouped((row.label, row.by_seed) for row in whole)
-    found = {label: _over(scores) for label, scores in cells.items() if len(scores) == len(shares)}
-    known = {label: mean for label, mean in found.items() if mean}
+    complete = {label: scores for label, scores in cells.items() if len(scores) == len(shares)}
+    shared = {label: sorted(set.intersection(*map(set, scores))) for label, scores in complete.items()}
+    known = {
+        label: interquartile_mean([[by_seed[seed] for seed in shared[label]] for by_seed in scores])
+        for label, scores in complete.items()
+        if len(shared[label]) >= SEEDS or (shared[label] and all(len(scored) == len(shared[label]) for scored in scores))
+    }
     if len(known) < 2:
-        return _none(titles, "fewer than two rows have every task with the same seeds and no failed seed")
+        return _none(titles, "fewer than two rows have every task with seeds in common and no failed seed")
     chances = [table.chance for table in shares if table.chance is not None]
-    chance = sum(chances) / len(chances) if len(chances) == len(shares) else None
+    chance = interquartile_mean([[chance] for chance in chances]).mean if len(chances) == len(shares) else None
     return Averages(known, chance, titles, None)
 
 
@@ -51,9 +68,25 @@ def _none(titles: tuple[str, ...], reason: str) -> Averages:
     return Averages({}, None, titles, reason)
 
 
-def _over(scores: Sequence[Mapping[int, float]]) -> Estimate | None:
-    """Mean over tasks at each seed, as an estimate; None where tasks were run with different seeds."""
-    seeds = set(scores[0])
-    if any(set(by_seed) != seeds for by_seed in scores):
-        return None
-    return estimate([sum(by_seed[seed] for by_seed in scores) / len(scores) for seed in sorted(seeds)])
+def interquartile_mean(scores: Sequence[Sequence[float]]) -> Estimate:
+    """Return the interquartile mean of the scores of all tasks and seeds, with the percentile interval of a stratified bootstrap.
+
+    Args:
+        scores: scores by task and seed; each task has as many seeds.
+    """
+    import numpy as np  # imported here: tables without averages do not need it
+
+    drawn = np.random.default_rng(0)
+    tasks = np.asarray(scores, dtype=float)
+    cut = int(CUT * tasks.size)
+
+    def middle(values: np.ndarray) -> np.ndarray:
+        return np.sort(values, axis=-1)[..., cut : tasks.size - cut].mean(axis=-1)
+
+    mean, count = float(middle(tasks.reshape(-1))), tasks.shape[1]
+    if count == 1:
+        return Estimate(mean, None, count)
+    at = drawn.integers(count, size=(RESAMPLES, *tasks.shape))
+    samples = np.take_along_axis(np.broadcast_to(tasks, at.shape), at, axis=-1).reshape(RESAMPLES, -1)
+    low, high = np.quantile(middle(samples), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Estimate(mean, float(high - low) / 2, count, (float(low), float(high)))

@@ -112,8 +112,8 @@ def _average_notes(tables: Sequence[Table]) -> list[str]:
         return [f"No average over tasks: {found.reason}."]
     left = [str(table.task["title"]) for table in tables if table.task["title"] not in found.tasks]
     return [
-        "The average gives every task the same weight and is shown only for rows that have every task with the same seeds and no "
-        f"failed seed; its interval is over seeds.{' It leaves out ' + ', '.join(left) + '.' if left else ''}"
+        "The average is the interquartile mean over all tasks and seeds, with a bootstrap interval over seeds; only rows with "
+        f"every task and no failed seed have one.{' It leaves out ' + ', '.join(left) + '.' if left else ''}"
     ]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from statistics import fmean
 
 import pytest
 from make import make_record
 
 from attn_zoo.leaderboard import ordered, render, tables
-from attn_zoo.leaderboard.averages import averages
+from attn_zoo.leaderboard.averages import averages, interquartile_mean
 from attn_zoo.records import RunRecord
 
 
@@ -79,14 +80,29 @@ FULL = {
 }
 
 
-def test_an_average_is_over_tasks_at_each_seed_first():
+def test_an_average_is_the_interquartile_mean_over_tasks_and_seeds():
     found = averages(tables(grid(**FULL)))
     assert found.reason is None and found.chance == pytest.approx(0.1)
     softmax = found.rows["softmax"]
     assert softmax.count == 2 and softmax.mean == pytest.approx(0.65)
-    assert softmax.half_width == pytest.approx(0.0, abs=1e-12), "what one task lost at a seed the other won"
-    text = render(tables(grid(**FULL)), "github", overview=True)
-    assert "average (%)" in text and "65.0 ± 0.0" in text
+    assert "average (%)" in render(tables(grid(**FULL)), "github", overview=True)
+
+
+def test_the_interquartile_mean_and_its_interval_are_those_of_a_direct_computation():
+    draw = random.Random(7)
+    scores = [[draw.random() for _ in range(5)] for _ in range(3)]
+    found = interquartile_mean(scores)
+    every = sorted(score for task in scores for score in task)
+    assert found.mean == pytest.approx(fmean(every[3:12])), "15 scores without 3 at each end"
+    samples = sorted(fmean(sorted(draw.choice(task) for task in scores for _ in task)[3:12]) for _ in range(20_000))
+    assert found.low == pytest.approx(samples[500], abs=0.01) and found.high == pytest.approx(samples[-500], abs=0.01)
+    assert interquartile_mean([[0.2], [0.4]]).half_width is None, "one seed tells no spread"
+    assert interquartile_mean([[0.5, 0.5], [1.0, 1.0]]).ends == (0.75, 0.75)
+
+
+def test_a_task_on_which_a_row_fails_hardly_moves_its_average_and_an_interval_stays_within_0_and_1():
+    found = interquartile_mean([[1.0, 1.0, 0.99]] * 4 + [[0.0, 0.1, 1.0]])
+    assert found.mean > 0.99 and found.low >= 0 and found.high <= 1
 
 
 def test_a_row_that_lacks_a_cell_or_a_seed_or_failed_has_no_average():
