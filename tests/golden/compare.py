@@ -36,6 +36,9 @@ CHANGED: dict[str, str] = {
     "pages / figure3 / : text: *linformer_figure#.svg)": "the page stands one folder deeper, and so does the link to its picture",
     **dict.fromkeys(("* / rank", "* / ties", "* / unranked"), "a verdict stands in place of ranks and letters"),
     "pages / table2* / : text: - Accuracy (%) after # steps of # rows*": "examples of data are not called rows",
+    "results/quickstart / *": "runs end when they have learned the task, by protocol 3",
+    "pages / quickstart*": "runs end when they have learned the task, by protocol 3",
+    "* / average*": "averages are interquartile means",
     "results/* / (table) / reason": "no verdicts, in place of no ranks",
     "results/* / (table) / seeds": "Welch's test needs no common seeds",
     "results/* against *": "Welch's test and Holm's correction stand in place of a test of our own, and rows are compared with the "
