@@ -44,9 +44,9 @@ def test_random_inputs_have_scores_of_the_given_deviation():
     assert float(scores.std()) == pytest.approx(3.0, rel=0.1) and float(drawn.value.std()) == pytest.approx(1.0, rel=0.05)
     assert torch.equal(drawn.query, random_inputs(4, 4, 128, 16, scale=3.0, seed=5).query)
     assert not torch.equal(drawn.query, random_inputs(4, 4, 128, 16, scale=3.0, seed=6).query)
-    with pytest.raises(ValueError, match="length is a count"):
+    with pytest.raises(ValueError, match="length must be at least 1, because it is a count"):
         random_inputs(1, 1, 0, 4)
-    with pytest.raises(ValueError, match="scale is the standard deviation"):
+    with pytest.raises(ValueError, match="scale must be positive, because it is the standard deviation"):
         random_inputs(1, 1, 4, 4, scale=math.nan)
 
 

@@ -206,7 +206,7 @@ def test_a_done_record_needs_a_score_and_no_reason():
     [
         ({"dim": 10, "heads": 4}, "divisible"),
         ({"heads": 0}, "an integer >= 1"),
-        ({"dropout": 1.0}, "in \\[0, 1\\)"),
+        ({"dropout": 1.0}, "must be at least 0 and less than 1"),
         ({"mlp_ratio": 0}, "above 0"),
     ],
 )
