@@ -25,13 +25,13 @@ class Compression:
     """How a mechanism compresses; tests hold every statement to the mechanism."""
 
     made: str
-    """What a compressed row is made of."""
+    """Content of a compressed row."""
     by_order: bool
     """True if the order of the tokens decides which row they enter, or with which weight."""
     by_content: bool
     """True if the weights of values in a row depend on queries, keys or the streams of the keys."""
     seen: str
-    """What a query sees if it may see all tokens."""
+    """Tokens that a query sees if it may see all."""
     seen_causally: str = "no causal form"
 
 
@@ -76,7 +76,7 @@ HEIRS: Mapping[str, Compression] = {
 
 
 def heirs_compression() -> str:
-    """What each mechanism compresses, by what, and who may see what."""
+    """Return the table of what each mechanism compresses, by what, and who may see what."""
     rows = []
     for name, how in HEIRS.items():
         by = " and ".join(["positions"] * how.by_order + ["content"] * how.by_content)

@@ -82,7 +82,7 @@ def test_cached_keys_and_values_take_as_much_less_as_the_card_states():
     x, held = tokens(), {}
     for shared in (0, 1):
         kept = build("softmax", shared, causal=True).remember(x)
-        assert kept.key is not None
+        assert kept.key is not None and kept.value is not None
         geometry = Geometry(HEADS, DIM // HEADS, LENGTH, LENGTH, True, shared)
         stated = card("softmax").cost(geometry, attention_options(card("softmax"), geometry, {})).state_bytes
         held[shared] = kept.key.nbytes + kept.value.nbytes

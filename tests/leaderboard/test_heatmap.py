@@ -140,7 +140,7 @@ def test_gaps_say_why(whole):
 def until_criterion(name: str, seed: int, test: float, steps: int | None, flat: bool = False) -> RunRecord:
     """A run of protocol 3: steps to 90 % of the ceiling, and whether its loss did not fall."""
     record = make_record(name, seed=seed, test=test, spec_budget=Budget(schedule="constant", until="criterion", ceiling=1.0))
-    curve = [{**record.curve[-1], "step": 4000}]
+    curve = ({**record.curve[-1], "step": 4000},)
     reached = {"90": None if steps is None else {"steps": steps}}
     return replace(record, reached=reached, curve=curve, stopped="criterion" if steps else "cap", flat=flat)
 
@@ -197,8 +197,8 @@ def test_the_picture_holds_each_score_in_bold_if_it_leads(whole):
 
 
 def test_nothing_of_the_picture_reaches_over_its_edge_or_over_a_neighbour(monkeypatch):
-    kept = []
-    monkeypatch.setattr("attn_zoo.leaderboard.heat_picture.svg_text", lambda figure: kept.append(figure) or "<svg></svg>")
+    kept: list[Any] = []
+    monkeypatch.setattr("attn_zoo.leaderboard.heat_picture.svg_text", lambda figure: (kept.append(figure), "<svg></svg>")[1])
     few = synthetic_records(mechanisms=12)
     for records in (few, [make_record("linformer", "a-task", task_card=_long_card())]):
         heat_map_svg(heat_map(tables(records)))

@@ -96,7 +96,7 @@ def test_text_of_a_record_is_data_alone(tmp_path, plain):
     store = Store(tmp_path)
     attention = {"name": "softmax", "title": hostile, "paper": hostile, "control": False}
     store.add(make_record(status="failed", reason=hostile, task_card=card, attention_card=attention, warnings=(hostile,)))
-    changed = {"spec_options": {hostile: hostile}, "environment": {"cpu": hostile, "command": hostile}}
+    changed: dict[str, Any] = {"spec_options": {hostile: hostile}, "environment": {"cpu": hostile, "command": hostile}}
     store.add(make_record(seed=2, task_card=card, **changed))
     records = [replace(record, source=f"{hostile}{number}.json") for number, record in enumerate(store.load()[0])]
     text = page(records, records_at="here/")

@@ -6,6 +6,7 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from make import make_record
@@ -35,8 +36,8 @@ def figure(monkeypatch):
     """Function that returns the figure of some panels."""
 
     def drawn(panels):
-        kept = []
-        monkeypatch.setattr("attn_zoo.leaderboard.plot.svg_text", lambda figure: kept.append(figure) or "<svg></svg>")
+        kept: list[Any] = []
+        monkeypatch.setattr("attn_zoo.leaderboard.plot.svg_text", lambda figure: (kept.append(figure), "<svg></svg>")[1])
         plot_svg(panels)
         return kept[0]
 
