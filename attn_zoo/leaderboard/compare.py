@@ -45,7 +45,7 @@ ORDERS = ("score", *(cost.lower() for cost in COSTS))
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What a metric and a test split can tell apart."""
+    """Differences that a metric and a test split can tell apart."""
 
     share: bool
     """True if the metric is a share, so that differences are points."""

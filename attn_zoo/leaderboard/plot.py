@@ -48,7 +48,7 @@ class CostAxis:
     of: Callable[[Row], float | None]
     """Cost of a row; None if it is not known."""
     source: str
-    """What was counted or measured, and where; empty for the machines of the records."""
+    """Kind of the figures (counted or measured) and machine; empty for the machines of the records."""
     form: Callable[..., str] = plain
     """Format of a tick."""
 
