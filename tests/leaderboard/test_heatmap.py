@@ -198,7 +198,12 @@ def test_the_picture_holds_each_score_in_bold_if_it_leads(whole):
 
 def test_nothing_of_the_picture_reaches_over_its_edge_or_over_a_neighbour(monkeypatch):
     kept: list[Any] = []
-    monkeypatch.setattr("attn_zoo.leaderboard.heat_picture.svg_text", lambda figure: (kept.append(figure), "<svg></svg>")[1])
+
+    def keep(figure: Any) -> str:
+        kept.append(figure)
+        return "<svg></svg>"
+
+    monkeypatch.setattr("attn_zoo.leaderboard.heat_picture.svg_text", keep)
     few = synthetic_records(mechanisms=12)
     for records in (few, [make_record("linformer", "a-task", task_card=_long_card())]):
         heat_map_svg(heat_map(tables(records)))

@@ -37,7 +37,12 @@ def figure(monkeypatch):
 
     def drawn(panels):
         kept: list[Any] = []
-        monkeypatch.setattr("attn_zoo.leaderboard.plot.svg_text", lambda figure: (kept.append(figure), "<svg></svg>")[1])
+
+        def keep(figure: Any) -> str:
+            kept.append(figure)
+            return "<svg></svg>"
+
+        monkeypatch.setattr("attn_zoo.leaderboard.plot.svg_text", keep)
         plot_svg(panels)
         return kept[0]
 

@@ -55,7 +55,7 @@ class Judgement:
     ability: Ability
     row: Row | None
     gain: Estimate | None
-    """Score minus softmax's, in the ability's unit, positive where better; None where one has no score, and for softmax itself."""
+    """Score minus softmax's, in the ability's unit, positive if better; None if one has no score, and for softmax itself."""
     verdict: Judged
 
     @property
