@@ -41,6 +41,11 @@ def note_in(memory: mmap.mmap) -> None:
     _note = memory
 
 
+def is_waited_for() -> bool:
+    """Return True if another process waits for this one, and goes on if it dies."""
+    return _note is not None
+
+
 def read(memory: mmap.mmap) -> str:
     """Return the note of a process that has ended."""
     return memory[:].rstrip(b"\0").decode(errors="replace")

@@ -19,7 +19,7 @@ ALLOWED = {
     "terminal": {"escapes"},
     "deaths": set(),
     "outside": set(),
-    "process_state": set(),
+    "process_state": {"deaths"},
     "plugin_files": {"escapes"},
     "plugin_imports": {"deaths", "escapes", "outside", "process_state"},
     "contract": {

@@ -12,11 +12,11 @@ import random
 import signal
 import sys
 import warnings
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from attn_zoo import deaths
 from attn_zoo.process_state.functions import copies, loaded, put_functions, same_functions
 from attn_zoo.process_state.part import Part
 
@@ -118,9 +118,15 @@ def _limits() -> dict[int, tuple[int, int]]:
 
 
 def _put_limits(before: dict[int, tuple[int, int]]) -> None:
+    """Put limits back; a process that waits for another one ends if it cannot get back what later rows need."""
     for number, limit in before.items():
-        with suppress(ValueError, OSError):  # only root may raise the hard limit
-            resource.setrlimit(number, (limit[0], max(limit[1], resource.getrlimit(number)[1])))
+        if resource.getrlimit(number) == limit:
+            continue
+        try:
+            resource.setrlimit(number, limit)
+        except (ValueError, OSError):  # a hard limit was lowered, which the system does not let a process raise
+            if number != resource.RLIMIT_CORE and deaths.is_waited_for():
+                os._exit(1)  # another process goes on, with the limits of the command
 
 
 def _numpy() -> Any:

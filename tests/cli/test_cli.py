@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import re
 import shlex
@@ -194,8 +195,9 @@ def test_quickstart_is_five_mechanisms_two_controls_two_tasks_three_seeds():
     cells = {(spec.attention, spec.task, spec.seed) for spec in planned.specs}
     assert len(cells) == len(planned.specs) == 42
     assert {spec.implementation for spec in planned.specs} == {"auto"}
-    for task in ("digits", "mqar"):
-        same = {(spec.model, spec.budget, str(spec.task_options)) for spec in planned.specs if spec.task == task}
+    for task, seed in itertools.product(("digits", "mqar"), (1, 2, 3)):
+        specs = [spec for spec in planned.specs if (spec.task, spec.seed) == (task, seed)]
+        same = {(spec.model, spec.budget, str(spec.task_options)) for spec in specs}
         assert len(same) == 1, "every row has the same network, budget and data"
 
 

@@ -30,6 +30,11 @@ ENDS = {
         "the process was killed, probably for lack of memory, 2 times",
     ),
     "closes": ("os.closerange(0, 256)", "failed", "the process ended with status 1, 2 times"),
+    "limits": (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))",
+        "failed",
+        "the process ended with status 1, 2 times",
+    ),
     "leaves": ("sys.exit()", "failed", "SystemExit: "),
     "interrupts": ("raise KeyboardInterrupt", "failed", "KeyboardInterrupt: "),
 }
@@ -54,7 +59,10 @@ def recorded(folder: Path) -> dict[str, RunRecord]:
 
 @pytest.mark.parametrize(
     ("launcher", "ends"),
-    [([], ["status", "killed", "closes", "leaves"]), (["launch=joblib", "workers=2"], ["segfault", "killed", "interrupts"])],
+    [
+        ([], ["status", "killed", "closes", "limits", "leaves"]),
+        (["launch=joblib", "workers=2"], ["segfault", "killed", "interrupts"]),
+    ],
     ids=["serial", "joblib"],
 )
 def test_rows_that_end_their_process_are_records_and_the_others_run(launcher, ends, tmp_path):

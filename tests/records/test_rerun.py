@@ -106,5 +106,5 @@ def test_only_runs_that_a_command_can_do_again_are_drawn():
     assert draw([fit, *unfit], 10, 0) == [fit]
     with pytest.raises(ValueError, match="none of 3 records has status done"):
         draw(unfit, 10, 0)
-    with pytest.raises(ValueError, match="at least 1; got 0"):
+    with pytest.raises(ValueError, match="must be at least 1, because it is a number of runs; got 0"):
         draw([fit], 0, 0)
