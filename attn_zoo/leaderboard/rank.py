@@ -107,7 +107,7 @@ def without_trials(runs: pl.DataFrame) -> pl.DataFrame:
     """
     trial = pl.col("trial").is_not_null()
     recorded = runs.filter(trial).group_by("study").agg(pl.col("run_id").n_unique().cast(pl.Int64).alias("recorded"))
-    runs = runs.filter(~trial).with_columns(pl.struct(SETTING).alias("setting"))
+    runs = runs.filter(~trial).with_columns(pl.struct("options", "budget").alias("setting"))  # all that a study can search
     by_age = runs.sort("started", descending=True, maintain_order=True)
     chosen = by_age.filter(pl.col("study").is_not_null()).group_by("study").agg(pl.col("setting").first().alias("chosen"))
     runs = runs.join(recorded, on="study", how="left", maintain_order="left").join(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from make import make_record
 
 from attn_zoo.leaderboard import render, tables
 from attn_zoo.leaderboard.learning import median_time, steps_to_90, successes
-from attn_zoo.records import Budget, RunRecord
+from attn_zoo.records import Budget, RunRecord, Tuning
 
 
 def run(stopped: str, to_90: float | None, last: int = 2400, **changes: Any) -> dict[str, Any]:
@@ -77,3 +78,17 @@ def test_a_table_until_the_criterion_says_whether_and_how_soon_each_row_learns()
     (fixed,) = tables([make_record(seed=seed) for seed in (1, 2, 3)])
     assert "learned" not in render([fixed], "github")
     assert json.loads(render([table], "json"))[0]["rows"][0]["learned"]["count"] in (1, 5)
+
+
+def test_seeds_of_a_search_that_draw_their_own_data_are_one_row():
+    tuning = Tuning(study="s", space={"budget.learning_rate": "choice(0.003,0.01)"}, trials=2, failed=0, seed=0)
+    budget = Budget(schedule="constant", until="criterion", ceiling=1.0)
+
+    def chosen(seed: int, rate: float, day: int) -> RunRecord:
+        own, started = {"data_seed": seed}, {"started": f"2026-01-0{day}T00:00:00+00:00"}
+        given: dict[str, Any] = {"spec_budget": replace(budget, learning_rate=rate), "spec_task_options": own, "environment": started}
+        return make_record("softmax", seed=seed, tuning=tuning, stopped="cap", **given)
+
+    records = [chosen(1, 0.01, day=1), *(chosen(seed, 0.003, day=2) for seed in (1, 2, 3))]
+    (table,) = tables(records)
+    assert [row.seeds for row in table.rows] == [(1, 2, 3)] and str(table.rows[0].learned).startswith("0 of 3")
