@@ -256,8 +256,7 @@ def brief(value: float, table: Table) -> str:
 
 def beside(cell: Cell, table: Table) -> str:
     """Return the small figure beside the mean: ``2/3`` if only two of three seeds have a score; for runs until the criterion
-    the steps to 90 % if all seeds learned the task, else how many did, empty for none; else ``±`` half of the interval, or its
-    ends if one is a bound of the metric."""
+    the steps to 90 % if all seeds learned the task, else how many did, empty for none; else ``±`` half of the interval."""
     row = cell.row
     if row is None or row.test is None:
         return ""
@@ -268,14 +267,11 @@ def beside(cell: Cell, table: Table) -> str:
         if steps is None or row.learned.count < row.learned.of:
             return f"{row.learned.count}/{row.learned.of}" if row.learned.count else ""
         return f"{steps:.0f}" if steps < 1000 else f"{steps / 1000:.1f}k"
-    half = row.test.half_width
-    if half is None:
+    if row.test.half_width is None:
         return ""
+    half = (row.test.high - row.test.low) / 2  # the interval ends where the metric does
     if is_significant(table.task["metric"]):
         return f"±{half:.1g}"
-    ends = [f"{100 * end:.0f}" for end in row.test.ends or ()]
-    if len(set(ends)) > 1 and is_share(table):
-        return "-".join(ends)
     shown = 100 * half if is_share(table) else half
     return f"±{shown:.1f}" if shown < 9.95 else f"±{shown:.0f}"
 
