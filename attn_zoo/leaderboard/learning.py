@@ -2,7 +2,8 @@
 
 Whether: seeds that ended at the criterion, of all, with the exact interval of Clopper and Pearson (1934). How soon: steps to 90 %
 of the ceiling, censored at the last step of seeds that did not come so far. Their median is Kaplan and Meier's (1958), its interval
-Brookmeyer and Crowley's (1982) from log-log bands, as R's ``survfit`` computes it with ``conf.type="log-log"``.
+Brookmeyer and Crowley's (1982) from log-log bands, as R's ``survfit`` computes it with ``conf.type="log-log"``. If the
+curve falls to 0 at the median, the lower end of the band there counts as 0.
 """
 
 from __future__ import annotations

@@ -91,7 +91,8 @@ def _softmax(found: Recommendation) -> Iterator[str]:
     near = nearest and found.candidate(nearest.attention)
     if nearest and near:
         worst = min(nearest.gains, key=lambda gain: gain.amount.low)
-        yield f"Nearest: {near.label}, {_share(near)} of softmax's FLOPs; {_gain(worst)}."
+        heads = f"heads of width {found.required.width // found.required.heads}"  # shares depend on it
+        yield f"Nearest: {near.label}, {_share(near)} of softmax's FLOPs ({heads}); {_gain(worst)}."
     command = evidence_command(found)
     option = "--transplant transplant.json" if found.required.trained else "--records runs"
     if command:

@@ -86,8 +86,8 @@ def test_seeds_of_a_search_that_draw_their_own_data_are_one_row():
 
     def chosen(seed: int, rate: float, day: int) -> RunRecord:
         own, started = {"data_seed": seed}, {"started": f"2026-01-0{day}T00:00:00+00:00"}
-        given: dict[str, Any] = {"spec_budget": replace(budget, learning_rate=rate), "spec_task_options": own, "environment": started}
-        return make_record("softmax", seed=seed, tuning=tuning, stopped="cap", **given)
+        given: dict[str, Any] = {"spec_budget": replace(budget, learning_rate=rate), "spec_task_options": own}
+        return make_record("softmax", seed=seed, tuning=tuning, stopped="cap", environment=started, **given)
 
     records = [chosen(1, 0.01, day=1), *(chosen(seed, 0.003, day=2) for seed in (1, 2, 3))]
     (table,) = tables(records)

@@ -89,7 +89,7 @@ class GatedSlot(NormalisedMemory[Options]):
 
     def rows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> list[Tensor]:
         """Queries, keys and values after SiLU, and log α, which is 0 for padded tokens."""
-        logs = (F.logsigmoid(streams["gate"]) / self.options.temperature).clamp(min=LOWEST)
+        logs = (F.logsigmoid(streams["gate"].contiguous()) / self.options.temperature).clamp(min=LOWEST)
         logs = logs if key_valid is None else logs.masked_fill(~key_valid[:, None, :, None], 0)
         return [F.silu(query), F.silu(key), F.silu(value), logs]
 
