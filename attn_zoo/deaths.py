@@ -41,9 +41,9 @@ def note_in(memory: mmap.mmap) -> None:
     _note = memory
 
 
-def is_waited_for() -> bool:
-    """Return True if another process waits for this one, and goes on if it dies."""
-    return _note is not None
+def in_command() -> bool:
+    """Return True if this process or worker belongs to a command that goes on in another one if it dies."""
+    return STARTED in os.environ
 
 
 def read(memory: mmap.mmap) -> str:

@@ -222,4 +222,4 @@ def _report(settings: Settings) -> None:
     picture = Path(settings.records) / PICTURE
     picture.write_text(heat_map_svg(heat_map(made, recorded_columns(made))), encoding="utf-8")
     print()
-    show(f"Picture: {picture}. Ranks, costs and equal budgets: attn-zoo leaderboard --records {settings.records}")
+    show(f"Picture: {picture}. Verdicts, costs and equal budgets: attn-zoo leaderboard --records {settings.records}")

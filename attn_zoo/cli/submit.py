@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "request. A folder that this command wrote is checked again, and nothing is written. Exit status: 1 if a rule is broken."
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of records, or a folder that this command wrote")
-    parser.add_argument("--name", help="who submits, as the tables will print it")
+    parser.add_argument("--name", help="name of the submitter, which the tables print")
     parser.add_argument("--paper", help="paper of the mechanism, such as 'Doe 2026, arXiv:2601.00001', or 'none'")
     where = f"new folder to write (default: {COMMUNITY}/DATE-MECHANISMS)"
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import fmean
 
 from attn_zoo.grouping import grouped
@@ -158,7 +159,8 @@ def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
     Without verdicts noise is unknown, and a lead of a point suffices.
     """
     sign = table.sign
-    best = max((row for row in rows if row.test and not row.control), key=lambda r: sign * r.test.mean, default=None)  # type: ignore[union-attr]
+    scored = [(sign * row.test.mean, row) for row in rows if row.test and not row.control]
+    best = max(scored, key=itemgetter(0))[1] if scored else None
     if best is None or best.test is None:
         return "no mechanism has a score"
     if table.best_control is None:
@@ -318,7 +320,7 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
     rows = [cell.row for cell in cells if cell.row]
     notes = [f"Test scores of {seed_count(found.seeds)}{', which says nothing about noise' if found.seeds == (1,) else ''}."]
     if any(row.verdict for row in rows):
-        notes.append(f"{leads}: the best of its task; others may be {Verdict.TIED}.")
+        notes.append(f"{leads}: the best of its task. Tables say which others are {Verdict.TIED}.")
     else:
         notes.append(f"{leads}: the best mean of its task, without a verdict.")
     soon = any(row.steps_to_90 for row in rows)

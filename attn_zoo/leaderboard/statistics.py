@@ -59,7 +59,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], bounds: tuple[float, float] = EVERYWHERE) -> Estimate | None:
-    """Return the mean and Student's t interval of ``CONFIDENCE``; None where there is no value.
+    """Return the mean and Student's t interval of ``CONFIDENCE``; None without values.
 
     Args:
         bounds: least and greatest possible value, at which the interval ends.

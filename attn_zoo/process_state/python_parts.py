@@ -118,15 +118,21 @@ def _limits() -> dict[int, tuple[int, int]]:
 
 
 def _put_limits(before: dict[int, tuple[int, int]]) -> None:
-    """Put limits back; a process that waits for another one ends if it cannot get back what later rows need."""
+    """Put limits back; a process of a command ends if it cannot get back what later rows need."""
     for number, limit in before.items():
-        if resource.getrlimit(number) == limit:
-            continue
-        try:
+        put = _set_limit(number, limit) or _set_limit(number, (limit[0], resource.getrlimit(number)[1]))
+        if not put and number != resource.RLIMIT_CORE and deaths.in_command():
+            os._exit(1)  # another process goes on, with the limits of the command
+
+
+def _set_limit(number: int, limit: tuple[int, int]) -> bool:
+    """Set a limit if it differs; return False if the system refuses it, as it does if the hard limit was lowered."""
+    try:
+        if resource.getrlimit(number) != limit:
             resource.setrlimit(number, limit)
-        except (ValueError, OSError):  # a hard limit was lowered, which the system does not let a process raise
-            if number != resource.RLIMIT_CORE and deaths.is_waited_for():
-                os._exit(1)  # another process goes on, with the limits of the command
+    except (ValueError, OSError):
+        return False
+    return True
 
 
 def _numpy() -> Any:
