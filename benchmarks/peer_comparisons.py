@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
@@ -141,6 +142,13 @@ _FLA = Peer(
     f"{_SAME}; its kernels need a GPU, this is its plain PyTorch form between our projections",
     layers.linear_causal,
 )
+
+
+def _recurrence(build: Callable[..., nn.Module], package: str, what: str) -> Peer:
+    differs = f"{_SAME}: its recurrence in plain PyTorch, in chunks of 64, inside our layer"
+    return Peer(package, what, differs, partial(build, package=package))
+
+
 _BIGBIRD = Peer(
     "transformers",
     "BigBirdBlockSparseAttention",
@@ -165,6 +173,22 @@ COMPARISONS: Mapping[str, Comparison] = {
     "linear": Comparison("linear", {"linear-attention-transformer": _SOFTMAX_LINEAR}),
     "linear_softmax": Comparison("linear", {"linear-attention-transformer": _SOFTMAX_LINEAR}, options={"feature_map": "softmax"}),
     "linear_causal": Comparison("linear", {"flash-linear-attention": _FLA}, causal=True),
+    "gated_delta_rule": Comparison(
+        "gated_delta_rule",
+        {
+            "flash-linear-attention": _recurrence(layers.gated_delta_rule, "fla-core", "naive_chunk_gated_delta_rule"),
+            "Qwen3-Next": _recurrence(layers.gated_delta_rule, "transformers", "torch_chunk_gated_delta_rule"),
+        },
+        causal=True,
+    ),
+    "kda": Comparison(
+        "kda",
+        {
+            "flash-linear-attention": _recurrence(layers.kda, "fla-core", "naive_chunk_kda"),
+            "KimiLinear": _recurrence(layers.kda, "transformers", "chunk_kimi_delta_attention"),
+        },
+        causal=True,
+    ),
     "bigbird": Comparison(
         "bigbird",
         {"BigBird": _BIGBIRD},

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -16,6 +17,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from attn_zoo.layer import MultiHeadAttention
 
 RANDOM_BLOCKS = 3
 """BigBird's random blocks for each block of queries, as published."""
@@ -99,6 +102,41 @@ def entmax(dim: int, heads: int, value: int, length: int) -> nn.Module:
     return ProjectedCore(dim, heads, partial(_normalised, import_module("entmax").entmax15))
 
 
+def gated_delta_rule(dim: int, heads: int, value: int, length: int, *, package: str) -> nn.Module:
+    """The zoo's layer with the chunked recurrence of ``package``, one decay for each head."""
+    if package == "transformers":
+        core = transformers_plain("qwen3_next").torch_chunk_gated_delta_rule
+    else:
+        core = partial(fla_naive("gated_delta_rule").naive_chunk_gated_delta_rule, scale=1.0)
+    return _with_recurrence("gated_delta_rule", dim, heads, length, core, scaled=package == "transformers")
+
+
+def kda(dim: int, heads: int, value: int, length: int, *, package: str) -> nn.Module:
+    """The zoo's layer with the chunked recurrence of ``package``, one decay for each channel."""
+    if package == "transformers":
+        core = transformers_plain("kimi_linear").chunk_kimi_delta_attention
+    else:
+        core = partial(fla_naive("kda").naive_chunk_kda, scale=1.0)
+    return _with_recurrence("kda", dim, heads, length, core, scaled=package == "transformers")
+
+
+def transformers_plain(model: str) -> ModuleType:
+    """Module of a model of transformers, with its plain PyTorch functions also where flash-linear-attention is installed.
+
+    The functions are chosen when the module is imported, so flash-linear-attention is hidden during the import.
+    """
+    name = f"transformers.models.{model}.modeling_{model}"
+    if name in sys.modules:
+        return sys.modules[name]
+    hidden = {each: sys.modules.pop(each) for each in list(sys.modules) if each.split(".")[0] == "fla"}
+    sys.modules["fla"] = None  # type: ignore[assignment]  # Python's mark of a module that cannot be imported
+    try:
+        return import_module(name)
+    finally:
+        del sys.modules["fla"]
+        sys.modules.update(hidden)
+
+
 def fla_naive(folder: str) -> ModuleType:
     """Plain PyTorch reference of one operator of flash-linear-attention.
 
@@ -133,6 +171,27 @@ def _block_masks(make: Callable[..., tuple[Tensor, ...]], block: int, tokens: Te
     blocked, band, rows, columns = make(tokens.new_ones(tokens.shape[:2]).detach(), block)
     blocks = {"from_blocked_mask": blocked, "to_blocked_mask": blocked}
     return {"band_mask": band, "from_mask": rows, "to_mask": columns, **blocks}
+
+
+def _with_recurrence(
+    name: str, dim: int, heads: int, length: int, core: Callable[..., tuple[Tensor, Any]], *, scaled: bool
+) -> nn.Module:
+    """Build the zoo's causal layer and replace its chunked recurrence.
+
+    Args:
+        scaled: ``core`` divides the queries by √head_dim itself, which the zoo's have been already.
+    """
+    layer = MultiHeadAttention(dim, heads, name, length=length, causal=True)
+    mechanism: Any = layer.mechanism
+
+    def read(state: Any, *inputs: Tensor, **streams: Tensor) -> tuple[Tensor, Any]:
+        query, key, value, decay, beta = (x.transpose(1, 2) for x in mechanism.updates(*inputs, **streams))
+        query = query * (dim // heads) ** 0.5 if scaled else query
+        decay = decay[..., 0] if name == "gated_delta_rule" else decay
+        return core(query, key, value, g=decay, beta=beta[..., 0])[0].transpose(1, 2), state
+
+    mechanism.read = read
+    return layer
 
 
 def _elu_features(core: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor) -> Tensor:

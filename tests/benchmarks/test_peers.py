@@ -121,6 +121,18 @@ def test_a_core_between_our_projections_is_the_same_map_on_the_same_weights(name
     torch.testing.assert_close(own(tokens), theirs(tokens), rtol=0, atol=1e-8)  # theirs adds 1e-10 to the divisor
 
 
+@pytest.mark.parametrize("name", ["gated_delta_rule", "kda"])
+def test_a_recurrence_inside_our_layer_is_the_same_map_on_the_same_weights(name):
+    if reasons := missing(name):
+        pytest.skip(f"{'; '.join(reasons)} (extra: peers)")
+    own = build_side(name, OURS, 32, 2, ours(name), 128)
+    tokens = torch.randn(2, 128, 32)
+    for side in COMPARISONS[name].peers:
+        theirs = build_side(name, side, 32, 2, ours(name), 128)
+        theirs.load_state_dict(own.state_dict())
+        torch.testing.assert_close(own(tokens), theirs(tokens), rtol=0, atol=1e-5)  # theirs computes in float32
+
+
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_every_side_runs_and_learns(name):
     if reasons := missing(name):
