@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,21 @@ import torch
 from zoo_times import ZooTimes
 
 from attn_zoo.bench.measurement import Measurement
+from attn_zoo.cli.compose import compose
+from attn_zoo.cli.words import Word
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import attentions, card
 from attn_zoo.result_files import write_json
+from attn_zoo.rows import read_rows
 
-PARTS = {"kit": 0.30, "times": 0.35, "kernels": 0.20, "table3": 0.15}
+PARTS = {"kit": 0.22, "times": 0.26, "kernels": 0.15, "table3": 0.12, "profile": 0.25}
 """Parts in their order, each with its share of the time; unused time goes to later parts."""
 AT_A_TIME = 6
 """Number of conformance-kit processes at a time; its checks hardly load a GPU."""
+TRAINED_AT_A_TIME = 16
+"""Number of training processes at a time; the profile's models are small."""
+PROFILES = ("profile3_encoder", "profile3_decoder")
 
 ATTN_ZOO = ("-m", "attn_zoo.cli")
 HERE = Path(__file__).parent
@@ -37,14 +44,16 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("gpu.py")
     parser.description = (
         "Run on one GPU: the conformance kit on every implementation, times of every attention's auto beside fused softmax, "
-        "Linformer's kernels beside their targets, and Table 3 of the Linformer paper. Results are JSON files in OUT; the same "
-        "command continues after an interrupt. --device cpu rehearses everything at tiny sizes."
+        "Linformer's kernels beside their targets, Table 3 of the Linformer paper, and each cell of the profile once. Results are "
+        "JSON files in OUT; the same command continues after an interrupt. --device cpu rehearses everything at tiny sizes."
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="folder of the results")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cuda, or cpu for a rehearsal (default: cuda)")
     parser.add_argument("--seconds", type=float, default=570.0, help="total time in seconds (default: 570)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="parts to run (default: all)")
-    parser.add_argument("--attentions", nargs="+", metavar="NAME", help="attentions of the parts kit and times (default: all)")
+    parser.add_argument(
+        "--attentions", nargs="+", metavar="NAME", help="attentions of the parts kit, times and profile (default: all)"
+    )
     return parser
 
 
@@ -166,7 +175,39 @@ def table3_words(out: Path, device: str) -> list[str]:
     return [*words, *tiny]
 
 
-_PARTS = {"kit": _kit, "times": _times, "kernels": _kernels, "table3": _table3}
+def _profile(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
+    """Train each cell of the profile once, with one learning rate for all; each record goes to OUT/profile as its run ends."""
+    deadline = time.monotonic() + seconds
+
+    def train(words: list[str]) -> int | None:
+        status, told = _python(words, deadline - time.monotonic())
+        if status:
+            print(told, flush=True)
+        return status
+
+    with ThreadPoolExecutor(TRAINED_AT_A_TIME if device == "cuda" else 1) as pool:
+        found = list(pool.map(train, profile_words(out, device, names)))
+    print(f"trained: {found.count(0)} of {len(found)} cells; no time left: {found.count(None)}", flush=True)
+    return set(found) <= {0, None}
+
+
+def profile_words(out: Path, device: str, names: Sequence[str]) -> list[list[str]]:
+    """Words of the command of each cell: all rows of the profile's first task, then those of its second, and so on."""
+    cells = []
+    for experiment in PROFILES:
+        config = compose([Word("experiment", experiment, experiment)]).config
+        shared = [f"level={config.level}", "seed=1", f"device={device}", "threads=1", f"records={out / 'profile'}", "report=false"]
+        shared += ["budget.until=criterion", "budget.learning_rate=0.003"]
+        shared += ["budget.steps=2", "budget.evaluate_every=1"] if device == "cpu" else []
+        rows = list(dict.fromkeys(row.attention for text in config.tuning.attention for row in read_rows(text)))
+        for place, task in enumerate(config.tuning.task):
+            for row in (row for row in rows if row in names):
+                sizes = [f"dials.{row}.{key}={value}" for key, value in config.dials.get(row, {}).items()]
+                cells.append((place, [*ATTN_ZOO, "run", f"attention={row}", f"task={task}", *shared, *sizes]))
+    return [words for _, words in sorted(cells, key=itemgetter(0))]
+
+
+_PARTS = {"kit": _kit, "times": _times, "kernels": _kernels, "table3": _table3, "profile": _profile}
 
 
 def _told(words: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None) -> bool:

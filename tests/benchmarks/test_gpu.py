@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from gpu import HERE, PARTS, _kernels, main, table3_words
+from gpu import HERE, PARTS, _kernels, _profile, main, profile_words, table3_words
 from linformer_table3 import LinformerTable3
 from zoo_times import ZooTimes
 
 from attn_zoo.bench.measurement import Measurement
 from attn_zoo.bench.session import Session
 from attn_zoo.cli.measure import compose
-from attn_zoo.records import describe_environment
+from attn_zoo.records import Store, describe_environment
 
 
 def test_it_asks_for_a_gpu_where_there_is_none(tmp_path, capsys, monkeypatch):
@@ -69,6 +69,24 @@ def test_what_failed_in_the_kit_is_proved_again(tmp_path, monkeypatch, capsys):
     assert main(words) == 1 and "linear is wrong" in capsys.readouterr().out
     assert main(words) == 0 and asked == ["none", "linear", "linear"]
     assert json.loads((tmp_path / "kit.json").read_text()) == {"none": "proved before", "linear": "proved"}
+
+
+def test_each_cell_of_the_profile_is_trained_once_the_first_tasks_first(tmp_path):
+    words = profile_words(tmp_path, "cuda", ["softmax", "linformer"])
+    asked = [dict(word.split("=", 1) for word in each if "=" in word) for each in words]
+    cells = [(each["level"], each["task"], each["attention"]) for each in asked]
+    assert len(set(cells)) == len(cells) and {task for _, task, _ in cells[:3]} == {"mqar"}
+    assert {each["device"] for each in asked} == {"cuda"} and {each["budget.until"] for each in asked} == {"criterion"}
+    assert not any("budget.steps" in each for each in asked)  # the task's own cap
+    assert next(each for each in asked if each["attention"] == "linformer")["dials.linformer.projected_length"] == "16"
+
+
+def test_a_cell_of_the_profile_is_trained_and_recorded(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("gpu.profile_words", lambda *given: profile_words(*given)[:1])
+    assert _profile(tmp_path, "cpu", ["none"], 60.0)
+    (record,), _ = Store(tmp_path / "profile").load()
+    assert (record.spec.attention, record.status) == ("none", "done") and "trained: 1 of 1 cells" in capsys.readouterr().out
+    assert _profile(tmp_path, "cpu", ["none"], 0.0) and "no time left: 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
