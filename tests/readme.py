@@ -5,6 +5,7 @@ Run as a program to write them again.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -38,13 +39,17 @@ from attn_zoo.cli.listing import attention_table, task_table
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
+from attn_zoo.leaderboard.advise.matrix import verdict_matrix
 from attn_zoo.leaderboard.advise.needs import Answer
 from attn_zoo.leaderboard.advise.table import use_cases, use_line, use_table
+from attn_zoo.leaderboard.columns import COLUMNS
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED, is_above_control
 from attn_zoo.leaderboard.heat_costs import LENGTH, recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import heat_map, titles
 from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.leaderboard.metrics import estimated, optional, score, verdict_cell
+from attn_zoo.leaderboard.notes import COLUMNS_PAGE
 from attn_zoo.leaderboard.plot import MECHANISM, panels_of, write
 from attn_zoo.published import published_for
 from attn_zoo.records import RunRecord
@@ -91,7 +96,8 @@ PAGES = {
         "equal_time",
         "half_hour",
     ),
-    ROOT / "docs" / "how-to" / "choose.md": ("uses",),
+    ROOT / "docs" / "reference" / "columns.md": ("columns",),
+    ROOT / "docs" / "how-to" / "choose.md": ("uses", "matrix", "trust"),
 }
 """Files with generated tables, and the names of the tables of each."""
 CURVES = ROOT / "results" / "curves.svg"
@@ -122,6 +128,9 @@ def tables() -> dict[str, str]:
         "spectrum": spectrum_table(measured("spectrum"), "github"),
         "transplant": transplant_table(measured("transplant"), "github"),
         "uses": uses(),
+        "columns": column_tables(),
+        "matrix": verdict_matrix(boards_of("profile")),
+        "trust": trust(),
         "choice": choice(),
         "regime": regime(),
         "models": report(measured("models")) if (ROOT / "results" / "models.json").is_file() else "",
@@ -158,7 +167,8 @@ def renewed(page: Path, text: str) -> str:
         place = re.search(rf"<!-- table: {name} -->\n(.*?)<!-- end -->", text, re.DOTALL)
         if place is None:
             raise ValueError(f"{page.relative_to(ROOT)} has no place for the table {name!r}")
-        table = made[name].strip()
+        link = Path(os.path.relpath(ROOT / COLUMNS_PAGE, page.parent)).as_posix()
+        table = re.sub(rf"([Cc]olumns and statistics): {COLUMNS_PAGE}", rf"[\1]({link})", made[name].strip())
         text = text[: place.start(1)] + (f"\n{table}\n\n" if table else "") + text[place.end(1) :]
     return text
 
@@ -330,6 +340,41 @@ def regime() -> str:
         "and longer inputs may rank mechanisms differently. Training had a fixed number of steps, so a mechanism that learns late "
         "looks like one that does not learn."
     )
+
+
+def column_tables() -> str:
+    """Every column of a task's tables with its meaning, and those that only CSV and JSON have."""
+    (table, *_) = boards_of("quickstart")
+    shown = [(f"`{c.head(table)}`", c.note) for c in COLUMNS.values() if c.text and c.name != "mean"]
+    data = [(f"`{c.name}`", c.note) for c in COLUMNS.values() if not c.text]
+    head = ("column", "meaning")
+    tables = [tabulate(rows, head, tablefmt="github", disable_numparse=True) for rows in (shown, data)]
+    return "\n\nCSV and JSON also have:\n\n".join(tables)
+
+
+def trust() -> str:
+    """What the verdicts of the profile rest on: lengths, width, seeds, controls, data and device."""
+    tables = boards_of("profile")
+    ((dim, depth, heads),) = {tuple(table.model[name] for name in ("dim", "depth", "heads")) for table in tables}
+    rows = [row for table in tables for row in table.rows]
+    lengths = sorted(table.task["length"] for table in tables)
+    seeds = sorted({len(row.seeds) for row in rows if row.test and not row.control})
+    controls = sorted({row.attention for row in rows if row.control})
+    above = sum(any(row.attention == "softmax" and is_above_control(row) for row in table.rows) for table in tables)
+    tested = sorted(table.data["test"]["examples"] for table in tables)
+    failed, runs = sum(len(row.failures) for row in rows), sum(row.attempts for row in rows)
+    facts = {
+        "Lengths": f"The inputs have {lengths[0]} to {lengths[-1]} tokens. Nothing here was trained on longer inputs.",
+        "Width": f"The networks have {depth} layers of width {dim}, with {heads} heads of width {dim // heads}.",
+        "Seeds": f"Each mechanism was trained with {seeds[0]} to {seeds[-1]} seeds on a task. A verdict needs {SEEDS_NEEDED}.",
+        "Failures": f"{failed or 'None'} of the {runs:,} runs failed.",
+        "Controls": f"{len(controls)} networks cannot select tokens by content: {', '.join(f'`{name}`' for name in controls)}. "
+        f"Softmax is better than the best of them on {above} of {len(tables)} tasks.",
+        "Data": f"The data are {' and '.join(sorted({table.data_title for table in tables}))}. Scores are from "
+        f"{tested[0]:,} to {tested[-1]:,} test examples.",
+        "Device": f"All ran in {' and '.join(sorted({f'{t.precision} on {t.device}' for t in tables}))}.",
+    }
+    return "\n".join(f"- **{name}**: {fact}" for name, fact in facts.items())
 
 
 def shipped_files() -> dict[Path, Path]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attn_zoo.leaderboard.compare import METHOD
 from attn_zoo.leaderboard.learning import Soon, Successes
 from attn_zoo.leaderboard.metrics import (
     compared,
@@ -106,6 +105,34 @@ def _share(table: Table) -> str:
 
 
 _POINTS = "in percentage points if the metric is a percentage"
+_DATA = {
+    "label": "mechanism and setting, unique in the table",
+    "control": "true for a control",
+    "options": "options of the mechanism",
+    "heads": "number of heads, if the row has others than the table",
+    "by_seed": "test score by seed",
+    "valid": "validation score of the weights that were tested",
+    "parts": "test score of each part of the test",
+    "failures": "seeds without a score, with the reasons",
+    "warnings": "doubtful settings of the row, such as more FLOPs than softmax",
+    "against_best": "comparison with the best row",
+    "against_control": "comparison with the best control",
+    "unjudged": "reason why the row has no verdict",
+    "curve": "validation scores during training, with steps, seconds and FLOPs",
+    "training_flops_per_example": "FLOPs of a forward and backward pass over one example",
+    "training_flops_counted": "false if these are three times the FLOPs of a forward pass",
+    "mechanism_flops_4096": "FLOPs of the mechanisms of all layers without projections, forward, at 4,096 tokens",
+    "state_bytes": "bytes that the mechanisms of all layers carry from token to token, at the task's length",
+    "train_seconds_range": "shortest and longest training time over seeds",
+    "implementation": "implementation that ran",
+    "tuning": "search that found the settings",
+    "tuned": "settings that the search found",
+    "card": "the mechanism's card as it was recorded",
+    "files": "files of the records",
+    "commands": "commands that made them",
+    "commits": "commits of the code that made them",
+}
+"""Columns that only CSV and JSON have: fields of ``Row``, with an explanation."""
 COLUMNS: dict[str, Column] = {
     column.name: column
     for column in (
@@ -129,7 +156,7 @@ COLUMNS: dict[str, Column] = {
             "verdict",
             "verdict",
             lambda row, table: verdict_cell(row, table) or "-",
-            note=f"verdict, and the difference from the best row with its 95 % interval. {METHOD}",
+            note="verdict, and the difference from the best row with its 95 % interval",
             views=("scores",),
             shown=lambda table: table.ranking.reason is None,
             tip=lambda row, table: row.unjudged or "",
@@ -288,26 +315,10 @@ COLUMNS: dict[str, Column] = {
             leaves=1,
             tip=lambda row, table: ", ".join(row.dominated_by),
         ),
-        *(Column(name) for name in ("label", "control", "options", "heads", "by_seed", "valid", "parts", "failures", "warnings")),
-        *(
-            Column(name)
-            for name in (
-                "against_best",
-                "against_control",
-                "unjudged",
-                "curve",
-                "training_flops_per_example",
-                "training_flops_counted",
-            )
-        ),
-        *(
-            Column(name)
-            for name in ("mechanism_flops_4096", "state_bytes", "train_seconds_range", "implementation", "tuning", "tuned")
-        ),
-        *(Column(name) for name in ("card", "files", "commands", "commits")),
-        Column("study", value=lambda row, table: row.tuning and row.tuning.study),
-        Column("measured_as", value=lambda row, table: row.block.measured_as),
-        Column("machines", value=lambda row, table: row.block.machines),
+        *(Column(name, note=note) for name, note in _DATA.items()),
+        Column("study", value=lambda row, table: row.tuning and row.tuning.study, note="study that found the settings"),
+        Column("measured_as", value=lambda row, table: row.block.measured_as, note="implementation group, without the machines"),
+        Column("machines", value=lambda row, table: row.block.machines, note="machines that ran the row"),
     )
 }
 """All columns by name, in the order in which they are shown."""

@@ -7,10 +7,15 @@ from collections.abc import Iterable, Sequence
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.columns import columns
+from attn_zoo.leaderboard.compare import METHOD
 from attn_zoo.leaderboard.metrics import beyond_sizes, figure, optional, spent, training_length, unit
 from attn_zoo.leaderboard.table import Row, Table
 from attn_zoo.leaderboard.text import row_lines
-from attn_zoo.records.criterion import IN_A_ROW, SHARE
+
+COLUMNS_PAGE = "docs/reference/columns.md"
+"""Page that explains every column and every statistic."""
+_NAMED = 10
+"""Greatest number of rows that a note on a page names."""
 
 
 def table_notes(table: Table) -> list[str]:
@@ -61,6 +66,28 @@ def tuned_notes(table: Table, rows: Sequence[Row]) -> list[str]:
     return notes
 
 
+def page_notes(table: Table) -> list[str]:
+    """Return the notes of one task on a page: cautions, and the data with the settings; ``table_notes`` has the details."""
+    rows = [row.label for row in table.rows if row.failures or row.warnings or row.unjudged]
+    named = ", ".join(rows) if len(rows) <= _NAMED else f"{len(rows)} of {len(table.rows)} rows"
+    cautions = [table.ranking.reason] if table.ranking.reason else []
+    cautions += ["rows were run with different seeds"] if len({row.seeds for row in table.rows if row.test}) > 1 else []
+    cautions += [f"failed seeds or doubtful settings (`attn-zoo show ROW`): {named}"] if rows else []
+    budget, model = table.budget, table.model
+    network = f"network dim={model['dim']} depth={model['depth']} heads={model['heads']}{beyond_sizes(model)}"
+    tested = f"{table.data.get('test', {}).get('examples', '?')} test examples"
+    settings = f"data: {table.data_title}; {network}; {training_length(budget)}; {tested}"
+    return [*(["; ".join(cautions)] if cautions else []), settings]
+
+
+def page_legend(tables: Sequence[Table], overview: bool) -> list[str]:
+    """Return the legend of all tables on a page, with the name of the page that explains every column."""
+    marks = f"± is half of the 95 % interval over seeds; (c) marks a control. Columns and statistics: {COLUMNS_PAGE}."
+    found = averages(tables)
+    missing = f" No average over tasks: {found.reason}." if found.reason and len(tables) > 1 else ""
+    return [marks, _protocols(tables) + missing, *(() if overview else _machines(tables))]
+
+
 def footnotes(tables: Sequence[Table], overview: bool) -> list[str]:
     """Legend of all tables: how to read the figures, and the machines of measured ones."""
     notes = [
@@ -95,12 +122,7 @@ def short_legend(tables: Sequence[Table]) -> list[str]:
 def _protocols(tables: Sequence[Table]) -> str:
     """Return the protocol and, for runs until the criterion, when a run ended."""
     caps = sorted({int(table.budget["steps"]) for table in tables if table.budget.get("ceiling")})
-    ended = (
-        f" A run ends when it has learned the task ({IN_A_ROW} validations in a row at {100 * SHARE:.0f} % of the highest score or "
-        f"more), or after {' or '.join(f'{cap:,}' for cap in caps)} steps."
-        if caps
-        else ""
-    )
+    ended = f" A run ends when it has learned the task, or after {' or '.join(f'{cap:,}' for cap in caps)} steps." if caps else ""
     return f"Protocol {', '.join(sorted({table.protocol for table in tables}))}.{ended}"
 
 
@@ -120,6 +142,7 @@ def _average_notes(tables: Sequence[Table]) -> list[str]:
 def _column_notes(tables: Sequence[Table]) -> list[str]:
     found = {column.head(table): column for table in tables for column in columns(table) if column.note and column.shown(table)}
     notes = [f"{head}: {column.note}." for head, column in found.items() if column.views]
+    notes += [f"Verdicts: {METHOD}."] if any(table.ranking.reason is None for table in tables) else []
     return [*_machines(tables), *notes, *([_budget_note(tables)] if any(table.boards for table in tables) else [])]
 
 

@@ -14,12 +14,6 @@ LEAD_NEEDED = 0.3
 """Required lead of the yardstick over the best control: absolute for shares (30 points), relative to the control otherwise."""
 GROUPS_NEEDED = 3
 """Required number of groups of rows that differ significantly."""
-RULE = (
-    "a task separates mechanisms where softmax, or the mechanism that the task's card names as solving it, leads the best control "
-    f"by {100 * LEAD_NEEDED:.0f} points ({100 * LEAD_NEEDED:.0f} % where the metric is not a share) with the whole 95 % interval, "
-    f"and where {GROUPS_NEEDED} groups of rows differ: every member of one differs significantly from every member of the next, "
-    "by Welch's t test with Holm's correction for all pairs"
-)
 
 
 @dataclass(frozen=True, slots=True)

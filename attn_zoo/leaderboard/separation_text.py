@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.heatmap import titles as titles_of
 from attn_zoo.leaderboard.metrics import estimated, unit
-from attn_zoo.leaderboard.separation import RULE, Separation
+from attn_zoo.leaderboard.notes import COLUMNS_PAGE
+from attn_zoo.leaderboard.separation import Separation
 from attn_zoo.leaderboard.text import Grid, csv_text, lines, plain, tabulated
 
 _NAMED = 6
@@ -36,18 +38,17 @@ def _cells(title: str, one: Separation) -> list[str]:
 
 
 def _notes(titles: Sequence[str], found: Sequence[Separation]) -> list[str]:
-    notes = []
-    for title, one in zip(titles, found, strict=True):
-        notes.append(f"{title} {'separates' if one.separates else 'does not separate'}: {'; '.join(one.reasons)}")
-        if one.left_out:
-            named = ", ".join(one.left_out) if len(one.left_out) <= _NAMED else f"{len(one.left_out)} rows"
-            notes.append(f"{title} leaves out {named}, because seeds failed or are too few")
     differing, pairs = sum(one.differing for one in found), sum(one.pairs for one in found)
     share = f" ({100 * differing / pairs:.0f} %)" if pairs else ""
-    notes.append(
+    whole = (
         f"all tasks: {sum(one.separates for one in found)} of {len(found)} separate, {differing:,} of {pairs:,} pairs differ{share}"
     )
-    return [*notes, f"pairs that differ: by the same test, controls included; {RULE}"]
+    named = list(zip(titles, found, strict=True))
+    against = grouped(("; ".join(one.reasons), title) for title, one in named if not one.separates)
+    notes = [f"{', '.join(tasks)} {'do' if len(tasks) > 1 else 'does'} not separate: {why}" for why, tasks in against.items()]
+    out = [(title, ", ".join(one.left_out) if len(one.left_out) <= _NAMED else f"{len(one.left_out)} rows") for title, one in named]
+    notes += [f"{title} leaves out {rows}, because seeds failed or are too few" for title, rows in out if rows]
+    return [f"{whole}; columns and statistics: {COLUMNS_PAGE}", *notes]
 
 
 def _data(one: Separation) -> dict[str, Any]:

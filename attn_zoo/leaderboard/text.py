@@ -22,7 +22,7 @@ from attn_zoo.terminal import fit, wrap
 
 FORMATS = ("terminal", "github", "csv", "json", "latex")
 _STYLES = {"github": "github", "latex": "latex_booktabs"}
-_LEFT = ("attention", "task", "verdict", "dominated by", "use case", "use", "against softmax", "tested on", "tokens")
+_LEFT = ("attention", "mechanism", "task", "verdict", "dominated by", "use case", "use", "against softmax", "tested on", "tokens")
 """Headings of columns that are aligned to the left."""
 _VIEWS = {
     "scores": "",
@@ -70,7 +70,7 @@ def render(
         colours: colour system of the terminal; None for plain text.
         by: order of the rows.
         wide: show every column in the terminal, however narrow it is.
-        legend: explain the columns in the terminal; other formats always do.
+        legend: explain the columns in the terminal; LaTeX always does, and Markdown names the page that does.
 
     Raises:
         ValueError: no such format.
@@ -85,11 +85,15 @@ def render(
         return as_json(tables)
     parts = [overviews.overview_text(tables, format, costs, colours, by)] if overview or len(tables) > 1 else []
     views = [view for view in _VIEWS if seeds or view != "seeds"]
+    on_page = format == "github"  # pages link to one that explains every column
     for table in () if overview else tables:
         parts += [tabulated(grid(table, view, by), format, wide) for view in views]
-        parts.append(lines(notes.table_notes(table), format))
-    whole = legend or format != "terminal"
-    parts.append(lines(notes.footnotes(tables, overview) if whole else notes.short_legend(tables), format))
+        parts.append(lines((notes.page_notes if on_page else notes.table_notes)(table), format))
+    if on_page:
+        legends = notes.page_legend(tables, overview)
+    else:
+        legends = notes.footnotes(tables, overview) if legend or format == "latex" else notes.short_legend(tables)
+    parts.append(lines(legends, format))
     return "\n\n".join(part for part in parts if part)
 
 

@@ -54,7 +54,7 @@ def _scope(found: Recommendation) -> Iterator[str]:
     """Yield the lengths of the evidence if the required length is not among them."""
     lengths = found.answer.lengths
     if lengths and found.required.length not in lengths:
-        yield f"You asked for {found.required.length:,} tokens; the evidence is from {found.answer.scored_at} tokens."
+        yield f"You asked for {found.required.length:,} tokens; the evidence is from inputs of {found.answer.scored_at} tokens."
 
 
 def _doubt(doubts: list[str]) -> Iterator[str]:
@@ -124,16 +124,16 @@ def _why_softmax(found: Recommendation) -> str:
     if not cheaper:
         return "no other mechanism costs less"
     if not answer.compared:
-        return f"none of {len(cheaper)} cheaper mechanisms was run with {SEEDS_NEEDED} seeds at {_deciding(found)}"
+        return f"none of {len(cheaper)} cheaper mechanisms was run with {SEEDS_NEEDED} seeds on {_deciding(found)}"
     if not found.required.trained:
         run = [each for each in cheaper if any(one.row for one in found.at_deciding(each.attention))]
-        return f"none of {len(run)} cheaper mechanisms is {_close(found)}"
+        return f"none of {len(run)} cheaper mechanisms is shown to lose {_close(found)}"
     tried = [each.attention for each in cheaper if each.attention in found.transplanted]
-    return f"of those transplanted ({listed(tried)}) none is {_close(found)}"
+    return f"of those transplanted ({listed(tried)}) none is shown to lose {_close(found)}"
 
 
 def _close(found: Recommendation) -> str:
-    return f"at most {_tolerance(found)} below it, with 95 % confidence, on {_deciding(found)}"
+    return f"at most {_tolerance(found)}, with 95 % confidence, on {_deciding(found)}"
 
 
 def _tolerance(found: Recommendation) -> str:
@@ -228,7 +228,7 @@ def _wrapped(words: str, mark: str = "") -> list[str]:
 
 
 def _gain(gain: Gain) -> str:
-    return f"{gain_words(gain.amount, gain.unit).removesuffix(' points')} at {gain.at}"
+    return f"{gain_words(gain.amount, gain.unit)} on {gain.at}"
 
 
 def _milliseconds(found: Recommendation, each: Candidate | None) -> str:

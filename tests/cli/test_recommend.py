@@ -66,7 +66,7 @@ def test_the_cheapest_that_is_close_enough_is_taken_with_the_implementation_of_t
     assert [each.attention for each in found.qualified] == ["linear", "nystrom"]
     lines = as_text(found).splitlines()
     assert lines[:5] == [
-        "You asked for 4,096 tokens; the evidence is from 16 tokens.",
+        "You asked for 4,096 tokens; the evidence is from inputs of 16 tokens.",
         "Use linear (tiled).",
         "Why: at most 5 points below softmax on Mqar, with 95 % confidence: +0.0 ± 2.3 points.",
         "Cost: 1.6 % of softmax's FLOPs at 4,096 tokens.",
@@ -172,7 +172,7 @@ def test_a_trained_model_is_judged_by_transplants():
         return recommend(Requirements(**{"length": 512, "trained": True, **required}), [], TRANSPLANT)
 
     assert taken(of()) == "softmax"
-    nearest = "Nearest: linformer (sdpa), 50 % of softmax's FLOPs (heads of width 64); -18.0 ± 1.0 at similarity of pairs."
+    nearest = "Nearest: linformer (sdpa), 50 % of softmax's FLOPs (heads of width 64); -18.0 ± 1.0 points on similarity of pairs."
     assert nearest in " ".join(as_text(of()).split())
     lenient = of(accept=30)
     assert "\nUse linformer (sdpa)." in as_text(lenient) and 'replace_attention(model, "linformer")' in as_text(lenient)

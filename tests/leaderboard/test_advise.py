@@ -16,8 +16,10 @@ from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.advise.abilities import Ability, abilities, judge
 from attn_zoo.leaderboard.advise.drop_in import drop_in
+from attn_zoo.leaderboard.advise.matrix import NO_VERDICT, SIGNS, verdict_matrix
 from attn_zoo.leaderboard.advise.needs import NEEDS, Answer, Need, answers
 from attn_zoo.leaderboard.advise.table import NO_EVIDENCE, no_evidence, use_cases, use_table
+from attn_zoo.leaderboard.verdicts import Verdict
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.registry import make_options, task_card, task_names
 from attn_zoo.terminal import COLUMNS
@@ -283,9 +285,28 @@ def test_the_setting_that_stands_for_a_mechanism_is_named():
     assert [gain.at for gain in found.chosen[0].gains] == ["Copying with dial=1", "Mqar with dial=1"]
 
 
+def test_the_matrix_has_a_sign_for_each_verdict_and_counts_the_tasks_on_which_a_mechanism_matches_softmax():
+    assert set(SIGNS) == set(Verdict) and len({*SIGNS.values(), NO_VERDICT}) == len(SIGNS) + 1
+    records = [*BASE, *runs("linformer", *SURE), *runs("linformer", 0.2, 0.22, 0.21, task="copying")]
+    records += [*runs("nystrom", 0.80, 0.82, 0.81), *runs("luna", *SURE[:2], task="copying")]
+    text = verdict_matrix(tables(records))
+    assert all(f"{sign} {verdict}" in text for verdict, sign in SIGNS.items())
+    lines = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
+    assert [line[:2] for line in lines] == [
+        ["mechanism", "matches softmax on"],
+        ["softmax", "-"],
+        ["linformer", "1 of 2"],
+        ["luna", "0 of 1"],
+        ["nystrom", "0 of 1"],
+    ]
+    signs = {line[0]: dict(zip(lines[0][2:], line[2:], strict=True)) for line in lines[1:]}
+    assert signs["linformer"]["copying"] == SIGNS[Verdict.NO_BETTER] and signs["nystrom"]["mqar"] == SIGNS[Verdict.WORSE]
+    assert signs["luna"] == {"copying": NO_VERDICT, "mqar": SIGNS[Verdict.NOT_RUN]}
+
+
 @pytest.mark.parametrize("accept", [-1.0, 100.0])
 def test_what_may_be_lost_is_a_number_of_points(accept):
-    with pytest.raises(ValueError, match="less than 100; got"):
+    with pytest.raises(ValueError, match="less than 100 points; got"):
         use_cases([], accept=accept)
 
 

@@ -69,7 +69,7 @@ def test_flops_are_of_training_forward_and_backward():
     assert entries["linformer"].score.mean == 0.7 and entries["softmax"].score.mean == 0.4
     (table,) = tables(records)
     assert table.rows[0].curve[0].flops == 10 * 64 * 3 * 100 or table.rows[1].curve[0].flops == 10 * 64 * 3 * 100
-    assert "three forward passes" in render([table], "github")
+    assert "three forward passes" in render([table], "latex")
 
 
 def test_counted_training_flops_are_taken_where_there_are_some():
@@ -192,16 +192,16 @@ def test_pretraining_counts_as_time_and_flops():
     (row,) = table.rows
     assert row.train_seconds == 8.0
     assert [point.seconds for point in row.curve] == pytest.approx([4.0, 6.0, 8.0])
-    assert "400 steps of 64 examples, after 20 steps of pretraining on masked tokens; fp32" in render([table], "github")
+    assert "400 steps of 64 examples, after 20 steps of pretraining on masked tokens; fp32" in render([table], "latex")
     uncounted = make_record(curve=SLOW, counted={"parameters": 1, "flops_per_example": 100}, spec_budget=budget)
     assert "FLOPs" not in tables([uncounted])[0].boards, "what pretraining took is not known"
 
 
 def test_tables_say_that_a_time_ends_training_and_that_the_rate_stays():
-    text = render(tables([timed("softmax", 0.2, 0.4, 0.8)]), "github")
+    text = render(tables([timed("softmax", 0.2, 0.4, 0.8)]), "latex")
     assert "; 10.0 s of training, at most 1,000,000 steps of 64 examples at a constant learning rate; fp32" in text
     assert "reached within the budget. Equal memory" in text and "planned for" not in text
-    usual = render(tables([run("softmax", curve=SLOW)]), "github")
+    usual = render(tables([run("softmax", curve=SLOW)]), "latex")
     assert "; 400 steps of 64 examples; fp32" in usual
     assert "within the budget, under a learning-rate schedule planned for all steps. Equal" in usual
 

@@ -74,6 +74,10 @@ def test_all_columns_are_fields_of_csv_and_json(records):
     assert line["failures"] == "out_of_memory with seed 3: because of out_of_memory"
 
 
+def test_every_column_is_explained():
+    assert not [name for name, column in COLUMNS.items() if not column.note]
+
+
 def test_columns_that_a_table_lacks_are_not_shown(records):
     (table,) = tables(records)
     assert "trials" not in grid(table, "scores").head and grid(table, "parts").body == []

@@ -139,7 +139,7 @@ def test_controls_stand_last_and_the_margin_is_over_the_best_of_them():
 
 def test_costlier_than_softmax_is_said():
     costly = {"parameters": 1, "attention_parameters": 1, "flops_per_example": 2_500_000}
-    text = render(tables([make_record(), make_record("linformer", counted=costly)]), "github")
+    text = render(tables([make_record(), make_record("linformer", counted=costly)]), "latex")
     assert "linformer: costs more FLOPs than softmax here" in text
 
 

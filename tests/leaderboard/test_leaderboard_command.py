@@ -16,6 +16,7 @@ from make import make_record
 from attn_zoo.cli.leaderboard import budgets, times
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import leaderboard, ordered, render, tables
+from attn_zoo.leaderboard.notes import COLUMNS_PAGE
 from attn_zoo.records import Store
 
 
@@ -132,7 +133,10 @@ def test_doubts_of_records_are_printed_once_for_all_rows_that_share_them():
     records = [make_record(name, seed=seed, warnings=(doubt,)) for name in ("longformer", "performer") for seed in (1, 2)]
     (table,) = tables([*records, make_record()])
     assert table.rows[0].warnings == (doubt,)
-    assert f"- longformer, performer: {doubt}" in render([table], "github")
+    assert f"% longformer, performer: {doubt}" in render([table], "latex")
+    cautions, settings, marks, protocol = [line for line in render([table], "github").splitlines() if line.startswith("- ")]
+    assert cautions.endswith("failed seeds or doubtful settings (`attn-zoo show ROW`): longformer, performer")
+    assert settings.startswith("- data: ") and COLUMNS_PAGE in marks and protocol.startswith("- Protocol ")
 
 
 @pytest.mark.process

@@ -140,6 +140,8 @@ class Answer:
     """Names of the tasks, or qualities of an encoder, that are evidence."""
     lengths: tuple[int, ...] = ()
     """Lengths of the inputs of the abilities that are evidence, in ascending order."""
+    shortest: int = 0
+    """Number of tokens below which a task does not count for the need."""
 
     @property
     def scored_at(self) -> str:
@@ -200,6 +202,7 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
         nearest=None if good else max(judged, key=lambda choice: choice.worst, default=None),
         tasks=tuple(dict.fromkeys(_key(ability)[0] for ability in evidence)),
         lengths=tuple(sorted({int(length) for ability in evidence if (length := ability.table.task.get("length"))})),
+        shortest=need.shortest,
     )
 
 

@@ -33,10 +33,10 @@ def use_cases(
         recurrent: mechanisms with a recurrent form, without which a small state is of no use; None if that is not known.
 
     Raises:
-        ValueError: ``accept`` is below 0 or at least 100, or ``transplant`` is the content of another experiment's file.
+        ValueError: ``accept`` is not at least 0 and less than 100, or ``transplant`` is the content of another experiment's file.
     """
     if not 0 <= accept < 100:
-        raise ValueError(f"accept is a loss in points, at least 0 and less than 100; got {accept:g}")
+        raise ValueError(f"accept must be at least 0 and less than 100 points; got {accept:g}")
     found = abilities(tables)
     made = [one for need in NEEDS for one in answers(need, found, accept, costs_of(recurrent if need.small_state else None))]
     return [*made, drop_in(transplant, accept)]
@@ -45,11 +45,9 @@ def use_cases(
 def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "terminal") -> str:
     """Return the answers as a table in the format ``terminal`` or ``github``, with the rule beneath."""
     notes = [
-        f"A mechanism matches softmax if, on every task tested, the {100 * CONFIDENCE:.0f} % interval of the difference lies above "
-        f"-{accept:g} points and the mechanism beats the best control. The one with the fewest FLOPs (for generation: with the "
-        "smallest state) is named; softmax if none matches it.",
+        f"Matches softmax: on every task tested, the {100 * CONFIDENCE:.0f} % interval of the difference lies above "
+        f"-{accept:g} points.",
         "Against softmax: the difference on the task where it is least certain.",
-        *(f"{_title(one)}, {NO_EVIDENCE}: {why}" for one in found if (why := no_evidence(one))),
     ]
     table = tabulated(Grid("Which attention should I use?", _HEAD, [use_line(one) for one in found]), format)
     return f"{table}\n\n{lines(notes, format)}"
@@ -65,6 +63,16 @@ def no_evidence(answer: Answer) -> str:
     return "; ".join(told) or "attn-zoo transplant measures it, and none of its files was given"
 
 
+def _lacking(answer: Answer) -> str:
+    """Return what evidence lacks as short as a cell: the tasks that count and were not run, else the whole reason."""
+    long = f" ({answer.shortest:,} tokens or more)" if answer.shortest else ""
+    return (
+        f"no task that counts{long}; not run: {', '.join(answer.missing)}"
+        if answer.missing and not answer.evidence
+        else no_evidence(answer)
+    )
+
+
 def gain_words(gain: Estimate | None, unit: str) -> str:
     """Return a gain with its unit, such as ``-1.2 ± 0.4 points``; empty without a gain."""
     return "" if gain is None else f"{gain.written('.1f', sign='+')} {unit}"
@@ -73,7 +81,7 @@ def gain_words(gain: Estimate | None, unit: str) -> str:
 def use_line(answer: Answer) -> list[str]:
     """Return the cells of an answer: use case, what to use, against softmax, tested on, and lengths of the inputs."""
     if no_evidence(answer):
-        return [_title(answer), NO_EVIDENCE, "", "", ""]
+        return [_title(answer), NO_EVIDENCE, "", _lacking(answer), ""]
     if answer.chosen:
         first, *others = answer.chosen
         names = [one.label for one in others[:_NAMED]] + ([f"{len(others) - _NAMED} more"] if len(others) > _NAMED else [])

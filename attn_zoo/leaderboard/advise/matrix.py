@@ -1,0 +1,62 @@
+"""Matrix of verdicts: a sign for each mechanism on each task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+
+from attn_zoo.leaderboard.advise.abilities import Ability, abilities, judge
+from attn_zoo.leaderboard.advise.needs import QUALIFIES
+from attn_zoo.leaderboard.compare import BASELINE
+from attn_zoo.leaderboard.heatmap import NOT_APPLICABLE, NOT_RUN, Cell, HeatMap, gap, heat_map, numbered
+from attn_zoo.leaderboard.table import Table
+from attn_zoo.leaderboard.text import Grid, tabulated
+from attn_zoo.leaderboard.verdicts import Verdict
+
+SIGNS: dict[Verdict, str] = {
+    Verdict.BEST: "★",
+    Verdict.TIED: "=",
+    Verdict.WORSE: "−",
+    Verdict.NO_BETTER: "✗",
+    Verdict.NOT_TRAINED: "∅",
+    Verdict.NOT_APPLICABLE: NOT_APPLICABLE,
+    Verdict.NOT_RUN: NOT_RUN,
+}
+"""Sign of each verdict."""
+NO_VERDICT = "?"
+"""Sign of a row with a failed seed or too few seeds."""
+
+
+def verdict_matrix(tables: Sequence[Table]) -> str:
+    """Return the signs in words, and the verdicts as tables of mechanisms by tasks in GitHub's Markdown, one for each direction.
+
+    Softmax stands first, then the mechanisms that match it on the largest share of their tasks.
+    """
+    found, known = heat_map(tables), {id(ability.table): ability for ability in abilities(tables)}
+    directions = dict.fromkeys(column.direction for column in found.columns)
+    signs = ", ".join(f"{sign} {verdict}" for verdict, sign in SIGNS.items())
+    said = f"Signs: {signs}, {NO_VERDICT} no verdict, because a seed failed or is missing."
+    return "\n\n".join([said, *(tabulated(_grid(found, known, direction), "github") for direction in directions)])
+
+
+def _grid(found: HeatMap, known: Mapping[int, Ability], direction: str) -> Grid:
+    columns = [(at, column.table) for at, column in enumerate(found.columns) if column.direction == direction]
+    heads = numbered([f"`{table.task['name']}`" for _, table in columns])
+    lines = []
+    for line in found.lines:
+        cells = [line.cells[at] for at, _ in columns]
+        if line.control or not any(cell.row for cell in cells):
+            continue
+        judged = [judge(known[id(table)], line.attention).verdict for _, table in columns]
+        matched, ran = sum(verdict in QUALIFIES for verdict in judged), sum(verdict != "not run" for verdict in judged)
+        first = line.attention == BASELINE
+        text = [f"`{line.attention}`", "-" if first else f"{matched} of {ran}", *map(_sign, cells)]
+        lines.append(((not first, -matched / ran, -matched), text))
+    lines.sort(key=itemgetter(0))
+    return Grid(f"{direction.capitalize()} tasks", ["mechanism", "matches softmax on", *heads], [text for _, text in lines])
+
+
+def _sign(cell: Cell) -> str:
+    if cell.row is None or cell.row.verdict is None:
+        return (gap(cell) if gap(cell) in (NOT_RUN, NOT_APPLICABLE) else "") or NO_VERDICT
+    return SIGNS[cell.row.verdict]
