@@ -343,7 +343,7 @@ def regime() -> str:
 
 
 def column_tables() -> str:
-    """Every column of a task's tables with its meaning, and those that only CSV and JSON have."""
+    """Return every column of a task's tables with its meaning, and those that only CSV and JSON have."""
     (table, *_) = boards_of("quickstart")
     shown = [(f"`{c.head(table)}`", c.note) for c in COLUMNS.values() if c.text and c.name != "mean"]
     data = [(f"`{c.name}`", c.note) for c in COLUMNS.values() if not c.text]
@@ -353,7 +353,7 @@ def column_tables() -> str:
 
 
 def trust() -> str:
-    """What the verdicts of the profile rest on: lengths, width, seeds, controls, data and device."""
+    """Return what the verdicts of the profile rest on: lengths, width, seeds, controls, data and device."""
     tables = boards_of("profile")
     ((dim, depth, heads),) = {tuple(table.model[name] for name in ("dim", "depth", "heads")) for table in tables}
     rows = [row for table in tables for row in table.rows]
