@@ -7,23 +7,24 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
+
+from tabulate import tabulate
 
 from attn_zoo.escapes import terminal
 
 COLUMNS = 100
 """Width in characters where there is no terminal."""
-STYLES = {"terminal": "simple", "github": "github"}
-"""Formats of tables, with tabulate's name of each."""
+FORMATS = ("terminal", "github")
+"""Formats of tables of figures."""
 WIDE = "every column, however wide the terminal is"
 """Help of the option ``--wide``."""
 _LEAST = 28
 """Width in characters to which text is wrapped before a column is left out."""
 _GAP = 2
 """Characters between two columns."""
-_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def columns() -> int:
@@ -83,44 +84,33 @@ def paragraph(text: str, width: int, mark: str = "", indent: str = "") -> list[s
 
 
 def show(text: str, format: str = "terminal") -> None:
-    """Print text; on a terminal its tables are fitted to the width, and other lines wrapped, unless ``format`` is one of files."""
-    print(fitted(text) if format == "terminal" and sys.stdout.isatty() else text, flush=True)
+    """Print text; on a terminal, lines that are too long are wrapped unless ``format`` is one of files."""
+    print(wrap(text) if format == "terminal" and sys.stdout.isatty() else text, flush=True)
 
 
-def fitted(text: str, width: int | None = None) -> str:
-    """Fit the tables of a text to the width of the terminal, and wrap its other lines.
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]], format: str = "terminal", *, left: Collection[int] = (0,)) -> str:
+    """Format a table of figures: as Markdown, or no wider than the terminal.
 
-    A table whose words or numbers would be broken is split: the remaining columns follow below, with the first ones repeated.
+    If words or figures would be broken, the table for the terminal is divided: the remaining columns follow below, and the first
+    columns that hold words are repeated.
+
+    Args:
+        format: one of ``FORMATS``.
+        left: positions of columns that hold words, which are aligned on the left; all others hold figures.
     """
-    width = columns() if width is None else width
-    text = re.sub(r"^.+\n-+(?:  -+)*\n(?:.+\n?)*", lambda found: _as_markdown(found[0]), text, flags=re.MULTILINE)
-    parts = [part.strip("\n") for part in re.split(r"((?:^\|.*\n?)+)", text, flags=re.MULTILINE)]
-    return "\n\n".join(_fitted_table(part, width) if part.startswith("|") else wrap(part, width) for part in parts if part)
-
-
-def _as_markdown(plain: str) -> str:
-    """Convert a table whose columns are marked by a rule of dashes below the head to Markdown, with bars between columns."""
-    spans = [found.span() for found in re.finditer("-+", plain.split("\n")[1])]
-    return "".join(f"| {' | '.join(line[a:b].ljust(b - a) for a, b in spans)} |\n" for line in plain.rstrip("\n").split("\n"))
-
-
-def _fitted_table(markdown: str, width: int) -> str:
-    lines = [re.split(r"(?<!\\)\|", line.strip()[1:-1]) for line in markdown.splitlines()]
-    head, rows = [cell.strip() for cell in lines[0]], [[cell.strip() for cell in line] for line in lines[2:]]
-    right = [at for at in range(len(head)) if any(line[at].strip() and line[at].startswith("  ") for line in lines[2:])]
-    words = {at: _longest(rows, at) if at in right else _word(rows, at) for at in range(len(head))}
-    least = {at: max(words[at], _word([head], at)) for at in words}
+    if format == "github":
+        align = ["left" if at in left else "right" for at in range(len(head))]
+        return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=align if rows else None)
+    rows, right = [list(map(str, row)) for row in rows], [at for at in range(len(head)) if at not in left]
+    least = {at: max(_word([head], at), (_longest if at in right else _word)(rows, at)) for at in range(len(head))}
     first = list(range(min(right, default=1)))
     groups = [first]
     for at in range(len(first), len(head)):
-        if groups[-1] != first and _total([*groups[-1], at], least) > width:
+        if groups[-1] != first and _total([*groups[-1], at], least) > columns():
             groups.append(first)
         groups[-1] = [*groups[-1], at]
-    tables = [
-        fit([[row[at] for at in group] for row in rows], [head[at] for at in group], right=[head[at] for at in right], width=width)
-        for group in groups
-    ]
-    return "\n\n".join(tables)
+    parts = ([[row[at] for at in group] for row in (head, *rows)] for group in groups)
+    return "\n\n".join(fit(body, names, right=[head[at] for at in right]) for names, *body in parts)
 
 
 def shell(command: str, width: int | None = None) -> str:
@@ -135,7 +125,7 @@ def shell(command: str, width: int | None = None) -> str:
 
 
 def _wrapped(line: str, width: int) -> str:
-    if len(_ESCAPE.sub("", line)) <= width:
+    if len(line) <= width:
         return line
     start = re.match(r"\s*(?:- |\* |\S+ {2,})?", line)
     indent = " " * (len(start[0]) if start and len(start[0]) < width // 2 else 0)
@@ -143,11 +133,11 @@ def _wrapped(line: str, width: int) -> str:
 
 
 def _longest(cells: Sequence[Sequence[str]], at: int) -> int:
-    return max((len(line) for row in cells for line in _ESCAPE.sub("", row[at]).split("\n")), default=0)
+    return max((len(row[at]) for row in cells), default=0)
 
 
 def _word(cells: Sequence[Sequence[str]], at: int) -> int:
-    return max((len(word) for row in cells for word in _ESCAPE.sub("", row[at]).split()), default=0)
+    return max((len(word) for row in cells for word in row[at].split()), default=0)
 
 
 def _total(kept: Sequence[int], widths: Mapping[int, int]) -> int:
@@ -183,12 +173,9 @@ def _laid_out(cells: Sequence[Sequence[str]], kept: Sequence[int], widths: Mappi
 
 
 def _broken(text: str, width: int) -> list[str]:
-    lines = text.split("\n")
-    if _longest([[text]], 0) <= width:
-        return lines
-    return [part for line in lines for part in textwrap.wrap(line, max(1, width), break_on_hyphens=False) or [""]]
+    return [text] if len(text) <= width else textwrap.wrap(text, max(1, width), break_on_hyphens=False) or [""]
 
 
 def _padded(text: str, width: int, right: bool, last: bool) -> str:
-    room = " " * (width - len(_ESCAPE.sub("", text)))
+    room = " " * (width - len(text))
     return room + text if right else text + ("" if last else room)

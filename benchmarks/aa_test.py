@@ -24,12 +24,13 @@ from attn_zoo.bench.grid import Grid
 from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.probes import Probe
 from attn_zoo.bench.protocol import ORDERS, TimingProtocol
-from attn_zoo.bench.tables import joined, machine, markdown
+from attn_zoo.bench.tables import joined, machine
 from attn_zoo.bench.timed import subjects_of
 from attn_zoo.bench.timing import quartiles
 from attn_zoo.cli.measure import run_experiment
 from attn_zoo.count.rigs import Subject, build_layer
 from attn_zoo.rows import only_row, option
+from attn_zoo.terminal import table
 
 PASSES = 10
 WANTED = {"same": ("the same layer twice", "tie"), "slower": (f"one pass in {PASSES} more", "A faster")}
@@ -39,11 +40,11 @@ CLAIMED = 0.95
 """Minimum share of right verdicts, below which the test fails."""
 
 
-def aa_report(found: Measurement) -> str:
+def aa_report(found: Measurement, format: str = "github") -> str:
     """Report of the verdicts."""
     head = ["B against A", "right verdict", "found", "share (95 % interval)", "median B / A", "middle 95 % of B / A"]
     rows = [_row(found, name) for name in WANTED if _comparisons(found, name)]
-    return joined(found, markdown(head, rows, words=(0, 1)), _method(found))
+    return joined(found, table(head, rows, format, left=(0, 1)), _method(found))
 
 
 def all_right(found: Measurement) -> bool:

@@ -16,12 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from attn_zoo.bench.grid import Grid
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.probes import Answer, Ask, Probe
-from attn_zoo.bench.tables import failures, joined, markdown
+from attn_zoo.bench.tables import failures, joined
 from attn_zoo.cli.measure import run_experiment
 from attn_zoo.count.levels import with_gradients
 from attn_zoo.count.rigs import Sizes, Subject, build_mechanism, random_heads
 from attn_zoo.registry import attentions, card
 from attn_zoo.rows import option
+from attn_zoo.terminal import table
 
 SHAPES = ((1_024, 32), (4_096, 8), (16_384, 2))
 """Pairs of length and batch size."""
@@ -62,7 +63,7 @@ class Launches(Grid):
         return (Probe("forward_launches", _count),)
 
     @staticmethod
-    def report(found: Measurement) -> str:
+    def report(found: Measurement, format: str = "github") -> str:
         shapes = sorted({(cell.length, cell.batch) for cell in found.cells})
         counts = {(cell.label, cell.kind, cell.length): _both(each) for cell, each in found.cells.items()}
         rows = [
@@ -74,7 +75,7 @@ class Launches(Grid):
             "Operators other than views, forward / backward, of `eager` in training at 8 heads of 64, default options, no padding."
         )
         kinds = {"": "bidirectional", "yes": "causal"}
-        return joined(found, markdown(head, rows, words=range(len(head))), failures(found.cells.values(), kinds), told)
+        return joined(found, table(head, rows, format, left=range(len(head))), failures(found.cells.values(), kinds), told)
 
 
 def _both(found: Figures) -> str:

@@ -20,7 +20,7 @@ import torch
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.probes import Answer, Ask, Probe, largest_batch
 from attn_zoo.bench.protocol import TimingProtocol
-from attn_zoo.bench.tables import conditions, failures, joined, markdown, reason, spread
+from attn_zoo.bench.tables import conditions, failures, joined, reason, spread
 from attn_zoo.bench.timed import KINDS, Timed, softmax_layers
 from attn_zoo.bench.timing import quartiles, quotients
 from attn_zoo.bench.workers import WorkerError
@@ -28,6 +28,7 @@ from attn_zoo.cli.measure import run_experiment
 from attn_zoo.count.rigs import Subject
 from attn_zoo.published import figures
 from attn_zoo.rows import RowName, option, typed
+from attn_zoo.terminal import table
 
 
 def _printed(metric: str) -> dict[tuple[int, int], str]:
@@ -52,17 +53,18 @@ TABLES: Mapping[str, tuple[str, str, str]] = {
 """Quantity, direction and title of each table."""
 
 
-def table3_report(found: Measurement, tables: Sequence[str] = tuple(TABLES)) -> str:
+def table3_report(found: Measurement, format: str = "github", *, tables: Sequence[str] = tuple(TABLES)) -> str:
     """Return the report.
 
     Args:
+        format: ``github``, or ``terminal`` for tables that fit it.
         tables: keys of ``TABLES``, those to print.
     """
-    printed = [_table(found, *TABLES[name]) for name in tables]
+    printed = [_table(found, format, *TABLES[name]) for name in tables]
     return joined(found, *printed, failures(found.cells.values(), KINDS), _method(found))
 
 
-def _table(found: Measurement, quantity: str, kind: str, title: str) -> str:
+def _table(found: Measurement, format: str, quantity: str, kind: str, title: str) -> str:
     projected, rows = found.grid["projected_lengths"], []
     for n in sorted({cell.length for cell in found.cells}):
         layers = _layers(found, quantity, kind, n)
@@ -73,8 +75,7 @@ def _table(found: Measurement, quantity: str, kind: str, title: str) -> str:
             compared = [_quotient(base, by_k[k], quantity, (n, k), found.protocol) if k in by_k else "-" for k in projected]
             rows.append([str(n), _name(base), _absolute(base, quantity), *compared])
     unit = "largest batch" if quantity == "largest_batch" else "ms a sequence"
-    table = markdown(["n", "against", unit, *(f"k={k}" for k in projected)], rows, words=(1,))
-    return f"**{title}**\n\n{table}"
+    return f"**{title}**\n\n" + table(["n", "against", unit, *(f"k={k}" for k in projected)], rows, format, left=(1,))
 
 
 def _layers(found: Measurement, quantity: str, kind: str, length: int) -> list[Figures]:

@@ -17,12 +17,13 @@ from attn_zoo.bench.bench import Bench, MatrixProducts
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.probes import MEMORY, Answer, Ask, Probe
 from attn_zoo.bench.protocol import TimingProtocol
-from attn_zoo.bench.tables import conditions, failures, joined, markdown, spread
+from attn_zoo.bench.tables import conditions, failures, joined, spread
 from attn_zoo.bench.timed import KINDS, Timed
 from attn_zoo.bench.timing import quartiles, quotients
 from attn_zoo.cli.measure import run_experiment
 from attn_zoo.count.rigs import random_tokens
 from attn_zoo.rows import RowName, option
+from attn_zoo.terminal import table
 
 PRODUCT = "matrix product"
 """Label of the matrix product that measures the machine's rate."""
@@ -198,7 +199,7 @@ class Peers(Timed):
         return None
 
     @staticmethod
-    def report(found: Measurement) -> str:
+    def report(found: Measurement, format: str = "github") -> str:
         by = {(cell.role, cell.group, cell.kind, cell.length): figures for cell, figures in found.cells.items()}
         rates = _rates(found)
         rows = []
@@ -209,8 +210,8 @@ class Peers(Timed):
                 figures = _row(ours, theirs, full, rates.get(length), found.protocol)
                 rows.append([name, side, str(length), KINDS[kind], *figures])
         notes = [failures(found.cells.values(), KINDS), *_left_out(found), *_differences(found)]
-        table = markdown(HEAD, rows, words=(0, 1, 3))
-        return joined(found, table, "\n".join(note for note in notes if note), _method(found, rates))
+        shown = table(HEAD, rows, format, left=(0, 1, 3))
+        return joined(found, shown, "\n".join(note for note in notes if note), _method(found, rates))
 
 
 if __name__ == "__main__":

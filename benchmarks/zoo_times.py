@@ -13,13 +13,14 @@ from attn_zoo.bench.bench import Bench
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.probes import Probe, step_arguments
 from attn_zoo.bench.protocol import TimingProtocol
-from attn_zoo.bench.tables import failures, joined, machine, markdown, reason
+from attn_zoo.bench.tables import failures, joined, machine, reason
 from attn_zoo.bench.timed import KINDS, Timed
 from attn_zoo.bench.timing import quartiles, quotients
 from attn_zoo.cli.measure import run_experiment
 from attn_zoo.count.rigs import Sizes, Subject, rig_for
 from attn_zoo.registry import attentions
 from attn_zoo.rows import option
+from attn_zoo.terminal import table
 
 SOFTMAX = Cell("softmax:sdpa", "", 0, role="baseline", subject=Subject("softmax", {}, "sdpa"))
 
@@ -92,7 +93,7 @@ class ZooTimes(Timed):
         return all(why.startswith("refused") for figures in found.cells.values() for why in figures.failures.values())
 
     @staticmethod
-    def report(found: Measurement) -> str:
+    def report(found: Measurement, format: str = "github") -> str:
         lengths = sorted({cell.length for cell in found.cells})
         trained = {(cell.role, cell.group, cell.length): f for cell, f in found.cells.items() if cell.kind == "training"}
         rows = []
@@ -106,8 +107,8 @@ class ZooTimes(Timed):
             f"{grid['dim']}, {grid['heads']} heads, {grid['precision']}, batches of max(1, {grid['tokens']} // n). "
             f"Measured on {machine(found)}."
         )
-        table = markdown(["attention", "auto took", *(f"{n:,}" for n in lengths)], rows, words=range(2))
-        return joined(found, table, failures(found.cells.values(), KINDS), said)
+        times = table(["attention", "auto took", *(f"{n:,}" for n in lengths)], rows, format, left=range(2))
+        return joined(found, times, failures(found.cells.values(), KINDS), said)
 
 
 def _times(own: Figures | None, softmax: Figures | None) -> str:

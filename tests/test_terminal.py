@@ -3,9 +3,8 @@
 import shlex
 
 import pytest
-from tabulate import tabulate
 
-from attn_zoo.terminal import COLUMNS, columns, fit, fitted, shell, wrap
+from attn_zoo.terminal import COLUMNS, columns, fit, shell, table, wrap
 
 HEAD = ["attention", "claims", "seconds", "paper"]
 ROWS = [["linformer", "padding, any length and more words than there is room for in a cell", 1.5, "Wang et al. 2020"]] * 2
@@ -74,41 +73,30 @@ def test_a_command_of_a_shell_is_broken_between_its_words_and_stays_the_same():
     assert max(map(len, text.splitlines())) <= 30
 
 
-MARKDOWN = """**Times**
-
-| layer     |   forward at 4,096 tokens (s) |   backward at 4,096 tokens (s) |
-|-----------|-------------------------------|--------------------------------|
-| softmax   |                   1.17 ± 0.00 |                    7.04 ± 0.01 |
-| linformer |                   0.41 ± 0.00 |                              - |
-
-- A note of more words than there is room for in one line."""
+TIMES = ["layer", "forward at 4,096 tokens (s)", "backward at 4,096 tokens (s)"]
+SECONDS = [["softmax", "1.17 ± 0.00", "7.04 ± 0.01"], ["linformer", "0.41 ± 0.00", "-"]]
 
 
-def test_a_table_of_markdown_is_fitted_with_its_figures_whole_and_its_notes_wrapped():
-    text = fitted(MARKDOWN, 40)
-    assert widest(text) <= 40 and "|" not in text
-    assert "1.17 ± 0.00" in text and "7.04 ± 0.01" in text and "0.41 ± 0.00" in text
-    assert {"**Times**", "forward", "layer", "linformer", "line."} <= set(text.split())
-    assert fitted("plain\n\n- words", 40) == "plain\n\n- words"
-    assert fitted(MARKDOWN, 200).splitlines()[2].split("  ")[0] == "layer"
+@pytest.mark.parametrize("width", [40, 100])
+def test_a_table_of_figures_fits_with_its_figures_whole_and_on_the_right(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = table(TIMES, SECONDS)
+    assert widest(text) <= width
+    assert {"1.17 ± 0.00", "7.04 ± 0.01", "0.41 ± 0.00"} <= {cell.strip() for cell in text.replace("\n", "  ").split("  ")}
+    assert text.splitlines()[-1].startswith("linformer ") and text.splitlines()[-1].endswith("    -")
 
 
-def test_a_table_without_bars_is_fitted_alike():
-    head, rows = ["layer", "forward at 4,096 tokens (s)"], [["softmax", "1.17 ± 0.00"], ["linformer", "-"]]
-    plain, bars = (tabulate(rows, head, style, disable_numparse=True, colalign=("left", "right")) for style in ("simple", "github"))
-    assert fitted(f"{plain}\n\n- words", 30) == fitted(f"{bars}\n\n- words", 30)
-    assert fitted(plain, 30).count("\n") > 3
+def test_a_table_of_figures_for_a_file_is_markdown_however_wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    head, rule, *rows = table(TIMES, SECONDS, "github").splitlines()
+    assert [cell.strip() for cell in head.strip("|").split("|")] == TIMES and set(rule) == set("|-")
+    assert len(rows) == 2 and rows[1].endswith(" - |")
 
 
-def test_a_column_of_figures_stands_on_the_right():
-    lines = fitted(MARKDOWN, 200).splitlines()
-    assert lines[4].endswith("7.04 ± 0.01") and lines[5].endswith("          -") and lines[4].startswith("softmax    ")
-
-
-def test_a_table_too_wide_for_its_words_is_divided_with_its_first_column_repeated():
-    head = "| layer | direction | " + " | ".join(f"figure {at}" for at in range(9)) + " |"
-    row = "| softmax[a=1] | forward | " + " | ".join(["   1,234.5 ± 6.7"] * 9) + " |"
-    text = fitted("\n".join([head, head.translate({ord(c): "-" for c in head if c not in "|"}), row, row]), 60)
+def test_a_table_too_wide_for_its_words_is_divided_with_its_first_columns_repeated(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    head = ["layer", "direction", *(f"figure {at}" for at in range(9))]
+    text = table(head, [["softmax[a=1]", "forward", *["1,234.5 ± 6.7"] * 9]] * 2, left=(0, 1))
     assert widest(text) <= 60 and text.count("1,234.5 ± 6.7") == 18 and text.count("figure") == 9
     parts = text.split("\n\n")
     assert len(parts) > 1 and all(part.startswith("layer") and part.count("softmax[a=1]  forward") == 2 for part in parts)

@@ -155,8 +155,8 @@ class Grid:
         return None
 
     @staticmethod
-    def report(found: Measurement) -> str:
-        """Report of the figures, as Markdown."""
+    def report(found: Measurement, format: str = "github") -> str:
+        """Return a report of the figures, as Markdown or for the terminal."""
         raise NotImplementedError
 
     def draw(self, found: Measurement) -> None:

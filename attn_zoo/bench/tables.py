@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-
-from tabulate import tabulate
+from collections.abc import Iterable, Mapping, Sequence
 
 from attn_zoo.bench.measurement import NO_TIME, Figures, Measurement
 from attn_zoo.bench.protocol import TimingProtocol
@@ -18,12 +16,6 @@ QUANTITIES: Mapping[str, str] = {
     "best_batch": "best batch",
 }
 """Names of quantities in lists of failures."""
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[int] = (0,)) -> str:
-    """Markdown table; columns ``words`` hold words and are left-aligned, the others figures."""
-    align = ["left" if at in words else "right" for at in range(len(head))]
-    return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=align if rows else None)
 
 
 def joined(found: Measurement, *parts: str) -> str:

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-
 from attn_zoo.cli.bracket import most
 from attn_zoo.cli.plan import Plan
 from attn_zoo.cli.search import Study, bracket_rates
@@ -20,6 +18,7 @@ from attn_zoo.registry import build_task
 from attn_zoo.rows import row_of
 from attn_zoo.runner.count import count_per_example, counted_implementation
 from attn_zoo.runner.facts import attention_facts
+from attn_zoo.terminal import table
 
 PLAN = "--plan"
 _HEAD = ("task", "row", "runs at most", "step (ms)", "core hours at most")
@@ -56,7 +55,7 @@ def ahead(planned: Sequence[Plan], seeds: Sequence[int] = ()) -> str:
     runs = sum(runs for parts in lines.values() for runs, _, _ in parts)
     words = f"\n{len(body)} cells, at most {runs} runs and {total:.1f} core hours"
     words += f", without {unknown} cells whose speed is not recorded" if unknown else ""
-    return tabulate(body, _HEAD, disable_numparse=True, colalign=("left", "left", "right", "right", "right")) + f"\n{words}."
+    return table(_HEAD, body, left=(0, 1)) + f"\n{words}."
 
 
 def step_seconds(spec: RunSpec, known: Sequence[RunRecord]) -> float | None:

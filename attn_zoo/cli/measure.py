@@ -85,7 +85,7 @@ def measure(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERI
         if grid.output is not None:
             raise ValueError("read= measures nothing, so there is nothing for output= to write; leave one of them out")
         found = Measurement.read("read", name, Path(grid.read))
-        show(grid.report(found))
+        _print(grid, found)
         grid.draw(found)
         return 0
     environment = describe_environment(getattr(grid, "device", "cpu"))
@@ -96,9 +96,13 @@ def measure(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERI
         _go_on(grid, found, output)
         check_output("output", output)
     status = _run(grid, found, output, started + (getattr(grid, "seconds", None) or math.inf))
-    show(grid.report(found))
+    _print(grid, found)
     grid.draw(found)
     return status
+
+
+def _print(grid: Grid, found: Measurement) -> None:
+    show(grid.report(found, "terminal" if sys.stdout.isatty() else "github"))
 
 
 def _run(grid: Grid, found: Measurement, output: Path | None, ends: float) -> int:

@@ -20,7 +20,7 @@ from attn_zoo.registry import build_task, card, stated_options, task_card
 from attn_zoo.result_files import write_json
 from attn_zoo.rows import RowName, hyperparameters, option, read_rows, rows_of, split, typed_options
 from attn_zoo.runner.denormals import flushed_denormals
-from attn_zoo.terminal import STYLES, show
+from attn_zoo.terminal import FORMATS, show
 from attn_zoo.transplant import Bench, Candidate, Material, Setting, Start, Teacher, Trial, check, gather, load_teacher
 from attn_zoo.transplant.classification_table import classification_table
 from attn_zoo.transplant.classify import labelled
@@ -81,8 +81,8 @@ def transplant_command(words: Sequence[str]) -> int:
     if len(set(starts)) < len(starts) or len(set(seeds)) < len(seeds):
         raise ValueError(f"the values of init and of seed must differ from each other; got init={keys.init} seed={keys.seed}")
     rows = rows_of(keys.attention, plain="students run the implementation auto", hybrids=True) if keys.attention else []
-    if keys.format not in STYLES:
-        raise UnknownNameError("format", keys.format, STYLES)
+    if keys.format not in FORMATS:
+        raise UnknownNameError("format", keys.format, FORMATS)
     if keys.plot is not None:
         check_plot(Path(keys.plot))
     if keys.read:
@@ -184,8 +184,8 @@ def _show(found: Mapping[str, Any], keys: Keys) -> int:
     """Plot and print a record; return 1 where one of its students failed, unless it was only read."""
     if keys.plot is not None:  # first, as a reader of the table, such as head, may close the pipe
         plot_transplant(found, Path(keys.plot))
-    table = transplant_table(found, STYLES[keys.format])
+    table = transplant_table(found, keys.format)
     if "tasks" in found["data"]:
-        table += "\n\n" + classification_table(found, STYLES[keys.format])
+        table += "\n\n" + classification_table(found, keys.format)
     show(table, keys.format)
     return int(not keys.read and any(point["failed"] for point in found["points"]))

@@ -12,7 +12,7 @@ from attn_zoo.transplant.setting import Setting
 from attn_zoo.transplant.table import Row, rows_of, seed_notes, shown, with_notes
 
 
-def classification_table(found: Mapping[str, Any], style: str = "simple") -> str:
+def classification_table(found: Mapping[str, Any], format: str = "terminal") -> str:
     """Format the accuracy of each student on each task and on average, with FLOPs and speed; arguments of ``transplant_table``."""
     tasks = found["data"]["tasks"]
     rows = [row for row in rows_of(found["points"]) if any("accuracy" in point for point in row.points)]
@@ -27,7 +27,7 @@ def classification_table(found: Mapping[str, Any], style: str = "simple") -> str
         head.insert(at, "difference")
         for line, cell in zip(body, told, strict=True):
             line.insert(at, cell)
-    return with_notes(head, body, _notes(found, rows), style)
+    return with_notes(head, body, _notes(found, rows), format)
 
 
 def accuracies(row: Row, tasks: Sequence[str]) -> dict[int, float]:

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tabulate import tabulate
-
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, estimate
+from attn_zoo.terminal import table
 from attn_zoo.transplant.cost import Spent
 from attn_zoo.transplant.experiment import STAGES
 
@@ -71,26 +70,24 @@ def rows_of(points: Sequence[Mapping[str, Any]]) -> list[Row]:
     ]
 
 
-def transplant_table(found: Mapping[str, Any], style: str = "simple") -> str:
+def transplant_table(found: Mapping[str, Any], format: str = "terminal") -> str:
     """Format the table of all students, with notes on its columns.
 
     Args:
         found: record of a transplant.
-        style: tabulate's name of the format.
+        format: ``terminal`` or ``github``.
     """
     rows, teacher, reference = rows_of(found["points"]), found["teacher"], found["reference"]
     with_pairs, labelled = reference["pairs_spearman"] is not None, reference["pairs_auc"] is not None
     head = ["attention", "init", "FLOPs (%)", f"layers saved of {teacher['layers']}", "bytes (%)", "encoder (%)"]
     head += [*WORDS.values(), "layer error", "neighbours"] + ["pairs"] * with_pairs + ["pairs AUC"] * labelled
     body = [_teacher_line(reference, with_pairs, labelled), *(_line(row, with_pairs, labelled) for row in rows)]
-    return with_notes(head, body, _notes(found, rows), style)
+    return with_notes(head, body, _notes(found, rows), format)
 
 
-def with_notes(head: Sequence[str], body: Sequence[Sequence[str]], notes: Sequence[str], style: str) -> str:
+def with_notes(head: Sequence[str], body: Sequence[Sequence[str]], notes: Sequence[str], format: str) -> str:
     """Format a table, its first two columns aligned on the left and the others on the right, with a list of notes below."""
-    align = ["left", "left", *["right"] * (len(head) - 2)]
-    table = tabulate(body, head, tablefmt=style, disable_numparse=True, colalign=align)
-    return table + "\n\n" + "\n".join(f"- {note}" for note in notes)
+    return table(head, body, format, left=(0, 1)) + "\n\n" + "\n".join(f"- {note}" for note in notes)
 
 
 def shown(found: Estimate | None, form: str = ".3f", scale: float = 1.0) -> str:

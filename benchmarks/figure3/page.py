@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tabulate import tabulate
-
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED
 from attn_zoo.leaderboard.statistics import CONFIDENCE
-from attn_zoo.terminal import STYLES
+from attn_zoo.terminal import table
 from figure3.cells import REPEATED, SHARINGS, TEST, Arm, Cell, Figure
 from figure3.claims import CLAIMS, NEAR, NOT_RUN, Claim, Verdict
 
@@ -65,11 +63,13 @@ def _section(figure: Figure, layer: str, found: Mapping[Arm, Mapping[Claim, Verd
     starts = {arm.start or "usual start": of_arm for arm, of_arm in found.items()}
     yield f"{layer.capitalize()}:"
     rows = [[claim.panels, claim.text, *(of_arm[claim].word for of_arm in starts.values())] for claim in CLAIMS]
-    yield _table(rows, ["panel", "the paper says", *starts], format)
+    head = ["panel", "the paper says", *starts]
+    yield table(head, rows, format, left=range(len(head)))
     if evidence := list(_evidence(starts)):
         yield _list(evidence)
     if cells := _cell_rows(figure, list(found)):
-        yield _table(cells, ["n", "row", *(f"{start}{part}" for start in starts for part in ("", ", repeated"))], format)
+        head = ["n", "row", *(f"{start}{part}" for start in starts for part in ("", ", repeated"))]
+        yield table(head, cells, format, left=range(len(head)))
 
 
 def _evidence(starts: Mapping[str, Mapping[Claim, Verdict]]) -> Iterable[str]:
@@ -120,10 +120,6 @@ def _rates(figure: Figure) -> list[str]:
     runs = [(cell, record) for cell, found in figure.cells.items() for record in found.by_seed.values()]
     found = grouped(((cell.attention, cell.arm), record.spec.budget.learning_rate) for cell, record in runs)
     return [f"{name} ({arm.name}) {'/'.join(f'{rate:g}' for rate in sorted(set(of)))}" for (name, arm), of in sorted(found.items())]
-
-
-def _table(rows: list[list[Any]], head: list[str], format: str) -> str:
-    return tabulate(rows, head, tablefmt=STYLES[format], disable_numparse=True)
 
 
 def _list(items: Iterable[str]) -> str:

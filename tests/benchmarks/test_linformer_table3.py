@@ -227,7 +227,7 @@ def cells(table: str) -> dict[tuple[str, str], list[str]]:
 
 
 def test_time_table_of_the_fixture():
-    table = table3_report(fixture(), ["forward time"])
+    table = table3_report(fixture(), tables=["forward time"])
     assert cells(table) == {
         ("512", "materialised"): ["400", "3.2 ± 0.1 (paper 1.5)", "2.2 ± 0.9 unstable (paper 1.3)"],
         ("512", "SDPA (cudnn)"): ["100", "0.80 ± 0.00 (paper 1.5)", "0.50 ± 0.22 unstable (paper 1.3)"],
@@ -240,12 +240,12 @@ def test_time_table_of_the_fixture():
 
 
 def test_training_has_no_figure_of_the_paper():
-    table = cells(table3_report(fixture(), ["backward time"]))
+    table = cells(table3_report(fixture(), tables=["backward time"]))
     assert table["512", "materialised"] == ["800", "3.2 ± 0.1", "2.2 ± 0.9 unstable"]
 
 
 def test_memory_table_of_the_fixture():
-    assert cells(table3_report(fixture(), ["forward memory"])) == {
+    assert cells(table3_report(fixture(), tables=["forward memory"])) == {
         ("512", "materialised"): ["100", "1.7 (paper 1.7)", "1.5 (paper 1.5)"],
         ("512", "SDPA (flash)"): ["300", "0.57 (paper 1.7)", "0.50 (paper 1.5)"],
         ("65536", "materialised"): ["OOM", "> 42 (paper 60)", "> 41 (paper 52)"],

@@ -8,12 +8,13 @@ from functools import cached_property
 
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.probes import MEMORY, Answer, Ask, Probe, largest_batch
-from attn_zoo.bench.tables import conditions, decimals, failures, figure, figure_or_reason, joined, markdown, reason
+from attn_zoo.bench.tables import conditions, decimals, failures, figure, figure_or_reason, joined, reason
 from attn_zoo.bench.timed import KINDS, AttentionRows, Timed
 from attn_zoo.bench.workers import WorkerError
 from attn_zoo.contract import TaskSpec, UnknownNameError
 from attn_zoo.count.rigs import LEVELS, Rig, Sizes, rig_for, task_model
 from attn_zoo.rows import option
+from attn_zoo.terminal import table
 
 WORDS = {
     "mechanism": "The mechanism alone on random (batch, heads, n, head_dim) tensors; training is forward and backward",
@@ -35,7 +36,7 @@ def _rows(found: Measurement) -> list[tuple[str, int]]:
     return sorted(dict.fromkeys((cell.label, cell.length) for cell in found.cells), key=lambda row: row[1])
 
 
-def _times(found: Measurement) -> str:
+def _times(found: Measurement, format: str) -> str:
     parts = ["backward", *(["update"] if found.grid["level"] in ("block", "model") else [])]
     head = ["attention", "n", "forward (ms)", *(f"{part} (ms)" for part in parts), "training step (ms)"]
     head += ["forward (tokens/s)", "at batch", "training (tokens/s)", "at batch"]
@@ -49,16 +50,16 @@ def _times(found: Measurement) -> str:
             rates = [(batch or 1) * length / seconds for seconds in best.all("seconds")]
             cells += [figure(rates, found.protocol), str(batch)] if rates else [reason(best, "seconds", "best_batch"), "-"]
         rows.append([label, str(length), *cells])
-    return "**Time and throughput: times of one sequence, throughput at the best batch**\n\n" + markdown(head, rows)
+    return "**Time and throughput: times of one sequence, throughput at the best batch**\n\n" + table(head, rows, format)
 
 
-def _memory(found: Measurement) -> str:
+def _memory(found: Measurement, format: str) -> str:
     head = ["attention", "n", *(f"{kind}, held at once (MiB)" for kind in KINDS), *(f"{kind}, largest batch" for kind in KINDS)]
     rows = []
     for label, length in _rows(found):
         both = [found.of(Cell(label, kind, length)) for kind in KINDS]
         rows.append([label, str(length), *map(_mebibytes, both), *map(_largest, both)])
-    return "**Memory: peaks of a step of one sequence above what was there before it**\n\n" + markdown(head, rows)
+    return "**Memory: peaks of a step of one sequence above what was there before it**\n\n" + table(head, rows, format)
 
 
 def _mebibytes(found: Figures) -> str:
@@ -191,5 +192,5 @@ class StepCost(Timed, AttentionRows):
         return [replace(cell, batch=batch) for cell, best in known if best for batch in sorted({1, int(best)})]
 
     @staticmethod
-    def report(found: Measurement) -> str:
-        return joined(found, _times(found), _memory(found), failures(found.cells.values(), KINDS), _method(found))
+    def report(found: Measurement, format: str = "github") -> str:
+        return joined(found, _times(found, format), _memory(found, format), failures(found.cells.values(), KINDS), _method(found))

@@ -10,7 +10,7 @@ from typing import Any
 from attn_zoo.bench.grid import Grid
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.probes import Answer, Ask, Probe
-from attn_zoo.bench.tables import binary, decimal, joined, markdown, reason
+from attn_zoo.bench.tables import binary, decimal, joined, reason
 from attn_zoo.bench.timed import AttentionRows
 from attn_zoo.bench.workers import WorkerError
 from attn_zoo.checks import check_text
@@ -20,6 +20,7 @@ from attn_zoo.count.models import setting_warnings
 from attn_zoo.count.rigs import Sizes, Subject
 from attn_zoo.registry import attention_options, card
 from attn_zoo.rows import option
+from attn_zoo.terminal import table
 
 TITLES = {
     "flops": "FLOPs, forward",
@@ -38,11 +39,11 @@ NOTES = (
 )
 
 
-def _table(points: Sequence[Figures], softmax: Mapping[int, Figures], name: str) -> str:
+def _table(points: Sequence[Figures], softmax: Mapping[int, Figures], name: str, format: str) -> str:
     lengths = sorted({p.cell.length for p in points})
     cells = {(p.cell.label, p.cell.length): _cell(p, softmax[p.cell.length], name) for p in points}
     rows = [[label, *(cells[label, length] for length in lengths)] for label in dict.fromkeys(p.cell.label for p in points)]
-    return markdown(["attention", *(f"{length:,}" for length in lengths)], rows)
+    return table(["attention", *(f"{length:,}" for length in lengths)], rows, format)
 
 
 def _cell(point: Figures, softmax: Figures, name: str) -> str:
@@ -128,11 +129,11 @@ class CountedCost(Grid, AttentionRows):
             raise WorkerError("refused", str(error)) from error
 
     @staticmethod
-    def report(found: Measurement) -> str:
+    def report(found: Measurement, format: str = "github") -> str:
         grid, points = found.grid, [f for f in found.cells.values() if f.cell.role != "baseline"]
         softmax = {f.cell.length: f for f in found.cells.values() if f.cell.role == "baseline"}
         shown = [name for name in TITLES if name != "state_bytes" or grid["causal"]]
-        parts = [f"**{TITLES[name]}**\n\n{_table(points, softmax, name)}" for name in shown]
+        parts = [f"**{TITLES[name]}**\n\n{_table(points, softmax, name, format)}" for name in shown]
         kind = {"mechanism": "Mechanisms alone", "layer": "Layers with their projections"}.get(grid["level"], "Blocks")
         mlp = f", MLP of {grid['mlp_ratio']:g} times the width" if grid["level"] == "block" else ""
         where = f"{kind}: width {grid['dim']}, {grid['heads']} heads{mlp}{', causal' if grid['causal'] else ''}. "

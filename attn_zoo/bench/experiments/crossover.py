@@ -11,10 +11,11 @@ from attn_zoo.bench.compare import METHOD, fewest_rounds
 from attn_zoo.bench.crossover_analysis import BASELINES, QUANTITIES, baseline, compared, crossover, labels, value
 from attn_zoo.bench.crossover_plot import plot_crossover
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
-from attn_zoo.bench.tables import conditions, failures, joined, markdown
+from attn_zoo.bench.tables import conditions, failures, joined
 from attn_zoo.bench.timed import KINDS, AttentionRows, Timed, softmax_layers
 from attn_zoo.plotting.theme import check_plot
 from attn_zoo.rows import option
+from attn_zoo.terminal import table
 
 
 @dataclass
@@ -61,7 +62,7 @@ class Crossover(Timed, AttentionRows):
         return cell.label
 
     @staticmethod
-    def report(found: Measurement) -> str:
+    def report(found: Measurement, format: str = "github") -> str:
         points = list(found.cells.values())
         columns = [(quantity, kind) for quantity in QUANTITIES for kind in KINDS]
         head = ["attention", "costs less than", *(f"{quantity}, {KINDS[kind]}" for quantity, kind in columns)]
@@ -70,7 +71,7 @@ class Crossover(Timed, AttentionRows):
             for label in compared(points)
             for role, words in BASELINES.items()
         ]
-        return joined(found, markdown(head, rows, words=(0, 1)), failures(points, KINDS), _method(found, points))
+        return joined(found, table(head, rows, format, left=(0, 1)), failures(points, KINDS), _method(found, points))
 
     def draw(self, found: Measurement) -> None:
         if self.plot is not None:

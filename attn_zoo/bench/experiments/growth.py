@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
-from attn_zoo.bench.tables import conditions, failures, figure_or_reason, joined, markdown
+from attn_zoo.bench.tables import conditions, failures, figure_or_reason, joined
 from attn_zoo.bench.timed import KINDS, AttentionRows, Timed, subjects_of
 from attn_zoo.bench.timing import fit_exponent
 from attn_zoo.rows import option
+from attn_zoo.terminal import table
 
 
 @dataclass
@@ -46,7 +47,7 @@ class Growth(Timed, AttentionRows):
         return f"{cell.label} {cell.group}"
 
     @staticmethod
-    def report(found: Measurement) -> str:
+    def report(found: Measurement, format: str = "github") -> str:
         lengths = sorted({cell.length for cell in found.cells})
         head = ["attention", "direction", *(f"{n} (ms)" for n in lengths), "exponent", f"peak at {lengths[-1]} (MiB)"]
         rows = []
@@ -61,7 +62,7 @@ class Growth(Timed, AttentionRows):
             "unless said. Each subject in a process of its own; ~ marks what is unstable; exponents by least squares in log-log; "
             f"memory is the most that PyTorch held at once in a step. {conditions(found)}"
         )
-        return joined(found, markdown(head, rows, words=(0, 1)), failures(found.cells.values(), KINDS), said)
+        return joined(found, table(head, rows, format, left=(0, 1)), failures(found.cells.values(), KINDS), said)
 
 
 def heads_of(cell: Cell, heads: int) -> int:

@@ -15,10 +15,11 @@ from attn_zoo.bench.grid import Grid
 from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.probes import SECONDS, Probe
 from attn_zoo.bench.protocol import TimingProtocol
-from attn_zoo.bench.tables import failures, figure, figure_or_reason, joined, machine, markdown
+from attn_zoo.bench.tables import failures, figure, figure_or_reason, joined, machine
 from attn_zoo.bench.timing import quotients
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.rows import RowName, only_row, option
+from attn_zoo.terminal import table
 
 GPT2 = {"n_layer": 2, "n_embd": 256, "n_head": 4, "attn_pdrop": 0.0, "vocab_size": 1000, "bos_token_id": None, "eos_token_id": None}
 """Config of the decoder, except its number of positions."""
@@ -130,7 +131,7 @@ class WholeModels(Grid):
         return Bench, build, inputs, torch.device(self.device), self.precision, None, False, self.protocol
 
     @staticmethod
-    def report(found: Measurement) -> str:
+    def report(found: Measurement, format: str = "github") -> str:
         grid, rows = found.grid, []
         for name in grid["models"]:
             cells = {cell.label.split(", ")[1]: each for cell, each in found.cells.items() if cell.group == name}
@@ -148,7 +149,7 @@ class WholeModels(Grid):
             f"given {PROMPT} tokens. Median ± half the interquartile range of {grid['rounds']} interleaved rounds. "
             f"Measured on {machine(found)}."
         )
-        return joined(found, markdown(head, rows, words=(0, 2)), failures(found.cells.values(), {"forward": "forward"}), said)
+        return joined(found, table(head, rows, format, left=(0, 2)), failures(found.cells.values(), {"forward": "forward"}), said)
 
 
 def _roles(name: str) -> Sequence[str]:

@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-
 from attn_zoo.escapes import csv_cell
-from attn_zoo.terminal import STYLES, show, wrap
+from attn_zoo.terminal import show, table, wrap
 
 
 def add_results(
@@ -40,9 +38,8 @@ def as_csv(rows: Iterable[Sequence[Any]]) -> str:
 
 def as_table(rows: Sequence[Sequence[str]], head: Sequence[str], format: str, notes: Iterable[str], *, left: int = 0) -> str:
     """Table with a list of notes beneath; the first column and the last ``left`` are aligned on the left."""
-    align = ("left", *["right"] * (len(head) - 1 - left), *["left"] * left)
-    table = tabulate(rows, head, tablefmt=STYLES[format], disable_numparse=True, colalign=align)
-    return table + "\n\n" + "\n".join(f"- {note}" for note in notes)
+    words = (0, *range(len(head) - left, len(head)))
+    return table(head, rows, format, left=words) + "\n\n" + "\n".join(f"- {note}" for note in notes)
 
 
 def deliver(parsed: argparse.Namespace, text: str, texts: Mapping[str, str], draw: Callable[[Path], Sequence[Path]]) -> int:
