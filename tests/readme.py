@@ -53,7 +53,7 @@ from attn_zoo.leaderboard.notes import COLUMNS_PAGE
 from attn_zoo.leaderboard.plot import MECHANISM, panels_of, write
 from attn_zoo.published import published_for
 from attn_zoo.records import RunRecord
-from attn_zoo.records.packed import NAME
+from attn_zoo.records.files import NAME
 from attn_zoo.registry import attentions, card, task_card
 from attn_zoo.transplant.classification_table import classification_table
 from attn_zoo.transplant.table import transplant_table

@@ -18,7 +18,7 @@ from attn_zoo.leaderboard.metrics import written
 from attn_zoo.plugin_files import digests
 from attn_zoo.records import DIED, RecordError, RunRecord, Status, Store, Tuning
 from attn_zoo.records.environment import command_line
-from attn_zoo.records.store import text_of
+from attn_zoo.records.files import text_of
 from attn_zoo.registry import task_card
 from attn_zoo.runner import run
 from attn_zoo.runner.checkpoint import Checkpoint

@@ -16,7 +16,7 @@ from attn_zoo.cli.records_of import FOLDER, add_records, name_left_out, records_
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.reproduce import command, hydra_value
 from attn_zoo.records import PROTOCOLS, RunRecord, Store
-from attn_zoo.records.packed import NAME
+from attn_zoo.records.files import NAME
 from attn_zoo.records.verify import Finding, verify
 from attn_zoo.terminal import wrap
 

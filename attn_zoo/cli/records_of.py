@@ -10,7 +10,7 @@ from pathlib import Path
 from attn_zoo import reference
 from attn_zoo.escapes import escaped
 from attn_zoo.records import Damaged, RecordError, RunRecord, Store, read_record
-from attn_zoo.records.packed import is_packed
+from attn_zoo.records.files import is_packed
 
 FOLDER = "runs"
 """Default folder of records."""

@@ -17,7 +17,7 @@ from attn_zoo.leaderboard.community import CODE, COMMUNITY, FILE, TEXT, Submissi
 from attn_zoo.leaderboard.heat_text import colours_here
 from attn_zoo.leaderboard.refusals import Refusal, beside, is_submitted, refusals
 from attn_zoo.records import RecordError, RunRecord, Store
-from attn_zoo.records.packed import NAME
+from attn_zoo.records.files import NAME
 from attn_zoo.records.verify import verify
 from attn_zoo.registry import attentions, card, load_plugin
 from attn_zoo.rows import RowName

@@ -9,9 +9,9 @@ from typing import Any
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.metrics import spent
-from attn_zoo.leaderboard.statistics import estimate
-from attn_zoo.leaderboard.table import Block, Board, Row, Run, Within
-from attn_zoo.records.bounds import bounds
+from attn_zoo.leaderboard.statistics import Run, estimate
+from attn_zoo.leaderboard.table import Block, Board, Row, Within
+from attn_zoo.records.shape import bounds
 
 DISTURBED = 2.0
 """Training time over (steps · median step time) above which a run was paused or shared its processor."""

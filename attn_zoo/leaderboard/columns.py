@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attn_zoo.leaderboard.learning import Soon, Successes
 from attn_zoo.leaderboard.metrics import (
     compared,
     estimated,
@@ -19,7 +18,7 @@ from attn_zoo.leaderboard.metrics import (
     unit,
     verdict_cell,
 )
-from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.statistics import Estimate, Soon, Successes
 from attn_zoo.leaderboard.table import COSTS, Board, Comparison, Row, Table
 from attn_zoo.plotting.theme import short
 

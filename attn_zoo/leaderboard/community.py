@@ -19,7 +19,7 @@ from attn_zoo.leaderboard.refusals import beside, check_printed_name
 from attn_zoo.leaderboard.table import Table
 from attn_zoo.leaderboard.text import render
 from attn_zoo.records import RunRecord, Store, frame
-from attn_zoo.records.packed import NAME, SUFFIX, pack
+from attn_zoo.records.files import NAME, SUFFIX, pack
 
 COMMUNITY = Path("results") / "community"
 """Folder of submissions in the repository."""

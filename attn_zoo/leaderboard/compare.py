@@ -21,7 +21,7 @@ from attn_zoo.leaderboard.metrics import SHARES
 from attn_zoo.leaderboard.statistics import CONFIDENCE, EVERYWHERE, Estimate, holm, welch
 from attn_zoo.leaderboard.table import COSTS, COUNTED, Comparison, Ranking, Row, Table
 from attn_zoo.leaderboard.verdicts import Outcome, Verdict
-from attn_zoo.records.bounds import bounds
+from attn_zoo.records.shape import bounds
 
 BASELINE = "softmax"
 SEEDS_NEEDED = 3

@@ -13,8 +13,8 @@ from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.gate import Change, Finding, Judged, Pair, cost_changes, judged
 from attn_zoo.leaderboard.metrics import SHARES, grain
 from attn_zoo.leaderboard.rank import SETTING, key_of, measured_as, newest, tables, without_trials
-from attn_zoo.leaderboard.statistics import Estimate, estimate
-from attn_zoo.leaderboard.table import Run, runs_of
+from attn_zoo.leaderboard.statistics import Estimate, Run, estimate
+from attn_zoo.leaderboard.table import runs_of
 from attn_zoo.records import Budget, ModelSpec, RunRecord, frame
 
 TOLERANCE = 0.01

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED
-from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, holm, paired, paired_p_value
-from attn_zoo.leaderboard.student import t_quantile
-from attn_zoo.leaderboard.table import Run
+from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, Run, holm, paired, paired_p_value, t_quantile
 from attn_zoo.records.frames import COUNTED
 
 LEVEL = 0.05

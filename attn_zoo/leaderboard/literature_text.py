@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from attn_zoo.leaderboard.data import csv_text
 from attn_zoo.leaderboard.literature import RULE, Literature, LiteratureRow, Verdict, in_points, literature
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Table
-from attn_zoo.leaderboard.text import Grid, csv_text, lines, tabulated
+from attn_zoo.leaderboard.text import Grid, lines, tabulated
 from attn_zoo.published import SCORE, Figure, figures
 
 _TABLES = ("terminal", "github", "latex")

@@ -10,7 +10,7 @@ from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Comparison, Row, Table
 from attn_zoo.leaderboard.verdicts import Verdict
 from attn_zoo.plotting.theme import short
-from attn_zoo.records.bounds import BOUNDS
+from attn_zoo.records.shape import BOUNDS
 
 COUNTED = tuple(metric for metric, bounds in BOUNDS.items() if bounds == (0.0, 1.0))
 """Metrics between 0 and 1 that come from counts of examples."""

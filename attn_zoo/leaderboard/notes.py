@@ -10,7 +10,6 @@ from attn_zoo.leaderboard.columns import columns
 from attn_zoo.leaderboard.compare import METHOD
 from attn_zoo.leaderboard.metrics import beyond_sizes, figure, optional, spent, training_length, unit
 from attn_zoo.leaderboard.table import Row, Table
-from attn_zoo.leaderboard.text import row_lines
 
 COLUMNS_PAGE = "docs/reference/columns.md"
 """Page that explains every column and every statistic."""
@@ -180,3 +179,8 @@ def seed_count(counts: Iterable[int]) -> str:
     if len(known) > 1:
         return f"{known[0]} to {known[-1]} seeds"
     return "one seed" if known == [1] else f"{known[0]} seeds"
+
+
+def row_lines(said: Iterable[tuple[str, str]]) -> list[str]:
+    """Return lines ``row, row: text`` from labels of rows and texts about them, one for each text."""
+    return [f"{', '.join(labels)}: {text}" for text, labels in grouped((text, label) for label, text in said).items()]

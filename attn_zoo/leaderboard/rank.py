@@ -15,11 +15,10 @@ import polars as pl
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.budgets import boards, boards_at, flops_until, seconds_until
 from attn_zoo.leaderboard.compare import difference, judge_rows, resolution, standing, with_fronts
-from attn_zoo.leaderboard.learning import steps_to_90, successes
-from attn_zoo.leaderboard.statistics import estimate
-from attn_zoo.leaderboard.table import Block, CurvePoint, Failure, Row, Run, Table, runs_of
+from attn_zoo.leaderboard.statistics import Run, estimate, steps_to_90, successes
+from attn_zoo.leaderboard.table import Block, CurvePoint, Failure, Row, Table, runs_of
 from attn_zoo.records import RunRecord, Tuning, frame
-from attn_zoo.records.bounds import bounds
+from attn_zoo.records.shape import bounds
 
 _BACKWARD = 2
 """FLOPs of a backward pass relative to a forward pass, assumed if records do not count it: two products for each one."""

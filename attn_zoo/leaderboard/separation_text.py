@@ -8,11 +8,12 @@ from dataclasses import fields
 from typing import Any
 
 from attn_zoo.grouping import grouped
+from attn_zoo.leaderboard.data import csv_text, plain
 from attn_zoo.leaderboard.heatmap import titles as titles_of
 from attn_zoo.leaderboard.metrics import estimated, unit
 from attn_zoo.leaderboard.notes import COLUMNS_PAGE
 from attn_zoo.leaderboard.separation import Separation
-from attn_zoo.leaderboard.text import Grid, csv_text, lines, plain, tabulated
+from attn_zoo.leaderboard.text import Grid, lines, tabulated
 
 _NAMED = 6
 """Greatest number of left-out rows that are named; of more, the number is given."""

@@ -13,7 +13,7 @@ from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.leaderboard.show_details import details
 from attn_zoo.leaderboard.table import Row, Table
 from attn_zoo.records import RunRecord
-from attn_zoo.records.plain import writable
+from attn_zoo.records.spec import writable
 from attn_zoo.rows import read_rows
 from attn_zoo.terminal import fit, shell, wrap
 

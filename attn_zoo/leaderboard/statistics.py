@@ -1,4 +1,11 @@
-"""Statistics over seeds: means with confidence intervals, and p values of differences."""
+"""Statistics over seeds, in plain Python, because importing scipy takes longer than a table.
+
+Means have Student's t intervals, and differences have the p values of Welch's or a paired t test. Of runs that were trained until a
+criterion (protocol 3), the share of seeds that ended at it has the exact interval of Clopper and Pearson (1934). The steps to 90 %
+of the ceiling have the median of Kaplan and Meier (1958), censored at the last step of seeds that did not come so far. The interval
+of this median is Brookmeyer and Crowley's (1982) from log-log bands, as R's ``survfit`` computes it with ``conf.type="log-log"``.
+If the curve falls to 0 at the median, the lower end of the band there counts as 0.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +13,21 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from numbers import Real
-
-from attn_zoo.leaderboard.student import t_quantile, t_tail
+from statistics import NormalDist
+from typing import Any
 
 CONFIDENCE = 0.95
 EVERYWHERE = (-math.inf, math.inf)
 """Bounds of a quantity that has none."""
+_CLOSE = 1e-15
+"""Relative change at which the continued fraction has converged."""
+_TERMS = 10_000
+_SMALL_STEP = 1e-13
+"""Relative step at which Newton's method has converged."""
+Run = Mapping[str, Any]
+"""Line of a frame of runs, with JSON text parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +161,152 @@ def holm(p_values: Sequence[float]) -> list[float]:
         most = max(most, min(1.0, (len(p_values) - passed) * p_values[at]))
         corrected[at] = most
     return corrected
+
+
+@dataclass(frozen=True, slots=True)
+class Successes:
+    """Number of seeds that ended at the criterion, and the interval of their share."""
+
+    count: int
+    of: int
+    low: float
+    high: float
+
+    @property
+    def order(self) -> float:
+        """Number by which tables are sorted."""
+        return self.count / self.of
+
+    def __str__(self) -> str:
+        return f"{self.count} of {self.of} ({100 * self.low:.0f} to {100 * self.high:.0f} %)"
+
+
+@dataclass(frozen=True, slots=True)
+class Soon:
+    """Median of the steps to 90 % of the ceiling, with its interval; None for more steps than were trained."""
+
+    median: float | None
+    low: float | None
+    high: float | None
+    cap: int
+    """Largest number of steps that a seed was trained for without coming so far; of all steps if all came so far."""
+
+    @property
+    def order(self) -> float:
+        """Number by which tables are sorted."""
+        return float("inf") if self.median is None else self.median
+
+    def __str__(self) -> str:
+        if self.median is None:
+            return f"> {self.cap:,}"
+        return f"{self.median:,.0f} ({self.low:,.0f} to {'?' if self.high is None else f'{self.high:,.0f}'})"
+
+
+def until_criterion(runs: Sequence[Run]) -> bool:
+    """Return True if the runs were trained until a criterion that they could meet."""
+    return all(run["budget"].get("until") == "criterion" and run["budget"].get("ceiling", 0) for run in runs)
+
+
+def successes(runs: Sequence[Run]) -> Successes | None:
+    """Return the successes among the runs of a row, a failed run being none; None without a criterion."""
+    if not until_criterion(runs):
+        return None
+    count = sum(run["status"] == "done" and run["stopped"] == "criterion" for run in runs)
+    return Successes(count, len(runs), *share_interval(count, len(runs)))
+
+
+def share_interval(count: int, of: int) -> tuple[float, float]:
+    """Return the exact interval of Clopper and Pearson for the share of successes in ``of`` trials with ``count`` successes."""
+    tail = (1 - CONFIDENCE) / 2
+    low = beta_quantile(count, of - count + 1, tail) if count else 0.0
+    return low, beta_quantile(count + 1, of - count, 1 - tail) if count < of else 1.0
+
+
+def steps_to_90(runs: Sequence[Run]) -> Soon | None:
+    """Return the median of the steps to 90 % of the ceiling among the runs of a row; None without a criterion or finished runs."""
+    done = [run for run in runs if run["status"] == "done" and run["curve"]]
+    if not until_criterion(runs) or not done:
+        return None
+    there = [run["steps_to_90"] for run in done if run["steps_to_90"] is not None]
+    ends = [run["curve"][-1]["step"] for run in done if run["steps_to_90"] is None]
+    median, low, high = median_time(there, ends)
+    return Soon(median, low, high, max(ends or [run["curve"][-1]["step"] for run in done]))
+
+
+def median_time(times: Sequence[float], censored: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    """Return the Kaplan-Meier median of times and its interval; None for an end that the observations do not bound.
+
+    Args:
+        times: times of events.
+        censored: times at which the observation of others ended without an event.
+    """
+    ends: dict[str, float | None] = dict.fromkeys(("median", "low", "high"))
+    share, greenwood, z = 1.0, 0.0, NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    for time in sorted(set(times)):
+        events, watched = times.count(time), sum(other >= time for other in (*times, *censored))
+        share *= 1 - events / watched
+        if events < watched:  # at the last event of all, the bands are not defined
+            greenwood += events / (watched * (watched - events))
+            spread = z * math.sqrt(greenwood) / -math.log(share)
+            lower, upper = share ** math.exp(spread), share ** math.exp(-spread)
+        else:
+            share, lower, upper = 0.0, 0.0, 1.0
+        for name, part in (("median", share), ("low", lower), ("high", upper)):
+            if ends[name] is None and part <= 0.5:
+                ends[name] = float(time)
+    return ends["median"], ends["low"], ends["high"]
+
+
+def t_tail(freedom: float, t: float) -> float:
+    """Return the two-sided p value: the probability that Student's t is at least as far from 0 as ``t``."""
+    return 0.0 if math.isinf(t) else beta_share(freedom / 2, 0.5, freedom / (freedom + t * t))
+
+
+@cache
+def t_quantile(freedom: float, level: float) -> float:
+    """Return the quantile of Student's t at ``level``, which is above one half.
+
+    By Newton's method from the normal quantile, which lies below: the tail is convex, so no step goes too far.
+    """
+    t = NormalDist().inv_cdf(level)
+    front = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
+    for _ in range(_TERMS):
+        density = math.exp(front - (freedom + 1) / 2 * math.log1p(t * t / freedom))
+        step = (t_tail(freedom, t) / 2 - (1 - level)) / density
+        t += step
+        if abs(step) < _SMALL_STEP * t:
+            break
+    return t
+
+
+@cache
+def beta_quantile(a: float, b: float, level: float) -> float:
+    """Return the quantile of the beta distribution with the parameters ``a`` and ``b``, by bisection."""
+    low, high = 0.0, 1.0
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if beta_share(a, b, middle) < level else (low, middle)
+    return high
+
+
+def beta_share(a: float, b: float, x: float) -> float:
+    """Return the regularised incomplete beta function I_x(a, b), by its continued fraction (Abramowitz and Stegun 1964, 26.5.8)."""
+    if not 0 < x < 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):  # the fraction converges slowly here, and fast for the other tail
+        return 1 - beta_share(b, a, 1 - x)
+    front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    return math.exp(front) / a / _fraction(a, b, x)
+
+
+def _fraction(a: float, b: float, x: float) -> float:
+    """Return 1 + d1 / (1 + d2 / (1 + ...)) by the method of Lentz (1976)."""
+    value, c, d = 1.0, 1.0, 0.0
+    for at in range(1, _TERMS):
+        m = at // 2
+        part = (-(a + m) * (a + b + m) if at % 2 else m * (b - m)) * x / ((a + at - 1) * (a + at))
+        d = 1 / (1 + part * d)
+        c = 1 + part / c
+        value *= c * d
+        if abs(c * d - 1) < _CLOSE:
+            break
+    return value

@@ -11,8 +11,7 @@ from typing import Any
 import polars as pl
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.learning import Soon, Successes
-from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.statistics import Estimate, Run, Soon, Successes
 from attn_zoo.leaderboard.verdicts import Outcome, Verdict
 from attn_zoo.records import Tuning
 
@@ -26,8 +25,6 @@ COSTS: Mapping[str, str] = {
 _JSON = ("task_card", "task_options", "attention_card", "options", "model", "budget", "data", "tuning")
 COUNTED = ("parameters", "FLOPs")
 """Costs that are the same on every machine and for every implementation; the others are measured."""
-Run = Mapping[str, Any]
-"""Line of a frame of runs, with JSON text parsed."""
 
 
 def runs_of(runs: pl.DataFrame) -> list[Run]:

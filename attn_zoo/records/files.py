@@ -1,13 +1,163 @@
-"""Files of records, written whole or not at all."""
+"""Files of records: JSON with one record, or packed, many records in one compressed file. Read with all checks, written whole."""
 
 from __future__ import annotations
 
+import json
+import lzma
 import os
+import stat
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
+from functools import lru_cache
+from pathlib import Path, PurePath
+from typing import Any
 
+import msgspec
+
+from attn_zoo.records.errors import EditedError, RecordError
+from attn_zoo.records.record import RunRecord, whole_record
+from attn_zoo.records.spec import writable
+
+MOST_BYTES = 2**26
+"""Maximum size of a file that is read; the record of a long run takes some hundred kilobytes."""
 HALF = ".half"
 """Suffix of incomplete files."""
+SUFFIX = ".jsonl.xz"
+"""Suffix of every packed file's name."""
+NAME = f"records{SUFFIX}"
+"""Name of the packed file of a folder."""
+
+
+def read_record(path: Path, source: str | None = None) -> RunRecord:
+    """Read and validate the record in a file.
+
+    Args:
+        source: file name to store in the record; by default the name of ``path``.
+
+    Raises:
+        RecordError: the file is not a complete record, or was changed after it was written.
+        OSError: the file cannot be read.
+    """
+    return judged(read_text(path), path.name if source is None else source)
+
+
+def judged(text: str, source: str | None) -> RunRecord:
+    """Validate the text of a record's file, and return the record.
+
+    Raises:
+        RecordError: the text is not a complete record, or was changed after it was written.
+    """
+    return whole_record(parse(text), source)
+
+
+def text_of(record: RunRecord) -> str:
+    """Return the text of a record's file, after judging it as every reader does.
+
+    Raises:
+        RecordError: no reader would accept the record.
+    """
+    try:
+        text = json.dumps(record.to_dict(), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RecordError(f"the record cannot be written as JSON: {error}") from error
+    if len(text) > MOST_BYTES:
+        raise RecordError(f"the record has {len(text):,} bytes; a record must have at most {MOST_BYTES:,}")
+    judged(text, None)
+    return text
+
+
+def read_text(path: Path) -> str:
+    """Text of a regular file.
+
+    Raises:
+        RecordError: the path is a folder, pipe or device, or the file is too large or not UTF-8.
+        OSError: the file cannot be read.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise RecordError("not a regular file")
+    if found.st_size > MOST_BYTES:
+        raise RecordError(f"too large for a record: {found.st_size:,} bytes; at most {MOST_BYTES:,} are allowed")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RecordError(f"not readable as JSON: {error}") from error
+
+
+def parse(text: str) -> Any:
+    """Parse JSON text with finite numbers.
+
+    Raises:
+        RecordError: the text is not such JSON.
+    """
+    try:
+        return msgspec.json.decode(text.encode())
+    except RecursionError as error:
+        raise RecordError("not readable as JSON: it is nested too deeply") from error
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise RecordError(f"not readable as JSON: {error}") from error
+
+
+def is_packed(path: Path) -> bool:
+    """Return whether ``path`` is a packed file."""
+    return path.name.endswith(SUFFIX) and path.is_file()
+
+
+def pack(records: Iterable[RunRecord], path: Path) -> None:
+    """Write ``records`` to ``path`` with all their fields, each with the name of its source file.
+
+    Raises:
+        ValueError: the name of ``path`` does not end in ``SUFFIX``, or a record has no source file of its own.
+        RecordError: no reader would accept the file.
+        OSError: the file cannot be written.
+    """
+    if not path.name.endswith(SUFFIX):
+        raise ValueError(f"the name of a packed file must end in {SUFFIX}; got {path.name!r}")
+    lines = [{"source": writable(record.source), "record": record.to_dict()} for record in records]
+    _check_sources([line["source"] for line in lines])
+    text = "".join(json.dumps(line, sort_keys=True, allow_nan=False, separators=(",", ":")) + "\n" for line in lines)
+    if len(text) > MOST_BYTES:
+        raise RecordError(f"the records of {path.name} have {len(text):,} bytes; a packed file must have at most {MOST_BYTES:,}")
+    write_whole(path, lzma.compress(text.encode(), preset=lzma.PRESET_EXTREME | 9))
+
+
+def unpack(path: Path) -> list[RunRecord]:
+    """Records of a packed file.
+
+    Raises:
+        OSError: the file cannot be read.
+        RecordError: the file is damaged.
+    """
+    found = path.stat()
+    return list(_unpacked(path, found.st_mtime_ns, found.st_size))
+
+
+@lru_cache(maxsize=4)  # a sweep asks for each of its runs
+def _unpacked(path: Path, changed: int, size: int) -> Sequence[RunRecord]:
+    try:
+        with lzma.open(path) as file:
+            text = file.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise RecordError(f"more than {MOST_BYTES:,} bytes")
+        lines = [parse(line) for line in text.decode().splitlines()]
+        _check_sources([line["source"] for line in lines])
+        return tuple(whole_record(line["record"], line["source"]) for line in lines)
+    except (lzma.LZMAError, EOFError, ValueError, KeyError, TypeError) as error:
+        kind = EditedError if isinstance(error, EditedError) else RecordError
+        raise kind(f"{path.name} is not a complete file of packed records ({error}); get it again") from error
+
+
+def _check_sources(sources: Sequence[Any]) -> None:
+    """Check that every record has a source file of its own, by which tables find it, inside the folder of the packed file.
+
+    Raises:
+        ValueError: a source is not text, is empty, leads out of the folder, or occurs twice.
+    """
+    if any(not isinstance(source, str) or not source for source in sources) or len(set(sources)) < len(sources):
+        raise ValueError("each packed record must have the name of a source file of its own")
+    for path in map(PurePath, sources):
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"the source file of a packed record must be inside the folder of the packed file; got {str(path)!r}")
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import polars as pl
 
-from attn_zoo.records.plain import writable
 from attn_zoo.records.record import RunRecord
+from attn_zoo.records.spec import writable
 from attn_zoo.records.store import Store
 
 Take = Callable[[RunRecord], Any]

@@ -1,15 +1,18 @@
-"""Record of one run, complete or failed."""
+"""Record of one run, complete or failed, and the checks of plain data that make one: fields, digest, contradictions.
+
+Every reader of records makes them by ``whole_record``, so that all commands show exactly the records that ``attn-zoo records
+verify`` accepts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from attn_zoo.records.errors import EditedError, ForeignError, RecordError
-from attn_zoo.records.plain import digest_of, writable
 from attn_zoo.records.shape import LARGEST, check_shape
-from attn_zoo.records.spec import RunSpec
+from attn_zoo.records.spec import RunSpec, digest_of, writable
 from attn_zoo.records.tuning import Tuning
 
 SCHEMA = 6
@@ -192,6 +195,45 @@ def _check_unedited(data: Mapping[str, Any], schema: int) -> None:
         raise EditedError(f"schema {schema}{until} cannot have {', '.join(younger)}: marked as older than it is")
     if schema > 4 and data.get("digest") != digest_of({name: value for name, value in data.items() if name != "digest"}):
         raise EditedError("its content does not match its digest: changed after it was written")
+
+
+def whole_record(data: Any, source: str | None) -> RunRecord:
+    """Build a record from plain data, and check it for contradictions.
+
+    Raises:
+        RecordError: the data are not a complete record, or were changed after they were written.
+    """
+    record = RunRecord.from_dict(data, source)
+    contradiction = next(_contradictions(record), None)
+    if contradiction is not None:
+        raise EditedError(contradiction)
+    return record
+
+
+def _contradictions(record: RunRecord) -> Iterator[str]:
+    """Contradictions between fields of a record, as text."""
+    expected = record.spec.run_id(str(record.task_card.get("version")), record.protocol)
+    if record.run_id != expected:
+        yield f"run_id {record.run_id} does not follow from its spec, which gives {expected}: changed after it was written"
+    for what, actual, expected in (
+        ("task", record.task_card.get("name"), record.spec.task),
+        ("attention", record.attention_card.get("name"), record.spec.attention),
+    ):
+        if actual != expected:
+            yield f"its card names {what} {actual!r}, its spec {expected!r}"
+    tested = _tested_on_curve(record)
+    if tested is not None and tested != record.scores.get("valid"):
+        yield f"its validation score is {record.scores.get('valid')}, but {tested} on its curve"
+
+
+def _tested_on_curve(record: RunRecord) -> float | None:
+    """Validation score, on the curve of a run that is done, of the weights that are tested; None for others."""
+    scores = [point["valid"] for point in record.curve if point.get("valid") is not None]
+    if record.status != "done" or not scores:
+        return None
+    if record.spec.budget.until == "criterion":
+        return scores[-1]
+    return max(scores) if record.task_card.get("higher_is_better", True) else min(scores)
 
 
 def _plain(value: Any) -> Any:

@@ -1,7 +1,9 @@
-"""Spec of a run: everything that determines its result, and nothing else. Plain data, no tensor library."""
+"""Spec of a run: everything that determines its result, and nothing else, with its digest. Plain data, no tensor library."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from copy import deepcopy
@@ -10,7 +12,6 @@ from functools import cache
 from typing import Any
 
 from attn_zoo.checks import check_number, check_shared_heads, check_text, check_types, check_whole
-from attn_zoo.records.plain import digest_of
 
 PROTOCOL = "3.0"
 """Version of the training and timing rules of runs until a criterion (``Budget.until``). Results of different versions never share
@@ -252,3 +253,20 @@ def file_pattern(attention: str | None, task: str | None) -> str:
 
 def _words(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", text)[:_LONGEST_WORDS]
+
+
+def digest_of(data: Any) -> str:
+    """SHA-256 of plain data as JSON with sorted keys and without white space."""
+    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    if "\\ud" in canonical:  # perhaps half of a surrogate pair, which is written as an escape
+        canonical = json.dumps(writable(json.loads(canonical)), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def writable(value: Any) -> Any:
+    """Replace each half of a surrogate pair, which stands for a byte of a path that is not text, by an escape."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {writable(key): writable(item) for key, item in value.items()}
+    return [writable(item) for item in value] if isinstance(value, list) else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import secrets
 import tempfile
@@ -18,11 +17,8 @@ from pathlib import Path
 from attn_zoo.records.claim import SUFFIX as CLAIM
 from attn_zoo.records.claim import claimed, is_claimed
 from attn_zoo.records.errors import RecordError
-from attn_zoo.records.files import HALF, write_whole
-from attn_zoo.records.judge import judged, read_record
-from attn_zoo.records.packed import NAME, is_packed, pack, unpack
-from attn_zoo.records.packed import SUFFIX as PACKED
-from attn_zoo.records.plain import MOST_BYTES
+from attn_zoo.records.files import HALF, NAME, is_packed, pack, read_record, text_of, unpack, write_whole
+from attn_zoo.records.files import SUFFIX as PACKED
 from attn_zoo.records.record import RunRecord
 from attn_zoo.records.spec import file_pattern, file_stem
 from attn_zoo.records.tuning import Tuning
@@ -54,7 +50,7 @@ class Store:
     """Append-only folder of run records, safe to share between processes and to merge by copying files.
 
     Args:
-        root: path of the folder, created with the first record; packed files in it (``attn_zoo.records.packed``) are read as the
+        root: path of the folder, created with the first record; packed files in it are read as the
             files that they hold. A packed file itself can be read only.
     """
 
@@ -283,22 +279,6 @@ class Store:
 def _is_of(record: RunRecord, since: str) -> bool:
     """Tell whether a run started at a time or later."""
     return bool(since) and str(record.environment.get("started", "")) >= since
-
-
-def text_of(record: RunRecord) -> str:
-    """Return the text of a record's file, after judging it as every reader does.
-
-    Raises:
-        RecordError: no reader would accept the record.
-    """
-    try:
-        text = json.dumps(record.to_dict(), indent=1, sort_keys=True, allow_nan=False) + "\n"
-    except (TypeError, ValueError, RecursionError) as error:
-        raise RecordError(f"the record cannot be written as JSON: {error}") from error
-    if len(text) > MOST_BYTES:
-        raise RecordError(f"the record has {len(text):,} bytes; a record must have at most {MOST_BYTES:,}")
-    judged(text, None)
-    return text
 
 
 def _by_name(record: RunRecord) -> tuple[str, str]:

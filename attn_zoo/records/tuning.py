@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attn_zoo.records.plain import digest_of
-from attn_zoo.records.spec import RunSpec
+from attn_zoo.records.spec import RunSpec, digest_of
 
 if TYPE_CHECKING:
     from attn_zoo.records.record import RunRecord

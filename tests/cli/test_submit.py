@@ -18,7 +18,7 @@ from attn_zoo.conformance import Case, Report, Result
 from attn_zoo.contract import AttentionCard
 from attn_zoo.leaderboard.community import Submission, write_submission
 from attn_zoo.records import Store
-from attn_zoo.records.packed import NAME, pack
+from attn_zoo.records.files import NAME, pack
 
 ROOT = Path(__file__).parents[2]
 DATA = ["task=listops", "task.length=24", "task.train=100", "task.valid=50", "task.test=50"]

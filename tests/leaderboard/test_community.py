@@ -13,7 +13,7 @@ from make import make_record
 from attn_zoo.leaderboard.community import Submission, Submitted, community_tables, community_text, submissions
 from attn_zoo.leaderboard.refusals import beside, refusals
 from attn_zoo.records import RunRecord, Store
-from attn_zoo.records.packed import NAME, pack
+from attn_zoo.records.files import NAME, pack
 from attn_zoo.records.spec import Budget
 from attn_zoo.records.verify import Verdict, verify
 

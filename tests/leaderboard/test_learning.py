@@ -10,7 +10,7 @@ import pytest
 from make import make_record
 
 from attn_zoo.leaderboard import render, tables
-from attn_zoo.leaderboard.learning import median_time, steps_to_90, successes
+from attn_zoo.leaderboard.statistics import median_time, steps_to_90, successes
 from attn_zoo.records import Budget, RunRecord, Tuning
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from attn_zoo.leaderboard.student import beta_quantile, t_quantile, t_tail
+from attn_zoo.leaderboard.statistics import beta_quantile, t_quantile, t_tail
 
 FREEDOMS = (0.7, 1, 2, 2.3, 4, 10, 57.5, 400)
 

@@ -31,7 +31,7 @@ def test_runs_until_a_criterion_have_how_soon_they_reached_it():
 
 
 def test_a_folder_and_a_packed_file_give_equal_frames(tmp_path):
-    from attn_zoo.records.packed import pack
+    from attn_zoo.records.files import pack
 
     store = Store(tmp_path / "runs")
     for seed in (1, 2):

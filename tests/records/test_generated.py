@@ -23,7 +23,7 @@ from attn_zoo.leaderboard import leaderboard, tables
 from attn_zoo.leaderboard.advise.table import use_cases
 from attn_zoo.leaderboard.page import html_page
 from attn_zoo.records import Budget, ModelSpec, RecordError, RunRecord, Store
-from attn_zoo.records.plain import digest_of
+from attn_zoo.records.spec import digest_of
 from attn_zoo.records.verify import verify
 from attn_zoo.registry import build_task, card, task_card
 

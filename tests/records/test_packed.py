@@ -15,7 +15,7 @@ from attn_zoo import reference
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import leaderboard
 from attn_zoo.records import RecordError, Store
-from attn_zoo.records.packed import NAME, pack, unpack
+from attn_zoo.records.files import NAME, pack, unpack
 from attn_zoo.records.verify import verify
 
 

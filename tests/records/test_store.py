@@ -17,7 +17,7 @@ from make import make_record
 
 from attn_zoo.cli.job import _readable
 from attn_zoo.records import SCHEMA, RecordError, RunRecord, RunSpec, Store, describe_environment, read_record
-from attn_zoo.records.plain import MOST_BYTES
+from attn_zoo.records.files import MOST_BYTES
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -19,7 +19,7 @@ from patience import HANG
 from attn_zoo.cli import main
 from attn_zoo.leaderboard import leaderboard
 from attn_zoo.records import PROTOCOLS, Store
-from attn_zoo.records.plain import digest_of
+from attn_zoo.records.spec import digest_of
 from attn_zoo.records.verify import Finding, verify
 
 

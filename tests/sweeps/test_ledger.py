@@ -18,7 +18,7 @@ from attn_zoo.leaderboard import leaderboard, render, tables
 from attn_zoo.leaderboard.difference import difference
 from attn_zoo.leaderboard.page import html_page
 from attn_zoo.records import SCHEMA, RecordError, RunRecord, RunSpec, Store, Tuning
-from attn_zoo.records.plain import digest_of
+from attn_zoo.records.spec import digest_of
 from attn_zoo.records.tuning import best_of, ledger, setting, study_id, trials_of
 
 SPACE = {"attention.dial": "choice(1,2,4)", "budget.learning_rate": "tag(log,interval(0.001,0.1))"}

@@ -28,7 +28,7 @@ from attn_zoo.leaderboard.notes import table_notes
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.leaderboard.table import Row, Table
 from attn_zoo.records import RunRecord
-from attn_zoo.records.plain import writable
+from attn_zoo.records.spec import writable
 
 _PER_RUN = ("started", "command", "commit", "dirty")
 """Fields of an environment that differ from run to run."""
