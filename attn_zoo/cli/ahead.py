@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,47 +30,66 @@ _SIZES = ("train", "valid", "test", "data_seed")
 def ahead(planned: Sequence[Plan], seeds: Sequence[int] = ()) -> str:
     """Return a table of the runs that are not recorded yet and of their core hours, by task and row, and the sum.
 
-    A step takes as long as in records of the same network, task and batch size, in the folder of records or shipped with the
-    package: the median of the row's own, else that of softmax times the ratio of counted training FLOPs. An example in validation
-    counts as a third of one in training. Every run is counted to its last step. Times are those of the machines of the records.
+    A step takes as long as in records of the folder or shipped with the package (``step_seconds``); runs that end after
+    ``budget.seconds`` take these. An example in validation counts as a third of one in training. Every run is counted to its last
+    step. Times are those of the machines of the records.
 
     Args:
         planned: plans of runs or of searches, which are followed by runs with the best settings.
         seeds: seeds of the runs with the best settings; empty for the usual number.
     """
     known = [record for plan in planned[:1] for record in _recorded(plan.settings.records)]
-    lines: dict[tuple[str, str], list[tuple[int, float, float | None]]] = defaultdict(list)
+    lines: dict[tuple[str, str], list[tuple[int, float | None, str]]] = defaultdict(list)
     for plan in planned:
         for spec, runs, steps in _work(plan, seeds):
-            validated = steps / spec.budget.evaluate_every * spec.task_options.get("valid", 0) / (3 * spec.budget.batch_size)
-            lines[spec.task, spec.attention].append((runs, steps + validated, step_seconds(spec, known)))
+            lines[spec.task, spec.attention].append((runs, *_hours(spec, runs, steps, known)))
     body, total, unknown = [], 0.0, 0
     for (task, row), parts in lines.items():
-        hours = [steps * seconds / 3600 for _, steps, seconds in parts if seconds is not None]
+        hours = [part for _, part, _ in parts if part is not None]
         total, unknown = total + sum(hours), unknown + (len(hours) < len(parts))
-        seconds = parts[0][2]
-        told = "unknown" if seconds is None else f"{1000 * seconds:.1f}"
-        body.append(
-            [task, row, sum(runs for runs, _, _ in parts), told, f"{sum(hours):.2f}" if len(hours) == len(parts) else "unknown"]
-        )
+        told = f"{sum(hours):.2f}" if len(hours) == len(parts) else "unknown"
+        body.append([task, row, sum(runs for runs, _, _ in parts), parts[0][2], told])
     runs = sum(runs for parts in lines.values() for runs, _, _ in parts)
     words = f"\n{len(body)} cells, at most {runs} runs and {total:.1f} core hours"
     words += f", without {unknown} cells whose speed is not recorded" if unknown else ""
     return table(_HEAD, body, left=(0, 1)) + f"\n{words}."
 
 
+def _hours(spec: RunSpec, runs: int, steps: int, known: Sequence[RunRecord]) -> tuple[float | None, str]:
+    """Core hours of runs that have this number of steps in all, None if unknown; and the milliseconds of a step, in words."""
+    budget = spec.budget
+    validated = spec.task_options.get("valid", 0) / (3 * budget.batch_size * budget.evaluate_every)
+    if budget.seconds:
+        return runs * budget.seconds * (1 + validated) / 3600, "-"
+    seconds = step_seconds(spec, known)
+    return (None, "unknown") if seconds is None else (steps * seconds * (1 + validated) / 3600, f"{1000 * seconds:.1f}")
+
+
 def step_seconds(spec: RunSpec, known: Sequence[RunRecord]) -> float | None:
-    """Return the expected seconds of a training step; None if neither the row nor softmax has a record on the task."""
-    fit = [record for record in known if _alike(record.spec, spec) and "step_seconds_median" in record.measured]
-    own = [record.measured["step_seconds_median"] for record in fit if record.spec.attention == spec.attention]
-    if own:
-        return statistics.median(own)
-    softmax = [record for record in fit if record.spec.attention == "softmax"]
-    if not softmax:
+    """Return the expected seconds of a training step: the median of the records that come first in this list.
+
+    1. The row's own, of the same network, task and batch size.
+    2. Softmax's of the same, times the ratio of counted training FLOPs.
+    3. The row's own on the task with other sizes, then softmax's, times the same ratio.
+
+    Returns:
+        None if neither the row nor softmax has a record on the task.
+    """
+    timed = [record for record in known if record.spec.task == spec.task and "step_seconds_median" in record.measured]
+    timed = [record for record in timed if (record.spec.device, record.spec.precision) == (spec.device, spec.precision)]
+    alike = [record for record in timed if _sizes(record.spec) == _sizes(spec)]
+    for records, name in product((alike, timed), (spec.attention, "softmax")):
+        if fit := [record for record in records if record.spec.attention == name]:
+            break
+    else:
         return None
+    if records is alike and name == spec.attention:
+        return statistics.median(record.measured["step_seconds_median"] for record in fit)
     counted = count_per_example(spec, build_task(spec.task, **spec.task_options).spec, counted_implementation(spec))
-    ratio = _flops(counted) / _flops(softmax[0].counted)
-    return ratio * statistics.median(record.measured["step_seconds_median"] for record in softmax)
+    work = _flops(counted) * spec.budget.batch_size
+    return work * statistics.median(
+        record.measured["step_seconds_median"] / (_flops(record.counted) * record.spec.budget.batch_size) for record in fit
+    )
 
 
 def _flops(counted: Any) -> float:
@@ -77,14 +97,10 @@ def _flops(counted: Any) -> float:
     return counted.get("training_flops_per_example") or 3 * counted["flops_per_example"]
 
 
-def _alike(one: RunSpec, other: RunSpec) -> bool:
-    """Tell whether steps of two runs have the same task, network and batch size."""
-
-    def shared(spec: RunSpec) -> Any:
-        options = {name: value for name, value in spec.task_options.items() if name not in _SIZES}
-        return spec.task, options, spec.model, spec.budget.batch_size, spec.device, spec.precision
-
-    return shared(one) == shared(other)
+def _sizes(spec: RunSpec) -> Any:
+    """Sizes of a run on a task on which the time of a step depends: those of the task, of the network, and of the batch."""
+    options = {name: value for name, value in spec.task_options.items() if name not in _SIZES}
+    return options, spec.model, spec.budget.batch_size
 
 
 def _recorded(folder: str) -> Iterable[RunRecord]:

@@ -1,0 +1,65 @@
+"""``--plan``: the time of a step and the hours of a command, from records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from make import make_record
+
+from attn_zoo.cli.ahead import ahead, step_seconds
+from attn_zoo.cli.compose import plan
+from attn_zoo.registry import build_task
+from attn_zoo.runner.count import count_per_example, counted_implementation
+
+SMALL = ["task=mqar", "level=smoke"]
+
+
+def spec_of(*words):
+    (spec,) = plan([*SMALL, *words]).specs
+    return spec
+
+
+def recorded(seconds, *words):
+    """Record of a run whose steps took ``seconds``."""
+    spec = spec_of(*words)
+    counted = count_per_example(spec, build_task(spec.task, **spec.task_options).spec, counted_implementation(spec))
+    record = make_record(spec.attention, spec.task, measured={"step_seconds_median": seconds})
+    return replace(record, spec=spec, counted={**record.counted, **counted})
+
+
+def work(record):
+    return record.counted["training_flops_per_example"] * record.spec.budget.batch_size
+
+
+def test_a_step_takes_as_long_as_recorded_for_the_same_row_and_sizes():
+    known = [recorded(seconds, "attention=linear") for seconds in (0.1, 0.2, 0.6)] + [recorded(9.0, "attention=softmax")]
+    assert step_seconds(spec_of("attention=linear", "seed=5", "task.train=900"), known) == 0.2
+
+
+def test_a_row_without_a_record_takes_as_many_times_longer_than_softmax_as_it_has_flops():
+    softmax, linear = recorded(0.5, "attention=softmax"), recorded(1.0, "attention=linear")
+    assert step_seconds(linear.spec, [softmax]) == pytest.approx(0.5 * work(linear) / work(softmax))
+
+
+@pytest.mark.parametrize("word", ["task.length=64", "model.dim=64", "budget.batch_size=8"])
+def test_a_step_of_other_sizes_takes_as_many_times_longer_as_it_has_flops(word):
+    known, larger = recorded(0.5, "attention=softmax"), recorded(1.0, "attention=softmax", word)
+    assert work(known) != work(larger)
+    assert step_seconds(larger.spec, [known]) == pytest.approx(0.5 * work(larger) / work(known))
+
+
+def test_a_step_is_unknown_without_a_record_of_the_row_or_of_softmax():
+    assert step_seconds(spec_of("attention=linear"), [recorded(0.5, "attention=none")]) is None
+
+
+def test_runs_of_equal_time_take_this_time_and_that_of_their_validations(tmp_path):
+    words = [
+        "budget.seconds=3600",
+        "budget.schedule=constant",
+        "budget.batch_size=10",
+        "budget.evaluate_every=10",
+        "task.valid=150",
+    ]
+    planned = plan(["-m", *SMALL, "attention=softmax", "seed=1,2", *words, f"records={tmp_path}"])
+    assert "1 cells, at most 2 runs and 3.0 core hours" in ahead([planned])
