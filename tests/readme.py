@@ -51,6 +51,7 @@ from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.leaderboard.metrics import estimated, optional, score, verdict_cell
 from attn_zoo.leaderboard.notes import COLUMNS_PAGE
 from attn_zoo.leaderboard.plot import MECHANISM, panels_of, write
+from attn_zoo.leaderboard.verdicts import Verdict
 from attn_zoo.published import published_for
 from attn_zoo.records import RunRecord
 from attn_zoo.records.files import NAME
@@ -87,7 +88,7 @@ PAGES = {
         *("table2_pretrained", "table2_published", "late", "rates", "starts", "limits"),
     ),
     ROOT / "docs" / "reports" / "linformers-heirs.md": ("heirs_compression", "heirs_cost", "heirs_profile"),
-    ROOT / "docs" / "explanation" / "profile.md": ("separation",),
+    ROOT / "docs" / "explanation" / "profile.md": ("criterion", "separation"),
     ROOT / "docs" / "reports" / "ablations.md": (
         "left",
         "settings",
@@ -152,6 +153,7 @@ def tables() -> dict[str, str]:
         "photographs": photographs(),
         "equal_time": equal_times("equal_time", (1, 2, 3)),
         "half_hour": equal_times("equal_time_half_hour", (5, 15, 30)),
+        "criterion": leaderboard(ROOT / "results" / "profile3", format="github", overview=True),
         "separation": separation("profile"),
         "left": separation("profile_left"),
         "heirs_compression": heirs_compression(),
@@ -335,11 +337,40 @@ def regime() -> str:
     tables = boards_of("profile")
     ((dim, depth),) = {(table.model["dim"], table.model["depth"]) for table in tables}
     lengths = sorted(table.task["length"] for table in tables)
-    return (
+    told = (
         f"The networks have {depth} layers of width {dim}, and the inputs {lengths[0]} to {lengths[-1]} tokens. Larger networks "
         "and longer inputs may rank mechanisms differently. Training had a fixed number of steps, so a mechanism that learns late "
         "looks like one that does not learn."
     )
+    if late := late_learners():
+        learned = [f"{' and '.join(names)} learn{'' if names[1:] else 's'} {task}" for task, names in late.items()]
+        told += (
+            " Some mechanisms with a white cell learn the task with every seed if they are [trained until they have learned it]"
+            f"(docs/explanation/profile.md#trained-until-a-criterion): {'; '.join(learned)}."
+        )
+    return told
+
+
+def late_learners() -> dict[str, list[str]]:
+    """Mechanisms no better than a control after a fixed budget that reach the criterion with every seed, by task."""
+    fixed = {
+        (task_place(table), row.attention)
+        for table in boards_of("profile")
+        for row in table.rows
+        if row.verdict in (Verdict.NO_BETTER, Verdict.NOT_TRAINED)
+    }
+    found: dict[str, list[str]] = {}
+    for table in boards_of("profile3"):
+        learned = [row.attention for row in table.rows if row.learned and row.learned.order == 1]
+        names = [f"`{name}`" for name in learned if (task_place(table), name) in fixed]
+        if names:
+            found[f"{table.task['name']} ({task_place(table)[1]})"] = names
+    return found
+
+
+def task_place(table: Table) -> tuple[str, str]:
+    """Name of a table's task, and its direction."""
+    return table.task["name"], "causal" if table.task.get("causal") else "bidirectional"
 
 
 def column_tables() -> str:
