@@ -62,7 +62,7 @@ class Outside:
             raise error
 
     def _may_be_a_signal(self) -> bool:
-        """Tell whether SIGINT arrived, or another handler was set, which may have hidden it."""
+        """Return True if SIGINT arrived, or another handler was set, which may have hidden it."""
         now = signal.getsignal(signal.SIGINT)
         in_main = threading.current_thread() is threading.main_thread()  # other threads are never interrupted
         return self._arrived or (in_main and now is not self._noted and now not in (signal.SIG_IGN, signal.SIG_DFL))
@@ -73,6 +73,6 @@ class Outside:
 
 
 def is_plain(handler: Any) -> bool:
-    """Tell whether nobody has set the handler of a signal, apart from an ``Outside``."""
+    """Return True if nobody has set the handler of a signal, apart from an ``Outside``."""
     noting = getattr(handler, "__self__", None)
     return is_plain(noting._before) if isinstance(noting, Outside) else handler in PLAIN

@@ -28,7 +28,7 @@ def load(path: Path) -> list[ModuleType]:
     return [_module(file.resolve()) for file in _files(path)]
 
 
-def hand_on(path: Path) -> None:
+def export_plugin(path: Path) -> None:
     """Add a plugin to the environment variable that subprocesses inherit.
 
     Raises:
@@ -37,15 +37,15 @@ def hand_on(path: Path) -> None:
     whole = str(path.resolve())
     if os.pathsep in whole:
         raise ValueError(f"a plugin's path cannot hold {os.pathsep!r}, which separates paths for other processes; rename {whole}")
-    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*map(str, handed_on()), whole]))
+    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*map(str, exported_plugins()), whole]))
 
 
-def take_back(path: Path) -> None:
+def unexport_plugin(path: Path) -> None:
     """Remove a plugin from the environment variable that subprocesses inherit."""
-    os.environ[VARIABLE] = os.pathsep.join(str(other) for other in handed_on() if other != path)
+    os.environ[VARIABLE] = os.pathsep.join(str(other) for other in exported_plugins() if other != path)
 
 
-def handed_on() -> list[Path]:
+def exported_plugins() -> list[Path]:
     """Paths of the plugins in the environment variable."""
     return [Path(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
 
@@ -61,7 +61,7 @@ def digest(path: Path) -> str:
 
 def digests() -> dict[str, str]:
     """Digest of every existing plugin in the environment variable, by file name."""
-    return {path.name: digest(path) for path in handed_on() if path.exists()}
+    return {path.name: digest(path) for path in exported_plugins() if path.exists()}
 
 
 def _files(path: Path) -> list[Path]:

@@ -310,12 +310,12 @@ def load_plugins() -> Mapping[str, str]:
                 _load(point.name, point.value, point.load)
             except BaseException as error:  # a plugin may raise anything; the failure is reported
                 _leave_out(point.name, f"{point.value}: {in_words(error)}", error)
-    for path in plugin_files.handed_on():
+    for path in plugin_files.exported_plugins():
         if ("", str(path)) not in _LOADED:
             try:
                 _load_file(path)
             except BaseException as error:
-                plugin_files.take_back(path)
+                plugin_files.unexport_plugin(path)
                 _leave_out(str(path), str(error) if isinstance(error, ValueError | OSError) else in_words(error), error)
     return dict(_FAILURES)
 
@@ -350,7 +350,7 @@ def load_plugin(path: Path) -> list[AttentionCard | TaskCard]:
     cards = [card for card in known if _stands_in(path.resolve(), card)]
     if not cards:
         raise ValueError(f"{path} registers nothing; decorate a class with @register_attention(...) or @register_task(...)")
-    plugin_files.hand_on(path)
+    plugin_files.export_plugin(path)
     return cards
 
 

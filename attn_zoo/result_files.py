@@ -28,7 +28,7 @@ def read_results(path: Path, experiment: str, option: str, *, finished: bool = F
     if kind != experiment:
         raise ValueError(f"{wanted}; {path} is a file of {kind or 'another kind'}")
     if finished and not found.get("complete"):
-        raise ValueError(f"{path} was not finished; run the same {command} command again, which goes on from there")
+        raise ValueError(f"{path} was not finished; run the same {command} command again, to resume it")
     return found
 
 

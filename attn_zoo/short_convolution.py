@@ -25,14 +25,14 @@ class ShortConvolution(nn.Module):
         causal: position i sees positions up to i only.
 
     Raises:
-        ValueError: ``width`` is not a whole number of at least 1.
+        ValueError: ``width`` is not an integer of at least 1.
     """
 
     def __init__(self, dim: int, width: int, *, causal: bool) -> None:
         super().__init__()
         if not isinstance(width, int) or isinstance(width, bool) or width < 1:
             raise ValueError(
-                f"a short convolution takes a whole number of positions together, at least 1; a layer's short_convolution=0 means "
+                f"a short convolution takes an integer of positions together, at least 1; a layer's short_convolution=0 means "
                 f"none; got {width!r}"
             )
         self.before, self.after = (width - 1, 0) if causal else (width // 2, width // 2)

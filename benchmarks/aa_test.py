@@ -48,7 +48,7 @@ def aa_report(found: Measurement, format: str = "github") -> str:
 
 
 def all_right(found: Measurement) -> bool:
-    """Tell whether both comparisons have the right verdict as often as claimed."""
+    """Return True if both comparisons have the right verdict as often as claimed."""
     compared = {name: len(_comparisons(found, name)) for name in WANTED}
     return all(compared.values()) and all(right(found, name) >= CLAIMED * count for name, count in compared.items())
 

@@ -211,7 +211,7 @@ def main(words: Sequence[str] | None = None) -> int:
     save()
     print(Report(found, setting.problems(), setting.cells()))
     if not found["complete"]:
-        print("the time was over before the end; the same command goes on from there", file=sys.stderr)
+        print("the time was over before the end; run the same command again to resume", file=sys.stderr)
     right = all(found["points"].get(f"check {p}", {}).get("right") for p in setting.problems())
     return 0 if found["complete"] and right else 1
 

@@ -98,7 +98,7 @@ def _method(found: Measurement, rates: dict[int, float]) -> str:
         "is of the quotients within a round; unstable where that range exceeds a fifth of the median. The floor is the time of "
         f"our layer's matrix products at the rate of an fp32 product of {MatrixProducts.size} × {MatrixProducts.size} matrices in "
         f"the same rounds ({between} GFLOP/s). Full is softmax with implementation=sdpa in the same rounds, causal where the "
-        "mechanism is. Memory is the most that PyTorch held at once in a step, above what was there before it. "
+        "mechanism is. Memory is the peak that PyTorch allocated during a step, above what was there before it. "
         f"{conditions(found)}"
     )
 

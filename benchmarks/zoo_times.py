@@ -89,7 +89,7 @@ class ZooTimes(Timed):
         return Benches, Sizes(self.dim, self.heads), self.torch_device, self.precision, self.protocol
 
     @staticmethod
-    def believed(found: Measurement) -> bool:
+    def succeeded(found: Measurement) -> bool:
         return all(why.startswith("refused") for figures in found.cells.values() for why in figures.failures.values())
 
     @staticmethod

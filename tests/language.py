@@ -18,7 +18,7 @@ OWN = ("tests/language.py", "tests/test_language.py", "docs/reference/glossary.m
 """Files that quote what they warn of."""
 PRIVATE = (
     "ability profile|deciding task|fitted segments|gain over the best control|implementation group|informative task|mutant|"
-    "ranked configuration|recommended initialisation|size option"
+    "recommended initialisation|size option"
 )
 """Pattern of terms that only this project uses in its sense; a page that uses one must link to the glossary."""
 PAGE = re.compile(r"docs/([\w-]+/)*[\w-]+\.md|README\.md")

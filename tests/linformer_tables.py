@@ -28,7 +28,7 @@ def figure3() -> Figure:
 
 
 def has_panels(figure: Figure) -> bool:
-    """Tell whether some panel of the figure has cells to compare; without any the picture is empty."""
+    """Return True if some panel of the figure has cells to compare; without any the picture is empty."""
     return any(panel(arm) for arm in figure.arms for panel in (figure.by_length, figure.by_sharing, figure.by_fixed_k))
 
 

@@ -29,7 +29,7 @@ def model_formula(model: nn.Module, batch: Batch) -> tuple[int, int | None]:
 
 
 def agrees(model: nn.Module, batch: Batch) -> bool:
-    """Tell whether PyTorch's count equals the formula, for a model with the implementation that its card counts."""
+    """Return True if PyTorch's count equals the formula, for a model with the implementation that its card counts."""
     counted = count_model(model, batch)
     return model_formula(model, batch) == (counted.flops, counted.backward_flops) and bool(counted.flops)
 

@@ -23,5 +23,5 @@ def slowness() -> float:
 
 
 def within(seconds: float, limit: float) -> bool:
-    """Tell whether processor time is within a limit, which grows on a slow machine; it is measured only beyond the limit."""
+    """Return True if processor time is within a limit, which grows on a slow machine; it is measured only beyond the limit."""
     return seconds <= limit or seconds <= limit * slowness()

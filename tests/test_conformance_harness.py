@@ -197,7 +197,7 @@ def test_the_cause_is_told_before_what_follows_from_it() -> None:
     Narrows.card = replace(ORIGINALS["linear"], build=Narrows, options=Window)
     results = (run_cases("narrows", [each]).results[0] for each in attention_checks(Narrows.card))
     first = next(result for result in results if result.status == "failed")
-    assert first.case.check == "building_leaves_its_options_alone"
+    assert first.case.check == "building_does_not_mutate_options"
     assert "window=3" in first.detail
 
 

@@ -26,7 +26,7 @@ build = partial(checks.build, causal=True)
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("width", [0, 1, 2, 4, LENGTH + 3])
 @pytest.mark.parametrize("name", STEPWISE)
-def test_steps_answer_as_one_call_in_outputs_and_gradients(name, width, fused):
+def test_stepwise_matches_full_in_outputs_and_gradients(name, width, fused):
     checks.check_steps(name, width, fused=fused)
 
 

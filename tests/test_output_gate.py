@@ -82,7 +82,7 @@ def test_gates_read_the_tokens_that_are_projected():
 @pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("width", [0, 4])
 @pytest.mark.parametrize("name", [name for name in attentions() if card(name).can.stepwise])
-def test_steps_answer_as_one_call(name, width, gate):
+def test_stepwise_matches_full(name, width, gate):
     layer, x = build(name, gate, causal=True, short_convolution=width), tokens()
     torch.testing.assert_close(in_steps(layer, x, [2, 1, 7, LENGTH - 10]), layer(x), rtol=1e-9, atol=1e-9)
 

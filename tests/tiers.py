@@ -69,7 +69,7 @@ CHECKS: Mapping[str, str] = {
     **dict.fromkeys(["every_position_counts_at_every_size", "no_future_leaks_at_any_border"], "variants"),
     **dict.fromkeys(["options_hold_beyond_the_variants", "steps_hold_on_for_long", "calls_recover_from_errors"], "variants"),
     **dict.fromkeys(["time_grows_as_printed", "promises_hold_once_trained", "data_seed_changes_the_data"], "variants"),
-    **dict.fromkeys(["batch_size_has_no_influence", "padding_anywhere_amounts_to_its_absence"], "variants"),
+    **dict.fromkeys(["batch_size_has_no_influence", "padding_position_does_not_matter"], "variants"),
     **dict.fromkeys(["memory_grows_as_printed", "second_derivatives_are_right_or_refused"], "variants"),
     "checkpointing_changes_nothing": "variants",
 }
@@ -79,7 +79,7 @@ CORE = frozenset(
     [
         *("card_is_complete", "eager_agrees_with_the_definition", "implementation_agrees_with_eager", "limit_is_softmax"),
         *("causal_output_ignores_the_future", "padding_has_no_influence", "padding_amounts_to_shorter_inputs"),
-        *("steps_answer_as_one_call", "gradients_match_finite_differences"),
+        *("stepwise_matches_full", "gradients_match_finite_differences"),
     ]
 )
 """Checks of attentions that run on every setting before ``exhaustive``; others run on the defaults and one in ``EACH`` settings."""
@@ -100,7 +100,7 @@ COLLECTED: pytest.StashKey[Counter[str]] = pytest.StashKey()
 
 
 def selected(tier: str, level: str) -> bool:
-    """Tell whether tests of a tier run at a level: ``plain``, ``all`` or ``exhaustive``."""
+    """Return True if tests of a tier run at a level: ``plain``, ``all`` or ``exhaustive``."""
     return level == EXHAUSTIVE or tier == PLAIN or (level == "all" and tier != EXHAUSTIVE)
 
 
@@ -127,7 +127,7 @@ def place_of(item: pytest.Item) -> str | None:
 
 @cache
 def reads_published_data(task: str) -> bool:
-    """Tell whether a task reads, by default, a data set from the user's data folder."""
+    """Return True if a task reads, by default, a data set from the user's data folder."""
     from attn_zoo.registry import build_task, task_card  # imports Triton, before which conftest.py chooses its interpreter
 
     return bool(task_card(task).locations) and build_task(task).data_title != "generated"

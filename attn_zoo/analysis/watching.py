@@ -93,7 +93,7 @@ def padding_mask(batch: Any) -> Bool[Tensor, "batch keys"] | None:
 
 
 def is_transformers(model: nn.Module) -> bool:
-    """Return whether a model belongs to Hugging Face's transformers."""
+    """Return True if a model belongs to Hugging Face's transformers."""
     library = sys.modules.get("transformers")  # if it is not imported, none of its models exists
     return library is not None and isinstance(model, library.PreTrainedModel)
 

@@ -51,7 +51,7 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Tell whether the interval lies within the smallest difference of interest, so that a tie means equal, not unknown."""
+        """Return True if the interval lies within the smallest difference of interest, so that a tie means equal, not unknown."""
         return 1 / (1 + self.smallest) <= self.low and self.high <= 1 + self.smallest
 
     def describe(self) -> str:

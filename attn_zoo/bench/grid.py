@@ -97,7 +97,7 @@ class Grid:
             fewest, least = (self.fewest_lengths, self.shortest_length) if name == "lengths" else (1, 1)
             if values is not None and (len(values) < fewest or min(values) < least or len(set(values)) < len(values)):
                 many = "at least two " if fewest > 1 else ""
-                raise ValueError(f"{name} are {many}different whole numbers of at least {least}; got {list(values)}")
+                raise ValueError(f"{name} are {many}different integers of at least {least}; got {list(values)}")
 
     def flops(self, cell: Cell) -> float:
         """Lower bound of the FLOPs of a cell's step; 0 where none is known."""
@@ -163,6 +163,6 @@ class Grid:
         """Draw the figures into the file that ``plot`` names, if any."""
 
     @staticmethod
-    def believed(found: Measurement) -> bool:
-        """Tell whether the experiment succeeded; else the command ends with status 1."""
+    def succeeded(found: Measurement) -> bool:
+        """Return True if the experiment succeeded; else the command ends with status 1."""
         return True

@@ -140,7 +140,7 @@ class Measurement:
 
     @property
     def finished(self) -> bool:
-        """Tell whether the measurement is complete and no cell was left out for lack of time."""
+        """Return True if the measurement is complete and no cell was left out for lack of time."""
         return self.complete and not any(why.startswith(NO_TIME) for f in self.cells.values() for why in f.failures.values())
 
     def take_over(self, earlier: Measurement) -> None:

@@ -74,7 +74,7 @@ class Session:
             self._end(set())
 
     def forecast(self) -> str:
-        """Return whether the time suffices, from a lower bound of each step: its FLOPs at the rate of a worker's matrix product."""
+        """Return True if the time suffices, from a lower bound of each step: its FLOPs at the rate of a worker's matrix product."""
         protocol, device = self.grid.protocol, torch.device(getattr(self.grid, "device", "cpu"))
         worker = Worker(MatrixProducts, device, environment={}, bounded=device.type == "cpu")
         rate = MatrixProducts.flops / worker.ask("parts", "forward", 1, 1, limit=None)[0]
@@ -96,7 +96,7 @@ class Session:
 
     def _left_or_stop(self) -> float:
         if (left := self.left()) <= 0:
-            raise WorkerError(NO_TIME, "before it was asked")
+            raise WorkerError(NO_TIME, "before the measurement started")
         return left
 
     def _group(self, cells: Sequence[Cell], share: float) -> None:

@@ -39,7 +39,7 @@ def quotients(numerators: Sequence[float], denominators: Sequence[float]) -> lis
 
 
 def unstable(spread: tuple[float, float, float], share: float = UNSTABLE) -> bool:
-    """Tell whether the interquartile range exceeds ``share`` of the median."""
+    """Return True if the interquartile range exceeds ``share`` of the median."""
     low, middle, high = spread
     return high - low > share * middle
 

@@ -139,7 +139,7 @@ def _descendants(pid: int | None) -> list[psutil.Process]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Tell whether memory ran out; PyTorch's CPU allocator raises a plain ``RuntimeError`` for it."""
+    """Return True if memory ran out; PyTorch's CPU allocator raises a plain ``RuntimeError`` for it."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
 
 

@@ -95,7 +95,7 @@ def ranking(results: Results, cap: int) -> list[float]:
 
 
 def _goes_on(rate: float, results: Results, cap: int, rung: int, tried: Sequence[float]) -> bool:
-    """Return whether a rate is tried on a rung, by the results of the rung below."""
+    """Return True if a rate is tried on a rung, by the results of the rung below."""
     if rung == 0:
         return True
     below = rungs(cap)[rung - 1]
@@ -144,7 +144,7 @@ class _Order(NamedTuple):
 
 
 def _as_soon(own: _Order, best: _Order, interval: int) -> bool:
-    """Return whether trials have as many successes as the best ones, and their steps to 90 % differ by one interval at most."""
+    """Return True if trials have as many successes as the best ones, and their steps to 90 % differ by one interval at most."""
     return own[:2] == best[:2] and own.to_90 < math.inf and own.to_90 - best.to_90 <= interval
 
 

@@ -40,7 +40,7 @@ COMMANDS = {
     "tune": Command("search settings by validation, then train the best: attn-zoo tune attention=NAME,... task=NAME", "tune"),
     "leaderboard": Command("tables of recorded runs: scores, verdicts, costs, equal budgets", "leaderboard"),
     "show": Command("one row: status, score, seeds, data, code, machine, and the command that reproduces it", "show"),
-    "diff": Command("compare two folders of records, and fail where B is worse beyond noise", "diff"),
+    "diff": Command("compare two folders of records, and fail if B is significantly worse", "diff"),
     "new": Command("write an installable package with an attention, or a task, of your own", "new"),
     "check": Command("run the conformance kit on attentions and tasks", "check"),
     "measure": Command("time and memory: growth with length, crossovers, largest batches, whole models", "measure"),

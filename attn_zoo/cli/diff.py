@@ -1,4 +1,4 @@
-"""``attn-zoo diff``: compare two folders of records; is B worse than A beyond noise?"""
+"""``attn-zoo diff``: compare two folders of records; is B significantly worse than A?"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def one_run(plan: Plan, job: Job) -> RunRecord | None:
             _say(job, f"recorded already{_by_other_code(known)}{weights}{_dead_before(known)}")
             return known
         if not ours:
-            _say(job, "left to another process, which is doing it; run the same command again to see its result")
+            _say(job, "skipped, because another process is executing it; run the same command again to see its result")
             return None
         what, hang = f"{deaths.RUN}{run_id}", place_of_hang(store.claim_path(run_id))
         ends = deaths.reasons(what)

@@ -174,12 +174,12 @@ def at_once(settings: Settings) -> int:
 
 
 def is_of_a_launcher(error: BaseException) -> bool:
-    """Tell whether an error comes from a launcher's package: joblib, Ray or submitit."""
+    """Return True if an error comes from a launcher's package: joblib, Ray or submitit."""
     return any(kind.__module__.split(".")[0] in _PACKAGES for kind in type(error).__mro__)
 
 
 def is_death_of_a_worker(error: BaseException) -> bool:
-    """Tell whether an error means that a worker process died before its run ended."""
+    """Return True if an error means that a worker process died before its run ended."""
     return is_of_a_launcher(error) and type(error).__name__ in _DEATHS  # exact names: subclasses mean other failures
 
 

@@ -46,12 +46,12 @@ def _guarded(argv: Sequence[str] | None) -> int:
 
 
 def comes_of_an_interrupt(error: BaseException) -> bool:
-    """Tell whether an interrupt caused an error: libraries wrap an interrupt that reaches them during their own work."""
+    """Return True if an interrupt caused an error: libraries wrap an interrupt that reaches them during their own work."""
     behind = error.__cause__ or error.__context__
     return isinstance(error, KeyboardInterrupt) or (behind is not None and comes_of_an_interrupt(behind))
 
 
 def say_interrupted(kept: str = "") -> int:
     """Print that the command was interrupted and what it has ``kept``, and return the exit status."""
-    print(f"attn-zoo: interrupted{f'; {kept}, and the same command goes on from there' if kept else ''}", file=sys.stderr)
+    print(f"attn-zoo: interrupted{f'; {kept}; run the same command again to resume' if kept else ''}", file=sys.stderr)
     return 130

@@ -71,7 +71,7 @@ def measure(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERI
 
     Returns:
         Exit status: 0; 1 if a cell failed in an experiment that needs all (``Grid.whole_groups``), or it did not
-        succeed (``Grid.believed``). Figures already written stay.
+        succeed (``Grid.succeeded``). Figures already written stay.
 
     Raises:
         UnknownNameError: no such experiment, key, attention or option.
@@ -125,7 +125,7 @@ def _run(grid: Grid, found: Measurement, output: Path | None, ends: float) -> in
         return 1
     found.complete = True
     save(found)
-    return 0 if grid.believed(found) else 1
+    return 0 if grid.succeeded(found) else 1
 
 
 def _kill_fork_server() -> None:

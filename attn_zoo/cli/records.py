@@ -120,7 +120,7 @@ def _rerun(parsed: argparse.Namespace) -> int:
     for at, record in enumerate(drawn, 1):
         label = f"{record.spec.attention} on {record.spec.task}, seed {record.spec.seed}, run {record.run_id}"
         print(wrap(terminal(f"repeating run {at} of {len(drawn)}: {label}")), file=sys.stderr, flush=True)
-        said = " ".join(do_anew(record, parsed.into, parsed.within))
+        said = " ".join(rerun(record, parsed.into, parsed.within))
         equal += not said
         test = repr(record.scores["test"])
         same = f"test score within {parsed.within:g} of {test}" if parsed.within else f"scores equal, test {test}"
@@ -153,7 +153,7 @@ def draw(records: Sequence[RunRecord], cells: int, seed: int) -> list[RunRecord]
     return random.Random(seed).sample(pool, min(cells, len(pool)))
 
 
-def do_anew(record: RunRecord, into: Path, within: float = 0.0) -> Iterator[str]:
+def rerun(record: RunRecord, into: Path, within: float = 0.0) -> Iterator[str]:
     """Repeat a run by its command in a subprocess that records into ``into``; yield the differences of its scores, if any.
 
     Args:

@@ -26,7 +26,7 @@ from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heat_text import colours_here
 from attn_zoo.leaderboard.heatmap import heat_map
 from attn_zoo.leaderboard.reproduce import hydra_value
-from attn_zoo.plugin_files import handed_on
+from attn_zoo.plugin_files import exported_plugins
 from attn_zoo.records import RunRecord, Store, Tuning
 from attn_zoo.records.tuning import trials_of
 from attn_zoo.registry import attentions, task_names
@@ -64,7 +64,7 @@ def run_command(words: Sequence[str]) -> int:
 
 def plugin_words() -> list[str]:
     """Words of the command line that name the plugins."""
-    return [f"plugin={path}" for path in handed_on()]
+    return [f"plugin={path}" for path in exported_plugins()]
 
 
 def carry_out(planned: Plan, command: Sequence[str]) -> int:
@@ -84,7 +84,7 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
     Store(settings.records).clear_leftovers()
     planned.read_data()
     show(planned.announcement())
-    records = _executed(replace(planned, command=tuple(command), folder=os.getcwd(), plugins=tuple(handed_on())))
+    records = _executed(replace(planned, command=tuple(command), folder=os.getcwd(), plugins=tuple(exported_plugins())))
     if settings.report and not planned.study:  # trials are not rows
         _report(settings)
     if missing := planned.missing():

@@ -102,7 +102,7 @@ def _start(text: str) -> Start:
 
 def _seed(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"seed must be whole numbers from 0 in ASCII digits, separated by commas; got {text!r}")
+        raise ValueError(f"seed must be integers from 0 in ASCII digits, separated by commas; got {text!r}")
     check_seed(seed := int(text))
     return seed
 

@@ -33,7 +33,7 @@ USAGE = """usage: attn-zoo tune attention=ROW,... task=NAME,... [experiment=NAME
 
 Search the learning rate and the hyperparameter of each mechanism on each task by validation score, with equally many
 trials for each; then train the best settings with seeds that no trial used, and print their tables of the leaderboard. Trials and
-runs are recorded, and the same command goes on from there.
+runs are recorded; run the same command again to resume.
 
   experiment=   a predefined search, such as profile_encoder, with its attentions, tasks, sizes and ranges
   trials=N      number of trials of each mechanism on each task (default: that of the experiment)
@@ -168,7 +168,7 @@ def _count(key: str, value: str) -> int:
     try:
         return int(value)
     except ValueError as error:
-        raise ValueError(f"{key} must be whole numbers; got {value!r}") from error
+        raise ValueError(f"{key} must be integers; got {value!r}") from error
 
 
 def _with_best_settings(searched: Plan, seeds: Sequence[int], command: Sequence[str]) -> int:

@@ -64,7 +64,7 @@ def _check_options(subject: Subject) -> None:
 
 
 @attention_check("variant")
-def building_leaves_its_options_alone(subject: Subject) -> None:
+def building_does_not_mutate_options(subject: Subject) -> None:
     """Building changes neither the options nor the geometry that it is given, at any drawn size."""
     for geometry in (*subject.plain_and_causal(), *subject.sized()):
         options, before = deepcopy(subject.options), repr(subject.options)

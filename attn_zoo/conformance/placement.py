@@ -22,7 +22,7 @@ SATURATING = (0.0, 50.0, -50.0)
 
 
 @attention_check("implementation")
-def padding_anywhere_amounts_to_its_absence(subject: Subject) -> str:
+def padding_position_does_not_matter(subject: Subject) -> str:
     """Padding before, between or after real tokens leaves their outputs as they are without it, in a mechanism that does not depend
     on positions. In such a mechanism permuting the tokens permutes the outputs, or some token changes no other output wherever it
     stands, or the carried state has a fixed size and decays by gates of the tokens alone."""

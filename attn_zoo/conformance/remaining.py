@@ -20,7 +20,7 @@ WEIGHTS = {
     "no_future_leaks_at_any_border": 50,
     "batch_size_has_no_influence": 40,
     "limit_is_softmax": 20,
-    "padding_anywhere_amounts_to_its_absence": 16,
+    "padding_position_does_not_matter": 16,
     "every_position_counts_at_every_size": 12,
     "promises_hold_once_trained": 12,
     "cost_formula_is_exact": 8,

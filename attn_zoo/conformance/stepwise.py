@@ -20,7 +20,7 @@ from attn_zoo.contract import Attention, CarriedState, Geometry, UnsupportedErro
 
 
 @attention_check("variant")
-def steps_answer_as_one_call(subject: Subject) -> None:
+def stepwise_matches_full(subject: Subject) -> None:
     """Steps token by token and in pieces of any length give the outputs and gradients of one call over the whole sequence; where
     ``stepwise`` is not claimed, steps are refused."""
     if not subject.card.can.stepwise:

@@ -15,14 +15,14 @@ from attn_zoo.contract import UnsupportedError
 from attn_zoo.registry import attention_options
 
 PROVED = (
-    "building_leaves_its_options_alone",
+    "building_does_not_mutate_options",
     "output_is_like_the_queries",
     "eager_agrees_with_the_definition",
     "causal_output_ignores_the_future",
     "padding_has_no_influence",
-    "padding_anywhere_amounts_to_its_absence",
+    "padding_position_does_not_matter",
     "batch_mates_have_no_influence",
-    "steps_answer_as_one_call",
+    "stepwise_matches_full",
     "state_dict_restores_the_output",
     "every_parameter_gets_a_gradient",
     "gradients_match_finite_differences",
@@ -40,7 +40,7 @@ TRAINED = (
     "eager_agrees_with_the_definition",
     "limit_is_softmax",
     "padding_amounts_to_shorter_inputs",
-    "steps_answer_as_one_call",
+    "stepwise_matches_full",
     "resizing_keeps_what_was_trained",
 )
 """Checks that run on modules whose parameters have moved."""

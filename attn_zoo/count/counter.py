@@ -60,15 +60,15 @@ class Tally:
     """Bytes that the graph keeps between the two passes; each storage counts once and in full."""
 
 
-def tally(call: Callable[[], Tensor], there_anyway: Iterable[Tensor]) -> Tally:
+def tally(call: Callable[[], Tensor], excluded: Iterable[Tensor]) -> Tally:
     """Count FLOPs and kept bytes of a call and of the backward pass from its output, on any device; ``meta`` computes nothing.
 
     Args:
         call: makes an output; gradients reach all tensors that require one.
-        there_anyway: inputs, parameters and buffers, whose storages are not counted as kept.
+        excluded: inputs, parameters and buffers, whose storages are not counted as kept.
     """
     with FlopCounterMode(display=False, custom_mapping=COUNTED_HERE) as forward:
-        out, held = kept_bytes(call, there_anyway)
+        out, held = kept_bytes(call, excluded)
     backward = 0
     if out.requires_grad:
         gradient = torch.ones_like(out)
@@ -87,11 +87,11 @@ def as_on_a_cpu(module: nn.Module) -> Iterator[None]:
         yield
 
 
-def kept_bytes(call: Callable[[], Tensor], there_anyway: Iterable[Tensor]) -> tuple[Tensor, int]:
+def kept_bytes(call: Callable[[], Tensor], excluded: Iterable[Tensor]) -> tuple[Tensor, int]:
     """Result of a call, and the bytes that its graph keeps for the backward pass; arguments as for ``tally``."""
     with keeping() as kept:
         out = call()
-    return out, bytes_of_storages(kept(), there_anyway)
+    return out, bytes_of_storages(kept(), excluded)
 
 
 class _Held:
@@ -117,9 +117,9 @@ def keeping() -> Iterator[Callable[[], list[Tensor]]]:
         yield lambda: [held.tensor for held in saved]
 
 
-def bytes_of_storages(tensors: Iterable[Tensor], there_anyway: Iterable[Tensor] = ()) -> int:
-    """Bytes of the storages of ``tensors``, each counted once and in full, excluding the storages of ``there_anyway``."""
+def bytes_of_storages(tensors: Iterable[Tensor], excluded: Iterable[Tensor] = ()) -> int:
+    """Bytes of the storages of ``tensors``, each counted once and in full, excluding the storages of ``excluded``."""
     sizes = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
-    for tensor in there_anyway:
+    for tensor in excluded:
         sizes.pop(tensor.untyped_storage()._cdata, None)
     return sum(sizes.values())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attn_zoo.contract import AttentionCard, Cost, Geometry, choose_implementation
 from attn_zoo.count.counter import Tally, as_on_a_cpu, kept_bytes, tally
 from attn_zoo.count.formulas import block_cost, layer_cost
-from attn_zoo.count.rigs import Alone, Sizes, Subject, mechanism_inputs, rig_for
+from attn_zoo.count.rigs import BareMechanism, Sizes, Subject, mechanism_inputs, rig_for
 from attn_zoo.encoder.token import Block
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.registry import attention_options, card
@@ -108,7 +108,7 @@ def activation_bytes(entry: AttentionCard, geometry: Geometry, options: Any, imp
     if implementation not in (*ON_SHAPES, "sdpa"):
         return None
     with torch.device("meta"):
-        module = Alone(entry.build(geometry, options, implementation)).eval()
+        module = BareMechanism(entry.build(geometry, options, implementation)).eval()
     with as_on_a_cpu(module) if implementation == "sdpa" else torch.device("meta"):
         inputs = with_gradients(mechanism_inputs(entry, geometry, options))
         try:
@@ -123,7 +123,7 @@ def with_gradients(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _formula(module: nn.Module) -> Cost:
-    if isinstance(module, Alone):
+    if isinstance(module, BareMechanism):
         mechanism = module.mechanism
         return mechanism.card.cost(mechanism.geometry, mechanism.options)
     if isinstance(module, Block):

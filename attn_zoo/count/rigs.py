@@ -90,7 +90,7 @@ def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = N
     return Rig(partial(build_whole, subject, sizes, task), partial(labelled_inputs, task), True)
 
 
-class Alone(nn.Module):
+class BareMechanism(nn.Module):
     """Mechanism without a layer; positional arguments are the tensors that it reads, then its extra projections."""
 
     def __init__(self, mechanism: Attention) -> None:
@@ -109,7 +109,7 @@ class Alone(nn.Module):
 def mechanism_inputs(
     entry: AttentionCard, geometry: Geometry, options: Any, batch: int = 1, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, ...]:
-    """Normal noise, (batch, heads, length, head_dim), for each argument of ``Alone``."""
+    """Normal noise, (batch, heads, length, head_dim), for each argument of ``BareMechanism``."""
     lengths = [geometry.queries if name == "query" else geometry.keys for name in entry.reads]
     for stream in entry.streams(geometry, options):
         length = geometry.queries if stream.of == "queries" else geometry.keys
@@ -123,7 +123,7 @@ def random_heads(subject: Subject, sizes: Sizes, batch: int, length: int, dtype:
     return mechanism_inputs(entry, geometry, attention_options(entry, geometry, subject.options), batch, dtype)
 
 
-class Whole(nn.Module):
+class ModelWithLoss(nn.Module):
     """A model that gives scores in evaluation and the mean loss of its labels in training."""
 
     def __init__(self, model: nn.Module, problem: Problem) -> None:
@@ -152,10 +152,10 @@ def labelled_inputs(task: TaskSpec, batch: int, length: int, dtype: torch.dtype)
     return given, torch.randint(2, (*labelled, task.classes)).float()
 
 
-def build_mechanism(subject: Subject, sizes: Sizes, length: int) -> Alone:
+def build_mechanism(subject: Subject, sizes: Sizes, length: int) -> BareMechanism:
     """Build the mechanism alone, on the default device."""
     options = {"implementation": subject.implementation, "device": torch.get_default_device(), **subject.options}
-    return Alone(build_attention(subject.attention, sizes.geometry(length, subject.causal), **options))
+    return BareMechanism(build_attention(subject.attention, sizes.geometry(length, subject.causal), **options))
 
 
 def build_block(subject: Subject, sizes: Sizes, length: int) -> Block:
@@ -165,12 +165,12 @@ def build_block(subject: Subject, sizes: Sizes, length: int) -> Block:
     return block
 
 
-def build_whole(subject: Subject, sizes: Sizes, task: TaskSpec, length: int) -> Whole:
+def build_whole(subject: Subject, sizes: Sizes, task: TaskSpec, length: int) -> ModelWithLoss:
     """Build the network of a task, for sequences of ``length``."""
     shape: dict[str, Any] = {"dim": sizes.dim, "heads": sizes.heads, "depth": sizes.depth}
     shape |= {"mlp_ratio": sizes.mlp_ratio, "dropout": sizes.dropout}
     entry: dict[str, Any] = {"attention": subject.attention, "options": subject.options, "implementation": subject.implementation}
-    return Whole(build_model(replace(task, length=length), **entry, **shape), task.problem)
+    return ModelWithLoss(build_model(replace(task, length=length), **entry, **shape), task.problem)
 
 
 def task_model(task: str, level: str | None) -> tuple[TaskSpec, dict[str, Any]]:

@@ -113,7 +113,7 @@ def _digest(path: Path) -> UInt8[np.ndarray, " 32"]:
 
 
 def _ends_well(packed: bytes) -> bool:
-    """Return whether a JPEG or PNG has its end marker, or a WebP its stated length; False for other formats."""
+    """Return True if a JPEG or PNG has its end marker, or a WebP its stated length; False for other formats."""
     if packed[:2] == b"\xff\xd8":
         return packed[-2:] == b"\xff\xd9"
     if packed[:4] == b"RIFF":

@@ -195,7 +195,7 @@ def _images(
         )
     if labels.shape != (count,) or labels.dtype.kind not in "iu":
         raise DamagedDataError(
-            f"{of_labels} holds labels of type {labels.dtype} and shape {labels.shape}, not {count} whole numbers in a row"
+            f"{of_labels} holds labels of type {labels.dtype} and shape {labels.shape}, not {count} integers in a row"
         )
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= expected.classes:

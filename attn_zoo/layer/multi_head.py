@@ -251,7 +251,7 @@ class MultiHeadAttention(Projections):
         """Return the state before the first token of ``batch`` sequences; None means dtype and device of the layer's weights.
 
         Raises:
-            ValueError: ``batch`` is not a whole number of at least 0, or ``dtype`` is not a dtype of floating-point numbers.
+            ValueError: ``batch`` is not an integer of at least 0, or ``dtype`` is not a dtype of floating-point numbers.
             UnsupportedError: the layer cannot step; see ``step``.
         """
         self._check_steps()

@@ -157,7 +157,7 @@ COLUMNS: dict[str, Column] = {
             lambda row, table: verdict_cell(row, table) or "-",
             note="verdict, and the difference from the best row with its 95 % interval",
             views=("scores",),
-            shown=lambda table: table.ranking.reason is None,
+            shown=lambda table: table.judgement.reason is None,
             tip=lambda row, table: row.unjudged or "",
         ),
         Column(
@@ -167,7 +167,7 @@ COLUMNS: dict[str, Column] = {
             note="outcome of the comparison with softmax, by the same test",
             views=("scores",),
             leaves=5,
-            shown=lambda table: table.ranking.reason is None and any(row.against_softmax for row in table.rows),
+            shown=lambda table: table.judgement.reason is None and any(row.against_softmax for row in table.rows),
         ),
         Column(
             "mean",

@@ -19,7 +19,7 @@ from attn_zoo.checks import check_text
 from attn_zoo.leaderboard.metrics import COUNTED as COUNTED_METRICS
 from attn_zoo.leaderboard.metrics import SHARES
 from attn_zoo.leaderboard.statistics import CONFIDENCE, EVERYWHERE, Estimate, holm, welch
-from attn_zoo.leaderboard.table import COSTS, COUNTED, Comparison, Ranking, Row, Table
+from attn_zoo.leaderboard.table import COSTS, COUNTED, Comparison, Judgement, Row, Table
 from attn_zoo.leaderboard.verdicts import Outcome, Verdict
 from attn_zoo.records.shape import bounds
 
@@ -83,7 +83,7 @@ def difference(one: Row, other: Row, resolution: Resolution) -> tuple[Estimate, 
 def fit_to_compare(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
     """Return rows with ``SEEDS_NEEDED`` seeds of which none failed, and reasons by label for the others.
 
-    A row with a failed seed is left out because the remaining seeds are the lucky ones.
+    A row with a failed seed is left out because its other seeds may be the lucky ones (survivorship bias).
     """
     reasons = {row.label: why for row in rows if (why := _unfit(row))}
     return [row for row in rows if row.label not in reasons], reasons
@@ -154,7 +154,7 @@ def standing(row: Row, higher_is_better: bool) -> tuple[bool, float]:
     return True, math.inf if row.test is None else (-row.test.mean if higher_is_better else row.test.mean)
 
 
-def judge_rows(rows: Sequence[Row], control: Row | None, higher_is_better: bool, resolution: Resolution) -> Ranking:
+def judge_rows(rows: Sequence[Row], control: Row | None, higher_is_better: bool, resolution: Resolution) -> Judgement:
     """Add verdicts and comparisons, or the reason for having none, to the rows, and return all comparisons.
 
     Args:
@@ -165,7 +165,7 @@ def judge_rows(rows: Sequence[Row], control: Row | None, higher_is_better: bool,
     kept, missing = fit_to_compare(contenders)
     reason = _no_verdicts(contenders) if len(kept) < 2 else None
     if not kept:
-        return Ranking(None, reason, ())
+        return Judgement(None, reason, ())
     for row in contenders:
         row.unjudged = None if reason else missing.get(row.label)
     fit = control if control and not _unfit(control) else None
@@ -192,7 +192,7 @@ def judge_rows(rows: Sequence[Row], control: Row | None, higher_is_better: bool,
         row.verdict = _verdict(row, best, control, higher_is_better, resolution)
     if reason and best.verdict == Verdict.BEST:
         best.verdict = None  # it is the only one
-    return Ranking(None if reason else best.label, reason, comparisons)
+    return Judgement(None if reason else best.label, reason, comparisons)
 
 
 def _candidates(rows: Sequence[Row], control: Row | None, higher_is_better: bool, resolution: Resolution) -> list[Row]:
@@ -286,14 +286,14 @@ def ordered(table: Table, by: str) -> Table:
     return replace(table, rows=tuple(sorted(table.rows, key=place)))
 
 
-def with_fronts(rows: Sequence[Row], ranking: Ranking, higher_is_better: bool) -> None:
+def with_fronts(rows: Sequence[Row], judgement: Judgement, higher_is_better: bool) -> None:
     """Add to each row, controls included, the Pareto fronts it is on and the rows that dominate it.
 
     Fronts compare means. Dominance is stricter, so that noise does not cause it: no worse in the mean score and in every
     comparable cost, and either lower in a cost or significantly better in score. A row with a failed seed is on no front and
     dominates none.
     """
-    better = apart(ranking.comparisons)
+    better = apart(judgement.comparisons)
     whole = [row for row in rows if row.test and not row.failures]
     sign = 1 if higher_is_better else -1
     for row in rows:

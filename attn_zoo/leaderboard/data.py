@@ -64,7 +64,7 @@ _FACTS: Mapping[str, Callable[[Table], Any]] = {
     "chance": lambda table: table.chance,
     "best_control": lambda table: table.control,
     "best_control_score": lambda table: table.best_control,
-    "no_ranks": lambda table: table.ranking.reason,
+    "no_verdicts": lambda table: table.judgement.reason,
 }
 """Facts of a table that its lines of CSV repeat."""
 

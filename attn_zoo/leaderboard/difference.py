@@ -1,4 +1,4 @@
-"""Comparison of two sets of records, A and B, row by row: scores worse beyond noise, higher costs, and rows not comparable."""
+"""Comparison of two sets of records, A and B, row by row: significantly worse scores, higher costs, and rows not comparable."""
 
 from __future__ import annotations
 

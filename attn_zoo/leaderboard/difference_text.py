@@ -37,7 +37,7 @@ def render_difference(found: Difference, kinds: Sequence[str], format: str = "te
         if findings:
             parts.append(f"{head}:\n{lines([f'{f.kind}: {f.row}: {f.text}' for f in findings], format)}")
     if not failing:
-        parts.append(f"Nothing fails ({', '.join(kinds) or 'no kind of finding was requested'}).")
+        parts.append(f"No regressions (checked: {', '.join(kinds) or 'no kind of finding was requested'}).")
     tolerances = (
         f"tolerances: {found.tolerance:g} for a score (relative to its mean in A where the metric is not a share), "
         f"{found.cost_tolerance:.0%} for a measured cost"

@@ -1,4 +1,4 @@
-"""The rules of ``attn-zoo diff``: when a score or a cost differs beyond noise."""
+"""The rules of ``attn-zoo diff``: when a score or a cost differs significantly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attn_zoo.records.frames import COUNTED
 LEVEL = 0.05
 """Significance level: greatest share of comparisons of equal sets in which any row is called worse."""
 REGRESSIONS: Mapping[str, str] = {
-    "worse": "a score is worse beyond noise",
+    "worse": "a score is significantly worse",
     "slower": "a training step takes longer",
     "larger": "a training step takes more memory",
     "costlier": "a counted cost rose: parameters, FLOPs",
@@ -81,7 +81,7 @@ class Change:
     a: float
     b: float
     kind: str
-    """Kind of finding; empty where the cost does not differ beyond noise."""
+    """Kind of finding; empty where the cost does not differ significantly."""
     why: str
 
 

@@ -144,7 +144,7 @@ def _cells(column: Column) -> dict[str, Cell]:
         if row.test is None:
             return Cell(row)
         mean = table.sign * row.test.mean
-        best = row.verdict == Verdict.BEST if table.ranking.best else mean == max(means, default=math.nan)
+        best = row.verdict == Verdict.BEST if table.judgement.best else mean == max(means, default=math.nan)
         shade = max(0.0, min(1.0, (mean - start) / (max(means) - start))) if shaded else None
         leads = best and not row.control and (shaded or table.best_control is None)
         return Cell(row, shade, leads, row.label == table.control)

@@ -44,7 +44,7 @@ class Verdict:
     ordering: Ordering
     attention: str
     """Labels of the two rows that were compared."""
-    yardstick: str
+    baseline: str
     difference: Estimate | None
     """Score of the first minus score of the second; None if one has no score."""
     word: str
@@ -92,7 +92,7 @@ def literature(table: Table, attention: str | None = None) -> Literature | None:
         source.title: tuple(dict.fromkeys(flaw for f in every if f.source is source for flaw in (*f.protocol.flaws, *source.flaws)))
         for source in sources
     }
-    judged = tuple(v for v in verdicts(table) if attention in (None, v.ordering.attention, v.ordering.yardstick))
+    judged = tuple(v for v in verdicts(table) if attention in (None, v.ordering.attention, v.ordering.baseline))
     return Literature(table.task, sources, compared, common, flaws, judged)
 
 
@@ -100,7 +100,7 @@ def verdicts(table: Table) -> tuple[Verdict, ...]:
     """Verdicts of the table's rows on each ordering on which all sources agree for this task."""
     found = []
     for ordering in orderings():
-        yardsticks = [row for row in table.rows if row.attention == ordering.yardstick]
+        yardsticks = [row for row in table.rows if row.attention == ordering.baseline]
         if ordering.task != table.task["name"] or not yardsticks:
             continue
         for row in table.rows:

@@ -57,8 +57,8 @@ def verdict_line(verdict: Verdict, metric: str) -> str:
     gaps = ", ".join(f"{gap:+.1f}" for gap in ordering.gaps.values())
     ours = "no seed in common" if verdict.difference is None else _difference(verdict.difference, metric)
     return (
-        f"{', '.join(ordering.gaps)} agree that {ordering.attention} lies {side} {ordering.yardstick} ({gaps} points): "
-        f"{verdict.word} here ({verdict.attention} against {verdict.yardstick}: {ours})"
+        f"{', '.join(ordering.gaps)} agree that {ordering.attention} lies {side} {ordering.baseline} ({gaps} points): "
+        f"{verdict.word} here ({verdict.attention} against {verdict.baseline}: {ours})"
     )
 
 

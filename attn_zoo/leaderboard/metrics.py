@@ -34,7 +34,7 @@ def written(value: float, metric: str) -> str:
 
 
 def is_significant(metric: str) -> bool:
-    """Tell whether scores are written with significant digits, not decimals."""
+    """Return True if scores are written with significant digits, not decimals."""
     return metric in _SIGNIFICANT
 
 
@@ -74,7 +74,7 @@ def unit(table: Table, written: str = " (%)") -> str:
 
 
 def is_share(table: Table) -> bool:
-    """Tell whether the metric is a share, shown in per cent."""
+    """Return True if the metric is a share, shown in per cent."""
     return table.task["metric"] in SHARES
 
 
@@ -149,7 +149,7 @@ def verdict_sentence(row: Row, table: Table) -> str:
         return f"{row.verdict} than the best ({best.against}): {_with_unit(best, table, points)}"
     if row.verdict == Verdict.NO_BETTER and control:
         return f"{row.verdict} ({control.against}): {_with_unit(control, table, points)}"
-    return row.verdict or row.unjudged or ("" if row.control else table.ranking.reason or "")
+    return row.verdict or row.unjudged or ("" if row.control else table.judgement.reason or "")
 
 
 def _with_unit(found: Comparison, table: Table, points: str) -> str:

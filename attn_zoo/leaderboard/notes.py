@@ -35,7 +35,7 @@ def table_notes(table: Table) -> list[str]:
 def warning_notes(table: Table) -> list[str]:
     """Warnings about rows, and reasons for having no verdict."""
     notes = row_lines((row.label, warning) for row in table.rows for warning in row.warnings)
-    notes += [table.ranking.reason] if table.ranking.reason else []
+    notes += [table.judgement.reason] if table.judgement.reason else []
     notes += row_lines((row.label, row.unjudged) for row in table.rows if row.unjudged)
     if len({row.seeds for row in table.rows if row.test}) > 1:
         notes.append("rows were run with different seeds; compare them with care")
@@ -69,7 +69,7 @@ def page_notes(table: Table) -> list[str]:
     """Return the notes of one task on a page: cautions, and the data with the settings; ``table_notes`` has the details."""
     rows = [row.label for row in table.rows if row.failures or row.warnings or row.unjudged]
     named = ", ".join(rows) if len(rows) <= _NAMED else f"{len(rows)} of {len(table.rows)} rows"
-    cautions = [table.ranking.reason] if table.ranking.reason else []
+    cautions = [table.judgement.reason] if table.judgement.reason else []
     cautions += ["rows were run with different seeds"] if len({row.seeds for row in table.rows if row.test}) > 1 else []
     cautions += [f"failed seeds or doubtful settings (`attn-zoo show ROW`): {named}"] if rows else []
     budget, model = table.budget, table.model
@@ -141,7 +141,7 @@ def _average_notes(tables: Sequence[Table]) -> list[str]:
 def _column_notes(tables: Sequence[Table]) -> list[str]:
     found = {column.head(table): column for table in tables for column in columns(table) if column.note and column.shown(table)}
     notes = [f"{head}: {column.note}." for head, column in found.items() if column.views]
-    notes += [f"Verdicts: {METHOD}."] if any(table.ranking.reason is None for table in tables) else []
+    notes += [f"Verdicts: {METHOD}."] if any(table.judgement.reason is None for table in tables) else []
     return [*_machines(tables), *notes, *([_budget_note(tables)] if any(table.boards for table in tables) else [])]
 
 

@@ -192,8 +192,8 @@ def _table(
         row.margin = over[0] if over else None
         if softmax_flops is not None and (row.flops_per_example or 0) > softmax_flops:
             row.warnings += ("costs more FLOPs than softmax here",)
-    ranking = judge_rows(rows, control, higher, measured)
-    with_fronts(rows, ranking, higher)
+    judgement = judge_rows(rows, control, higher, measured)
+    with_fronts(rows, judgement, higher)
     return Table(
         task=whole["task_card"],
         task_options=_shared_task_options(whole),
@@ -208,7 +208,7 @@ def _table(
         best_control=control.test.mean if control and control.test else None,
         softmax_flops=softmax_flops,
         rows=tuple(rows),
-        ranking=ranking,
+        judgement=judgement,
         boards=boards(rows, higher, equal),
         at=boards_at(rows, higher, at),
         machines=machines,

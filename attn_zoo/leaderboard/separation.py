@@ -1,4 +1,4 @@
-"""Verdict on whether a task separates: attention must be needed to solve it, and mechanisms must differ on it beyond noise."""
+"""Verdict on whether a task separates: attention must be needed to solve it, and mechanisms must differ significantly on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table
 
 LEAD_NEEDED = 0.3
-"""Required lead of the yardstick over the best control: absolute for shares (30 points), relative to the control otherwise."""
+"""Required lead of the baseline over the best control: absolute for shares (30 points), relative to the control otherwise."""
 GROUPS_NEEDED = 3
 """Required number of groups of rows that differ significantly."""
 
@@ -32,11 +32,11 @@ class Separation:
     """Number of pairs that differ significantly."""
     groups: tuple[tuple[str, ...], ...]
     """Groups of rows that differ significantly, the best first; rows that tie with members of two groups are in none."""
-    yardstick: str
+    baseline: str
     control: str | None
     """Label of the best control."""
     margin: Estimate | None
-    """Score of the yardstick minus that of the best control."""
+    """Score of the baseline minus that of the best control."""
     separates: bool
     reasons: tuple[str, ...]
     """Reasons why the task does not separate, or evidence that it does."""
@@ -46,16 +46,16 @@ def separates(table: Table, row: str = "softmax") -> Separation:
     """Judge whether a task separates mechanisms.
 
     Args:
-        row: the yardstick, by its label or by the name of the attention; of several rows of an attention the best.
+        row: the baseline, by its label or by the name of the attention; of several rows of an attention the best.
     """
     kept, left_out = fit_to_compare(table.rows)
     measured = resolution(table.task, table.data)
     in_order = sorted(kept, key=lambda r: standing(r, table.higher_is_better))
     differing = apart(compare(list(combinations(kept, 2)), table.higher_is_better, measured))
     groups = groups_apart([r.label for r in in_order], differing)
-    yardstick = next((r for r in table.rows if row in (r.label, r.attention)), None)
-    controls = [r for r in kept if r.control and r is not yardstick]
-    lead, against = _lead(row, yardstick if yardstick in kept else None, controls, table, measured)
+    baseline = next((r for r in table.rows if row in (r.label, r.attention)), None)
+    controls = [r for r in kept if r.control and r is not baseline]
+    lead, against = _lead(row, baseline if baseline in kept else None, controls, table, measured)
     if len(groups) < GROUPS_NEEDED:
         against.append(
             f"{len(groups)} group{' differs' if len(groups) == 1 else 's differ'} significantly, of {GROUPS_NEEDED} needed"
@@ -70,7 +70,7 @@ def separates(table: Table, row: str = "softmax") -> Separation:
         pairs=len(kept) * (len(kept) - 1) // 2,
         differing=len(differing),
         groups=groups,
-        yardstick=yardstick.label if yardstick else row,
+        baseline=baseline.label if baseline else row,
         control=controls[0].label if controls else None,
         margin=lead,
         separates=not against,
@@ -105,26 +105,26 @@ def groups_apart(labels: Sequence[str], better: set[tuple[str, str]]) -> tuple[t
 
 
 def _lead(
-    name: str, yardstick: Row | None, controls: Sequence[Row], table: Table, measured: Resolution
+    name: str, baseline: Row | None, controls: Sequence[Row], table: Table, measured: Resolution
 ) -> tuple[Estimate | None, list[str]]:
-    """Lead of the yardstick over the best control, and reasons against it: too small, or a control is better beyond noise."""
-    if yardstick is None or not controls:
+    """Lead of the baseline over the best control, and reasons against it: too small, or a control is significantly better."""
+    if baseline is None or not controls:
         return None, [f"{name} and a control do not have {SEEDS_NEEDED} seeds without a failed seed"]
     against = []
     for control in controls:
-        margin = _margin(yardstick, control, measured)
+        margin = _margin(baseline, control, measured)
         least, most = sorted((table.sign * margin.low, table.sign * margin.high))
         needed = LEAD_NEEDED * (1.0 if measured.share or not control.test else abs(control.test.mean))
-        said = f"{yardstick.label} minus {control.label} is {margin.in_points(measured.share)}"
+        said = f"{baseline.label} minus {control.label} is {margin.in_points(measured.share)}"
         if most < 0:
-            against.append(f"the control {control.label} is better beyond noise: {said}")
+            against.append(f"the control {control.label} is significantly better: {said}")
         elif control is controls[0] and least < needed:
             goal = Estimate(table.sign * needed, None, 0).in_points(measured.share)
             against.append(f"{said}, and all of the interval must lie beyond {goal}")
-    return _margin(yardstick, controls[0], measured), against
+    return _margin(baseline, controls[0], measured), against
 
 
-def _margin(yardstick: Row, control: Row, measured: Resolution) -> Estimate:
-    found = difference(yardstick, control, measured)
+def _margin(baseline: Row, control: Row, measured: Resolution) -> Estimate:
+    found = difference(baseline, control, measured)
     assert found is not None, "rows that are compared have scores"
     return found[0]

@@ -54,7 +54,7 @@ def find(wanted: str, records: Sequence[RunRecord]) -> tuple[Shown, ...]:
 
 
 def _is_called(row: Row, name: str) -> bool:
-    """Tell whether a row has this label, or matches a row as written on the command line."""
+    """Return True if a row has this label, or matches a row as written on the command line."""
     try:
         said = read_rows(name)
     except ValueError:

@@ -160,7 +160,7 @@ def _published(shown: Shown) -> str:
     told += [f"{title}, known flaws: {'; '.join(compared.flaws[title])}" for title in row.figures if compared.flaws[title]]
     told += [] if row.spread is None else [f"the sources differ by {row.spread:.1f} points among themselves"]
     metric = shown.table.task["metric"]
-    told += [verdict_line(v, metric) for v in compared.verdicts if shown.row.label in (v.attention, v.yardstick)]
+    told += [verdict_line(v, metric) for v in compared.verdicts if shown.row.label in (v.attention, v.baseline)]
     return wrap(lines(told, "terminal"))
 
 

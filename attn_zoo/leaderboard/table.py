@@ -144,7 +144,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
+class Judgement:
     """Comparisons of the contenders of a table, or the reason why there are no verdicts."""
 
     best: str | None
@@ -293,7 +293,7 @@ class Table:
     """FLOPs per example of the softmax row, with which the FLOPs of other rows are compared."""
     rows: tuple[Row, ...]
     """Contenders, the best first, then controls."""
-    ranking: Ranking
+    judgement: Judgement
     boards: Mapping[str, Board]
     """Boards by cost: ``time``, ``FLOPs`` and ``memory``, as far as the records hold these costs."""
     at: tuple[Board, ...] = ()

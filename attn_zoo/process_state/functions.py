@@ -65,7 +65,7 @@ def copies() -> Copies:
 
 
 def same_functions(before: Copies, now: Copies) -> bool:
-    """Tell whether no function, class or constant was replaced or removed, and no inherited method is hidden by a new one."""
+    """Return True if no function, class or constant was replaced or removed, and no inherited method is hidden by a new one."""
     return not any(_replaced(old, vars(place)) or _hiding(place, old) for place, old in _differing(before))
 
 

@@ -25,7 +25,7 @@ if sys.platform != "win32":
 
 
 def _same_environment(before: dict[str, str], now: dict[str, str]) -> bool:
-    """Tell whether the variables are equal, apart from those that PyTorch, accelerate and scikit-learn add for themselves."""
+    """Return True if the variables are equal, apart from those that PyTorch, accelerate and scikit-learn add for themselves."""
     prefixes = ("ACCELERATE_", "KINETO_", "KMP_", "TORCHINDUCTOR_", "TRITON_")
     ours = {name for name in now if name not in before and name.startswith(prefixes)}
     return {name: value for name, value in now.items() if name not in ours} == before
@@ -43,7 +43,7 @@ def _put_filters(before: list[Any]) -> None:
 
 
 def _same_filters(before: list[Any], now: list[Any]) -> bool:
-    """Tell whether filters are as good as equal: a library may add one for its own warnings when it is imported."""
+    """Return True if filters are as good as equal: a library may add one for its own warnings when it is imported."""
     new = [one for one in now if one not in before]
     return all(one in now for one in before) and not any(one[0] == "error" or (one[1] is None and one[2] is Warning) for one in new)
 
@@ -105,7 +105,7 @@ def _put_callbacks(before: list[Any]) -> None:
 
 
 def _same_start(before: str | None, now: str | None) -> bool:
-    """Tell whether processes start as before; whoever asks for the method the first time sets the default."""
+    """Return True if processes start as before; whoever asks for the method the first time sets the default."""
     return now == (before or multiprocessing.get_all_start_methods()[0]) or now == before
 
 

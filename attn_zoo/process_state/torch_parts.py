@@ -137,7 +137,7 @@ def _put_saved(before: tuple[Any, Any]) -> None:
 
 
 def flushes_denormals() -> bool:
-    """Tell whether this thread's processor gives zero in place of a denormal number, one below 2⁻¹²⁶ in float32."""
+    """Return True if this thread's processor gives zero in place of a denormal number, one below 2⁻¹²⁶ in float32."""
     return float((torch.tensor(2.0**-140, dtype=torch.float32, device="cpu") * 0.5).item()) == 0
 
 

@@ -19,9 +19,9 @@ class Ordering:
 
     task: str
     attention: str
-    yardstick: str
+    baseline: str
     gaps: Mapping[str, float]
-    """Score of ``attention`` minus score of ``yardstick``, in points, by title of source; all have the same sign."""
+    """Score of ``attention`` minus score of ``baseline``, in points, by title of source; all have the same sign."""
 
     @property
     def below(self) -> bool:
@@ -29,8 +29,8 @@ class Ordering:
         return all(gap < 0 for gap in self.gaps.values())
 
 
-def orderings(yardstick: str = "softmax") -> tuple[Ordering, ...]:
-    """Orderings against ``yardstick`` on which all sources agree.
+def orderings(baseline: str = "softmax") -> tuple[Ordering, ...]:
+    """Orderings against ``baseline`` on which all sources agree.
 
     At least ``LEAST_SOURCES`` sources have both attentions, and all show a difference of at least ``LEAST_GAP`` points with the
     same sign. A source with several figures for one attention, at different hyperparameters, is left out.
@@ -41,10 +41,10 @@ def orderings(yardstick: str = "softmax") -> tuple[Ordering, ...]:
             cells[figure.task, figure.attention][figure.source.title].append(figure.value)
     agreed = []
     for (task, attention), by_source in sorted(cells.items()):
-        against = cells.get((task, yardstick), {})
+        against = cells.get((task, baseline), {})
         both = [name for name, values in by_source.items() if len(values) == len(against.get(name, ())) == 1]
         gaps = {name: round(by_source[name][0] - against[name][0], 6) for name in both}
         one_side = all(gap <= -LEAST_GAP for gap in gaps.values()) or all(gap >= LEAST_GAP for gap in gaps.values())
         if len(gaps) >= LEAST_SOURCES and one_side:
-            agreed.append(Ordering(task, attention, yardstick, gaps))
+            agreed.append(Ordering(task, attention, baseline, gaps))
     return tuple(agreed)

@@ -36,7 +36,7 @@ def claimed(path: Path) -> Iterator[bool]:
 
 
 def is_claimed(path: Path) -> bool:
-    """Return whether a running process holds the claim in the file ``path``."""
+    """Return True if a running process holds the claim in the file ``path``."""
     if sys.platform == "win32":
         return False
     try:

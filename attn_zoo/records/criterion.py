@@ -36,7 +36,7 @@ def criterion_budget(level: Mapping[str, Any], given: Mapping[str, Any], ceiling
 
 
 def is_met(curve: Curve, ceiling: float) -> bool:
-    """Return whether the last ``IN_A_ROW`` validations are at ``SHARE`` of the ceiling or more; False without a ceiling."""
+    """Return True if the last ``IN_A_ROW`` validations are at ``SHARE`` of the ceiling or more; False without a ceiling."""
     last = curve[-IN_A_ROW:]
     return bool(ceiling) and len(last) == IN_A_ROW and all(point["valid"] >= SHARE * ceiling for point in last)
 
@@ -62,7 +62,7 @@ def _until(point: Mapping[str, Any], flops_per_step: float | None) -> dict[str, 
 
 
 def is_flat(curve: Curve, warmup_steps: int) -> bool | None:
-    """Return whether the training loss fell by less than ``FLAT`` from the first interval after the warm-up to the last interval.
+    """Return True if the training loss fell by less than ``FLAT`` from the first interval after the warm-up to the last interval.
 
     Each point of the curve has the mean loss of the steps since the point before. None if there are fewer than two intervals.
     """

@@ -99,7 +99,7 @@ def parse(text: str) -> Any:
 
 
 def is_packed(path: Path) -> bool:
-    """Return whether ``path`` is a packed file."""
+    """Return True if ``path`` is a packed file."""
     return path.name.endswith(SUFFIX) and path.is_file()
 
 

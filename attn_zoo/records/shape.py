@@ -16,7 +16,7 @@ from attn_zoo.records.spec import Budget, ModelSpec
 LARGEST = 2.0**64
 """Bound of every number in a record; tables could not square or sum much larger ones."""
 _LONG = 2**63 - 1
-"""Bound of whole numbers."""
+"""Bound of integers."""
 _SHARE = (0.0, 1.0)
 BOUNDS: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(("accuracy", "f1", "f1_micro", "f1_macro"), _SHARE),
@@ -210,7 +210,14 @@ def _scores(data: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
     yield "the best validation score of the study", (data["tuning"] or {}).get("best_valid")
 
 
-_KINDS = {"float": "number", "int": "whole number", "str": "text", "bool": "truth value", "object": "mapping", "array": "list"}
+_KINDS = {
+    "float": "a number",
+    "int": "an integer",
+    "str": "a text",
+    "bool": "a truth value",
+    "object": "a mapping",
+    "array": "a list",
+}
 
 
 def _words(data: Mapping[str, Any], schema: type[Struct], error: ValidationError) -> str:
@@ -226,7 +233,7 @@ def _words(data: Mapping[str, Any], schema: type[Struct], error: ValidationError
         return f"the record{path}: {said}; got {_shown(value)}"
     kinds = [_KINDS[kind] for kind in rule[1].split(" | ") if kind in _KINDS]
     bound = f" {rule[2]} {float(rule[3]):g}" if rule[2] else ""
-    return f"the record{path} must be a {' or '.join(kinds)}{bound}, not {_shown(value)}"
+    return f"the record{path} must be {' or '.join(kinds)}{bound}, not {_shown(value)}"
 
 
 def _followed(data: Any, schema: type[Struct], place: str) -> tuple[str, Any]:

@@ -216,11 +216,11 @@ class Store:
         return next((record for record in ours if record.is_trial or record.is_final or _is_of(record, since)), None)
 
     def finished(self, run_id: str, tuning: Tuning | None = None) -> bool:
-        """Return whether ``find`` returns a record."""
+        """Return True if ``find`` returns a record."""
         return self.find(run_id, tuning) is not None
 
     def has(self, run_id: str) -> bool:
-        """Return whether a run has a record, even of a failure."""
+        """Return True if a run has a record, even of a failure."""
         return next(self._recorded(run_id), None) is not None
 
     def clear_leftovers(self) -> None:
@@ -234,7 +234,7 @@ class Store:
                     path.unlink(missing_ok=True)
 
     def is_over(self, checkpoint: Path) -> bool:
-        """Return whether a checkpoint's run has a newer final record, of any study and role, and no process is doing it.
+        """Return True if a checkpoint's run has a newer final record, of any study and role, and no process is doing it.
 
         A checkpoint that is newer than every record is of another study, which does the run again.
         """
@@ -264,7 +264,7 @@ class Store:
         return self.root / f".{run_id}{CLAIM}"
 
     def is_left_behind(self, run_id: str) -> bool:
-        """Return whether a process ended during the run."""
+        """Return True if a process ended during the run."""
         path = self.claim_path(run_id)
         return path.exists() and not is_claimed(path)
 
@@ -277,7 +277,7 @@ class Store:
 
 
 def _is_of(record: RunRecord, since: str) -> bool:
-    """Tell whether a run started at a time or later."""
+    """Return True if a run started at a time or later."""
     return bool(since) and str(record.environment.get("started", "")) >= since
 
 

@@ -158,7 +158,7 @@ def _left_over(root: Path) -> Iterator[Finding]:
         elif path.name.endswith(CHECKPOINT) and Store(root).is_over(path):
             words = "the checkpoint of a run that is recorded; the next attn-zoo run removes it"
         elif path.name.endswith(CHECKPOINT):
-            kind, words = "checkpoint", "left by a run that was cut short; the same command goes on from there"
+            kind, words = "checkpoint", "left by a run that was cut short; run the same command again to resume"
         elif path.name.endswith(UNUSED):
             words = "a checkpoint that could not be used; nothing reads it, and it may be deleted"
         if words:

@@ -37,7 +37,7 @@ class RowName:
         return f"{self.attention}{implementation}" + (f"[{options}]" if options else "")
 
     def names(self, attention: str, options: Mapping[str, Any], implementation: str) -> bool:
-        """Tell whether a layer matches this row; options that the row leaves out, and implementation ``auto``, match anything."""
+        """Return True if a layer matches this row; options that the row leaves out, and implementation ``auto``, match anything."""
         same = all(name in options and written(options[name]) == written(value) for name, value in self.options.items())
         return attention == self.attention and same and self.implementation in ("auto", implementation)
 

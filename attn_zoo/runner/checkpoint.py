@@ -77,11 +77,11 @@ class Checkpoint:
         return f"goes on after {where}, from a checkpoint of {facts['saved']}"
 
     def is_past_pretraining(self) -> bool:
-        """Return whether ``open`` found a state past pretraining."""
+        """Return True if ``open`` found a state past pretraining."""
         return self._found is not None and not self._found[1]["pretraining"]
 
     def due(self, step: int) -> bool:
-        """Return whether a checkpoint is due after this step."""
+        """Return True if a checkpoint is due after this step."""
         by_clock = self.minutes and time.monotonic() - self._saved_at >= 60 * self.minutes
         return bool(by_clock or (self.every and step % self.every == 0))
 

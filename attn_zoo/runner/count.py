@@ -21,7 +21,7 @@ LONG = 4096
 
 
 def has_dropout(spec: RunSpec) -> bool:
-    """Return whether training draws dropout masks, in the network or in a mechanism."""
+    """Return True if training draws dropout masks, in the network or in a mechanism."""
     return bool(spec.model.dropout) or any(part.options.get("dropout") for part in row_of(spec).parts())
 
 

@@ -30,7 +30,7 @@ class Measure:
     """Constructor of the meter, from the number of classes."""
 
     def better(self, score: float, than: float | None) -> bool:
-        """Return whether ``score`` is better than ``than``; every score is better than None."""
+        """Return True if ``score`` is better than ``than``; every score is better than None."""
         if than is None:
             return True
         return score > than if self.higher_is_better else score < than

@@ -17,7 +17,7 @@ from attn_zoo.encoder import PositionClassifier
 from attn_zoo.records import Budget
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.state import Trained
-from attn_zoo.runner.train import Progress, batches, begun, next_step, require_time, resumable
+from attn_zoo.runner.train import Progress, batches, next_step, require_time, resumable, start_training
 
 PER_CENT = 15
 """Percentage of a sequence's tokens to be predicted, rounded down to whole tokens; at least one token."""
@@ -50,7 +50,7 @@ def pretrain(
         return masked(task.augment(batch, chance), vocabulary, chance)
 
     source = batches(examples, budget.batch_size, seed, mask)
-    training = begun(reader, source, budget, steps, accelerator, state, pretraining=True)
+    training = start_training(reader, source, budget, steps, accelerator, state, pretraining=True)
     with resumable(training, checkpoint):
         for step in range(training.step + 1, steps + 1):
             next_step(training, budget, checkpoint)

@@ -85,14 +85,14 @@ def train(
         TimedOutError: the steps took longer than ``budget.max_seconds``.
     """
     source = batches(splits["train"], budget.batch_size, seed, task.augment)
-    training = begun(model, source, budget, budget.steps, accelerator, state, problem=task.spec.problem)
+    training = start_training(model, source, budget, budget.steps, accelerator, state, problem=task.spec.problem)
     with resumable(training, checkpoint):
         if kept is not None and training.step == 0:
             kept.save(model, 0)
         _remaining_steps(training, task, splits["valid"], budget, progress, checkpoint, kept)
 
 
-def begun(
+def start_training(
     model: nn.Module,
     source: Iterator[Batch],
     budget: Budget,

@@ -32,7 +32,7 @@ def second_moments(model: Any, passages: Passages) -> list[Float[Tensor, "heads 
 
 
 def takes_start(mechanism: Attention) -> TypeGuard[LowRankAttention]:
-    """Return whether the mechanism has matrices E and F along the length."""
+    """Return True if the mechanism has matrices E and F along the length."""
     return isinstance(mechanism, LowRankAttention) and all(isinstance(map_, MatrixMap) for map_ in mechanism.maps)
 
 

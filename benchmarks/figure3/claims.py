@@ -44,7 +44,7 @@ def _falls_with_k(figure: Figure, arm: Arm) -> Verdict:
 
 
 def _falling(figure: Figure, cells: Sequence[Cell]) -> Verdict:
-    """Judge one length: holds where the largest k beats the smallest beyond noise, and no k is worse than the next smaller one."""
+    """Judge one length: holds if the largest k is significantly better than the smallest, and no k is worse than the next."""
     whole, why = _difference(figure.cells[cells[-1]], figure.cells[cells[0]])
     why = f"n = {cells[0].length}: k = {cells[-1].k} against k = {cells[0].k}: {why}"
     if whole is None:
@@ -166,7 +166,7 @@ def _difference(ours: Runs, theirs: Runs, part: str = TEST) -> tuple[Estimate | 
 
 
 def _better(difference: Estimate) -> bool:
-    """Tell whether a perplexity is lower beyond noise, and by at least the smallest difference that counts."""
+    """Return True if a perplexity is significantly lower, and by at least the smallest difference that counts."""
     return difference.high < 0 and difference.mean <= math.log1p(-SMALLEST)
 
 

@@ -229,7 +229,7 @@ def _scores(attention: str, results: Results) -> str:
     head = ["records", "task", "row", "score", "softmax", "best control", "chance", "verdict", "seeds"]
     body = []
     for folder, board, row in results.rows_of(attention):
-        yardstick = next((r for r in board.rows if r.attention == "softmax" and r.test is not None), None)
+        baseline = next((r for r in board.rows if r.attention == "softmax" and r.test is not None), None)
         control = "-" if board.best_control is None else f"{figure(board.best_control, board)} ({board.control})"
         body.append(
             [
@@ -237,7 +237,7 @@ def _scores(attention: str, results: Results) -> str:
                 f"[{board.task['title']}](../task/{board.task['name']}.md){unit(board)}",
                 row.name,
                 score(row, board),
-                "-" if yardstick is None else estimated(yardstick.test, board),
+                "-" if baseline is None else estimated(baseline.test, board),
                 control,
                 "-" if board.chance is None else figure(board.chance, board),
                 row.verdict or "-",

@@ -51,7 +51,7 @@ def body(post: str) -> str:
 
 
 def _is_quotation(line: str) -> bool:
-    """Return whether a line is quoted, or introduces a quotation."""
+    """Return True if a line is quoted, or introduces a quotation."""
     introduces = line.rstrip(" :.\t").endswith(_CLOSING)
     return introduces or _QUOTED.match(line) is not None or _OPENING.match(line) is not None
 

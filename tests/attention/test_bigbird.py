@@ -25,7 +25,7 @@ def layout(built: BigBird, n: int) -> list[set[tuple[int, int]]]:
 
 
 def compared(pairs: list[set[tuple[int, int]]], block: int, head: int, i: int, j: int) -> bool:
-    """Return whether a head compares the blocks of positions i and j."""
+    """Return True if a head compares the blocks of positions i and j."""
     return (i // block, j // block) in pairs[head]
 
 

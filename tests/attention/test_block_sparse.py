@@ -27,7 +27,7 @@ def seen_blocks(layout: Pattern, n: int, seeds: torch.Tensor) -> list[dict[int, 
 
 
 def sees(layout: list[dict[int, list[int]]], block: int, head: int, i: int, j: int) -> bool:
-    """Return whether the block of query i sees the block of key j."""
+    """Return True if the block of query i sees the block of key j."""
     return j // block in layout[head][i // block]
 
 

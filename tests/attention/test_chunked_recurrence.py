@@ -167,7 +167,7 @@ def decays_over_padding(monkeypatch: pytest.MonkeyPatch) -> None:
         (decays_after_the_correction, "default-eager-eager_agrees_with_the_definition"),
         (weighs_a_chunk_without_decay, "default-eager-eager_agrees_with_the_definition"),
         (clips_the_strength_at_one, "negative-eager-eager_agrees_with_the_definition"),
-        (decays_over_padding, "default-eager-padding_anywhere_amounts_to_its_absence"),
+        (decays_over_padding, "default-eager-padding_position_does_not_matter"),
     ],
 )
 def test_the_kit_catches_public_mistakes(mistake, setting, monkeypatch):

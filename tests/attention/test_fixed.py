@@ -14,7 +14,7 @@ from attn_zoo.kernels.cpu import block_sparse as gathered
 
 
 def sees(block: int, last: int, head: int, i: int, j: int) -> bool:
-    """Return whether key j is in the block of query i, or at place ``last`` or later of any block."""
+    """Return True if key j is in the block of query i, or at place ``last`` or later of any block."""
     return i // block == j // block or j % block >= last
 
 

@@ -52,7 +52,7 @@ def forgets_at_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (forgets_one_token_late, "eager_agrees_with_the_definition"),
         (reads_the_whole_chunk, "causal_output_ignores_the_future"),
-        (forgets_at_padding, "padding_anywhere_amounts_to_its_absence"),
+        (forgets_at_padding, "padding_position_does_not_matter"),
     ],
 )
 def test_the_kit_catches_mistakes(mistake, check, monkeypatch):

@@ -14,7 +14,7 @@ from attn_zoo.kernels.cpu import strided as grid
 
 
 def sees(apart: int, head: int, i: int, j: int) -> bool:
-    """Return whether key j is at most ``apart`` away from query i, or a multiple of it."""
+    """Return True if key j is at most ``apart`` away from query i, or a multiple of it."""
     return abs(i - j) <= apart or (i - j) % apart == 0
 
 

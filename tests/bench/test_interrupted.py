@@ -67,12 +67,12 @@ def words_of(process: psutil.Process) -> str:
 
 
 def starts(process: psutil.Process, file: Path) -> bool:
-    """Tell whether the process that workers are forked from is there."""
+    """Return True if the process that workers are forked from is there."""
     return any("forkserver" in words_of(child) for child in family(process))
 
 
 def works(process: psutil.Process, file: Path) -> bool:
-    """Tell whether a worker is at its cells, of which one is done."""
+    """Return True if a worker is at its cells, of which one is done."""
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:  # also between a check that it can be written and the first cell
@@ -81,7 +81,7 @@ def works(process: psutil.Process, file: Path) -> bool:
 
 
 def compiles(process: psutil.Process, file: Path) -> bool:
-    """Tell whether a worker has a compiler of its own running."""
+    """Return True if a worker has a compiler of its own running."""
     return any(WAITING in words_of(child) for child in family(process))
 
 
@@ -153,7 +153,7 @@ def test_an_interrupt_ends_it_soon(measurement, moment, told, tmp_path):
 
 
 def alive(process: psutil.Process) -> bool:
-    """Tell whether a process runs, rather than waits to be collected."""
+    """Return True if a process runs, rather than waits to be collected."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

@@ -67,8 +67,8 @@ def test_a_model_is_that_of_the_task_at_the_length_asked_for():
         ({"level": "model", "task": "digits"}, "the images of digits have only one"),
         ({"precision": "fp8"}, "precision is one of fp32, bf16, fp16"),
         ({"dim": 15}, "dim must be divisible by heads"),
-        ({"lengths": []}, "lengths are different whole numbers"),
-        ({"lengths": [64, 64]}, "lengths are different whole numbers"),
+        ({"lengths": []}, "lengths are different integers"),
+        ({"lengths": [64, 64]}, "lengths are different integers"),
         ({"memory_gib": 0.0}, "memory_gib must be above 0"),
         ({"batch_seconds": -1.0}, "batch_seconds must be above 0"),
         ({"time_limit": 0.0}, "time_limit must be above 0"),
@@ -296,7 +296,7 @@ def test_tables_of_the_scripted_measurement(scripted):
     assert linformer["training step (ms)"] == "2,000 ± 0" and linformer["backward (ms)"] == "1,000 ± 0"
     assert linformer["forward (tokens/s)"] == "1,024 ± 0"
     memory = rows(table, "Memory")[LINFORMER]
-    assert memory["forward, held at once (MiB)"] == memory["training, held at once (MiB)"] == "3.00"
+    assert memory["forward, peak (MiB)"] == memory["training, held at once (MiB)"] == "3.00"
     assert memory["forward, largest batch"] == "1,021"
     assert "- softmax: time limit: scripted (best batch, forward + backward at 128; time, forward + backward at 128)" in table
     assert grid_of().protocol.describe() in table
@@ -325,8 +325,8 @@ def test_what_is_missing_has_its_reason_in_every_table():
     assert rows(table, "Memory")["softmax"] == {
         "attention": "softmax",
         "n": "128",
-        "forward, held at once (MiB)": "OOM",
-        "training, held at once (MiB)": "3.00",
+        "forward, peak (MiB)": "OOM",
+        "training, peak (MiB)": "3.00",
         "forward, largest batch": "OOM",
         "training, largest batch": "7",
     }

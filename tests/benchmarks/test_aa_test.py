@@ -52,7 +52,7 @@ def measured(found: Measurement | None = None, saved: list[dict[str, Any]] | Non
 
 
 def verdicts(found: Measurement, name: str) -> list[bool]:
-    """Tell whether each repeat of a kind came to the right verdict."""
+    """Return True if each repeat of a kind came to the right verdict."""
     return [
         right(Measurement("aa_test", found.grid, found.protocol, {}, cells={cell: figures}), name) == 1
         for cell, figures in found.cells.items()
@@ -121,10 +121,10 @@ def test_the_table_counts_right_verdicts():
 
 
 def test_it_is_passed_by_95_of_100_of_both():
-    assert AATest.believed(found([("tie", "A faster")] * 95 + [("A faster", "tie")] * 5))
-    assert not AATest.believed(found([("tie", "A faster")] * 94 + [("A faster", "A faster")] * 6))
-    assert not AATest.believed(found([("tie", "A faster")] * 94 + [("tie", "tie")] * 6))
-    assert not AATest.believed(found([]))
+    assert AATest.succeeded(found([("tie", "A faster")] * 95 + [("A faster", "tie")] * 5))
+    assert not AATest.succeeded(found([("tie", "A faster")] * 94 + [("A faster", "A faster")] * 6))
+    assert not AATest.succeeded(found([("tie", "A faster")] * 94 + [("tie", "tie")] * 6))
+    assert not AATest.succeeded(found([]))
 
 
 @pytest.mark.parametrize(

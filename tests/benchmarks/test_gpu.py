@@ -128,23 +128,23 @@ def test_a_failure_is_a_cell_and_no_failure_of_others(monkeypatch):
     found = timed(attentions=["linear", "softmax"], time_limit=1e-3)
     assert len(found.cells) == 8
     assert {f.failures["seconds"] for f in found.cells.values()} == {"time limit: not done after 0.001 s"}
-    assert found.finished and not ZooTimes.believed(found)
+    assert found.finished and not ZooTimes.succeeded(found)
 
 
 def test_the_end_of_the_time_is_no_failure_of_a_mechanism():
     found = timed(0.0, attentions=["softmax"])
     assert {f.failures["seconds"].partition(":")[0] for f in found.cells.values()} == {"no time left"}
-    assert not found.finished and not ZooTimes.believed(found)
+    assert not found.finished and not ZooTimes.succeeded(found)
     grid = ZooTimes(**TINY, attentions=["softmax"])
     later = Measurement("zoo_times", grid.identity(), grid.protocol, {}, complete=True)
     later.take_over(found)
-    assert ZooTimes.believed(timed(found=later, attentions=["softmax"])) and later.finished
+    assert ZooTimes.succeeded(timed(found=later, attentions=["softmax"])) and later.finished
 
 
 def test_what_refuses_a_length_is_no_failure():
     found = timed(attentions=["linformer"], lengths=[1], tokens=1)
     refused = {f.failures.get("seconds", "").partition(":")[0] for cell, f in found.cells.items() if cell.label == "linformer"}
-    assert refused == {"refused"} and ZooTimes.believed(found)
+    assert refused == {"refused"} and ZooTimes.succeeded(found)
 
 
 def test_shares_of_time_add_up():

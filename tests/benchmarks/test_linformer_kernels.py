@@ -120,7 +120,7 @@ def test_time_that_is_up_and_results_that_are_wrong_end_with_status_1(scripted, 
     words = [str(tmp_path / "found.json"), "--device", "interpreter"]
     assert main([*words, "--seconds", "0"]) == 1
     captured = capsys.readouterr()
-    assert captured.out.startswith("**Not complete") and "the same command goes on from there" in captured.err
+    assert captured.out.startswith("**Not complete") and "run the same command again to resume" in captured.err
     assert main(words) == 0 and "Not complete" not in capsys.readouterr().out
     before = (tmp_path / "found.json").read_bytes()
     scripted[""] = RuntimeError("asked again")

@@ -154,7 +154,7 @@ def test_every_side_runs_and_learns(name):
     [
         ({"dim": 10, "heads": 4}, "dim must be divisible by heads"),
         ({"lengths": [8, 64]}, "lengths must be at least twice the projected_length of linformer, 8; got"),
-        ({"lengths": []}, "lengths are different whole numbers"),
+        ({"lengths": []}, "lengths are different integers"),
         ({"rounds": 0}, "rounds must be an integer >= 1"),
         ({"allocator": "jemalloc"}, "protocol.allocator is one of default, keep; got 'jemalloc'"),
         ({"mechanisms": ["linformr"]}, "no mechanism of peers is called 'linformr'; did you mean 'linformer'"),
@@ -162,7 +162,7 @@ def test_every_side_runs_and_learns(name):
         ({"mechanisms": ["linformer", "linformer[projected_length=8]"]}, "name each comparison once; got linformer twice"),
         ({"mechanisms": ["entmax[alpha=2]"]}, "no hyperparameter of the comparison entmax is called 'alpha'"),
         ({"mechanisms": ["linformer[sharing=none]"]}, "no hyperparameter of the comparison linformer is called 'sharing'"),
-        ({"mechanisms": ["linformer[projected_length=8+4]"]}, "projected_length of the comparison linformer is a whole number"),
+        ({"mechanisms": ["linformer[projected_length=8+4]"]}, "projected_length of the comparison linformer is an integer"),
         ({"mechanisms": ["linformer[projected_length=0]"]}, "projected_length must be at least 1; got 0"),
     ],
 )

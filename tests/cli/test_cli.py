@@ -170,7 +170,7 @@ def test_an_interrupted_sweep_keeps_what_it_has_and_goes_on(tmp_path):
     kept = len(list(tmp_path.glob("runs/*.json")))
     assert 1 <= kept < 6, errors
     assert process.returncode == 130, errors
-    assert "the same command goes on from there" in errors
+    assert "run the same command again to resume" in errors
     outcome = zoo(*words, cwd=tmp_path)
     assert outcome.stdout.startswith(f"6 runs, {kept} of them recorded already"), outcome.stderr
     assert len(list(tmp_path.glob("runs/*.json"))) == 6
@@ -187,7 +187,7 @@ def test_an_interrupt_that_a_library_wrapped_is_one_still(argument, monkeypatch,
     monkeypatch.setattr("attn_zoo.cli.run.run_command", wrapped)
     monkeypatch.setattr("attn_zoo.cli.listing.listing", wrapped)
     assert main([argument]) == 130
-    assert ("goes on from there" in capsys.readouterr().err) == (argument == "run")
+    assert ("run the same command again to resume" in capsys.readouterr().err) == (argument == "run")
 
 
 def test_quickstart_is_five_mechanisms_two_controls_two_tasks_three_seeds():
@@ -240,7 +240,7 @@ def test_measure_prints_exponents_and_writes_them(tmp_path):
         (["lenghts=[64]"], "no key of experiment=growth is called 'lenghts'; did you mean 'lengths'?"),
         (["lengths=[64,x]"], "must be"),
         (["lengths=64,128"], "write a list in brackets, lengths=[a,b]"),
-        (["lengths=[]"], "lengths are different whole numbers of at least 1"),
+        (["lengths=[]"], "lengths are different integers of at least 1"),
         (["+dim=8"], "measure takes KEY=VALUE"),
         (["dim"], "missing EQUAL"),
         (["dim=10", "heads=4"], "dim must be divisible by heads"),

@@ -87,7 +87,7 @@ def forget() -> None:
     """Forget the plugin, as another process would."""
     registry._ATTENTIONS.pop("outside")
     registry._LOADED.clear()
-    plugin_files.take_back(Path("outside.py").resolve())
+    plugin_files.unexport_plugin(Path("outside.py").resolve())
     sys.modules.pop("outside")
 
 

@@ -64,7 +64,7 @@ def test_an_npz_of_grey_images_needs_no_channels_and_any_count_can_be_taken(tmp_
         ({"train_images": np.zeros((29, 8, 6, 3), np.uint8)}, "train_images holds 29 images .*; 30 of"),
         (
             {"train_labels": np.zeros(29, np.uint8)},
-            r"holds labels of type uint8 and shape \(29,\), not 30 whole numbers",
+            r"holds labels of type uint8 and shape \(29,\), not 30 integers",
         ),
         ({"train_labels": np.zeros(30)}, "labels of type float64"),
         ({"train_labels": np.arange(30)}, "train_labels holds the label 29 where 0 to 4 belong"),

@@ -21,7 +21,7 @@ def text_of(page: Path) -> str:
 
 
 def has_code(page: Path) -> bool:
-    """Tell whether a page has code to run; a page that cannot be parsed counts, so that a test with its name fails."""
+    """Return True if a page has code to run; a page that cannot be parsed counts, so that a test with its name fails."""
     try:
         return any(block.language in RUN for block in blocks(text_of(page)))
     except ValueError:

@@ -92,7 +92,7 @@ def wrong_page(page: Path, site: Path) -> Iterator[str]:
 
 
 def leads_somewhere(to: str, page: Path) -> bool:
-    """Tell whether a link's file exists and contains the anchor named after #."""
+    """Return True if a link's file exists and contains the anchor named after #."""
     path, place = urldefrag(to.partition("?")[0] if "?" in to.partition("#")[0] else to)
     target = (page.parent / unquote(path)).resolve() if path else page
     if not target.is_file():

@@ -50,8 +50,8 @@ def _boards(folder: str) -> Iterator[tuple[str, dict[str, Cells]]]:
                 if within := row.get(f"equal_{cost}"):
                     rows[row["label"]] |= {f"equal {cost}, {name}": value for name, value in _flat(within)}
         rows["(table)"] = {name: table[name] for name in ("chance", "control", "best_control", "softmax_flops")}
-        rows["(table)"] |= dict(_flat(_without(table["ranking"], "comparisons", "best")))
-        for pair in table["ranking"]["comparisons"]:
+        rows["(table)"] |= dict(_flat(_without(table["judgement"], "comparisons", "best")))
+        for pair in table["judgement"]["comparisons"]:
             rows[f"{pair['row']} against {pair['against']}"] = dict(_flat(_without(pair, "row", "against")))
         yield title, {name: {column: _rounded(value) for column, value in cells.items()} for name, cells in rows.items()}
 

@@ -33,7 +33,7 @@ def answer(model: Any, **batch: Tensor) -> Tensor:
 
 
 def unread(parameter: str, name: str) -> bool:
-    """Return whether a parameter belongs to a projection that the mechanism does not read."""
+    """Return True if a parameter belongs to a projection that the mechanism does not read."""
     entry = card(name)
     reads = set(entry.reads) - ({"key"} if entry.can.shares_query_key else set())
     return any(f".{word}." in parameter for which, words in PROJECTIONS.items() if which not in reads for word in words)

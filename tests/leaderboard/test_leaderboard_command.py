@@ -122,7 +122,7 @@ def test_csv_and_json_carry_everything(folder):
     assert first["equal_FLOPs_note"].startswith("over budget")
     assert len(first["files"].split(" | ")) == 3
     (table,) = json.loads(leaderboard(folder, format="json"))
-    assert table["ranking"]["best"] == "softmax" and table["rows"][1]["against_best"]["outcome"] == "worse"
+    assert table["judgement"]["best"] == "softmax" and table["rows"][1]["against_best"]["outcome"] == "worse"
     assert table["rows"][0]["by_seed"]["2"] == pytest.approx(0.902)
     assert set(table["budget_rules"]) == {"time", "FLOPs", "memory"} and table["rows"][0]["equal_time"]["spent"] == 1.5
     assert table["rows"][0]["curve"][0]["valid"]["count"] == 3

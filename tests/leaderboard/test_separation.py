@@ -52,8 +52,8 @@ def test_a_card_names_the_mechanism_that_solves_its_task(tmp_path, capsys):
     for row in ("", "softmax"):
         assert main(["leaderboard", "--records", str(tmp_path), "--format", "json", "--separation", *([row] if row else [])]) == 0
         (verdicts[row],) = json.loads(capsys.readouterr().out)
-    assert verdicts[""]["yardstick"] == "delta_rule" and verdicts[""]["separates"]
-    assert verdicts["softmax"]["yardstick"] == "softmax" and not verdicts["softmax"]["separates"]
+    assert verdicts[""]["baseline"] == "delta_rule" and verdicts[""]["separates"]
+    assert verdicts["softmax"]["baseline"] == "softmax" and not verdicts["softmax"]["separates"]
 
 
 def test_a_card_names_the_part_of_the_test_that_asks_for_distant_tokens(tmp_path, capsys):
@@ -86,7 +86,7 @@ def test_a_lead_counts_by_the_lower_end_of_its_interval():
 def test_a_task_on_which_a_control_is_better_does_not_separate():
     found = separates(table(SEPARATING | {"softmax": (0.50, 0.51, 0.50), "uniform": (0.80, 0.81, 0.82)}))
     assert not found.separates
-    assert found.reasons[0] == "the control uniform is better beyond noise: softmax minus uniform is -30.7 ± 2.0 points"
+    assert found.reasons[0] == "the control uniform is significantly better: softmax minus uniform is -30.7 ± 2.0 points"
 
 
 def test_two_groups_are_too_few():
@@ -116,7 +116,7 @@ def test_without_softmax_or_a_control_nothing_can_be_said(gone):
 
 
 def test_another_row_can_be_the_yardstick():
-    assert separates(table(SEPARATING), "performer").yardstick == "performer"
+    assert separates(table(SEPARATING), "performer").baseline == "performer"
     assert separates(table(SEPARATING), "performer").separates
     assert separates(table(SEPARATING), "none").reasons[0].startswith("none minus uniform is -0.7")
 
@@ -130,7 +130,7 @@ def test_of_a_metric_of_which_less_is_better_the_lead_is_relative_to_the_control
     near = separates(table(scores | {"softmax": (14.0, 14.1, 14.0)}, task_card=card))
     assert not near.separates and "must lie beyond -5.68" in near.reasons[0]
     above = separates(table(scores | {"softmax": (24.0, 24.1, 24.0)}, task_card=card))
-    assert above.reasons[0].startswith("the control uniform is better beyond noise")
+    assert above.reasons[0].startswith("the control uniform is significantly better")
 
 
 def test_groups_are_as_many_as_the_longest_chain_and_each_stands_apart_from_the_next():
@@ -183,7 +183,7 @@ def test_the_command_prints_data_for_programs(folder, capsys):
     words = ["leaderboard", "--records", str(folder), "--separation", "performer", "--task", "digits", "--format"]
     assert main([*words, "json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
-    assert found["separates"] is True and found["yardstick"] == "performer" and len(found["groups"]) == 3
+    assert found["separates"] is True and found["baseline"] == "performer" and len(found["groups"]) == 3
     assert main([*words, "csv"]) == 0
     (line,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert line["differing"] == "12" and json.loads(line["margin"])["count"] == 3

@@ -50,7 +50,7 @@ def test_one_row_is_best_and_others_are_compared_with_it():
         "reformer": "worse",
         "longformer": "no better than the best control",
     }
-    assert table.ranking.best == "softmax" and table.ranking.reason is None
+    assert table.judgement.best == "softmax" and table.judgement.reason is None
     assert all(row.verdict is None for row in table.rows if row.control)
     text = render([table], "terminal", legend=True, wide=True)
     assert "worse, -29.8 ± " in text and "not distinguishable from the best, -0.2 ± " in text and "Holm" in text
@@ -60,12 +60,12 @@ def test_every_row_is_compared_with_the_best_softmax_and_the_best_control_by_wel
     (table,) = tables(records_of({"linear": (0.97, 0.95, 0.96)} | CLEAR, data={"test": {"examples": 1000, "digest": "0"}}))
     rows = {row.label: row for row in table.rows}
     contenders = ["linear", "softmax", "linformer", "performer", "reformer"]
-    pairs = [(c.row, c.against) for c in table.ranking.comparisons]
+    pairs = [(c.row, c.against) for c in table.judgement.comparisons]
     wanted = {frozenset((one, other)) for other in ("linear", "softmax", "uniform") for one in contenders if one != other}
     assert set(map(frozenset, pairs)) == wanted and len(pairs) == len(wanted), "each pair once"
     p_values = {(a, b): welch_by_scipy([*rows[a].by_seed.values()], [*rows[b].by_seed.values()], 1000) for a, b in pairs}
     ascending, most = sorted(p_values, key=p_values.__getitem__), 0.0
-    found = {(c.row, c.against): c.p for c in table.ranking.comparisons}
+    found = {(c.row, c.against): c.p for c in table.judgement.comparisons}
     for passed, pair in enumerate(ascending):
         most = max(most, min(1.0, (len(pairs) - passed) * p_values[pair]))
         assert found[pair] == pytest.approx(most, rel=1e-9)
@@ -121,7 +121,7 @@ def test_the_order_of_rows_and_of_seeds_changes_nothing():
         turned = {name: draw.sample(scores, len(scores)) for name, scores in draw.sample(list(CLEAR.items()), len(CLEAR))}
         (again,) = tables(draw.sample(records_of(turned), 5 * len(CLEAR)))
         assert verdicts(again) == verdicts(table)
-        for one, other in zip(again.ranking.comparisons, table.ranking.comparisons, strict=True):
+        for one, other in zip(again.judgement.comparisons, table.judgement.comparisons, strict=True):
             assert (one.row, one.against) == (other.row, other.against) and one.p == pytest.approx(other.p, rel=1e-9)
 
 
@@ -155,14 +155,14 @@ def test_a_difference_below_one_point_does_not_count_whatever_the_test_says():
 @pytest.mark.parametrize(("seeds", "missing"), [(1, 2), (2, 1)])
 def test_under_three_seeds_there_is_no_verdict_and_it_is_said_how_many_are_missing(seeds, missing):
     (table,) = tables(records_of({name: scores[:seeds] for name, scores in CLEAR.items()}))
-    assert set(verdicts(table).values()) == {None} and not table.ranking.comparisons
+    assert set(verdicts(table).values()) == {None} and not table.judgement.comparisons
     text = render([table], "terminal", wide=True)
     assert f"no verdicts with fewer than 3 seeds; {missing} more needed" in text and "Holm" not in text
 
 
 def test_a_row_with_too_few_seeds_takes_no_part():
     (table,) = tables(records_of(CLEAR | {"softmax": (0.99, 0.99)}))
-    assert verdicts(table)["softmax"] is None and table.ranking.best == "linformer"
+    assert verdicts(table)["softmax"] is None and table.judgement.best == "linformer"
     assert "softmax: no verdict with fewer than 3 seeds; 1 more needed" in render([table], "terminal", wide=True)
 
 
@@ -175,7 +175,7 @@ def test_a_row_of_which_a_seed_failed_has_no_verdict():
 
 def test_one_contender_alone_has_no_verdict():
     (table,) = tables(records_of({name: CLEAR[name] for name in ("softmax", "uniform")}))
-    assert table.ranking.reason == "no verdicts, because there is only one contender"
+    assert table.judgement.reason == "no verdicts, because there is only one contender"
 
 
 def test_if_the_best_row_is_no_better_than_a_control_no_row_is():
@@ -261,7 +261,7 @@ def test_rows_that_reached_the_criterion_at_all_seeds_are_compared_by_the_logari
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / 4)
         floored += [mean, max(deviation, 50 / math.exp(mean)), 5]
     p = stats.ttest_ind_from_stats(*floored, equal_var=False).pvalue
-    assert p <= found.p <= len(table.ranking.comparisons) * p * (1 + 1e-9)
+    assert p <= found.p <= len(table.judgement.comparisons) * p * (1 + 1e-9)
     assert found.ratio.mean == pytest.approx(floored[0] - floored[3])
     assert rows["performer"].against_best and rows["performer"].against_best.ratio is None, "it is compared by its scores"
     text = render([table], "terminal", wide=True)

@@ -12,7 +12,7 @@ from mutants.entering import plant
 
 TRAINING, RECORDING = "training_keeps_the_promises", "recording_gradients_changes_nothing"
 CONVERTED, META, COPIED = "conversions_reach_everything", "shapes_flow_outside_a_device_context", "modules_in_use_can_be_copied"
-FUTURE, ABSENCE, LIMIT = "causal_output_ignores_the_future", "padding_anywhere_amounts_to_its_absence", "limit_is_softmax"
+FUTURE, ABSENCE, LIMIT = "causal_output_ignores_the_future", "padding_position_does_not_matter", "limit_is_softmax"
 SLOPES, HALF, COMPILED = "gradients_follow_outputs_at_every_size", "float16_is_close", "compiled_agrees"
 
 

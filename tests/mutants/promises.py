@@ -16,7 +16,7 @@ from mutants.originals import Projected
 
 HEADS, PROCESS, OPTIONS = "heads_keep_to_themselves", "the_process_is_left_as_it_was", "options_hold_beyond_the_variants"
 RESIZED, ERRORS, EMPTY = "resizing_keeps_what_was_trained", "calls_recover_from_errors", "empty_inputs_are_answered_or_refused"
-ALONE, SERVED = "building_leaves_its_options_alone", "some_setting_is_served"
+ALONE, SERVED = "building_does_not_mutate_options", "some_setting_is_served"
 
 
 def scaled_by_heads(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:

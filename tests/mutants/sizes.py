@@ -14,7 +14,7 @@ from mutants.entering import plant
 
 LIMIT, COUNTS, SLOPES = "limit_is_softmax", "every_position_counts_at_every_size", "gradients_follow_outputs_at_every_size"
 BORDER, TYPES, DEFINITION = "no_future_leaks_at_any_border", "every_size_runs_in_every_type", "eager_agrees_with_the_definition"
-KERNEL, LONG, ABSENCE = "implementation_agrees_with_eager", "steps_hold_on_for_long", "padding_anywhere_amounts_to_its_absence"
+KERNEL, LONG, ABSENCE = "implementation_agrees_with_eager", "steps_hold_on_for_long", "padding_position_does_not_matter"
 
 
 def never_rescales(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:

@@ -13,7 +13,7 @@ from mutants.entering import breaks
 from mutants.originals import Linear, PlainSoftmax, Sums
 
 
-@breaks("steps_answer_as_one_call", "linear", "output of 33 tokens, in pieces of random lengths, against one call")
+@breaks("stepwise_matches_full", "linear", "output of 33 tokens, in pieces of random lengths, against one call")
 class CarriesNothing(Linear):
     """Starts every piece from an empty state."""
 
@@ -21,7 +21,7 @@ class CarriesNothing(Linear):
         return super().advance(query, key, value, replace(state, summed=torch.zeros_like(state.summed)))
 
 
-@breaks("steps_answer_as_one_call", "linear", "output of 33 tokens, in pieces of random lengths, against one call")
+@breaks("stepwise_matches_full", "linear", "output of 33 tokens, in pieces of random lengths, against one call")
 class ForgetsTheLastToken(Linear):
     """Carries a state that lacks the last token of each piece."""
 
@@ -32,7 +32,7 @@ class ForgetsTheLastToken(Linear):
         return out, replace(super().advance(query[:, :, 1:], key[:, :, :-1], value[:, :, :-1], state)[1], position=after.position)
 
 
-@breaks("steps_answer_as_one_call", "linear", "token by token")
+@breaks("stepwise_matches_full", "linear", "token by token")
 class ForgetsSingleTokens(Linear):
     """Has a path for single tokens that does not add the eighth token to the state."""
 
@@ -41,7 +41,7 @@ class ForgetsSingleTokens(Linear):
         return out, replace(state, position=after.position) if value.shape[2] == 1 and state.position == 7 else after
 
 
-@breaks("steps_answer_as_one_call", "linear", "gradient of key of 33 tokens")
+@breaks("stepwise_matches_full", "linear", "gradient of key of 33 tokens")
 class DetachesItsState(Linear):
     """Passes no gradient through the carried state."""
 
@@ -49,7 +49,7 @@ class DetachesItsState(Linear):
         return super().advance(query, key, value, replace(state, summed=state.summed.detach()))
 
 
-@breaks("steps_answer_as_one_call", "softmax", "carries no state from token to token", can={"stepwise": True})
+@breaks("stepwise_matches_full", "softmax", "carries no state from token to token", can={"stepwise": True})
 class StepwiseInName(PlainSoftmax):
     """Claims to read in steps and carries no state."""
 
@@ -57,7 +57,7 @@ class StepwiseInName(PlainSoftmax):
         return Sums(torch.zeros(batch))
 
 
-@breaks("steps_answer_as_one_call", "linear", "stepwise (initial_state) is not claimed", can={"stepwise": False})
+@breaks("stepwise_matches_full", "linear", "stepwise (initial_state) is not claimed", can={"stepwise": False})
 class StepsInSecret(Linear):
     """Has a state and steps that its card does not claim."""
 

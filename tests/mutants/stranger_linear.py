@@ -30,7 +30,7 @@ from mutants.originals_stranger_linear import (
 # --- recurrences by chunks -------------------------------------------------------------------------------------------
 
 
-@breaks("padding_anywhere_amounts_to_its_absence", "decayed", "the real tokens beside padding")
+@breaks("padding_position_does_not_matter", "decayed", "the real tokens beside padding")
 class DecaysOverPadding(Decayed):
     """Lets its memory decay over padding, which writes nothing."""
 

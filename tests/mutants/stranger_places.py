@@ -94,7 +94,7 @@ class RoundsPositions(Rotated):
         return angle.cos(), angle.sin()
 
 
-@breaks("steps_answer_as_one_call", "rotated", "against one call")
+@breaks("stepwise_matches_full", "rotated", "against one call")
 class StepsFromZero(Rotated):
     """Rotates each piece of a sequence as if it were the first."""
 
@@ -116,7 +116,7 @@ class Ring(Kept):
         return self.read
 
 
-@breaks("steps_answer_as_one_call", "rotated", "built for")
+@breaks("stepwise_matches_full", "rotated", "built for")
 class ForgetsBeyondItsBuild(Rotated):
     """Drops the oldest tokens from its state once it has read as many as it was built for."""
 

@@ -77,7 +77,7 @@ class ReturnsTheValue(PlainSoftmax):
         return value if key.shape[2] == query.shape[2] == 1 else super().attend(query, key, value, key_valid)
 
 
-@breaks("building_leaves_its_options_alone", "window", "building changed its options")
+@breaks("building_does_not_mutate_options", "window", "building changed its options")
 class NarrowsToTheLength(local.Local):
     """Lowers the block in the caller's options to the length, which changes them at short lengths only."""
 

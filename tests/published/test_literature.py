@@ -42,7 +42,7 @@ def test_a_verdict_needs_three_seeds_and_an_interval_on_one_side(softmax, perfor
     compared = literature(table)
     assert compared is not None
     (verdict,) = compared.verdicts
-    assert (verdict.word, verdict.attention, verdict.yardstick) == (word, "performer", "softmax")
+    assert (verdict.word, verdict.attention, verdict.baseline) == (word, "performer", "softmax")
     assert f"{word} here (performer against softmax" in render_published([table])
 
 

@@ -74,7 +74,7 @@ def test_a_truncated_record_is_named(tmp_path, cut):
         (lambda d: d["data"]["test"].pop("digest"), "damaged", "data.test lacks 'digest'"),
         (lambda d: d["reached"].update({"50": {"steps": -1}}), "damaged", "reached.50.steps must be a number >= 0, not -1"),
         (lambda d: d["environment"].update(odd=[[1]]), "damaged", "environment.odd[0] must be a mapping, not [1]"),
-        (lambda d: d["spec"]["budget"].update(steps="all"), "damaged", "spec.budget.steps must be a whole number, not 'all'"),
+        (lambda d: d["spec"]["budget"].update(steps="all"), "damaged", "spec.budget.steps must be an integer, not 'all'"),
         (lambda d: d["measured"].update(train_seconds=0), "damaged", "measured.train_seconds must be above 0; got 0"),
         (lambda d: d.update(curve=[1]), "damaged", "curve[0] must be a mapping, not 1"),
         (lambda d: d["spec"].update(seed=7), "edited", "does not follow from its spec"),

@@ -46,7 +46,7 @@ def check_complete(folder: Path) -> None:
 
 
 def in_the_second_run(folder: Path) -> bool:
-    """Return whether one run is in progress and another is recorded."""
+    """Return True if one run is in progress and another is recorded."""
     names = [path.name for path in (folder / "runs").glob("*.json")]
     claims = [path.name.strip(".").removesuffix(".claim") for path in (folder / "runs").glob(".*.claim")]
     return bool(names) and any(all(run_id not in name for name in names) for run_id in claims)

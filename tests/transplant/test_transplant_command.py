@@ -88,7 +88,7 @@ def test_a_later_command_adds_and_an_interrupted_one_goes_on(folder, tmp_path, c
     with monkeypatch.context() as patch:
         patch.setattr(Bench, "_point", broken)
         assert transplant(*words) == 130
-    assert "the same command goes on from there" in capsys.readouterr().err
+    assert "run the same command again to resume" in capsys.readouterr().err
     first = read_record(output)
     assert not first["complete"] and len(first["points"]) == 1
     assert transplant(*words) == 0
@@ -129,7 +129,7 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
         (["attention=linformer:sdpa"], "leave out :sdpa"),
         (["attention=linformer", "init=spectral"], "spectrum"),
         (["attention=linformer", "init=random,random"], "must differ from each other"),
-        (["attention=linformer", "seed=x"], "seed must be whole numbers"),
+        (["attention=linformer", "seed=x"], "seed must be integers"),
         (["attention=linformer", "trains=all"], "mechanism, attention"),
         (["attention=linformer", "short=1.5"], "short must be from 0 to 1"),
         (["attention=linformer", "distil_rate=0"], "distil_rate must be a positive number"),

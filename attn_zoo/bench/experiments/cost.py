@@ -54,7 +54,7 @@ def _times(found: Measurement, format: str) -> str:
 
 
 def _memory(found: Measurement, format: str) -> str:
-    head = ["attention", "n", *(f"{kind}, held at once (MiB)" for kind in KINDS), *(f"{kind}, largest batch" for kind in KINDS)]
+    head = ["attention", "n", *(f"{kind}, peak (MiB)" for kind in KINDS), *(f"{kind}, largest batch" for kind in KINDS)]
     rows = []
     for label, length in _rows(found):
         both = [found.of(Cell(label, kind, length)) for kind in KINDS]

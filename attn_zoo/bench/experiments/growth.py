@@ -60,7 +60,7 @@ class Growth(Timed, AttentionRows):
         said = (
             f"One layer with its projections, width {grid['dim']}, {grid['heads']} heads, one sequence, {grid['precision']}, eager "
             "unless said. Each subject in a process of its own; ~ marks what is unstable; exponents by least squares in log-log; "
-            f"memory is the most that PyTorch held at once in a step. {conditions(found)}"
+            f"memory is the peak that PyTorch allocated during a step. {conditions(found)}"
         )
         return joined(found, table(head, rows, format, left=(0, 1)), failures(found.cells.values(), KINDS), said)
 

@@ -33,7 +33,7 @@ class Ability:
 
     @property
     def causal(self) -> bool:
-        """Tell whether the task is read from left to right."""
+        """Return True if the task is read from left to right."""
         return bool(self.table.task.get("causal"))
 
     @property

@@ -38,12 +38,12 @@ class Cost:
 
     @property
     def cheaper(self) -> bool:
-        """Tell whether the mechanism is known to take fewer FLOPs than softmax."""
+        """Return True if the mechanism is known to take fewer FLOPs than softmax."""
         return self.shares is not None and not self.share_unknown and self.shares[1] < 1
 
     @property
     def smaller(self) -> bool:
-        """Tell whether the state is known at every causal ability, and smaller than softmax's there."""
+        """Return True if the state is known at every causal ability, and smaller than softmax's there."""
         return bool(self.states) and not self.state_unknown and all(state.bytes < state.softmax for state in self.states)
 
     @property

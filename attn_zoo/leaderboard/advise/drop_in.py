@@ -27,7 +27,7 @@ _Row = dict[int, Mapping[str, float | None]]
 def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collection[str] | None = None) -> Answer:
     """Answer the need from ``found``, the content of a file of ``attn-zoo transplant`` or None where there is no file.
 
-    A quality is evidence where the teacher is better than the best control beyond noise. A student qualifies as in
+    A quality is evidence where the teacher is significantly better than the best control. A student qualifies as in
     ``needs.answer``; its FLOPs are those of the attention of all layers at the passages' length.
 
     Args:
