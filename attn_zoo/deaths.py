@@ -59,7 +59,8 @@ def note(what: str) -> None:
 
 @contextmanager
 def during(what: str) -> Iterator[None]:
-    """Context in which the end of this process counts as a death during ``what``; a process that was forked in it ends with it."""
+    """Return a context in which the end of this process counts as a death during ``what``; a process that was forked in it ends
+    with it."""
     before, here = "" if _note is None else read(_note), os.getpid()
     note(what)
     try:
@@ -96,7 +97,7 @@ def go_on(process: int, stopped_by: int) -> None:
 
 @contextmanager
 def children_going_on() -> Iterator[None]:
-    """Context in which children that stop themselves go on."""
+    """Return a context in which children that stop themselves go on."""
     over = threading.Event()
     watch = threading.Thread(target=_watch_children, args=(over,), daemon=True)
     if hasattr(os, "waitid"):

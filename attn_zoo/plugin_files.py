@@ -46,12 +46,12 @@ def unexport_plugin(path: Path) -> None:
 
 
 def exported_plugins() -> list[Path]:
-    """Paths of the plugins in the environment variable."""
+    """Return the paths of the plugins in the environment variable."""
     return [Path(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file, or of every Python file in a folder and their names."""
+    """Return the SHA-256 of a file, or of every Python file in a folder and their names."""
     found = hashlib.sha256()
     for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
         found.update(b"" if file == path else file.relative_to(path).as_posix().encode())
@@ -60,7 +60,7 @@ def digest(path: Path) -> str:
 
 
 def digests() -> dict[str, str]:
-    """Digest of every existing plugin in the environment variable, by file name."""
+    """Return the digest of every existing plugin in the environment variable, by file name."""
     return {path.name: digest(path) for path in exported_plugins() if path.exists()}
 
 
@@ -108,6 +108,6 @@ def _where(error: BaseException, root: Path) -> str:
 
 
 def file_of(module: ModuleType | None) -> Path | None:
-    """File that a module was loaded from; None where there is none."""
+    """Return the file that a module was loaded from; None if there is none."""
     file = getattr(module, "__file__", None)
     return Path(file).resolve() if isinstance(file, str) else None

@@ -28,7 +28,8 @@ def tell(words: str) -> None:
 
 @contextmanager
 def apart(who: str, when: str) -> Iterator[list[str]]:
-    """Context that puts settings of the process back at its end, and warns of those that had changed; it yields their names."""
+    """Return a context that puts settings of the process back at its end, and warns of those that had changed; it yields their
+    names."""
     with kept() as changed:
         yield changed
     if changed:

@@ -9,12 +9,13 @@ from torch import Tensor
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Context without autocast, for computations that need the precision of their inputs. The meta device has no autocast."""
+    """Return a context without autocast, for computations that need the precision of their inputs. The meta device has no
+    autocast."""
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
-    """Dtype of matrix products with ``tensor``: its own dtype, or that of autocast, which leaves float64 unchanged."""
+    """Return the dtype of matrix products with ``tensor``: its own dtype, or that of autocast, which leaves float64 unchanged."""
     device = tensor.device.type
     if device == "meta" or tensor.dtype is torch.float64 or not torch.is_autocast_enabled(device):
         return tensor.dtype

@@ -84,11 +84,11 @@ class Check(pytest.Item):
         self.case()
 
     def reportinfo(self) -> tuple[str | PathLike[str], int | None, str]:
-        """File and line of the class under check, and the name of the check."""
+        """Return the file and line of the class under check, and the name of the check."""
         return *self.place, self.name
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Message of a violation; for any other exception pytest's traceback, from this test on."""
+        """Return the message of a violation; for any other exception pytest's traceback, from this test on."""
         from attn_zoo.conformance.harness import Violation
         from attn_zoo.conformance.pytest_support import told
 

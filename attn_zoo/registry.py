@@ -68,7 +68,7 @@ add_part(Part("registered entries", lambda: (dict(_ATTENTIONS), dict(_TASKS)), _
 
 
 def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Callable[[A], A]:
-    """Class decorator that registers a mechanism.
+    """Return a class decorator that registers a mechanism.
 
     Args:
         name: name that users write in ``attention=name``.
@@ -117,7 +117,7 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
 
 
 def register_task(name: str, **facts: Any) -> Callable[[T], T]:
-    """Class decorator that registers a task; ``facts`` are the fields of ``TaskCard``.
+    """Return a class decorator that registers a task; ``facts`` are the fields of ``TaskCard``.
 
     Raises:
         ValueError: the name is taken or not an identifier, or a fact is missing, unknown or of the wrong type.
@@ -156,13 +156,13 @@ def _check_facts(owner: str, card: type, cls: object, base: type, facts: Mapping
 
 
 def attentions() -> tuple[str, ...]:
-    """Names of all attentions, plugins included, in alphabetical order."""
+    """Return the names of all attentions, plugins included, in alphabetical order."""
     _look_for_plugins()
     return tuple(sorted(_ATTENTIONS))
 
 
 def task_names() -> tuple[str, ...]:
-    """Names of all tasks, plugins included, in alphabetical order."""
+    """Return the names of all tasks, plugins included, in alphabetical order."""
     _look_for_plugins()
     return tuple(sorted(_TASKS))
 
@@ -271,7 +271,7 @@ def make_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
 
 
 def attention_options(entry: AttentionCard, geometry: Geometry, given: Mapping[str, Any]) -> Any:
-    """Options of an attention with every default filled in; defaults that follow the length are computed by their rules.
+    """Return the options of an attention with every default filled in; defaults that follow the length are computed by their rules.
 
     Raises:
         UnknownNameError: no such option.
@@ -282,7 +282,7 @@ def attention_options(entry: AttentionCard, geometry: Geometry, given: Mapping[s
 
 
 def stated_options(entry: AttentionCard, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of an attention as plain data where no geometry is known yet: defaults that follow the length are left out.
+    """Return the options of an attention as plain data while no geometry is known: defaults that follow the length are left out.
 
     Raises:
         UnknownNameError: no such option.

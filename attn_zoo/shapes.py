@@ -11,13 +11,13 @@ Queries = Float[Tensor, "batch heads queries head_dim"]
 Keys = Float[Tensor, "batch heads keys head_dim"]
 """Keys, values, or streams of their tokens."""
 KeyValid = Bool[Tensor, "batch keys"] | None
-"""True for a real token, False for padding; None where all tokens are real."""
+"""True for a real token, False for padding; None if all tokens are real."""
 Compressed = Float[Tensor, "batch heads r head_dim"]
 """Keys or values compressed along the length."""
 CompressedValid = Bool[Tensor, "batch r"] | None
-"""True for a compressed key that holds a real token; None where all do."""
+"""True for a compressed key that holds a real token; None if all do."""
 
 
 def real_positions(tokens: Float[Tensor, "batch heads n head_dim"], key_valid: KeyValid) -> Bool[Tensor, "batch n"]:
-    """Mask of the real tokens: ``key_valid``, or True everywhere where that is None."""
+    """Return the mask of the real tokens: ``key_valid``, or True everywhere if that is None."""
     return tokens.new_ones(tokens.shape[0], tokens.shape[2], dtype=torch.bool) if key_valid is None else key_valid

@@ -72,7 +72,7 @@ class ShortConvolution(nn.Module):
         return self.slide(F.pad(read, (0, 0, self.before - tail.shape[1], 0))), kept
 
     def slide(self, filled: Float[Tensor, "batch filled dim"]) -> Float[Tensor, "batch n dim"]:
-        """Outputs at the positions of ``filled`` that have a whole window: ``before + after`` fewer than it holds."""
+        """Return the outputs at the positions of ``filled`` that have a whole window: ``before + after`` fewer than it holds."""
         # conv2d over an image of height 1 in channels-last layout, that of tokens: on a CPU two to four times as fast as conv1d.
         image = filled.transpose(1, 2).unsqueeze(2)
         mixed = F.conv2d(image, self.weight[:, None, None], groups=self.weight.shape[0])

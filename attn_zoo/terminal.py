@@ -16,7 +16,7 @@ from tabulate import tabulate
 from attn_zoo.escapes import terminal
 
 COLUMNS = 100
-"""Width in characters where there is no terminal."""
+"""Width in characters if there is no terminal."""
 FORMATS = ("terminal", "github")
 """Formats of tables of figures."""
 WIDE = "every column, however wide the terminal is"
@@ -28,7 +28,7 @@ _GAP = 2
 
 
 def columns() -> int:
-    """Width of the terminal in characters; ``COLUMNS`` where there is none."""
+    """Return the width of the terminal in characters; ``COLUMNS`` if there is none."""
     return shutil.get_terminal_size((COLUMNS, 30)).columns
 
 
@@ -42,7 +42,7 @@ def fit(
     wide: bool = False,
     width: int | None = None,
 ) -> str:
-    """Format a table no wider than the terminal: optional columns are left out where there is no room, then text is wrapped.
+    """Format a table no wider than the terminal: optional columns are left out if there is no room, then text is wrapped.
 
     Args:
         head: names of the columns; empty for a table without a head.
@@ -77,7 +77,7 @@ def wrap(text: str, width: int | None = None) -> str:
 
 
 def paragraph(text: str, width: int, mark: str = "", indent: str = "") -> list[str]:
-    """Lines of a paragraph after a mark, wrapped such that no figure is parted from its unit or its interval."""
+    """Return the lines of a paragraph after a mark, wrapped such that no figure is parted from its unit or its interval."""
     whole = terminal(text).replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")
     made = textwrap.wrap(whole, width, initial_indent=mark, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace("\xa0", " ") for line in made]

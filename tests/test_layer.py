@@ -354,5 +354,5 @@ def test_what_cannot_be_remembered_or_recalled_is_refused():
         layer(tokens(), remembered=layer.remember(tokens(2)))
     with pytest.raises(ValueError, match="the context must have shape"):
         layer.remember(tokens(dim=9))
-    with pytest.raises(UnsupportedError, match="needs as many queries as keys here; got 40 and 30"):
+    with pytest.raises(UnsupportedError, match="must get as many queries as keys here; got 40 and 30"):
         build("longformer")(tokens(), remembered=build("longformer").remember(tokens(length=30)))

@@ -94,7 +94,7 @@ def test_what_cannot_step_is_refused():
         build("cosformer").step(tokens(length=LENGTH + 1), build("cosformer").initial_state(3))
     _, after = layer.step(x[:, :5], state)
     bad: tuple[tuple[Tensor, object, str], ...] = (
-        (x[:, :0], state, "needs at least one token; got none"),
+        (x[:, :0], state, "must get at least one token; got none"),
         (x[..., :7], state, "dim=8"),
         (x, None, r"from the layer's initial_state\(\) or the step before; got NoneType"),
         (x, state.mechanism, r"from the layer's initial_state\(\) or the step before; got"),

@@ -128,7 +128,7 @@ class Reference:
 
 
 def exact_attention(inputs: AttentionInputs) -> Float[Tensor, "batch heads queries head_dim"]:
-    """Output softmax(Q Kᵀ / √d) V in float64, by the zoo's ``softmax``."""
+    """Return softmax(Q Kᵀ / √d) V in float64, by the zoo's ``softmax``."""
     return _attend_one_by_one(build_attention("softmax", inputs.geometry).eval(), inputs.double())
 
 
@@ -137,7 +137,7 @@ def relative_error(
     exact: Float[Tensor, "batch heads queries head_dim"],
     query_valid: Bool[Tensor, "batch queries"] | None = None,
 ) -> Float[Tensor, "batch heads"]:
-    """Relative error ‖Y - Y_exact‖ / ‖Y_exact‖ in the Frobenius norm, over queries that are real tokens.
+    """Return the relative error ‖Y - Y_exact‖ / ‖Y_exact‖ in the Frobenius norm, over queries that are real tokens.
 
     Raises:
         ValueError: an exact output is zero or not finite.

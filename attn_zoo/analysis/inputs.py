@@ -39,7 +39,7 @@ class AttentionInputs:
         return replace(self, query=self.query.double(), key=self.key.double(), value=self.value.double())
 
     def sequence(self, at: int) -> AttentionInputs:
-        """Inputs of one sequence of the batch, as a batch of one."""
+        """Return the inputs of one sequence of the batch, as a batch of one."""
         valid = None if self.key_valid is None else self.key_valid[at : at + 1]
         parts = {name: getattr(self, name)[at : at + 1] for name in ("query", "key", "value")}
         return replace(self, **parts, key_valid=valid)
@@ -76,7 +76,7 @@ def gather(batches: Sequence[Sequence[AttentionInputs]]) -> list[AttentionInputs
     if len(kinds) != 1 or len({len(batch) for batch in batches}) != 1:
         shapes = sorted({str(geometry) for geometry, _ in kinds})
         raise UnsupportedError(
-            f"a comparison needs the same heads and lengths in every layer and sequence; got {', '.join(shapes) or 'none'}"
+            f"every layer and sequence of a comparison must have the same heads and lengths; got {', '.join(shapes) or 'none'}"
         )
     gathered = []
     for layers in zip(*batches, strict=True):

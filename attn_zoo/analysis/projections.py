@@ -61,11 +61,12 @@ class ProjectionErrors:
     """Mean error of a uniform average of all values, which ignores queries and keys."""
 
     def mean(self, kind: Kind) -> list[float]:
-        """Mean error at each length, over draws, layers, sequences and heads."""
+        """Return the mean error at each length, over draws, layers, sequences and heads."""
         return [float(error) for error in self.errors[kind].mean(dim=(1, 2, 3, 4))]
 
     def exponent(self, kind: Kind) -> float | None:
-        """Exponent a of error ~ k^a, by a least-squares fit of the logarithms over all lengths; None for a single length."""
+        """Return the exponent a of error ~ k^a, by a least-squares fit of the logarithms over all lengths; None for a single
+        length."""
         if len(self.lengths) < 2:
             return None
         k = torch.tensor(self.lengths, dtype=torch.float64).log()
@@ -116,7 +117,7 @@ def measure_projections(
 
 
 def least_length(n: int, error: float) -> float:
-    """Projected length k = 5 log n / (ε² - ε³) from which on Theorem 1 guarantees a relative error below ε.
+    """Return the projected length k = 5 log n / (ε² - ε³) from which on Theorem 1 guarantees a relative error below ε.
 
     Raises:
         ValueError: ε is not in (0, 1).

@@ -41,7 +41,7 @@ def cumulative_spectrum(weights: Float[Tensor, "... queries keys"]) -> Float[Ten
 
 
 def default_index(length: int) -> int:
-    """Default index: a quarter of the length, at most the paper's 128 (of 512)."""
+    """Return the default index: a quarter of the length, at most the paper's 128 (of 512)."""
     return min(PAPER_INDEX, max(1, length // 4))
 
 
@@ -70,7 +70,7 @@ class Spectrum:
         return self.mean[..., index - 1]
 
     def standard_error(self, index: int) -> Float[Tensor, "layers heads"]:
-        """Standard error of ``at(index)`` over sequences.
+        """Return the standard error of ``at(index)`` over sequences.
 
         Raises:
             ValueError: there are fewer than ``index`` singular values.
@@ -79,7 +79,7 @@ class Spectrum:
         return self.deviation[..., index - 1] / self.sequences**0.5
 
     def rank_for(self, share: float) -> Int[Tensor, "layers heads"]:
-        """Smallest number of singular values whose mean share reaches ``share``.
+        """Return the smallest number of singular values whose mean share reaches ``share``.
 
         Raises:
             ValueError: ``share`` is not in (0, 1].
@@ -114,7 +114,7 @@ class SpectrumAverage:
         """
         shapes = [tuple(layer.shape) for layer in layers]
         if len(set(shapes)) != 1:
-            raise ValueError(f"an average needs equally many heads and positions in every layer; got {shapes or 'no layer'}")
+            raise ValueError(f"every layer of an average must have equally many heads and positions; got {shapes or 'no layer'}")
         # One layer at a time: stacking all matrices would double the memory. Sums over sequences are in float64.
         curves = torch.stack([cumulative_spectrum(layer).double().cpu() for layer in layers], dim=1)
         if self._mean is None or self._squares is None:
@@ -131,7 +131,7 @@ class SpectrumAverage:
             self._squares = self._squares + step * (curve - self._mean)
 
     def result(self) -> Spectrum:
-        """Spectrum averaged over the sequences so far.
+        """Return the spectrum averaged over the sequences so far.
 
         Raises:
             ValueError: no sequence was added.

@@ -52,7 +52,7 @@ def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tens
 
 
 def best_bounds(moment: Float[Tensor, "n n"], k: int) -> list[int]:
-    """Bounds of the k segments whose means preserve most of a second moment: the sum over segments of 1ᵀ M 1 / length.
+    """Return the bounds of the k segments whose means preserve most of a second moment: the sum over segments of 1ᵀ M 1 / length.
 
     Dynamic programming in k steps over all pairs of bounds finds the exact maximum.
     """

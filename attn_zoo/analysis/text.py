@@ -36,7 +36,7 @@ def read_text(path: Path) -> str:
 
 
 def default_text() -> tuple[str, str]:
-    """Text that ships with Python (its language reference), and a description of it.
+    """Return a text that ships with Python (its language reference), and a description of it.
 
     Raises:
         FileNotFoundError: this Python comes without that text.

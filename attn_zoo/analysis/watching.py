@@ -77,7 +77,7 @@ class _WatchCalls(TorchFunctionMode):
 
 
 def mechanisms_of(model: nn.Module) -> dict[str, Attention]:
-    """Mechanisms of the zoo in a model, by module name."""
+    """Return the mechanisms of the zoo in a model, by module name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
 
 
@@ -87,7 +87,7 @@ def call_model(model: nn.Module, batch: Any, **further: Any) -> Any:
 
 
 def padding_mask(batch: Any) -> Bool[Tensor, "batch keys"] | None:
-    """Attention mask of a batch, True for a real token; None if the batch holds none."""
+    """Return the attention mask of a batch, True for a real token; None if the batch holds none."""
     mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
     return None if mask is None else mask.bool()
 
@@ -118,7 +118,7 @@ def refuse_blind(model: nn.Module, found: object) -> None:
 
 @contextmanager
 def as_in_evaluation(model: nn.Module) -> Iterator[None]:
-    """Context that puts the model in evaluation mode, and afterwards every module back in its earlier mode."""
+    """Return a context that puts the model in evaluation mode, and afterwards every module back in its earlier mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

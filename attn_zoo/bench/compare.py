@@ -86,11 +86,11 @@ def compare(
     """
     needed = fewest_rounds(confidence)
     if smallest < 0:
-        raise ValueError(f"the smallest difference of interest is a share of at least 0; got {smallest}")
+        raise ValueError(f"the smallest difference of interest must be a share of at least 0; got {smallest}")
     if not all(0 < seconds < math.inf for seconds in [*first, *second]):
         raise ValueError("seconds must be positive and finite; a step that could not be timed has no round")
     taken = quotients(second, first)
     if len(taken) < needed:
-        raise ValueError(f"a comparison at confidence {confidence:g} needs at least {needed} common rounds; got {len(taken)}")
+        raise ValueError(f"a comparison at confidence {confidence:g} must have at least {needed} common rounds; got {len(taken)}")
     interval = stats.quantile_test(taken, p=0.5).confidence_interval(confidence)
     return Comparison(len(taken), float(np.median(taken)), float(interval.low), float(interval.high), smallest, confidence)

@@ -118,7 +118,7 @@ def exponent(points: Sequence[Figures], quantity: str) -> float | None:
 
 
 def crossover(points: Sequence[Figures], label: str, role: str, kind: str, quantity: str) -> Crossover | None:
-    """Crossover of a mechanism with a baseline; None where fewer than two lengths can be compared."""
+    """Crossover of a mechanism with a baseline; None if fewer than two lengths can be compared."""
     against = {p.cell.length: p for p in baseline(points, role, kind, quantity)}
     pairs = [(p, against[p.cell.length]) for p in select(points, label, kind) if p.cell.length in against]
     found = [q for ours, theirs in pairs if (q := _quotient(ours, theirs, quantity)) is not None]

@@ -35,7 +35,7 @@ def resolve_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name not in ("cpu", "cuda"):
-        raise ValueError(f"device is auto, cpu or cuda; got {name!r}")
+        raise ValueError(f"device must be auto, cpu or cuda; got {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device=cuda needs a GPU that PyTorch finds, and here it finds none; take device=cpu or auto")
     return name
@@ -80,7 +80,7 @@ class Grid:
         if dim is not None and heads is not None and dim % heads:
             raise ValueError(f"dim must be divisible by heads, both at least 1; got dim={dim} and heads={heads}")
         if (precision := getattr(self, "precision", None)) is not None and precision not in PRECISIONS:
-            raise ValueError(f"precision is one of {', '.join(PRECISIONS)}; got {precision!r}")
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {precision!r}")
 
     def _check_numbers(self) -> None:
         above, least = partial(check_number, above=0), partial(check_number, least=0)
@@ -97,7 +97,7 @@ class Grid:
             fewest, least = (self.fewest_lengths, self.shortest_length) if name == "lengths" else (1, 1)
             if values is not None and (len(values) < fewest or min(values) < least or len(set(values)) < len(values)):
                 many = "at least two " if fewest > 1 else ""
-                raise ValueError(f"{name} are {many}different integers of at least {least}; got {list(values)}")
+                raise ValueError(f"{name} must be {many}different integers of at least {least}; got {list(values)}")
 
     def flops(self, cell: Cell) -> float:
         """Lower bound of the FLOPs of a cell's step; 0 where none is known."""
@@ -113,7 +113,7 @@ class Grid:
 
     @property
     def protocol(self) -> TimingProtocol | None:
-        """Protocol of timings; None where nothing is timed."""
+        """Protocol of timings; None if nothing is timed."""
         return None
 
     def groups(self) -> list[list[Cell]]:

@@ -45,12 +45,12 @@ class Figures:
 
     cell: Cell
     values: dict[str, list[float | None]] = field(default_factory=dict)
-    """Values by quantity, one for each round from the first on; None where there is no figure."""
+    """Values by quantity, one for each round from the first on; None if there is no figure."""
     failures: dict[str, str] = field(default_factory=dict)
     """Reasons by quantity: ``OOM``, ``time limit``, ``refused``, ``failed`` or ``no time left``, and a message."""
 
     def all(self, quantity: str) -> list[float]:
-        """Values of all rounds; empty where there are none."""
+        """Values of all rounds; empty if there are none."""
         return [value for value in self.values.get(quantity, ()) if value is not None]
 
     def one(self, quantity: str) -> float | None:

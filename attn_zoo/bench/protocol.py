@@ -72,14 +72,14 @@ class TimingProtocol:
     """Bytes that all copies of the inputs exceed together. Steps read the copies in turn, so that a cache of this size does not
     hold a copy when it is read again. 0 means one copy, with caches as the step before left them."""
     threads: int | None = None
-    """PyTorch's threads on the CPU; None where unknown."""
+    """PyTorch's threads on the CPU; None if unknown."""
     allocator: str = "default"
     """A key of ``ALLOCATORS``."""
 
     def __post_init__(self) -> None:
         for name, known in (("device", CLOCKS), ("order", ORDERS), ("allocator", ALLOCATORS)):
             if getattr(self, name) not in known:
-                raise ValueError(f"protocol.{name} is one of {', '.join(known)}; got {getattr(self, name)!r}")
+                raise ValueError(f"protocol.{name} must be one of {', '.join(known)}; got {getattr(self, name)!r}")
         for name in ("rounds", "warmup", "most_repeats"):
             if getattr(self, name) < 1:
                 raise ValueError(f"protocol.{name} must be at least 1; got {getattr(self, name)}")
@@ -87,9 +87,9 @@ class TimingProtocol:
             if getattr(self, name) < 0:
                 raise ValueError(f"protocol.{name} must not be below 0; got {getattr(self, name)}")
         if not self.unstable > 0:
-            raise ValueError(f"protocol.unstable is a share of the median above 0; got {self.unstable}")
+            raise ValueError(f"protocol.unstable must be a share of the median above 0; got {self.unstable}")
         if self.statistic != "median and quartiles":
-            raise ValueError(f"protocol.statistic is 'median and quartiles'; got {self.statistic!r}")
+            raise ValueError(f"protocol.statistic must be 'median and quartiles'; got {self.statistic!r}")
 
     @classmethod
     def on(cls, device: str, **changes: Any) -> TimingProtocol:

@@ -159,7 +159,7 @@ class Timed(Grid):
         return None if (why := self.excess(cell)) is None else f"OOM: {why}"
 
     def excess(self, cell: Cell) -> str | None:
-        """Reason why a step cannot fit into memory, by arithmetic; None where it may fit."""
+        """Reason why a step cannot fit into memory, by arithmetic; None if it may fit."""
         least, memory = self.least_bytes(cell), device_memory(self.device)
         return f"at least {least} bytes needed by arithmetic, {memory} there" if least > memory else None
 

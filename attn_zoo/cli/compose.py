@@ -41,7 +41,7 @@ def compose(given: Iterable[Word]) -> Composed:
     """
     named = [word for word in given if word.key in ("experiment", "launch") or word.key.startswith("hydra.")]
     if several := [word for word in named if word.swept]:
-        raise ValueError(f"{several[0].key} takes one name; got {several[0].key}={several[0].text}; give a command for each")
+        raise ValueError(f"{several[0].key} must be one name; got {several[0].key}={several[0].text}; give a command for each")
     store_groups()
     with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
         config = hydra.compose("run", overrides=[f"{word.key}={word.text}" for word in named], return_hydra_config=True)
@@ -63,7 +63,7 @@ def plan(words: Sequence[str]) -> Plan:
         ValueError, HydraException, OmegaConfBaseException: a run, or an end of a search range, is invalid.
     """
     if flags := [word for word in words if word.startswith("-") and word not in _FLAGS]:
-        raise ValueError(f"settings of runs are KEY=VALUE, and -m asks for several runs; got {flags[0]!r}")
+        raise ValueError(f"settings of runs must be KEY=VALUE (-m asks for several runs); got {flags[0]!r}")
     given = read_run_words(word for word in words if word not in _FLAGS)
     return plan_runs(given, compose(given), several=any(word in _FLAGS for word in words))
 

@@ -70,7 +70,7 @@ def budgets(words: Iterable[str]) -> dict[str, float]:
         value = quantity(cost.lower(), amount)
         if value is None:
             raise ValueError(
-                "--equal takes time=SECONDS (or 5min, 1h), flops=NUMBER (or 2T) or memory=BYTES (or 64MiB), above 0 and finite; "
+                "--equal must be time=SECONDS (or 5min, 1h), flops=NUMBER (or 2T) or memory=BYTES (or 64MiB), above 0 and finite; "
                 f"got {word!r}"
             )
         name = _COSTS[cost.lower()]
@@ -88,7 +88,7 @@ def times(words: str) -> tuple[float, ...]:
     """
     found = [quantity("time", word) for word in words.split(",")]
     if None in found:
-        raise argparse.ArgumentTypeError(f"takes times above 0, in seconds (or 5min, 1h), separated by commas; got {words!r}")
+        raise argparse.ArgumentTypeError(f"must be times above 0, in seconds (or 5min, 1h), separated by commas; got {words!r}")
     return tuple(sorted({time for time in found if time is not None}))
 
 

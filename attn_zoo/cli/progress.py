@@ -26,7 +26,7 @@ from attn_zoo.leaderboard.metrics import written
 from attn_zoo.terminal import COLUMNS
 
 EVERY = 20.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines if there is no terminal."""
 FIRST = 5.0
 """Seconds until the first line."""
 T = TypeVar("T")

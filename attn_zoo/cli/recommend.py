@@ -70,7 +70,7 @@ def memory_bytes(words: str) -> int:
     """
     found = quantity("memory", words)
     if found is None or found < 1:
-        raise argparse.ArgumentTypeError(f"takes a size such as 4GiB or 512MiB; got {words!r}")
+        raise argparse.ArgumentTypeError(f"must be a size such as 4GiB or 512MiB; got {words!r}")
     return int(found)
 
 

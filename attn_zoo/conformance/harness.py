@@ -78,7 +78,7 @@ class Case:
     run: Callable[[], str | None]
     variant: str = "default"
     implementation: str = ""
-    """Implementation under check; empty where the entry has none to choose from."""
+    """Implementation under check; empty if the entry has none to choose from."""
     unavailable: str | None = None
     """Reason why this machine cannot run the case, or None."""
 

@@ -87,7 +87,7 @@ def _without_padding(request: Request, valid: Tensor) -> Request:
 
 
 def _depends_on_positions(subject: Subject, geometry: Geometry) -> str | None:
-    """Reason why outputs of ``eager`` depend on positions, without padding; None where they do not."""
+    """Reason why outputs of ``eager`` depend on positions, without padding; None if they do not."""
     eager = subject.as_eager()
     module = eager.build(replace(geometry, causal=False))
     if any(stream.first is not None for stream in subject.card.streams(geometry, subject.options)):
@@ -141,7 +141,7 @@ def _is_neutral(subject: Subject, module: Attention, request: Request, fills: Ma
 
 
 def _decays_by_distance(subject: Subject) -> str | None:
-    """Reason why a carried state depends on positions; None where its size is fixed and only the content of tokens decays it."""
+    """Reason why a carried state depends on positions; None if its size is fixed and only the content of tokens decays it."""
     cost, plain = subject.card.cost, subject.geometry(causal=True)
     bytes_held = [cost(replace(plain, queries=n, keys=n), subject.options).state_bytes for n in (1024, 4096)]
     if bytes_held[0] is None or bytes_held[0] != bytes_held[1]:

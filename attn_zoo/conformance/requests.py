@@ -173,7 +173,7 @@ def trained_parameters(module: Attention) -> dict[str, Tensor]:
 
 
 def answers(request: Request, module: Attention, call: Callable[..., Any] | None = None) -> dict[str, Tensor]:
-    """Output, and gradients with respect to every input, stream and trainable parameter, zeros where there is none.
+    """Output, and gradients with respect to every input, stream and trainable parameter, zeros if there is none.
 
     Args:
         call: called in place of ``module``.

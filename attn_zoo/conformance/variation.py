@@ -113,7 +113,7 @@ def _with(subject: Subject, name: str, given: Any) -> Subject:
 
 
 def _varied(subject: Subject, name: str, value: Any, told: str) -> Subject | None:
-    """Subject with another value of one option; None where the rules refuse it."""
+    """Subject with another value of one option; None if the rules refuse it."""
     try:
         varied = _with(subject, name, value.name if isinstance(value, Enum) else value)
     except (ValueError, UnsupportedError):

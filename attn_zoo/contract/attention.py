@@ -85,7 +85,7 @@ class Attention(nn.Module, Generic[OptionsT]):
     attend: Callable[..., Tensor]
     definition: Callable[..., Tensor] | None = None
     chosen_for: str | None = None
-    """Device type for which ``auto`` chose the implementation; None where the caller named the implementation."""
+    """Device type for which ``auto`` chose the implementation; None if the caller named the implementation."""
     saturates: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Options that defeat the mechanism at values of at least n keys, each with the words of its warning after ``option=value``."""
     options: OptionsT
@@ -100,7 +100,7 @@ class Attention(nn.Module, Generic[OptionsT]):
             raise UnsupportedError(f"{card.name} has no causal form; build it with causal=False or choose a causal attention")
         if geometry.queries != geometry.keys and not card.can.cross:
             raise UnsupportedError(
-                f"{card.name} needs as many queries as keys; got {geometry.queries} and {geometry.keys}; build it with equal "
+                f"{card.name} must have as many queries as keys; got {geometry.queries} and {geometry.keys}; build it with equal "
                 "lengths, or choose an attention that claims cross"
             )
         check_bounds(card.name, options)
@@ -137,12 +137,13 @@ class Attention(nn.Module, Generic[OptionsT]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Reason why this implementation cannot serve these options, or None. Overridden where there is a limit."""
+        """Return the reason why this implementation cannot serve these options, or None. Overridden if there is a limit."""
         return None
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warnings, one sentence each, about options that run but defeat the mechanism: here those that ``saturates`` names."""
+        """Return the warnings, one sentence each, about options that run but defeat the mechanism: here those that ``saturates``
+        names."""
         n = geometry.keys
         return tuple(
             f"{name}={value} {words.format(n=n)}" for name, words in cls.saturates if (value := getattr(options, name)) >= n
@@ -158,13 +159,13 @@ class Attention(nn.Module, Generic[OptionsT]):
     def join(self, layer: int, stack: Sequence[Attention]) -> None:
         """Become layer ``layer`` of ``stack``, the layers of one mechanism by depth; ``join_layers`` calls it on each in turn.
 
-        Overridden where options differ by layer or layers share weights.
+        Overridden if options differ by layer or layers share weights.
         """
 
     def resize_length(self, length: int) -> None:
         """Change the number of keys in place, and also the number of queries where both were equal.
 
-        Overridden where weights are stored by position. Such parameters are replaced: create the optimiser
+        Overridden if weights are stored by position. Such parameters are replaced: create the optimiser
         afterwards.
 
         Raises:
@@ -177,7 +178,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         self.geometry = resized
 
     def geometry_at(self, length: int) -> Geometry:
-        """Geometry with ``length`` keys, and with ``length`` queries where both numbers were equal."""
+        """Return the geometry with ``length`` keys, and with ``length`` queries if both numbers were equal."""
         g = self.geometry
         return replace(g, keys=length, queries=length if g.queries == g.keys else g.queries)
 
@@ -200,7 +201,7 @@ class Attention(nn.Module, Generic[OptionsT]):
             streams: the additional projections that ``card.streams`` names.
 
         Returns:
-            Outputs in the shape of the queries; zeros where there are no examples, queries or keys.
+            Outputs in the shape of the queries; zeros if there are no examples, queries or keys.
 
         Raises:
             ValueError: a shape, dtype or stream does not fit.
@@ -236,7 +237,7 @@ class Attention(nn.Module, Generic[OptionsT]):
     def initial_state(
         self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
     ) -> CarriedState:
-        """Return the state before the first token, for inputs of ``dtype`` on ``device``. Overridden where ``stepwise`` is claimed.
+        """Return the state before the first token, for inputs of ``dtype`` on ``device``. Overridden if ``stepwise`` is claimed.
 
         Raises:
             UnsupportedError: the card does not claim ``stepwise``.
@@ -274,7 +275,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         queries = self._check_tensors(query, key, value, streams, start=state.position)
         if queries != value.shape[2] or queries == 0:
             raise ValueError(
-                f"{card.name}: step() needs at least one token, and as many queries as keys; got {queries} queries and "
+                f"{card.name}: step() must get at least one token, and as many queries as keys; got {queries} queries and "
                 f"{value.shape[2]} keys"
             )
         end = state.position + queries
@@ -300,7 +301,7 @@ class Attention(nn.Module, Generic[OptionsT]):
     def advance(
         self, query: Any, key: Any, value: Float[Tensor, "batch heads n head_dim"], state: Any, **streams: Tensor
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], Any]:
-        """Compute ``step`` for a request that has already been checked. Overridden where the card claims ``stepwise``.
+        """Compute ``step`` for a request that has already been checked. Overridden if the card claims ``stepwise``.
 
         The mechanism defines the class of its state and checks that a state fits the inputs.
 
@@ -318,7 +319,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         """
         card, can, g = self.card, self.card.can, self.geometry
         if queries != keys and (g.causal or not can.cross):
-            raise UnsupportedError(f"{card.name} needs as many queries as keys here; got {queries} and {keys}")
+            raise UnsupportedError(f"{card.name} must get as many queries as keys here; got {queries} and {keys}")
         if not can.any_length and (keys > g.keys or (keys < g.keys and not can.shorter)):
             advice = (
                 f"pad to {g.keys} and pass key_valid" if keys < g.keys else "build it for the longest input, or call resize_length"
@@ -354,7 +355,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         for name, tensor in {"value": value, "query": query, "key": key}.items():
             if tensor is None:
                 if name in card.reads:
-                    raise ValueError(f"{card.name} needs the {name}, but got None")
+                    raise ValueError(f"{card.name} must get the {name}; got None")
                 continue
             check_floating(card.name, name, tensor)
             if tensor.dim() != 4 or tensor.shape[1] != g.heads or tensor.shape[3] != g.head_dim:
@@ -384,7 +385,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         wanted = {stream.name: stream for stream in card.streams(g, self.options)}
         if set(streams) != set(wanted):
             raise ValueError(
-                f"{card.name} needs the streams {sorted(wanted)}; got {sorted(streams)}; MultiHeadAttention makes them"
+                f"{card.name} must get the streams {sorted(wanted)}; got {sorted(streams)}; MultiHeadAttention makes them"
             )
         for name, stream in wanted.items():
             length = queries if stream.of == "queries" else keys

@@ -68,7 +68,8 @@ class AttentionCard:
 def choose_implementation(
     card: AttentionCard, geometry: Geometry, options: Any, device: torch.device, dtype: torch.dtype | None = None
 ) -> str:
-    """Implementation for ``auto``: the first of ``auto_order`` that the card offers, the options allow and ``device`` can run.
+    """Return the implementation for ``auto``: the first of ``auto_order`` that the card offers, the options allow and ``device``
+    can run.
 
     Args:
         dtype: dtype of the matrix products; None is torch's default.

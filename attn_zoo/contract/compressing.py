@@ -16,11 +16,12 @@ class CompressingAttention(Attention[OptionsT]):
     """
 
     def compressed_length(self) -> int | None:
-        """Number of compressed keys r; None where heads compress differently, so that no compression of tokens serves all heads."""
+        """Return the number of compressed keys r; None if heads compress differently, so that no compression of tokens serves all
+        heads."""
         raise NotImplementedError
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int:
-        """FLOPs to compress one example: ``inputs`` is 1 when keys and values come from the same tokens, else 2."""
+        """Return the FLOPs to compress one example: ``inputs`` is 1 if keys and values come from the same tokens, else 2."""
         raise NotImplementedError
 
     def compress(
@@ -39,7 +40,7 @@ class CompressingAttention(Attention[OptionsT]):
         return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
 
     def compressed_valid(self, key_valid: Bool[Tensor, "batch keys"] | None) -> Bool[Tensor, "batch r"] | None:
-        """Mask of compressed keys that hold a real token; None where all do. Overridden where padding can empty one."""
+        """Return the mask of compressed keys that hold a real token; None if all do. Overridden if padding can empty one."""
         return None
 
     def attend_compressed(
@@ -56,5 +57,5 @@ class CompressingAttention(Attention[OptionsT]):
 def real_tokens(
     tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
 ) -> Float[Tensor, "batch keys 1"]:
-    """Mask of real tokens as numbers: 1 at a real token, 0 at padding."""
+    """Return the mask of real tokens as numbers: 1 at a real token, 0 at padding."""
     return tokens.new_ones(*tokens.shape[:2], 1) if key_valid is None else key_valid[..., None].to(tokens.dtype)

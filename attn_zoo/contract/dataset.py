@@ -26,11 +26,11 @@ class Layout(Generic[Content]):
     """Digests of the usual files, by name; a file with another digest is no error, since its content is checked."""
 
     def missing(self, root: Path) -> list[str]:
-        """Missing files, each by the first of its names."""
+        """Return the missing files, each by the first of its names."""
         return [names[0] for names in self.files if not any((root / name).exists() for name in names)]
 
     def paths(self, root: Path) -> list[Path]:
-        """Existing files in the order of ``files``, each under the first name that exists."""
+        """Return the existing files in the order of ``files``, each under the first name that exists."""
         return [next(root / name for name in names if (root / name).exists()) for names in self.files]
 
 
@@ -46,12 +46,12 @@ class DataSet(Generic[Content]):
     layouts: tuple[Layout[Content], ...]
     """Accepted layouts, tried in this order."""
     download: Callable[[Path], None] | None = None
-    """Downloader into a data folder, in one of the layouts and with its checksum verified; None where no library offers one."""
+    """Downloader into a data folder, in one of the layouts and with its checksum verified; None if no library offers one."""
     obtain: str = ""
-    """Source for manual download, where there is no downloader."""
+    """Source for manual download, if there is no downloader."""
 
     def layout(self, root: Path) -> Layout[Content] | None:
-        """First layout whose files are all present, or None."""
+        """Return the first layout whose files are all present, or None."""
         return next((layout for layout in self.layouts if not layout.missing(root)), None)
 
     def load(self, root: Path) -> Content:

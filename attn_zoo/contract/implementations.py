@@ -25,12 +25,13 @@ _PACKAGES = {"fla": "'fla-core' (extra gpu)"}
 
 
 def auto_order(device: torch.device) -> tuple[str, ...]:
-    """Implementations that ``auto`` tries on a type of device, in this order; never those that need Triton's interpreter there."""
+    """Return the implementations that ``auto`` tries on a type of device, in this order; never those that need Triton's interpreter
+    there."""
     return _AUTO_ORDERS.get(device.type, ("sdpa", "eager"))
 
 
 def unavailable(implementation: str, device: torch.device, dtype: torch.dtype | None = None) -> str | None:
-    """Reason why this machine cannot run ``implementation`` on tensors of ``device``, or None if it can.
+    """Return the reason why this machine cannot run ``implementation`` on tensors of ``device``, or None if it can.
 
     Args:
         dtype: dtype of the matrix products, which under autocast may differ from that of the tensors; None checks the device alone.

@@ -48,7 +48,7 @@ class LengthMap(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} has no method project")
 
     def project_flops(self, head_dim: int) -> int:
-        """FLOPs of ``project`` for one example."""
+        """Return the FLOPs of ``project`` for one example."""
         return 0
 
     def compress(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> Pair:
@@ -63,11 +63,11 @@ class LengthMap(nn.Module):
         return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
-        """FLOPs to compress one example, or None where tokens cannot be compressed before they are projected."""
+        """Return the FLOPs to compress one example, or None if tokens cannot be compressed before they are projected."""
         return None
 
     def valid(self, key_valid: KeyValid) -> CompressedValid:
-        """Mask of the r compressed positions that hold at least one real token; None where all do."""
+        """Return the mask of the r compressed positions that hold at least one real token; None if all do."""
         return None
 
     @torch.no_grad()
@@ -92,7 +92,7 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         self.own_maps = self.make_maps(geometry, options, implementation)
 
     def check_keys(self, keys: int) -> None:
-        """Refuse a number of keys when a mechanism is built or resized. Overridden where there is a limit.
+        """Refuse a number of keys when a mechanism is built or resized. Overridden if there is a limit.
 
         Raises:
             UnsupportedError: the message names the limit and a remedy.
@@ -124,15 +124,15 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         return torch.cat(parts, dim=1)[:, self.order_of_heads(query.device)]
 
     def order_of_heads(self, device: torch.device) -> Tensor:
-        """Indices that sort the concatenated outputs of all maps by head."""
+        """Return the indices that sort the concatenated outputs of all maps by head."""
         return torch.tensor([head for map_ in self.maps for head in map_.heads], device=device).argsort()
 
     def compressed_length(self) -> int | None:
-        """Number of compressed keys r where one map serves all heads and can compress tokens; else None."""
+        """Return the number of compressed keys r if one map serves all heads and can compress tokens; else None."""
         return self.maps[0].results if len(self.maps) == 1 and self.maps[0].compression_flops(1, 1, 1) is not None else None
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int:
-        """FLOPs to compress one example by the map."""
+        """Return the FLOPs to compress one example by the map."""
         flops = self.maps[0].compression_flops(length, width, inputs)
         assert flops is not None, "compressed_length() says whether tokens can be compressed"
         return flops
@@ -148,7 +148,7 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         return self.maps[0].compress_and_weigh(tokens, key_valid)
 
     def compressed_valid(self, key_valid: KeyValid) -> CompressedValid:
-        """Mask of the compressed positions that hold a real token."""
+        """Return the mask of the compressed positions that hold a real token."""
         return self.maps[0].valid(key_valid)
 
     def resize_length(self, length: int) -> None:
@@ -162,7 +162,8 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
 
 
 def mapped_cost(maps: nn.ModuleList, head_dim: int, compare: Callable[[int, int], tuple[int, int]]) -> Cost:
-    """Cost of the maps and of attention to their results; ``compare(heads, r)`` gives the latter's forward and backward FLOPs."""
+    """Return the cost of the maps and of attention to their results; ``compare(heads, r)`` gives the latter's forward and backward
+    FLOPs."""
     flops = backward = parameters = 0
     for map_ in maps:
         assert isinstance(map_, LengthMap)
@@ -174,12 +175,12 @@ def mapped_cost(maps: nn.ModuleList, head_dim: int, compare: Callable[[int, int]
 
 
 def equal_bounds(n: int, k: int) -> list[int]:
-    """Bounds of k segments of n positions of nearly equal length; for k > n some are empty."""
+    """Return the bounds of k segments of n positions of nearly equal length; for k > n some are empty."""
     return [round(at * n / k) for at in range(k + 1)]
 
 
 def segment_means(bounds: Sequence[int]) -> Float[Tensor, "k n"]:
-    """Matrix whose rows average over segments, each from one bound to the next; rows of empty segments are zero."""
+    """Return the matrix whose rows average over segments, each from one bound to the next; rows of empty segments are zero."""
     rows = torch.zeros(len(bounds) - 1, bounds[-1], dtype=torch.float64)
     for at, (low, high) in enumerate(pairwise(bounds)):
         rows[at, low:high] = 1 / max(1, high - low)

@@ -16,7 +16,7 @@ Sinks = Float[Tensor, "heads"] | None
 def softmax_over_valid(
     scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, sinks: Sinks = None
 ) -> Float[Tensor, "... keys"]:
-    """Softmax over the last axis restricted to ``allowed``; a row that allows nothing gets zeros.
+    """Return the softmax over the last axis restricted to ``allowed``; a row that allows nothing gets zeros.
 
     ``allowed`` broadcasts against ``scores``; None allows everything. With sinks, the second axis of ``scores`` is that of
     heads, and ``allowed`` holds every key.
@@ -50,7 +50,8 @@ def with_sink_token(
 def allowed_pairs(
     query: Float[Tensor, "batch heads queries _"], key: Float[Tensor, "batch heads keys _"], key_valid: KeyValid, *, causal: bool
 ) -> Bool[Tensor, "#batch 1 _ keys"] | None:
-    """Mask of the keys that each query may see: valid keys, if ``causal`` only up to its own position. None means all keys."""
+    """Return the mask of the keys that each query may see: valid keys, if ``causal`` only up to its own position. None means all
+    keys."""
     allowed = None if key_valid is None else key_valid[:, None, None, :]
     if causal:
         past = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()[None, None]
@@ -59,7 +60,7 @@ def allowed_pairs(
 
 
 def weighted_mean(sums: Float[Tensor, "..."], weights: Float[Tensor, "... 1"] | None = None) -> Float[Tensor, "..."]:
-    """Weighted sums divided by the sums of weights; zeros where no key has any weight, because then both are zeros.
+    """Return weighted sums divided by the sums of weights; zeros if no key has any weight, because then both are zeros.
 
     None as ``weights`` takes the last column of ``sums``. The floor of the divisor is the square root of the smallest normal
     number, so that the gradient, which divides by its square, stays finite. The divisor comes near the floor only in causal rows of

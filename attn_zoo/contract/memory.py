@@ -50,7 +50,7 @@ class MemoryAttention(Attention[OptionsT]):
         return out
 
     def state_shape(self) -> tuple[int, int]:
-        """Rows and columns of S."""
+        """Return the rows and columns of S."""
         return self.geometry.head_dim, self.geometry.head_dim
 
     def initial_state(
@@ -62,7 +62,7 @@ class MemoryAttention(Attention[OptionsT]):
         return MemoryState(torch.zeros(batch, self.geometry.heads, *self.state_shape(), dtype=wide, device=device))
 
     def start(self, value: Keys) -> MemoryState:
-        """Initial state for inputs of the dtype and device of ``value``."""
+        """Return the initial state for inputs of the dtype and device of ``value``."""
         return self.initial_state(len(value), dtype=value.dtype, device=value.device)
 
     def advance(self, query: Queries, key: Keys, value: Keys, state: Any, **streams: Keys) -> tuple[Queries, MemoryState]:

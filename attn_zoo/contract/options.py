@@ -27,18 +27,18 @@ class Bound:
 
 
 def at_least(least: int, counted: str = "", advice: str = "") -> Bound:
-    """Bound of an option that is a count; ``counted`` says of what, in the error."""
+    """Return the bound of an option that is a count; ``counted`` says of what, in the error."""
     reason = f", because it counts {counted}" if counted else ""
     return Bound(lambda count: count >= least, f"must be at least {least}{reason}", lambda _: advice)
 
 
 def above_zero(role: str) -> Bound:
-    """Bound of an option that is a finite positive number; ``role`` is the reason in the error: ``divides scores``."""
+    """Return the bound of an option that is a finite positive number; ``role`` is the reason in the error: ``divides scores``."""
     return Bound(lambda number: 0 < number < math.inf, f"must be above 0, because it {role}")
 
 
 def odd(counted: str, least: int = 1, advice: str = "") -> Bound:
-    """Bound of an odd width, which reaches equally far on both sides."""
+    """Return the bound of an odd width, which reaches equally far on both sides."""
     words = f"must be odd and at least {least}, because it counts {counted}"
     return Bound(lambda width: width >= least and width % 2 == 1, words, lambda width: f"write {max(least, width + 1)}{advice}")
 
@@ -55,7 +55,7 @@ WIDE = (("window", "is no narrower than the {n} tokens: hardly a token is out of
 
 
 def bounded(default: Any, bound: Bound = COUNT) -> Any:
-    """Field of an options dataclass whose values obey ``bound``."""
+    """Return a field of an options dataclass whose values obey ``bound``."""
     return field(default=default, metadata={_BOUND: bound})
 
 
@@ -104,7 +104,7 @@ class LengthRule:
 
 
 def by_length(words: str, number: Callable[[Geometry], int], bound: Bound = COUNT) -> Any:
-    """Field of an options dataclass whose default is computed from the geometry.
+    """Return a field of an options dataclass whose default is computed from the geometry.
 
     The number must obey the rules of the options at every geometry, so that no length is refused by default. Where such an
     option is not given, ``registry.attention_options`` fills it in.
@@ -118,22 +118,22 @@ def by_length(words: str, number: Callable[[Geometry], int], bound: Bound = COUN
 
 
 def share_of_length(parts: int, *, most: int, least: int = 1, bound: Bound = COUNT) -> Any:
-    """Field of an options dataclass whose default is n / ``parts``, rounded down, from ``least`` to ``most``."""
+    """Return a field of an options dataclass whose default is n / ``parts``, rounded down, from ``least`` to ``most``."""
     return by_length(f"min({most}, n/{parts})", lambda g: max(least, min(most, g.keys // parts)), bound)
 
 
 def window_by_length() -> Any:
-    """Field of an options dataclass for an odd window, whose default reaches n / 8 keys to either side, at most 256."""
+    """Return a field of an options dataclass for an odd window, whose default reaches n / 8 keys to either side, at most 256."""
     return by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1, WINDOW)
 
 
 def length_rules(options: type) -> Mapping[str, LengthRule]:
-    """Rules of the fields of an options dataclass whose default follows the length, by field name."""
+    """Return the rules of the fields of an options dataclass whose default follows the length, by field name."""
     return {option.name: option.metadata[_RULE] for option in fields(options) if _RULE in option.metadata}
 
 
 def added_later(default: Any) -> Any:
-    """Field of an options dataclass for an option added after records of the entry were committed.
+    """Return a field of an options dataclass for an option added after records of the entry were committed.
 
     A spec leaves it out at its default, which must not change any result, so that the ids of older records hold.
     """

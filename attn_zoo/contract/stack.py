@@ -30,7 +30,7 @@ class StackedAttention(Attention[OptionsT]):
         raise NotImplementedError("a StackedAttention needs a method make_maps")
 
     def by_layer(self) -> Sequence[Any]:
-        """Options of each layer, in order, where the options are given by layer; else a list of the options alone."""
+        """Return the options of each layer, in order, if the options are given by layer; else a list of the options alone."""
         return [self.options]
 
     @property

@@ -107,7 +107,7 @@ class TaskSpec:
         check_text("problem of a task", self.problem, PROBLEMS)
         if self.labels == "position" and not isinstance(self.inputs, Tokens | Frames):
             raise ValueError(
-                f"labels by position need inputs of one sequence of tokens or frames; got {type(self.inputs).__name__}"
+                f"inputs must be one sequence of tokens or frames if labels are by position; got {type(self.inputs).__name__}"
             )
         if self.causal and self.labels == "example":
             raise ValueError(
@@ -133,7 +133,7 @@ Labels = (
 
 
 class Batch(NamedTuple):
-    """Batch of examples. ``valid`` is True for a real token or frame and None where nothing is ever padded."""
+    """Batch of examples. ``valid`` is True for a real token or frame and None if nothing is ever padded."""
 
     inputs: Inputs
     valid: Bool[Tensor, "batch length"] | Bool[Tensor, "batch 2 length"] | None
@@ -141,7 +141,7 @@ class Batch(NamedTuple):
 
 
 def scored(labels: Labels) -> Bool[Tensor, " batch"] | Bool[Tensor, "batch length"]:
-    """Mask of the labels that are scored: those that are neither ``UNASKED`` nor NaN."""
+    """Return the mask of the labels that are scored: those that are neither ``UNASKED`` nor NaN."""
     return ~labels.isnan().any(dim=-1) if labels.is_floating_point() else labels != UNASKED
 
 
@@ -156,15 +156,15 @@ class Examples(ABC):
 
     @abstractmethod
     def batch(self, indices: Sequence[int] | Int[Tensor, " batch"]) -> Batch:
-        """The examples at these indices, in this order."""
+        """Return the examples at these indices, in this order."""
 
     @abstractmethod
     def labels(self) -> Labels:
-        """All labels, in order."""
+        """Return all labels, in order."""
 
     @abstractmethod
     def digest(self) -> str:
-        """SHA-256 of the content: inputs and labels, in order. Equal on every machine."""
+        """Return the SHA-256 of the content: inputs and labels, in order. Equal on every machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class TaskCard:
         return f"{self.build.__module__}:{self.build.__qualname__}"
 
     def level(self, name: str | None) -> Level:
-        """Level of a name; None means the first.
+        """Return the level of a name; None means the first.
 
         Raises:
             UnknownNameError: no such level.
@@ -271,7 +271,7 @@ class Task(ABC):
 
     @abstractmethod
     def examples(self, split: Split) -> Examples:
-        """All examples of a split.
+        """Return all examples of a split.
 
         Raises:
             ValueError: no such split.
@@ -295,7 +295,7 @@ class Task(ABC):
         return "validation"
 
     def slices(self, split: Split) -> Mapping[str, Bool[Tensor, " examples"] | Bool[Tensor, "examples length"]]:
-        """Subsets of a split that are scored separately, such as depths; none by default.
+        """Return the subsets of a split that are scored separately, such as depths; none by default.
 
         Keys are headings of a table, values masks: True for an example of the subset. Where labels are by position, a mask may be
         by position too: True for a scored position of the subset.

@@ -88,7 +88,7 @@ def as_on_a_cpu(module: nn.Module) -> Iterator[None]:
 
 
 def kept_bytes(call: Callable[[], Tensor], excluded: Iterable[Tensor]) -> tuple[Tensor, int]:
-    """Result of a call, and the bytes that its graph keeps for the backward pass; arguments as for ``tally``."""
+    """Return the result of a call, and the bytes that its graph keeps for the backward pass; arguments as for ``tally``."""
     with keeping() as kept:
         out = call()
     return out, bytes_of_storages(kept(), excluded)
@@ -118,7 +118,7 @@ def keeping() -> Iterator[Callable[[], list[Tensor]]]:
 
 
 def bytes_of_storages(tensors: Iterable[Tensor], excluded: Iterable[Tensor] = ()) -> int:
-    """Bytes of the storages of ``tensors``, each counted once and in full, excluding the storages of ``excluded``."""
+    """Return the bytes of the storages of ``tensors``, each counted once and in full, excluding the storages of ``excluded``."""
     sizes = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
     for tensor in excluded:
         sizes.pop(tensor.untyped_storage()._cdata, None)

@@ -10,7 +10,8 @@ from attn_zoo.layer import MultiHeadAttention, Order
 
 
 def layer_cost(layer: MultiHeadAttention) -> Cost:
-    """Cost of an attention layer at the length it was built for, with a gradient of its tokens; without activation bytes.
+    """Return the cost of an attention layer at the length it was built for, with a gradient of its tokens; without activation
+    bytes.
 
     FLOPs are those of the implementation that the card counts, in the layer's ``order``. State bytes are those of the mechanism
     and of the short convolution; projections have no state.
@@ -19,7 +20,7 @@ def layer_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def convolution_cost(layer: MultiHeadAttention) -> Cost:
-    """Cost of the short convolution of the tokens; 0 where there is none."""
+    """Return the cost of the short convolution of the tokens; 0 if there is none."""
     g, convolution = layer.mechanism.geometry, layer.short_convolution
     if convolution is None:
         return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=0)
@@ -30,14 +31,15 @@ def convolution_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def latent_cost(layer: MultiHeadAttention) -> Cost:
-    """Cost of the latents of the tokens, and of the norm's weights; 0 where there are none."""
+    """Return the cost of the latents of the tokens, and of the norm's weights; 0 if there are none."""
     g = layer.mechanism.geometry
     flops = 2 * g.keys * layer.context_dim * g.latent_dim
     return Cost(flops, (layer.context_dim + 1) * g.latent_dim, 2 * flops, state_bytes=0)
 
 
 def source_cost(layer: MultiHeadAttention) -> Cost:
-    """Cost of keys, values and their extra projections, and of the compression where the layer compresses before it projects."""
+    """Return the cost of keys, values and their extra projections, and of the compression if the layer compresses before it
+    projects."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
     maps = [(g.keys, layer.source_dim, g.key_value_dim) for name in layer.reads if name != "query"]
     compress = 0
@@ -56,7 +58,8 @@ def source_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def answer_cost(layer: MultiHeadAttention) -> Cost:
-    """Cost of queries, extra projections, mechanism, gate and output projection, without the compression of ``source_cost``."""
+    """Return the cost of queries, extra projections, mechanism, gate and output projection, without the compression of
+    ``source_cost``."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
     stated = mechanism.card.cost(g, mechanism.options)
     maps = [(g.queries, layer.dim, layer.dim)] * (("query" in layer.reads) + 1)
@@ -76,7 +79,7 @@ def answer_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def block_cost(layer: MultiHeadAttention, hidden: int) -> Cost:
-    """Cost of a transformer block: two norms, the layer, and an MLP with ``hidden`` units. See ``layer_cost``."""
+    """Return the cost of a transformer block: two norms, the layer, and an MLP with ``hidden`` units. See ``layer_cost``."""
     inner, dim = layer_cost(layer), layer.dim
     mlp = 4 * layer.mechanism.geometry.queries * dim * hidden
     return Cost(
@@ -112,7 +115,7 @@ def _projections(layer: MultiHeadAttention, maps: list[tuple[int, int, int]]) ->
 
 
 def _gate(layer: MultiHeadAttention) -> Cost:
-    """Cost of the linear map to the output gate; 0 where there is none."""
+    """Cost of the linear map to the output gate; 0 if there is none."""
     if layer.gate is None:
         return Cost(flops=0, parameters=0)
     flops = 2 * layer.mechanism.geometry.queries * layer.dim * layer.gate.out_features

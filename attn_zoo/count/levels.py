@@ -45,12 +45,12 @@ class Counted:
     pytorch: Counts
 
     def shown(self, quantity: str) -> int | None:
-        """Count of one of ``QUANTITIES`` by formula, or by PyTorch where there is no formula."""
+        """Count of one of ``QUANTITIES`` by formula, or by PyTorch if there is no formula."""
         stated, found = getattr(self.formula, quantity), getattr(self.pytorch, quantity)
         return found if stated is None else stated
 
     def disagreements(self) -> dict[str, tuple[int, int]]:
-        """Counts of the formula and of PyTorch, for each quantity in which they differ."""
+        """Return the counts of the formula and of PyTorch, for each quantity in which they differ."""
         pairs = {name: (getattr(self.formula, name), getattr(self.pytorch, name)) for name in QUANTITIES}
         return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
 
@@ -94,13 +94,14 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
 
 
 def activation_bytes(entry: AttentionCard, geometry: Geometry, options: Any, implementation: str = "auto") -> int | None:
-    """Bytes that autograd keeps from a mechanism's forward pass over one example for the backward pass, counted from shapes.
+    """Return the bytes that autograd keeps from a mechanism's forward pass over one example for the backward pass, counted from
+    shapes.
 
     Args:
         implementation: a name on the card; ``auto`` means the one chosen on a CPU.
 
     Returns:
-        Bytes of whole storages, each counted once, without inputs, parameters and buffers. None where shapes alone do not suffice,
+        Bytes of whole storages, each counted once, without inputs, parameters and buffers. None if shapes alone do not suffice,
         or the implementation needs a GPU.
     """
     if implementation == "auto":

@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
-    """Peak memory: most bytes that PyTorch's allocator held at once during ``step``, above what it held before.
+    """Return the peak memory: the most bytes that PyTorch's allocator held at once during ``step``, above what it held before.
 
     On CUDA that is the caching allocator's own figure. On a CPU it is the running sum of every
     allocation and release that the profiler saw, temporaries inside operators included; the
@@ -37,7 +37,7 @@ def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
 
 
 def by_trying(fits: Callable[[int], bool], limit: int = 2**20) -> int:
-    """Largest batch up to ``limit`` that ``fits``, by doubling and bisection; 0 when a batch of one does not fit.
+    """Return the largest batch up to ``limit`` that ``fits``, by doubling and bisection; 0 if a batch of one does not fit.
 
     Memory must grow with the batch, so that everything below a batch that fits does, too.
     """
@@ -48,7 +48,8 @@ def by_trying(fits: Callable[[int], bool], limit: int = 2**20) -> int:
 
 
 def by_line(batches: tuple[int, int], peaks: tuple[int, int], budget: int) -> int:
-    """Largest batch within ``budget`` bytes by the line through the peaks of two batches; 0 when one sequence does not fit.
+    """Return the largest batch within ``budget`` bytes by the line through the peaks of two batches; 0 if one sequence does not
+    fit.
 
     Raises:
         ValueError: memory does not grow between them, so they say nothing about larger ones.

@@ -15,17 +15,17 @@ from attn_zoo.registry import card
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Number of trainable parameters."""
+    """Return the number of trainable parameters."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 def attention_parameters(model: nn.Module) -> int:
-    """Number of trainable parameters inside attention layers, projections included."""
+    """Return the number of trainable parameters inside attention layers, projections included."""
     return sum(count_parameters(module) for module in model.modules() if isinstance(module, MultiHeadAttention))
 
 
 def count_flops(model: nn.Module, batch: Batch) -> int:
-    """FLOPs of a forward pass over ``batch``, two per multiply-add of every matrix product.
+    """Return the FLOPs of a forward pass over ``batch``, two per multiply-add of every matrix product.
 
     Build the model ``eager``, ``tiled`` or ``sdpa``: PyTorch counts nothing for kernels that it does not know. The model may
     live on the ``meta`` device, where shapes flow and nothing is computed.
@@ -47,7 +47,8 @@ def count_model(model: nn.Module, batch: Batch) -> Counts:
 
 
 def setting_warnings(entry: AttentionCard, geometry: Geometry, options: Any) -> tuple[str, ...]:
-    """Warnings of the card about a setting, and one if its matrix products cost more than softmax's, each with the name first."""
+    """Return the warnings of the card about a setting, and one if its matrix products cost more than softmax's, each with the name
+    first."""
     found = list(entry.build.warnings(geometry, options))
     softmax = card("softmax")
     times = entry.cost(geometry, options).flops / softmax.cost(geometry, softmax.options()).flops
@@ -59,6 +60,6 @@ def setting_warnings(entry: AttentionCard, geometry: Geometry, options: Any) -> 
 
 
 def model_warnings(model: nn.Module) -> tuple[str, ...]:
-    """Warnings about all attention layers of a model, each once."""
+    """Return the warnings about all attention layers of a model, each once."""
     layers = [module.mechanism for module in model.modules() if isinstance(module, MultiHeadAttention)]
     return tuple(dict.fromkeys(words for m in layers for words in setting_warnings(m.card, m.geometry, m.options)))

@@ -36,7 +36,7 @@ class Sizes:
     dropout: float = 0.0
 
     def geometry(self, length: int, causal: bool = False) -> Geometry:
-        """Geometry of self-attention over ``length`` tokens."""
+        """Return the geometry of self-attention over ``length`` tokens."""
         return Geometry(self.heads, self.dim // self.heads, length, length, causal)
 
 
@@ -109,7 +109,7 @@ class BareMechanism(nn.Module):
 def mechanism_inputs(
     entry: AttentionCard, geometry: Geometry, options: Any, batch: int = 1, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, ...]:
-    """Normal noise, (batch, heads, length, head_dim), for each argument of ``BareMechanism``."""
+    """Return normal noise, (batch, heads, length, head_dim), for each argument of ``BareMechanism``."""
     lengths = [geometry.queries if name == "query" else geometry.keys for name in entry.reads]
     for stream in entry.streams(geometry, options):
         length = geometry.queries if stream.of == "queries" else geometry.keys
@@ -118,7 +118,7 @@ def mechanism_inputs(
 
 
 def random_heads(subject: Subject, sizes: Sizes, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Random queries, keys, values and extra projections, in this order, without those that the mechanism does not read."""
+    """Return random queries, keys, values and extra projections, in this order, without those that the mechanism does not read."""
     entry, geometry = card(subject.attention), sizes.geometry(length, subject.causal)
     return mechanism_inputs(entry, geometry, attention_options(entry, geometry, subject.options), batch, dtype)
 
@@ -131,7 +131,7 @@ class ModelWithLoss(nn.Module):
         self.model, self.problem = model, problem
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Ids (batch, length) or (batch, 2, length), or frames (batch, length, channels); labels as in ``Batch``."""
+        """Take ids (batch, length) or (batch, 2, length), or frames (batch, length, channels); labels as in ``Batch``."""
         scores = self.model(inputs)
         if not self.training:
             return scores
@@ -139,7 +139,7 @@ class ModelWithLoss(nn.Module):
 
 
 def labelled_inputs(task: TaskSpec, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Random ids or frames without padding, and random labels; where positions are labelled, every one is."""
+    """Return random ids or frames without padding, and random labels; if positions are labelled, every one is."""
     inputs = task.inputs
     assert not isinstance(inputs, Patches)
     if isinstance(inputs, Frames):
@@ -174,7 +174,8 @@ def build_whole(subject: Subject, sizes: Sizes, task: TaskSpec, length: int) -> 
 
 
 def task_model(task: str, level: str | None) -> tuple[TaskSpec, dict[str, Any]]:
-    """Specification of a task of sequences at one of its levels, and the sizes that the level proposes; None means the first level.
+    """Return the specification of a task of sequences at one of its levels, and the sizes that the level proposes; None means the
+    first level.
 
     Raises:
         UnknownNameError: no such task or level.

@@ -22,7 +22,7 @@ VARIABLE = "ATTN_ZOO_CACHE"
 
 
 def cache_folder() -> Path | None:
-    """Folder $ATTN_ZOO_CACHE, else ``attn-zoo`` in the user's cache folder; None if the variable is ``off``."""
+    """Return the folder $ATTN_ZOO_CACHE, else ``attn-zoo`` in the user's cache folder; None if the variable is ``off``."""
     given = os.environ.get(VARIABLE, "")
     if given == "off":
         return None

@@ -19,7 +19,8 @@ from attn_zoo.contract import DamagedDataError
 
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
-    """Context that converts read errors to ``DamagedDataError`` naming the file ``path`` and its expected content ``what``.
+    """Return a context that converts read errors to ``DamagedDataError`` naming the file ``path`` and its expected content
+    ``what``.
 
     Raises:
         DamagedDataError: decompression, decoding or parsing failed.
@@ -36,7 +37,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Bytes of a file, decompressed if its name ends in .gz or .xz.
+    """Return the bytes of a file, decompressed if its name ends in .gz or .xz.
 
     Raises:
         DamagedDataError: the file cannot be decompressed, or is truncated.
@@ -75,7 +76,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of the bytes of a file, without decompression."""
+    """Return the SHA-256 of the bytes of a file, without decompression."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

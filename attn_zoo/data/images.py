@@ -206,7 +206,7 @@ def _images(
 
 @contextmanager
 def unpacking(path: Path, what: str) -> Iterator[None]:
-    """Context like ``reading`` that also converts the errors of zip files and images.
+    """Return a context like ``reading`` that also converts the errors of zip files and images.
 
     Raises:
         DamagedDataError: decompression or decoding failed.

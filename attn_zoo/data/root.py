@@ -9,5 +9,5 @@ VARIABLE = "ATTN_ZOO_DATA"
 
 
 def data_root(given: str = "") -> Path:
-    """Folder ``given``, else $ATTN_ZOO_DATA, else ``data`` in the current folder."""
+    """Return the folder ``given``, else $ATTN_ZOO_DATA, else ``data`` in the current folder."""
     return Path(given or os.environ.get(VARIABLE) or "data").expanduser()

@@ -87,7 +87,7 @@ class ImageClassifier(nn.Module):
 
 
 def backbone_sizes(backbone: str) -> dict[str, Any]:
-    """Width, depth, number of heads and MLP ratio of timm's VisionTransformer of this name, built without weights.
+    """Return the width, depth, number of heads and MLP ratio of timm's VisionTransformer of this name, built without weights.
 
     Raises:
         UnsupportedError: timm has no VisionTransformer of this name.
@@ -103,7 +103,7 @@ def backbone_sizes(backbone: str) -> dict[str, Any]:
 
 
 def prefix_tokens(backbone: str) -> int:
-    """Number of tokens before the patches: class token and registers.
+    """Return the number of tokens before the patches: class token and registers.
 
     Raises:
         UnsupportedError: timm has no VisionTransformer of this name.

@@ -100,7 +100,7 @@ class TokenEncoder(nn.Module):
         if reuse_keys and not shared_weights:
             raise ValueError("reuse_keys keeps the keys of one block, so it needs shared_weights=True")
         if positions not in ("learned", "none"):
-            raise ValueError(f"positions is learned or none; got {positions!r}")
+            raise ValueError(f"positions must be learned or none; got {positions!r}")
         self.length, self.depth, self.reuse_keys = length, depth, reuse_keys
         seen = length + class_token
         self.embedding = nn.Linear(channels, dim) if channels else nn.Embedding(vocabulary, dim)

@@ -361,7 +361,7 @@ class MultiHeadAttention(Projections):
     def _check_state(self, tokens: Tensor, state: LayerState) -> None:
         name = self.mechanism.card.name
         if tokens.shape[1] == 0:
-            raise ValueError(f"{name}: step() needs at least one token; got none")
+            raise ValueError(f"{name}: step() must get at least one token; got none")
         if not isinstance(state, LayerState):
             raise ValueError(
                 f"{name}: a state must come from the layer's initial_state() or the step before; got {type(state).__name__}"

@@ -22,7 +22,7 @@ class Remembered:
     streams: Mapping[str, Float[Tensor, "batch heads _ head_dim"]]
     """The streams of the keys; empty if there are latents."""
     key_valid: Bool[Tensor, "batch keys"] | None
-    """True for a real token of the context; None where all are real."""
+    """True for a real token of the context; None if all are real."""
     length: int
     """Number of tokens of the context."""
     latent: Float[Tensor, "batch keys latent_dim"] | None = None

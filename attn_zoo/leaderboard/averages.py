@@ -33,7 +33,7 @@ class Averages:
     tasks: tuple[str, ...]
     """Titles of the averaged tasks."""
     reason: str | None
-    """Reason why there are no averages; None where there are."""
+    """Reason why there are no averages; None if there are."""
 
 
 def averages(tables: Sequence[Table]) -> Averages:

@@ -35,7 +35,7 @@ class Compared:
     """Test score in A over all finished seeds; None without a score or without such a row."""
     b: Estimate | None
     judged: Judged | None
-    """Verdict on the scores; None where they cannot be compared, for reasons in ``findings``."""
+    """Verdict on the scores; None if they cannot be compared, for reasons in ``findings``."""
     costs: tuple[Change, ...]
     findings: tuple[Finding, ...]
 
@@ -49,7 +49,7 @@ class Difference:
     cost_tolerance: float
 
     def failing(self, kinds: Iterable[str]) -> tuple[Finding, ...]:
-        """Findings of the given kinds."""
+        """Return the findings of the given kinds."""
         wanted = set(kinds)
         return tuple(finding for row in self.rows for finding in row.findings if finding.kind in wanted)
 

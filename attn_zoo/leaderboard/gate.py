@@ -81,12 +81,12 @@ class Change:
     a: float
     b: float
     kind: str
-    """Kind of finding; empty where the cost does not differ significantly."""
+    """Kind of finding; empty if the cost does not differ significantly."""
     why: str
 
 
 def judged(pairs: Sequence[Pair]) -> list[Judged]:
-    """Verdict on each pair, with p values corrected for the number of pairs."""
+    """Return the verdict on each pair, with p values corrected for the number of pairs."""
     tested = [at for at, pair in enumerate(pairs) if len(pair.a.keys() & pair.b.keys()) >= SEEDS_NEEDED]
     p_values = [_p_worse(pairs[at]) for at in tested]
     worse, better = (dict(zip(tested, holm(p), strict=True)) for p in (p_values, [1 - p for p in p_values]))
@@ -135,7 +135,8 @@ def _least(found: Estimate, grain: float, tests: int) -> float:
 
 
 def cost_changes(a: Mapping[int, Run], b: Mapping[int, Run], tolerance: float) -> tuple[Change, ...]:
-    """Changes of counted costs that differ, and of time and memory of a training step where both measured them on one processor."""
+    """Return the changes of counted costs that differ, and of time and memory of a training step if both measured them on one
+    processor."""
     shared = [seed for seed in a if seed in b and a[seed]["status"] == b[seed]["status"] == "done"]
     if not shared:
         return ()

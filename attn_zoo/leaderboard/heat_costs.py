@@ -35,14 +35,14 @@ class CostColumn:
         return self.cost if self.length is None else f"{self.cost} at {self.length:,}"
 
     def written(self, attention: str) -> str:
-        """Value of one attention as text; empty where it is not known."""
+        """Return the value of one attention as text; empty if it is not known."""
         value = self.values.get(attention)
         return "" if value is None else byte_count(int(value)) if self.cost == "state" else _times(value)
 
 
 def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
-    """FLOPs as multiples of softmax's or, for causal forms, the state in bytes, from files that ``attn-zoo measure
-    experiment=counted output=FILE`` wrote.
+    """Return columns of FLOPs as multiples of softmax's or, for causal forms, of the state in bytes, from files that ``attn-zoo
+    measure experiment=counted output=FILE`` wrote.
 
     Raises:
         OSError: a file cannot be read.
@@ -53,8 +53,8 @@ def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
 
 
 def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
-    """FLOPs relative to softmax: of mechanisms alone at 4,096 tokens if records count them, else of the network on the task with
-    most counts (the longest of several). Empty if no record of softmax has a count."""
+    """Return a column of FLOPs relative to softmax: of mechanisms alone at 4,096 tokens if records count them, else of the network
+    on the task with most counts (the longest of several). Empty if no record of softmax has a count."""
     alone: dict[str, float] = {}
     for table in tables:
         rows = shown_rows(table)
@@ -81,8 +81,8 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
 
 
 def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
-    """Training time and peak memory as multiples of softmax's: geometric means over the tables in which both rows were measured in
-    one block; none where softmax was not measured."""
+    """Return columns of training time and peak memory as multiples of softmax's: geometric means over the tables in which both rows
+    were measured in one block; none where softmax was not measured."""
     made = []
     for cost, words in (("time", "training time"), ("memory", "peak memory of a training step")):
         ratios: dict[str, list[float]] = defaultdict(list)

@@ -67,7 +67,7 @@ class Literature:
 
 
 def literature(table: Table, attention: str | None = None) -> Literature | None:
-    """Compare a table, or its rows of one attention, with published figures for its task; None where there are no figures."""
+    """Compare a table, or its rows of one attention, with published figures for its task; None if there are no figures."""
     rows = [row for row in table.rows if attention in (None, row.attention)]
     known = [(row, found) for row in rows if (found := published_for(table.task["name"], row.attention))]
     if not known:
@@ -97,7 +97,7 @@ def literature(table: Table, attention: str | None = None) -> Literature | None:
 
 
 def verdicts(table: Table) -> tuple[Verdict, ...]:
-    """Verdicts of the table's rows on each ordering on which all sources agree for this task."""
+    """Return the verdicts of the table's rows on each ordering on which all sources agree for this task."""
     found = []
     for ordering in orderings():
         yardsticks = [row for row in table.rows if row.attention == ordering.baseline]
@@ -111,7 +111,7 @@ def verdicts(table: Table) -> tuple[Verdict, ...]:
 
 
 def facts(table: Table, row: Row) -> Facts:
-    """Settings of a row in the terms used for published settings."""
+    """Return the settings of a row in the terms used for published settings."""
     model, budget, tuned = table.model, table.budget, row.tuned
     return Facts(
         metric=table.task["metric"],

@@ -41,7 +41,7 @@ def render_published(tables: Sequence[Table], format: str = "terminal", *, atten
 
 
 def difference_lines(compared: Literature, row: LiteratureRow) -> list[str]:
-    """Lines, one for each source, with its figures for one row and all differences of setting."""
+    """Return lines, one for each source, with its figures for one row and all differences of setting."""
     lines = []
     for source in compared.sources:
         if source.title in row.figures:
@@ -51,7 +51,7 @@ def difference_lines(compared: Literature, row: LiteratureRow) -> list[str]:
 
 
 def verdict_line(verdict: Verdict, metric: str) -> str:
-    """Sentence on one ordering of the literature and the verdict of the records on it."""
+    """Return a sentence on one ordering of the literature and the verdict of the records on it."""
     ordering = verdict.ordering
     side = "below" if ordering.below else "above"
     gaps = ", ".join(f"{gap:+.1f}" for gap in ordering.gaps.values())

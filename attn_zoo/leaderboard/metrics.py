@@ -39,12 +39,12 @@ def is_significant(metric: str) -> bool:
 
 
 def grain(metric: str, examples: int | None) -> float:
-    """Smallest step between scores on so many examples; 0 for metrics that are not counts."""
+    """Return the smallest step between scores on so many examples; 0 for metrics that are not counts."""
     return 1 / examples if metric in COUNTED and examples else 0.0
 
 
 def spent(cost: str, amount: float | None) -> str:
-    """Format an amount of a cost with its unit; ``-`` where there is none."""
+    """Format an amount of a cost with its unit; ``-`` if there is none."""
     if amount is None:
         return "-"
     return f"{seconds(amount)} s" if cost == "time" else f"{short(amount)}FLOPs" if cost == "FLOPs" else mebibytes(amount)
@@ -58,7 +58,7 @@ def score(row: Row, table: Table) -> str:
 
 
 def estimated(found: Estimate | None, table: Table, sign: str = "") -> str:
-    """Format a mean with half of its interval, where that is known; ``-`` where there is no mean."""
+    """Format a mean with half of its interval, if that is known; ``-`` if there is no mean."""
     return "-" if found is None else found.written(*style(table.task["metric"]), sign)
 
 
@@ -69,7 +69,7 @@ def figure(value: float, table: Table, sign: str = "") -> str:
 
 
 def unit(table: Table, written: str = " (%)") -> str:
-    """Unit after a figure or the name of a metric; empty for metrics that are not shares."""
+    """Return the unit after a figure or the name of a metric; empty for metrics that are not shares."""
     return written if is_share(table) else ""
 
 
@@ -90,12 +90,12 @@ def seconds(value: float, spread: float | None = None) -> str:
 
 
 def optional(value: float | None, form: Callable[[float], str]) -> str:
-    """Format a figure with ``form``; ``-`` where there is none."""
+    """Format a figure with ``form``; ``-`` if there is none."""
     return "-" if value is None else form(value)
 
 
 def training_length(budget: Mapping[str, Any]) -> str:
-    """Length of training, with a remark on a constant learning rate: ``400 steps of 64 examples``."""
+    """Return the length of training, with a remark on a constant learning rate: ``400 steps of 64 examples``."""
     steps, examples = budget["steps"], f"of {budget['batch_size']} examples"
     length = f"{steps} steps {examples}"
     if budget.get("seconds"):
@@ -107,7 +107,7 @@ def training_length(budget: Mapping[str, Any]) -> str:
 
 
 def beyond_sizes(model: Mapping[str, Any]) -> str:
-    """A network's weight sharing, short convolution and gate, each after a comma; older records do not state them."""
+    """Return a network's weight sharing, short convolution and gate, each after a comma; older records do not state them."""
     shared = ", one block for all layers" if model.get("shared_weights") else ""
     shared += ", with keys and values computed once" if model.get("reuse_keys") else ""
     width = model.get("short_convolution")

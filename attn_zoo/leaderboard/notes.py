@@ -18,7 +18,7 @@ _NAMED = 10
 
 
 def table_notes(table: Table) -> list[str]:
-    """Notes of one task: failures, warnings, reasons for no verdict, budgets, data and settings."""
+    """Return the notes of one task: failures, warnings, reasons for no verdict, budgets, data and settings."""
     notes = [f"{row.label}: {failure}" for row in table.rows for failure in row.failures]
     notes += [*warning_notes(table), *budget_notes(table), *tuned_notes(table, table.rows)]
     changed = ", ".join(f"{key}={value}" for key, value in table.task_options.items())
@@ -33,7 +33,7 @@ def table_notes(table: Table) -> list[str]:
 
 
 def warning_notes(table: Table) -> list[str]:
-    """Warnings about rows, and reasons for having no verdict."""
+    """Return the warnings about rows, and reasons for having no verdict."""
     notes = row_lines((row.label, warning) for row in table.rows for warning in row.warnings)
     notes += [table.judgement.reason] if table.judgement.reason else []
     notes += row_lines((row.label, row.unjudged) for row in table.rows if row.unjudged)
@@ -43,7 +43,7 @@ def warning_notes(table: Table) -> list[str]:
 
 
 def tuned_notes(table: Table, rows: Sequence[Row]) -> list[str]:
-    """Notes on the tuned settings and the studies of rows, and a warning where the rows were not tuned alike."""
+    """Return notes on the tuned settings and the studies of rows, and a warning if the rows were not tuned alike."""
     notes = []
     for row in rows:
         tuning, tuned = row.tuning, row.tuned
@@ -88,7 +88,7 @@ def page_legend(tables: Sequence[Table], overview: bool) -> list[str]:
 
 
 def footnotes(tables: Sequence[Table], overview: bool) -> list[str]:
-    """Legend of all tables: how to read the figures, and the machines of measured ones."""
+    """Return the legend of all tables: how to read the figures, and the machines of measured ones."""
     notes = [
         "± is half of the 95 % t interval of the mean over seeds; a single seed has no interval. (c) marks a control. Chance is "
         "the test score of giving every question the same answer, taken from the training labels (class frequencies; the mean in "
@@ -113,7 +113,7 @@ def _machines(tables: Sequence[Table]) -> list[str]:
 
 
 def short_legend(tables: Sequence[Table]) -> list[str]:
-    """Legend of the terminal where none is asked for: marks, machines and the protocol."""
+    """Return the legend of the terminal without ``--legend``: marks, machines and the protocol."""
     said = "± is half of the 95 % interval over seeds; (c) marks a control; --legend tells how to read every column."
     return [said, *_machines(tables), _protocols(tables)]
 

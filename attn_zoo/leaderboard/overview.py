@@ -25,7 +25,7 @@ def overview_text(tables: Sequence[Table], format: str, costs: Sequence[CostColu
 
 
 def overview_grid(tables: Sequence[Table], by: str = "score") -> Grid:
-    """Grid of scores by attention and task, with averages over tasks where rows have equal cells.
+    """Return a grid of scores by attention and task, with averages over tasks if rows have equal cells.
 
     Args:
         by: order of the rows in the tables; for ``score``, rows are sorted by their average, best first.

@@ -17,7 +17,7 @@ _KEYWORDS = frozenset(["true", "false", "null", "nan", "inf"])
 
 
 def command(spec: RunSpec, seeds: Sequence[int] = ()) -> str:
-    """Command ``attn-zoo run`` with every setting of the spec, so that it depends on neither levels nor defaults.
+    """Return the command ``attn-zoo run`` with every setting of the spec, so that it depends on neither levels nor defaults.
 
     The command is quoted for a POSIX shell. The data folder is not part of a spec: the reader adds ``data.root=``.
 

@@ -79,7 +79,7 @@ def separates(table: Table, row: str = "softmax") -> Separation:
 
 
 def groups_apart(labels: Sequence[str], better: set[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
-    """Largest number of groups such that every member differs significantly from every member of the next group.
+    """Return the largest number of groups such that every member differs significantly from every member of the next group.
 
     The groups start as a longest chain of rows, each different from the next, and every other row that fits joins one of them.
     By Mirsky 1971 ("A dual of Dilworth's decomposition theorem") their number is also the fewest sets of ties that hold all rows.

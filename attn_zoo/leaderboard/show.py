@@ -63,7 +63,7 @@ def _is_called(row: Row, name: str) -> bool:
 
 
 def rows_of(records: Sequence[RunRecord]) -> tuple[Shown, ...]:
-    """All rows that the records make, each with its table and its records."""
+    """Return all rows that the records make, each with its table and its records."""
     by_file = {writable(record.source): record for record in records}
     return tuple(Shown(table, row, tuple(by_file[f] for f in row.files)) for table in tables(records) for row in table.rows)
 

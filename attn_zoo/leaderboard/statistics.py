@@ -42,12 +42,12 @@ class Estimate:
 
     @property
     def low(self) -> float:
-        """Lower end of the interval; the mean where it is not known."""
+        """Lower end of the interval; the mean if it is not known."""
         return self.ends[0] if self.ends else self.mean - (self.half_width or 0.0)
 
     @property
     def high(self) -> float:
-        """Upper end of the interval; the mean where it is not known."""
+        """Upper end of the interval; the mean if it is not known."""
         return self.ends[1] if self.ends else self.mean + (self.half_width or 0.0)
 
     def minus(self, constant: float) -> Estimate:
@@ -85,7 +85,7 @@ def estimate(values: Sequence[float], bounds: tuple[float, float] = EVERYWHERE) 
     if not values:
         return None
     if odd := [value for value in values if not isinstance(value, Real)]:
-        raise TypeError(f"estimate takes numbers, one for each seed; got {odd[0]!r}")
+        raise TypeError(f"the values of an estimate must be numbers, one for each seed; got {odd[0]!r}")
     count = len(values)
     mean = statistics.fmean(values)
     if count == 1:
@@ -110,7 +110,8 @@ def _within(mean: float, half: float, count: int, bounds: tuple[float, float]) -
 
 
 def paired(these: Mapping[int, float], those: Mapping[int, float]) -> Estimate | None:
-    """Mean of ``these`` minus ``those`` at common seeds, where the effect of a seed on both cancels; None without a common seed."""
+    """Return the mean of ``these`` minus ``those`` at common seeds, where the effect of a seed on both cancels; None without a
+    common seed."""
     return estimate([these[seed] - those[seed] for seed in sorted(these.keys() & those.keys())])
 
 

@@ -26,7 +26,8 @@ def add_part(part: Part) -> None:
 
 @contextmanager
 def kept() -> Iterator[list[str]]:
-    """Context that puts the state of the process back at its end; it yields a list, which then names the parts that had changed."""
+    """Return a context that puts the state of the process back at its end; it yields a list, which then names the parts that had
+    changed."""
     changed: list[str] = []
     before = [(part, _read(part)) for part in _PARTS]
     generators = [(part, _read(part)) for part in _RANDOM]

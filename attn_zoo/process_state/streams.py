@@ -13,7 +13,7 @@ _NUMBERS = {"stdout": 1, "stderr": 2}
 
 @contextmanager
 def streams_kept(changed: list[str]) -> Iterator[None]:
-    """Context that puts the standard output and error back, and adds ``standard streams`` to a list if they had changed.
+    """Return a context that puts the standard output and error back, and adds ``standard streams`` to a list if they had changed.
 
     A process in which the copies were closed that are needed for this ends.
     """

@@ -54,7 +54,7 @@ class Facts:
 
 
 def protocol_difference(figure: Figure, facts: Facts) -> tuple[str, ...]:
-    """Differences of a published figure's setting from the recorded one, such as ``length 2,000 there, 256 here``.
+    """Return the differences of a published figure's setting from the recorded one, such as ``length 2,000 there, 256 here``.
 
     The last phrase lists what the source does not state; flaws of the source are in ``figure.protocol`` and ``figure.source``.
     """

@@ -112,12 +112,12 @@ class Average:
 
 
 def sources() -> tuple[Source, ...]:
-    """All sources, by year."""
+    """Return all sources, by year."""
     return tuple(sorted((entry.source for entry in _entries()), key=lambda source: (source.year, source.name)))
 
 
 def figures(task: str | None = None, attention: str | None = None, metric: str | None = None) -> tuple[Figure, ...]:
-    """All figures, or those of a task, an attention (both by their registered names) or a metric."""
+    """Return all figures, or those of a task, an attention (both by their registered names) or a metric."""
     return tuple(
         figure
         for entry in _entries()
@@ -129,12 +129,12 @@ def figures(task: str | None = None, attention: str | None = None, metric: str |
 
 
 def published_for(task: str, attention: str) -> tuple[Figure, ...]:
-    """Published scores of an attention on a task, by source; empty if there are none."""
+    """Return the published scores of an attention on a task, by source; empty if there are none."""
     return figures(task, attention, SCORE)
 
 
 def averages() -> tuple[Average, ...]:
-    """Means over tasks of all sources, recomputed."""
+    """Return the means over tasks of all sources, recomputed."""
     return tuple(average for entry in _entries() for average in entry.averages)
 
 

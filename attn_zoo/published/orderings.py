@@ -30,7 +30,7 @@ class Ordering:
 
 
 def orderings(baseline: str = "softmax") -> tuple[Ordering, ...]:
-    """Orderings against ``baseline`` on which all sources agree.
+    """Return the orderings against ``baseline`` on which all sources agree.
 
     At least ``LEAST_SOURCES`` sources have both attentions, and all show a difference of at least ``LEAST_GAP`` points with the
     same sign. A source with several figures for one attention, at different hyperparameters, is left out.

@@ -17,7 +17,8 @@ CONTROL = "uniform"
 
 
 def evidence_command(found: Recommendation) -> str | None:
-    """Command whose records could change a recommendation of softmax; None where every candidate lost or no command measures it."""
+    """Return the command whose records could change a recommendation of softmax; None if every candidate lost or no command
+    measures it."""
     untried = found.untried()
     if untried is None:
         return None
@@ -47,7 +48,7 @@ def _reading(task: str, causal: bool) -> str:
 
 
 def code(found: Recommendation, taken: Candidate) -> str:
-    """Python code that uses a candidate."""
+    """Return Python code that uses a candidate."""
     required = found.required
     options = "".join(f", {name}={value!r}" for name, value in taken.options.items())
     if required.trained:

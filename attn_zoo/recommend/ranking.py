@@ -37,15 +37,15 @@ class Recommendation:
     transplanted: frozenset[str]
     """Attentions that were put into a trained model."""
     seconds: Mapping[str, float]
-    """Seconds of a step on this machine by label; empty where nothing was timed."""
+    """Seconds of a step on this machine by label; empty if nothing was timed."""
 
     @property
     def softmax(self) -> Candidate | None:
-        """Candidate of softmax; None where it does not meet the requirements."""
+        """Candidate of softmax; None if it does not meet the requirements."""
         return self.candidate(BASELINE)
 
     def candidate(self, attention: str) -> Candidate | None:
-        """The cheapest candidate with this attention."""
+        """Return the cheapest candidate with this attention."""
         return next((each for each in self.candidates if each.attention == attention), None)
 
     @property
@@ -66,7 +66,7 @@ class Recommendation:
 
     @property
     def taken(self) -> Candidate | None:
-        """Candidate to take; None where nothing meets the requirements."""
+        """Candidate to take; None if nothing meets the requirements."""
         return next((each for each in self.qualified if each not in self.slower), self.softmax)
 
     @property
@@ -77,12 +77,12 @@ class Recommendation:
         return own[0] if own else self.answer.nearest
 
     def at_deciding(self, attention: str) -> list[Judgement]:
-        """Judgements of a candidate at the tasks that the answer rests on."""
+        """Return the judgements of a candidate on the deciding tasks."""
         deciding = {name for name, _ in self.answer.evidence}
         return [one for one in self.judged.get(attention, ()) if one.ability.name in deciding]
 
     def untried(self) -> tuple[Candidate, list[Ability]] | None:
-        """Cheaper candidate that lost at no deciding task, and the tasks where it is undecided, the fewest of any.
+        """Return the cheaper candidate that lost on no deciding task, and the tasks on which it is undecided, the fewest of any.
 
         Ties go to the candidate that qualifies at most recorded tasks, then to the cheapest. None without a candidate.
         """

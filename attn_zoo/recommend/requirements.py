@@ -94,7 +94,7 @@ class Requirements:
         return Geometry(self.heads, self.width // self.heads, self.length, self.length, self.reads_past)
 
     def need(self, recorded: dict[str, str]) -> Need:
-        """Deciding tasks, as a need of the findings.
+        """Return the deciding tasks, as a need.
 
         Args:
             recorded: titles by name of the recorded tasks whose ``causal`` equals ``reads_past``.
@@ -113,7 +113,7 @@ class Requirements:
         return Need(title="Tasks", tasks={(name, self.reads_past): why for name in names}, small_state=self.decode, name="tasks")
 
     def describe(self) -> str:
-        """Description in one line."""
+        """Return a description in one line."""
         wanted = [name for name in ("causal", "padding", "cross", "decode", "trained") if getattr(self, name)]
         limit = [] if self.memory is None else [f"at most {byte_count(self.memory)}"]
         sizes = [f"{self.length:,} tokens", f"width {self.width}", f"{self.heads} heads", f"batch {self.batch}"]

@@ -237,7 +237,7 @@ def _milliseconds(found: Recommendation, each: Candidate | None) -> str:
 
 
 def as_json(found: Recommendation) -> str:
-    """JSON of the recommendation with its evidence."""
+    """Return JSON of the recommendation with its evidence."""
     data: dict[str, Any] = {
         "take": found.taken and found.taken.label,
         "lines": as_text(found).splitlines(),

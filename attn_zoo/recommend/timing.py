@@ -39,7 +39,7 @@ class LayerTimes(Timed, AttentionRows):
 
 
 def times(required: Requirements, layers: Sequence[Candidate], tell: Callable[[str], None]) -> dict[str, float]:
-    """Median seconds of a step by label; candidates whose timing failed are left out.
+    """Return the median seconds of a step by label; candidates whose timing failed are left out.
 
     Args:
         tell: callback that receives lines of progress.

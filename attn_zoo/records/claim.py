@@ -17,7 +17,7 @@ SUFFIX = ".claim"
 
 @contextmanager
 def claimed(path: Path) -> Iterator[bool]:
-    """Context that yields True if this process has claimed the run, and False if another process has.
+    """Return a context that yields True if this process has claimed the run, and False if another process has.
 
     The claim is a lock on the hidden file ``path``, held until the block ends. The system releases it when the process ends, even
     if it is killed. On a file system or platform without locks every process gets True; a run that is done twice counts once.

@@ -46,7 +46,7 @@ def describe_environment(device: str) -> dict[str, Any]:
 
 
 def command_line(words: Sequence[str]) -> str:
-    """Command line as stored in records: file names without their folders."""
+    """Return a command line as stored in records: file names without their folders."""
     return " ".join([Path(words[0]).name, *(_without_folders(word) for word in words[1:])])
 
 

@@ -67,7 +67,7 @@ def text_of(record: RunRecord) -> str:
 
 
 def read_text(path: Path) -> str:
-    """Text of a regular file.
+    """Return the text of a regular file.
 
     Raises:
         RecordError: the path is a folder, pipe or device, or the file is too large or not UTF-8.
@@ -122,7 +122,7 @@ def pack(records: Iterable[RunRecord], path: Path) -> None:
 
 
 def unpack(path: Path) -> list[RunRecord]:
-    """Records of a packed file.
+    """Return the records of a packed file.
 
     Raises:
         OSError: the file cannot be read.

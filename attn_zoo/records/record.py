@@ -125,7 +125,7 @@ class RunRecord:
         return self.status in FINAL_STATUSES or DIED in self.environment
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON, with its digest. None stands for NaN and infinity, such as a diverged loss."""
+        """Return plain data, ready for JSON, with its digest. None stands for NaN and infinity, such as a diverged loss."""
         data = _plain(asdict(self))
         del data["source"]
         if self.tuning is None:

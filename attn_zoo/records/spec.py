@@ -166,8 +166,8 @@ class Budget(_Part):
             raise ValueError(f"budget.ceiling must be left out unless budget.until=criterion reads it; got {self.ceiling:g}")
         if self.until == "criterion" and (self.schedule != "constant" or self.seconds):
             raise ValueError(
-                "budget.until=criterion needs budget.schedule=constant and no budget.seconds, so that where one run stops does not "
-                f"change the path of another; got schedule={self.schedule} and seconds={self.seconds:g}"
+                "budget.until=criterion must go with budget.schedule=constant and without budget.seconds, so that where one run "
+                f"stops does not change the path of another; got schedule={self.schedule} and seconds={self.seconds:g}"
             )
         if self.seconds and self.max_seconds:
             raise ValueError(
@@ -199,7 +199,7 @@ class RunSpec:
     """Version of the attention's card; for a hybrid 1 plus all that its mechanisms' versions exceed 1 by."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; fields added after the first records are omitted at their defaults."""
+        """Return plain data; fields added after the first records are omitted at their defaults."""
         return self._shared() | {"options": deepcopy(self.options), "task_options": deepcopy(self.task_options)}
 
     def _shared(self) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class RunSpec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
-        """Spec from the plain data of ``to_dict``.
+        """Return the spec from the plain data of ``to_dict``.
 
         Raises:
             ValueError: a field is missing, or a value breaks its rule.
@@ -232,7 +232,8 @@ class RunSpec:
         return {"attention": self.attention, "options": self.options, **asdict(self.model)}
 
     def run_id(self, task_version: str, protocol: str | None = None) -> str:
-        """Digest of the spec, the protocol (by default the spec's) and the task's version: equal ids mean the same experiment."""
+        """Return the digest of the spec, the protocol (by default the spec's) and the task's version: equal ids mean the same
+        experiment."""
         data = self._shared()
         if not data["model"]["backbone"]:  # added after the first records, whose ids must not change
             del data["model"]["backbone"]
@@ -240,12 +241,13 @@ class RunSpec:
 
 
 def file_stem(spec: RunSpec, run_id: str) -> str:
-    """Beginning of the names of a run's files: letters, digits, dots, dashes and underscores, short enough for any file system."""
+    """Return the beginning of the names of a run's files: letters, digits, dots, dashes and underscores, short enough for any file
+    system."""
     return f"{_words(f'{spec.attention}-{spec.task}-s{spec.seed}')}-{run_id}"
 
 
 def file_pattern(attention: str | None, task: str | None) -> str:
-    """Pattern of the names of all records or, given both names or the task's, of those of an attention and a task."""
+    """Return the pattern of the names of all records or, given both names or the task's, of those of an attention and a task."""
     if task is None:
         return "*.json"
     return f"*-{_words(task)}-s*.json" if attention is None else f"{_words(f'{attention}-{task}-s')}*.json"
@@ -256,7 +258,7 @@ def _words(text: str) -> str:
 
 
 def digest_of(data: Any) -> str:
-    """SHA-256 of plain data as JSON with sorted keys and without white space."""
+    """Return the SHA-256 of plain data as JSON with sorted keys and without white space."""
     canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
     if "\\ud" in canonical:  # perhaps half of a surrogate pair, which is written as an escape
         canonical = json.dumps(writable(json.loads(canonical)), sort_keys=True, separators=(",", ":"))

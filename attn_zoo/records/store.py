@@ -256,11 +256,11 @@ class Store:
                 yield from ((path, record) for record in self._held(path, f"*{run_id}*.json") if record.run_id == run_id)
 
     def claim(self, run_id: str) -> AbstractContextManager[bool]:
-        """Context that yields True if this process has claimed the run, False if another process has (see ``claimed``)."""
+        """Return a context that yields True if this process has claimed the run, False if another process has (see ``claimed``)."""
         return claimed(self.claim_path(run_id))
 
     def claim_path(self, run_id: str) -> Path:
-        """File by which a process claims a run; the process that ends during the run leaves it behind."""
+        """Return the file by which a process claims a run; the process that ends during the run leaves it behind."""
         return self.root / f".{run_id}{CLAIM}"
 
     def is_left_behind(self, run_id: str) -> bool:

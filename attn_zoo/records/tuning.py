@@ -38,17 +38,18 @@ class Tuning:
     def __post_init__(self) -> None:
         if not self.study or not isinstance(self.space, Mapping):
             raise ValueError(
-                f"tuning needs the name of a study and its search space; got study {self.study!r}, space {self.space!r}"
+                f"tuning must have the name of a study and its search space; got study {self.study!r}, space {self.space!r}"
             )
         if (self.trial is None) == (self.trials is None):
             raise ValueError(
-                f"tuning needs either trial, an index, or trials, a number of trials; got trial {self.trial} and trials "
+                f"tuning must have either trial, an index, or trials, a number of trials; got trial {self.trial} and trials "
                 f"{self.trials}"
             )
 
 
 def study_id(spec: RunSpec, space: Mapping[str, str], task_version: str) -> str:
-    """Digest of all that the trials of a study share: spec without the searched fields, space, protocol, and task version.
+    """Return the digest of all that the trials of a study share: spec without the searched fields, space, protocol, and task
+    version.
 
     The number of trials does not enter the digest, so that a study can be continued.
 
@@ -66,13 +67,13 @@ def study_id(spec: RunSpec, space: Mapping[str, str], task_version: str) -> str:
 
 
 def setting(spec: RunSpec, key: str) -> Any:
-    """Value of a search key in a spec."""
+    """Return the value of a search key in a spec."""
     group, name = _field(key)
     return spec.to_dict()[group][name]
 
 
 def trials_of(records: Iterable[RunRecord], study: str) -> list[RunRecord]:
-    """Trials of a study, sorted by index, each once."""
+    """Return the trials of a study, sorted by index, each once."""
     trials: dict[str, RunRecord] = {}
     for record in records:
         if record.tuning is not None and record.tuning.study == study and record.tuning.trial is not None:
@@ -81,7 +82,7 @@ def trials_of(records: Iterable[RunRecord], study: str) -> list[RunRecord]:
 
 
 def best_of(trials: Iterable[RunRecord]) -> RunRecord | None:
-    """Trial with the best validation score, the first among equals; None if no trial is done."""
+    """Return the trial with the best validation score, the first among equals; None if no trial is done."""
     done = [record for record in trials if record.status == "done" and record.scores.get("valid") is not None]
     if not done:
         return None

@@ -11,17 +11,17 @@ TRANSPLANT = Path(__file__).parent / "transplant.json"
 
 
 def packed_file(name: str) -> Path:
-    """Path of the packed file of a set, which need not exist."""
+    """Return the path of the packed file of a set, which need not exist."""
     return Path(__file__).parent / f"{name}.jsonl.xz"
 
 
 def shipped() -> list[str]:
-    """Names of the sets in this installation."""
+    """Return the names of the sets in this installation."""
     return [name for name in SETS if packed_file(name).is_file()]
 
 
 def default() -> Path:
-    """Path of the packed file of the first set in this installation.
+    """Return the path of the packed file of the first set in this installation.
 
     Raises:
         ValueError: the installation has none.

@@ -61,12 +61,13 @@ class RowName:
             name = times[2] if times else part
             if not NAME.fullmatch(name):
                 wanted = "NAME or COUNT*NAME joined by +, such as 3*linformer+softmax"
-                raise ValueError(f"a hybrid is {wanted}; got {self.attention!r}")
+                raise ValueError(f"a hybrid must be {wanted}; got {self.attention!r}")
             found += [name] * (int(times[1]) if times else 1)
         return tuple(found)
 
     def parts(self) -> list[RowName]:
-        """One row for each mechanism of a hybrid, in the order of their first layers; a row that is no hybrid returns itself.
+        """Return one row for each mechanism of a hybrid, in the order of their first layers; a row that is not a hybrid returns
+        itself.
 
         Raises:
             UnknownNameError: an option belongs to no mechanism of the hybrid.
@@ -97,7 +98,7 @@ class RowName:
         return hybrid_of(self.turn, map(change, self.parts())) if self.is_hybrid else change(self)
 
     def layers(self, depth: int) -> list[RowName]:
-        """Row of each layer of a network.
+        """Return the row of each layer of a network.
 
         Raises:
             ValueError: the network has fewer layers than the pattern of the hybrid.
@@ -121,7 +122,7 @@ class _Run(Protocol):
 
 
 def row_of(run: _Run) -> RowName:
-    """Row of a run: its mechanism or hybrid, with options and implementation."""
+    """Return the row of a run: its mechanism or hybrid, with options and implementation."""
     return RowName(run.attention, run.options, run.implementation)
 
 
@@ -147,7 +148,7 @@ def _runs(turn: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def written(value: Any) -> str:
-    """Value of an option as text in the name of a row."""
+    """Return the value of an option as text in the name of a row."""
     if isinstance(value, bool):
         return str(value).lower()
     text = value.name if isinstance(value, Enum) else str(value)

@@ -62,7 +62,8 @@ def only_row(key: str, text: str, *, hybrids: bool = False) -> RowName:
 
 
 def row_of_arguments(attention: str, implementation: str, options: Mapping[str, Any]) -> RowName:
-    """Row for the arguments of a function; ``attention`` may be a hybrid with options of its mechanisms, written as in a command.
+    """Return the row for the arguments of a function; ``attention`` may be a hybrid with options of its mechanisms, written as in a
+    command.
 
     Raises:
         UnknownNameError: a hybrid names no such attention, implementation or option.
@@ -72,7 +73,7 @@ def row_of_arguments(attention: str, implementation: str, options: Mapping[str, 
         return RowName(attention, options, implementation)
     rows = rows_of(attention, hybrids=True)
     if len(rows) > 1:
-        raise ValueError(f"a model takes one hybrid; got {attention!r}, which names {len(rows)}")
+        raise ValueError(f"a model must have one row; got {attention!r}, which names {len(rows)}")
     taken = rows[0].implementation if implementation == "auto" else implementation
     return replace(rows[0], options={**rows[0].options, **options}, implementation=taken)
 
@@ -89,7 +90,7 @@ def read_rows(text: str) -> list[RowName]:
     name, colon, implementation = (part.strip() for part in head.partition(":"))
     named = NAME.fullmatch(name) and (not colon or NAME.fullmatch(implementation))
     if not named or (bracket and not inside.endswith("]")):
-        raise ValueError(f"a row is {FORM}; got {text!r}")
+        raise ValueError(f"a row must be {FORM}; got {text!r}")
     values: dict[str, list[str]] = {}
     for pair in split(inside[:-1]) if bracket else []:
         option, _, value = (part.strip() for part in pair.partition("="))
@@ -167,7 +168,7 @@ def _typed(row: RowName) -> RowName:
 
 
 def attention_version(row: RowName) -> int:
-    """Version of the attention's card; for a hybrid 1 plus all that the versions of its mechanisms exceed 1 by."""
+    """Return the version of the attention's card; for a hybrid 1 plus all that the versions of its mechanisms exceed 1 by."""
     from attn_zoo.registry import card
 
     return 1 + sum(card(part.attention).version - 1 for part in row.parts())

@@ -26,7 +26,8 @@ class KeptWeights:
     def __init__(self, folder: str | Path, after: Sequence[int], spec: RunSpec, task_version: str) -> None:
         if beyond := [step for step in after if not 0 <= step <= spec.budget.steps]:
             raise ValueError(
-                f"weights.after names steps after which weights are written, 0 to budget.steps={spec.budget.steps}; got {beyond[0]}"
+                f"weights.after must name steps after which weights are written, 0 to budget.steps={spec.budget.steps}; "
+                f"got {beyond[0]}"
             )
         self.after = frozenset(after)
         self._folder = Path(folder)

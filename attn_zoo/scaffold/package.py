@@ -54,7 +54,8 @@ def write_package(kind: Kind, name: str, folder: Path, class_name: str | None = 
 
 
 def default_class_name(kind: Kind, name: str) -> str:
-    """Class name, such as ``MyAttention`` for ``my`` or ``my_attention``; the suffix also avoids clashes with imported names."""
+    """Return a class name, such as ``MyAttention`` for ``my`` or ``my_attention``; the suffix also avoids clashes with imported
+    names."""
     camel = "".join(part.capitalize() for part in name.split("_"))
     suffix = kind.capitalize()
     return camel if camel.endswith(suffix) and camel != suffix else camel + suffix

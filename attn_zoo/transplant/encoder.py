@@ -44,7 +44,7 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
         UnsupportedError: an optional package is missing; the message names the extra.
     """
     if model.startswith(("timm/", "task/")):
-        raise ValueError(f"transplant takes an encoder of text: minilm or a folder of transformers; got {model!r}")
+        raise ValueError(f"the encoder must be one of text: minilm or a folder of transformers; got {model!r}")
     subject = load_subject(Request(model, 1, length, weights=weights, seed=seed))
     from transformers import AutoTokenizer
 

@@ -91,7 +91,7 @@ def with_notes(head: Sequence[str], body: Sequence[Sequence[str]], notes: Sequen
 
 
 def shown(found: Estimate | None, form: str = ".3f", scale: float = 1.0) -> str:
-    """Format an estimate as ``mean ± half width``, or as a dash where there is none."""
+    """Format an estimate as ``mean ± half width``, or as a dash if there is none."""
     return "-" if found is None else found.written(form, scale)
 
 

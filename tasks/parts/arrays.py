@@ -42,7 +42,7 @@ class ArrayExamples(Examples):
         scale: Float[Tensor, "channels 256"] | None = None,
     ) -> None:
         if len(inputs) != len(labels) or not len(labels):
-            raise ValueError(f"a split needs as many labels as inputs and at least one; got {len(labels)} and {len(inputs)}")
+            raise ValueError(f"a split must have as many labels as inputs, and at least one; got {len(labels)} and {len(inputs)}")
         self._inputs, self._labels, self._valid, self._scale = inputs, labels, valid, scale
 
     def __len__(self) -> int:

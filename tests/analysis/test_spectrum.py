@@ -79,7 +79,7 @@ def test_what_cannot_be_averaged_is_refused():
     average = SpectrumAverage()
     with pytest.raises(ValueError, match="no sequences"):
         average.result()
-    with pytest.raises(ValueError, match="equally many heads and positions in every layer"):
+    with pytest.raises(ValueError, match="every layer of an average must have equally many heads and positions"):
         average.add([random_weights(1, 2, 6, 6), random_weights(1, 2, 5, 5)])
     with pytest.raises(ValueError, match="no layer"):
         average.add([])

@@ -59,5 +59,5 @@ def test_padding_causality_and_context_are_refused():
         built(None, None, torch.randn(1, 2, 33, 8), key_valid=torch.ones(1, 33, dtype=torch.bool))
     with pytest.raises(UnsupportedError, match="fnet has no causal form"):
         build_attention("fnet", Geometry(2, 8, 33, 33, causal=True))
-    with pytest.raises(UnsupportedError, match="fnet needs as many queries as keys"):
+    with pytest.raises(UnsupportedError, match="fnet must have as many queries as keys"):
         build_attention("fnet", Geometry(2, 8, 33, 20))

@@ -53,7 +53,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "linformer": [
         ({"projected_length": 33}, "projected_length=33 is not below the 33 keys"),
         ({"projected_lengths": "6+40", "sharing": "none"}, "projected_length=40 is not below"),
-        ({"projected_lengths": "6+4"}, "which needs sharing=none; got sharing=headwise"),
+        ({"projected_lengths": "6+4"}, "so sharing must be none; got sharing=headwise"),
         ({"projected_lengths": "6+4+2", "sharing": "none"}, "names 3 heads, but the layer has 2"),
         ({"projected_lengths": "6/4", "sharing": "layerwise"}, "one projection for all layers"),
         ({"projected_lengths": "6,4"}, "integers >= 1"),
@@ -63,7 +63,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"projection": "pooling"}, "pooling"),
         ({"init": "average", "projection": "mean"}, "init must be random.* got projection=mean, init='average'"),
         ({"init": "means"}, "init must be random, or average or pooling with projection=learned; .* init='means'"),
-        ({"equalised": True, "projection": "mean"}, "equalised=true is for projection=learned; got projection=mean"),
+        ({"equalised": True, "projection": "mean"}, "equalised=true must go with projection=learned; got projection=mean"),
     ],
     "linformer_causal": [
         ({"projected_length": 0}, "got 0"),

@@ -285,13 +285,13 @@ def test_a_plot_that_cannot_be_written_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"device": "tpu"}, "device is auto, cpu or cuda"),
+        ({"device": "tpu"}, "device must be auto, cpu or cuda"),
         ({"lengths": [64]}, r"at least two different integers of at least 1; got \[64\]"),
         ({"lengths": [64, 64]}, "at least two different"),
         ({"rounds": 5}, "rounds must be at least 6 for an interval; got 5"),
         ({"heads": 3}, "dim must be divisible by heads"),
         ({"seconds": 0.0}, "seconds must be above 0"),
-        ({"precision": "int8"}, "precision is one of"),
+        ({"precision": "int8"}, "precision must be one of"),
     ],
 )
 def test_wrong_settings_are_refused(wrong, message):

@@ -58,14 +58,14 @@ def _words(protocol: TimingProtocol) -> str:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"device": "tpu"}, "protocol.device is one of cpu, cuda; got 'tpu'"),
-        ({"order": "random"}, "protocol.order is one of in turn, there and back, shuffled"),
-        ({"allocator": "jemalloc"}, "protocol.allocator is one of default, keep"),
+        ({"device": "tpu"}, "protocol.device must be one of cpu, cuda; got 'tpu'"),
+        ({"order": "random"}, "protocol.order must be one of in turn, there and back, shuffled"),
+        ({"allocator": "jemalloc"}, "protocol.allocator must be one of default, keep"),
         ({"rounds": 0}, "protocol.rounds must be at least 1"),
         ({"warmup": 0}, "protocol.warmup must be at least 1"),
         ({"seconds": -1.0}, "protocol.seconds must not be below 0"),
         ({"unstable": 0.0}, "protocol.unstable is a share"),
-        ({"statistic": "mean"}, "protocol.statistic is 'median and quartiles'"),
+        ({"statistic": "mean"}, "protocol.statistic must be 'median and quartiles'"),
     ],
 )
 def test_nonsense_is_refused(wrong, message):

@@ -64,10 +64,10 @@ def test_layers_at_a_length_are_both_baselines_and_linformer_for_each_k_below_it
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"device": "tpu"}, "device is auto, cpu or cuda"),
-        ({"precision": "fp8"}, "precision is one of fp32, bf16, fp16"),
+        ({"device": "tpu"}, "device must be auto, cpu or cuda"),
+        ({"precision": "fp8"}, "precision must be one of fp32, bf16, fp16"),
         ({"dim": 10}, "dim must be divisible by heads"),
-        ({"lengths": [64, 64]}, "lengths are different integers"),
+        ({"lengths": [64, 64]}, "lengths must be different integers"),
         ({"lengths": [64], "projected_lengths": [64]}, "nothing to compare"),
         ({"rounds": 0}, "rounds must be an integer >= 1"),
         ({"time_limit": 0.0}, "time_limit must be above 0"),

@@ -154,9 +154,9 @@ def test_every_side_runs_and_learns(name):
     [
         ({"dim": 10, "heads": 4}, "dim must be divisible by heads"),
         ({"lengths": [8, 64]}, "lengths must be at least twice the projected_length of linformer, 8; got"),
-        ({"lengths": []}, "lengths are different integers"),
+        ({"lengths": []}, "lengths must be different integers"),
         ({"rounds": 0}, "rounds must be an integer >= 1"),
-        ({"allocator": "jemalloc"}, "protocol.allocator is one of default, keep; got 'jemalloc'"),
+        ({"allocator": "jemalloc"}, "protocol.allocator must be one of default, keep; got 'jemalloc'"),
         ({"mechanisms": ["linformr"]}, "no mechanism of peers is called 'linformr'; did you mean 'linformer'"),
         ({"mechanisms": []}, "mechanisms must name at least one of linformer"),
         ({"mechanisms": ["linformer", "linformer[projected_length=8]"]}, "name each comparison once; got linformer twice"),

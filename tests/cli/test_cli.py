@@ -95,7 +95,7 @@ def test_leaderboard_formats_and_filters(swept):
         (["attention=linformer:spda"], "no implementation of linformer is called 'spda'; did you mean 'sdpa'?"),
         (["attention=linformer:sdpa", "implementation=eager"], "implementation is given twice"),
         (["--cfg=job"], "no setting of a run is called 'cfg'"),
-        (["-c"], "settings of runs are KEY=VALUE, and -m asks for several runs; got '-c'"),
+        (["-c"], "settings of runs must be KEY=VALUE (-m asks for several runs); got '-c'"),
         (["task=digits", "task.patch=3"], "digits.patch must be 1, 2 or 4"),
         (["task=lisops"], "no task is called 'lisops'; did you mean 'listops'?"),
         (["experiment=quickstat"], "no experiment is called 'quickstat'; did you mean 'quickstart'?"),
@@ -240,7 +240,7 @@ def test_measure_prints_exponents_and_writes_them(tmp_path):
         (["lenghts=[64]"], "no key of experiment=growth is called 'lenghts'; did you mean 'lengths'?"),
         (["lengths=[64,x]"], "must be"),
         (["lengths=64,128"], "write a list in brackets, lengths=[a,b]"),
-        (["lengths=[]"], "lengths are different integers of at least 1"),
+        (["lengths=[]"], "lengths must be different integers of at least 1"),
         (["+dim=8"], "measure takes KEY=VALUE"),
         (["dim"], "missing EQUAL"),
         (["dim=10", "heads=4"], "dim must be divisible by heads"),
@@ -253,7 +253,7 @@ def test_measure_prints_exponents_and_writes_them(tmp_path):
         (["attentions=[linformer[projected_length=8]"], "brackets and quotes of a row must come in pairs"),
         (["set.linformer.projected_length=3"], "no key of experiment=growth is called 'set.linformer.projected_length'"),
         (["output=nowhere/found.json"], "a folder that exists"),
-        (["device=cpu", "precision=fp8"], "precision is one of fp32, bf16, fp16"),
+        (["device=cpu", "precision=fp8"], "precision must be one of fp32, bf16, fp16"),
     ],
 )
 def test_measure_refuses_bad_input_in_words_before_work_starts(words, message, tmp_path):

@@ -283,7 +283,7 @@ def test_sizes_of_memory(words, size):
 def test_a_size_that_is_none_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["recommend", "--length", "64", "--memory", "lots"])
-    assert "takes a size such as 4GiB or 512MiB; got 'lots'" in capsys.readouterr().err
+    assert "must be a size such as 4GiB or 512MiB; got 'lots'" in capsys.readouterr().err
 
 
 def test_the_default_records_are_the_first_set_that_came_with_the_package():

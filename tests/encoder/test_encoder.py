@@ -125,7 +125,7 @@ def test_positions_of_another_kind_are_refused():
 
 
 def test_specs_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="labels by position need inputs of one sequence of tokens or frames; got Pairs"):
+    with pytest.raises(ValueError, match="inputs must be one sequence of tokens or frames if labels are by position; got Pairs"):
         TaskSpec(Pairs(12), 20, 3, labels="position")
     with pytest.raises(ValueError, match="a causal task must label positions"):
         TaskSpec(Tokens(12), 20, 3, causal=True)

@@ -211,7 +211,7 @@ def test_arguments_that_cannot_be_honoured_are_refused():
         with pytest.raises(UnsupportedError, match="|".join(asked)):
             layer(16, 2, **asked)
     assert layer(16, 2, attn_head_dim=8, dim_out=16).proj.out_features == 16
-    with pytest.raises(ValueError, match="need norm_layer"):
+    with pytest.raises(ValueError, match="norm_layer, the class of the norm, must be given"):
         layer(16, 2, qk_norm=True)
     with pytest.raises(UnknownNameError, match="did you mean 'linformer'"):
         attention_layer("linfomer", length=17)

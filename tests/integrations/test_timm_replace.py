@@ -307,5 +307,5 @@ def test_sizes_that_cannot_be_set_are_refused():
 
 @pytest.mark.parametrize("model", [None, "vit_tiny_patch16_224"])
 def test_what_is_no_model_is_refused(model):
-    with pytest.raises(TypeError, match="takes a model of timm"):
+    with pytest.raises(TypeError, match="must be a model of timm"):
         replace_attention(model, "linformer")

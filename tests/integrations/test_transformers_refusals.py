@@ -90,7 +90,7 @@ def test_a_module_without_a_mechanism_is_refused():
 @pytest.mark.parametrize(
     ("make", "keywords", "error", "words"),
     [
-        (lambda: nn.Linear(2, 2), {}, TypeError, "takes a PreTrainedModel of transformers; got Linear"),
+        (lambda: nn.Linear(2, 2), {}, TypeError, "must be a PreTrainedModel of transformers; got Linear"),
         (lambda: tiny.build("bert"), {"attention": "linformr"}, UnknownNameError, "did you mean 'linformer'"),
         (lambda: tiny.build("bert"), {"windw": 3}, UnknownNameError, "no option of attention longformer is called 'windw'"),
         (lambda: tiny.build("bert"), {"window": -1}, ValueError, "window"),

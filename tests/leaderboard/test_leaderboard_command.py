@@ -98,7 +98,7 @@ def test_scores_by_time_can_be_asked_for_where_a_table_shows_them(folder, capsys
 @pytest.mark.parametrize("words", ["", "5min,", "soon", "0s", "-5", "5MiB"])
 def test_what_is_no_time_is_refused(words):
     assert times("1h,90") == (90.0, 3600.0)
-    with pytest.raises(ArgumentTypeError, match="takes times above 0"):
+    with pytest.raises(ArgumentTypeError, match="must be times above 0"):
         times(words)
 
 

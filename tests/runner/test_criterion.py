@@ -98,7 +98,7 @@ def test_the_rate_is_constant_so_that_a_shorter_cap_is_the_beginning_of_a_longer
     short, whole = run(spec(steps=6, ceiling=0.0), Quiet()), run(spec(steps=12, ceiling=0.0), Quiet())
     assert [point["valid"] for point in whole.curve][:2] == [point["valid"] for point in short.curve]
     assert [point["train_loss"] for point in whole.curve][:2] == [point["train_loss"] for point in short.curve]
-    with pytest.raises(ValueError, match=r"until=criterion needs budget\.schedule=constant"):
+    with pytest.raises(ValueError, match=r"until=criterion must go with budget\.schedule=constant"):
         Budget(until="criterion")
     with pytest.raises(ValueError, match="ceiling must be left out"):
         Budget(ceiling=0.5)

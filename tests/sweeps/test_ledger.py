@@ -104,7 +104,7 @@ def test_a_trial_with_a_test_score_is_no_record():
         replace(chosen(1), scores={"valid": 0.5})
     with pytest.raises(ValueError, match="needs either trial, an index, or trials"):
         Tuning("a" * 12, SPACE)
-    with pytest.raises(ValueError, match="needs the name of a study"):
+    with pytest.raises(ValueError, match="must have the name of a study"):
         Tuning("", SPACE, trial=1)
 
 

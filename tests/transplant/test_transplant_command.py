@@ -137,7 +137,7 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
         (["attention=linformer", "passages=many"], "many"),
         (["attention=linformer", "format=csv"], "terminal"),
         (["attention=linformer", "length=4096"], "positions"),
-        (["attention=linformer", "model=timm/vit_tiny_patch16_224"], "takes an encoder of text"),
+        (["attention=linformer", "model=timm/vit_tiny_patch16_224"], "the encoder must be one of text"),
         (["attention=linformer", "test=[nowhere.txt]"], "no text at nowhere.txt"),
         (["attention=linformer", "pairs=nowhere.jsonl"], "nowhere.jsonl"),
         (["attention=linformer", "output=nowhere/out.json"], "output must be a file in a folder that exists"),

@@ -71,10 +71,10 @@ class LowRankOptions:
         if self.init not in (("random", "average", "pooling") if learned else ("random",)):
             raise ValueError(f"init must be random, or average or pooling with projection=learned; {got}, init={self.init!r}")
         if self.equalised and not learned:
-            raise ValueError(f"equalised=true is for projection=learned; {got}")
+            raise ValueError(f"equalised=true must go with projection=learned; {got}")
         given, layers = f"projected_lengths={self.projected_lengths!r}", self.layers()
         if max(map(len, layers)) > 1 and self.sharing is not Sharing.none:
-            raise ValueError(f"{given} gives heads different lengths, which needs sharing=none; got sharing={self.sharing.value}")
+            raise ValueError(f"{given} gives heads different lengths, so sharing must be none; got sharing={self.sharing.value}")
         if len(layers) > 1 and self.sharing is Sharing.layerwise:
             raise ValueError(
                 f"{given} gives layers different lengths, but sharing=layerwise has one projection for all layers; "

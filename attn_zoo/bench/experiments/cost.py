@@ -25,7 +25,7 @@ WORDS = {
 
 
 def _best(found: Measurement, label: str, length: int, kind: str) -> tuple[Figures, int | None]:
-    """Figures at the best batch, and that batch; those of one sequence and None where it is unknown."""
+    """Figures at the best batch, and that batch; those of one sequence and None if it is unknown."""
     alone = found.of(Cell(label, kind, length))
     batch = alone.one("best_batch")
     return (alone, None) if batch is None else (found.cells.get(Cell(label, kind, length, int(batch)), alone), int(batch))

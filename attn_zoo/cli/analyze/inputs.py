@@ -91,7 +91,7 @@ def _shape(layers: Sequence[AttentionInputs]) -> dict[str, Any]:
     geometry = layers[0].geometry
     if geometry.queries != geometry.keys:
         raise UnsupportedError(
-            f"mechanisms are compared on self-attention; got {geometry.queries} queries and {geometry.keys} keys"
+            f"there must be as many queries as keys (self-attention); got {geometry.queries} queries and {geometry.keys} keys"
         )
     shape = {"layers": len(layers), "sequences": layers[0].query.shape[0], "heads": geometry.heads}
     return {**shape, "length": geometry.keys, "head_dim": geometry.head_dim, "causal": geometry.causal}

@@ -42,12 +42,12 @@ def add_to(analyses: Any) -> None:
 def _matrix(parsed: argparse.Namespace) -> int:
     rows = [] if parsed.attention == "all" else rows_of(parsed.attention, plain=PLAIN)
     if len(rows) != 1:
-        raise ValueError(f"--attention takes one mechanism here; analyze error compares several; got {parsed.attention!r}")
+        raise ValueError(f"--attention must name one mechanism here (analyze error compares several); got {parsed.attention!r}")
     for option in ("layer", "head", "sentence"):
         if getattr(parsed, option) < 0:
-            raise ValueError(f"--{option} is counted from 0; got {getattr(parsed, option)}")
+            raise ValueError(f"--{option} must be at least 0; got {getattr(parsed, option)}")
     if parsed.sentence >= parsed.sentences:
-        raise ValueError(f"--sentence is one of --sentences, counted from 0: below {parsed.sentences}; got {parsed.sentence}")
+        raise ValueError(f"--sentence must be from 0 to below --sentences={parsed.sentences}; got {parsed.sentence}")
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)
     found, effective, exact = measure_matrix(parsed, rows[0])
@@ -63,7 +63,7 @@ def measure_matrix(
     layers, inputs = inputs_of(parsed)
     for option, there in (("layer", inputs["layers"]), ("head", inputs["heads"])):
         if getattr(parsed, option) >= there:
-            raise ValueError(f"--{option} is counted from 0, so it is below {there}; got {getattr(parsed, option)}")
+            raise ValueError(f"--{option} must be below {there}, because it is counted from 0; got {getattr(parsed, option)}")
     one = [layer.sequence(parsed.sentence) for layer in layers]
     built, drawn = build_layers(row.attention, one, row.options, parsed.seed)
     softmax, _ = build_layers("softmax", one, {})

@@ -38,7 +38,7 @@ def add_to(analyses: Any) -> None:
 
 def _spectrum(parsed: argparse.Namespace) -> int:
     if parsed.index is not None and (parsed.index < 1 or (parsed.length is not None and parsed.index > parsed.length)):
-        raise ValueError(f"--index counts singular values, so it lies in 1 to --length; got {parsed.index}")
+        raise ValueError(f"--index must be from 1 to --length, because it counts singular values; got {parsed.index}")
     request = request_of(parsed, parsed.model)
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)

@@ -86,7 +86,9 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
             check_dtype(dtype)
         self._refuse_shape(dim, num_heads, attn_head_dim, dim_out, gated)
         if (qk_norm or scale_norm) and norm_layer is None:
-            raise ValueError(f"{bound.name} in timm: qk_norm and scale_norm need norm_layer, the class of the norm; got None")
+            raise ValueError(
+                f"{bound.name} in timm: norm_layer, the class of the norm, must be given with qk_norm and scale_norm; got None"
+            )
         _leave_whole()
         # `auto` chooses an implementation for this device, except for meta, where nothing can run.
         building = torch.device(device) if device is not None and torch.device(device).type != "meta" else nullcontext()

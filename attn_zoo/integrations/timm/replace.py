@@ -119,7 +119,7 @@ def replace_attention(
         TypeError: ``model`` is not an ``nn.Module``.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"replace_attention takes a model of timm, an nn.Module; got {type(model).__name__}")
+        raise TypeError(f"the model must be a model of timm, an nn.Module; got {type(model).__name__}")
     places = _places(model)
     if length is not None and example is not None:
         raise ValueError("length and example both say how many tokens there are; give one of them")

@@ -13,7 +13,7 @@ from attn_zoo.integrations.timm.layer import TimmAttention
 
 
 def tokens_in(model: nn.Module, layers: dict[str, nn.Module]) -> dict[str, int]:
-    """Number of tokens in each layer, by path: patches and prefix tokens (class token, registers).
+    """Return the number of tokens in each layer, by path: patches and prefix tokens (class token, registers).
 
     A VisionTransformer, also inside another model, such as that of ``features_only=True``, says how many there are. In any other
     model they are counted with an image of the model's default size, all zeros.

@@ -132,7 +132,7 @@ def _over_cached_keys(mechanism: Attention) -> Attention | None:
 
 
 def attached_to(module: nn.Module) -> Attached | None:
-    """Mechanism attached to a module, or None."""
+    """Return the mechanism attached to a module, or None."""
     attached = getattr(module, "zoo", None)
     return attached if isinstance(attached, Attached) else None
 

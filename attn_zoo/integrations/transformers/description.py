@@ -49,7 +49,7 @@ def add(config: Any, replacement: Replacement) -> None:
 
 
 def replacements_of(config: Any) -> list[Replacement]:
-    """Replacements in a configuration, in order.
+    """Return the replacements in a configuration, in order.
 
     Raises:
         UnsupportedError: this version cannot read the layout.
@@ -69,7 +69,7 @@ def set_directions(config: Any, causal: Iterable[bool]) -> None:
 
 
 def directions_of(config: Any) -> list[bool]:
-    """Causality of the mechanisms that use a configuration: a list of True, False or both."""
+    """Return the causality of the mechanisms that use a configuration: a list of True, False or both."""
     return list(_read(config).get("causal", ()))
 
 

@@ -65,7 +65,7 @@ def replace_attention(
     """
     library = require_transformers()
     if not isinstance(model, library.PreTrainedModel):
-        raise TypeError(f"replace_attention takes a PreTrainedModel of transformers; got {type(model).__name__}")
+        raise TypeError(f"the model must be a PreTrainedModel of transformers; got {type(model).__name__}")
     row = row_of_arguments(attention, implementation, options)
     replacement = Replacement(
         attention=row.attention,
@@ -84,7 +84,7 @@ def replace_attention(
 
 
 def zoo_layers(model: nn.Module) -> list[Attention]:
-    """Mechanisms attached to a model, in the order of its attention modules."""
+    """Return the mechanisms attached to a model, in the order of its attention modules."""
     return [module.mechanism for module in model.modules() if isinstance(module, Attached)]
 
 

@@ -87,7 +87,7 @@ def _dropout(module: nn.Module) -> float:
 
 
 def scaling_of(module: Any, head_dim: int) -> float:
-    """Default factor of query · key; older GPT-2 has two flags for it."""
+    """Return the default factor of query · key; older GPT-2 has two flags for it."""
     if getattr(module, "scaling", None) is not None:
         return float(module.scaling)
     scale = head_dim**-0.5 if getattr(module, "scale_attn_weights", True) else 1.0
@@ -95,7 +95,8 @@ def scaling_of(module: Any, head_dim: int) -> float:
 
 
 def projection(site: Site, which: str) -> tuple[Float[Tensor, "width dim"], Float[Tensor, " width"] | None]:
-    """Weight and bias of a module's query, key or value projection; grouped key and value heads are repeated for every head.
+    """Return the weight and bias of a module's query, key or value projection; grouped key and value heads are repeated for every
+    head.
 
     Raises:
         UnsupportedError: the module's projections have unknown names.
@@ -122,7 +123,7 @@ def _for_every_head(parameter: Tensor, site: Site, at: int) -> Tensor:
 
 
 def positions(model: Any) -> int:
-    """Number of positions of a model, in tokens or patches, prefix tokens included.
+    """Return the number of positions of a model, in tokens or patches, prefix tokens included.
 
     Raises:
         ValueError: the model does not state its number of positions.
@@ -140,7 +141,7 @@ def positions(model: Any) -> int:
 
 
 def home(module: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """Device and dtype of a module's weights.
+    """Return the device and dtype of a module's weights.
 
     Raises:
         UnsupportedError: the weights are quantised.

@@ -46,11 +46,12 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         return key_states, value_states
 
     def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
-        """Number of keys of a mask, and position of the first key; older transformers pass positions in place of a length."""
+        """Return the number of keys of a mask, and position of the first key; older transformers pass positions in place of a
+        length."""
         return self.length + (query_length if isinstance(query_length, int) else len(query_length)), 0
 
     def get_seq_length(self) -> int:
-        """Number of tokens read."""
+        """Return the number of tokens read."""
         return self.length
 
     def get_max_length(self) -> int:

@@ -29,7 +29,7 @@ class Ability:
     rows: Mapping[str, Row]
     """Row with the best validation score of each attention."""
     no_evidence: str | None
-    """Reason why the task says nothing about mechanisms; None where it does."""
+    """Reason why the task says nothing about mechanisms; None if it does."""
 
     @property
     def causal(self) -> bool:
@@ -38,7 +38,7 @@ class Ability:
 
     @property
     def softmax(self) -> Row | None:
-        """Row of softmax; None where it has no score."""
+        """Row of softmax; None if it has no score."""
         row = self.rows.get(BASELINE)
         return row if row and row.test else None
 
@@ -65,7 +65,7 @@ class Judgement:
 
 
 def abilities(tables: Sequence[Table]) -> list[Ability]:
-    """Abilities, one for each table, in the order of the tables."""
+    """Return abilities, one for each table, in the order of the tables."""
     found = [shown_rows(table) for table in tables]
     return [
         Ability(name, table, rows, unshaded(table, list(rows.values())))
@@ -74,7 +74,7 @@ def abilities(tables: Sequence[Table]) -> list[Ability]:
 
 
 def names(tables: Sequence[Table]) -> list[str]:
-    """Unique titles: the task's with the direction of reading, then, where needed, the network's convolution and a number."""
+    """Return unique titles: the task's with the direction of reading and, if needed, the network's convolution and a number."""
     plain = [f"{table.task['title']}{' (causal)' if table.task.get('causal') else ''}" for table in tables]
     words = [f"{'with' if table.model.get('short_convolution') else 'without'} a short convolution" for table in tables]
     return numbered(distinct(plain, words))

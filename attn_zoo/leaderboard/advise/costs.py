@@ -25,7 +25,7 @@ class Cost:
     """Counted cost of one mechanism over several abilities."""
 
     shares: tuple[float, float] | None
-    """FLOPs of the mechanism divided by softmax's, least and most over abilities; None where no ability counts both. A count of 0
+    """FLOPs of the mechanism divided by softmax's, least and most over abilities; None if no ability counts both. A count of 0
     is taken as unknown: only matrix products are counted, and a Fourier transform or a mean takes time as well."""
     share_unknown: bool
     """True if an ability lacks either count."""
@@ -62,7 +62,7 @@ class Cost:
 
 
 def cost(attention: str, abilities: Sequence[Ability]) -> Cost:
-    """Cost of ``attention`` over the ``abilities`` at which it has a score."""
+    """Return the cost of ``attention`` over the ``abilities`` at which it has a score."""
     known = [(ability, ability.rows.get(attention), ability.softmax) for ability in abilities]
     rows = [(ability, row, softmax) for ability, row, softmax in known if row and row.test]
     shares, states, wanted = [], [], 0

@@ -25,7 +25,7 @@ _Row = dict[int, Mapping[str, float | None]]
 
 
 def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collection[str] | None = None) -> Answer:
-    """Answer the need from ``found``, the content of a file of ``attn-zoo transplant`` or None where there is no file.
+    """Answer the need from ``found``, the content of a file of ``attn-zoo transplant`` or None if there is no file.
 
     A quality is evidence where the teacher is significantly better than the best control. A student qualifies as in
     ``needs.answer``; its FLOPs are those of the attention of all layers at the passages' length.
@@ -40,7 +40,7 @@ def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collecti
         return Answer(TITLE, "", (), (), False, (), (), None)
     if found.get("experiment") != "transplant":
         raise ValueError(
-            f"findings about encoders need a file that attn-zoo transplant wrote; got one of experiment {found.get('experiment')!r}"
+            f"a file about encoders must be one that attn-zoo transplant wrote; got one of experiment {found.get('experiment')!r}"
         )
     points = [p for p in found["points"] if candidates is None or p["control"] or p["attention"] in candidates]
     students, controls = _students(points, control=False), _students(points, control=True)

@@ -135,7 +135,7 @@ class Answer:
     chosen: tuple[Choice, ...]
     """Mechanisms that qualify, the best choice first."""
     nearest: Choice | None
-    """Cheaper mechanism that loses least at its worst task; None where a mechanism qualifies or none can be judged."""
+    """Cheaper mechanism that loses least at its worst task; None if a mechanism qualifies or none can be judged."""
     tasks: tuple[str, ...] = ()
     """Names of the tasks, or qualities of an encoder, that are evidence."""
     lengths: tuple[int, ...] = ()
@@ -154,7 +154,7 @@ Pricing = Callable[[str, Sequence[Ability]], Cost | None]
 
 
 def costs_of(names: Collection[str] | None) -> Pricing:
-    """Pricing by recorded costs that admits the candidates ``names``; None for all attentions."""
+    """Return a pricing by recorded costs that admits the candidates ``names``; None for all attentions."""
     return lambda name, abilities: cost(name, abilities) if names is None or name in names else None
 
 
@@ -211,7 +211,7 @@ def _key(ability: Ability) -> tuple[str, bool]:
 
 
 def _no_evidence(ability: Ability, shortest: int) -> str | None:
-    """Reason why an ability cannot show a loss against softmax; None where it can."""
+    """Reason why an ability cannot show a loss against softmax; None if it can."""
     if (length := ability.table.task.get("length") or 0) < shortest:
         return f"{length:,} tokens, and this use case begins at {shortest:,}"
     if ability.no_evidence:
