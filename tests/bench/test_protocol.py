@@ -64,7 +64,7 @@ def _words(protocol: TimingProtocol) -> str:
         ({"rounds": 0}, "protocol.rounds must be at least 1"),
         ({"warmup": 0}, "protocol.warmup must be at least 1"),
         ({"seconds": -1.0}, "protocol.seconds must not be below 0"),
-        ({"unstable": 0.0}, "protocol.unstable is a share"),
+        ({"unstable": 0.0}, "protocol.unstable must be a share"),
         ({"statistic": "mean"}, "protocol.statistic must be 'median and quartiles'"),
     ],
 )

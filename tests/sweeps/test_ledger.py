@@ -102,7 +102,7 @@ def test_a_trial_with_a_test_score_is_no_record():
         replace(trial(0, valid=0.5), scores={"valid": 0.5, "test: part": 0.5})
     with pytest.raises(RecordError, match="needs a test score"):
         replace(chosen(1), scores={"valid": 0.5})
-    with pytest.raises(ValueError, match="needs either trial, an index, or trials"):
+    with pytest.raises(ValueError, match="must have either trial, an index, or trials"):
         Tuning("a" * 12, SPACE)
     with pytest.raises(ValueError, match="must have the name of a study"):
         Tuning("", SPACE, trial=1)
