@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
 
+from axes_plots import plot_capacity, plot_length
+from axes_tables import beyond, by_length, capacity, length, recalls, size
 from committed import ROOT, benchmarked, boards_of, measured, records_in
 from figure3.plot import plot_figure3
 from heirs_tables import heirs_compression, heirs_cost, heirs_profile
@@ -88,6 +90,7 @@ PAGES = {
         *("table2_pretrained", "table2_published", "late", "rates", "starts", "limits"),
     ),
     ROOT / "docs" / "reports" / "linformers-heirs.md": ("heirs_compression", "heirs_cost", "heirs_profile"),
+    ROOT / "docs" / "reports" / "length-and-state.md": ("capacity", "length", "length_beyond", "size"),
     ROOT / "docs" / "explanation" / "profile.md": ("criterion", "separation"),
     ROOT / "docs" / "reports" / "ablations.md": (
         "left",
@@ -103,6 +106,8 @@ PAGES = {
 """Files with generated tables, and the names of the tables of each."""
 CURVES = ROOT / "results" / "curves.svg"
 """Picture of scores of ``experiment=curves`` against costs of a layer; exists if its runs are recorded."""
+CAPACITY, LENGTHS = ROOT / "results" / "capacity.svg", ROOT / "results" / "length.svg"
+"""Pictures of ``docs/reports/length-and-state.md``; exist if a run of their experiment is recorded."""
 
 
 @cache
@@ -159,6 +164,10 @@ def tables() -> dict[str, str]:
         "heirs_compression": heirs_compression(),
         "heirs_cost": heirs_cost(),
         "heirs_profile": heirs_profile(),
+        "capacity": capacity(boards_of("capacity")),
+        "length": length(boards_of("length")),
+        "length_beyond": beyond(boards_of("length_beyond")),
+        "size": size(boards_of("size"), boards_of("profile3")),
     }
 
 
@@ -176,7 +185,7 @@ def renewed(page: Path, text: str) -> str:
 
 
 def pictures() -> dict[Path, str]:
-    """SVG pictures by file: heat maps and, if recorded, Figure 3 of the Linformer paper and the curves."""
+    """SVG pictures by file: heat maps and, if recorded, Figure 3 of the Linformer paper, recall, lengths and the curves."""
     made = {
         ROOT / "results" / "profile.svg": boards_of("profile"),
         ROOT / "results" / "quickstart" / "leaderboard.svg": boards_of("quickstart"),
@@ -186,6 +195,10 @@ def pictures() -> dict[Path, str]:
         if has_panels(figure3()):
             (picture,) = plot_figure3(figure3(), Path(folder) / "figure3.svg")
             drawn[FIGURE3] = picture.read_text(encoding="utf-8")
+        if cells := recalls(boards_of("capacity")):
+            drawn[CAPACITY] = plot_capacity(cells, Path(folder) / "capacity.svg")[0].read_text(encoding="utf-8")
+        if rows := by_length(boards_of("length")):
+            drawn[LENGTHS] = plot_length(rows, Path(folder) / "length.svg")[0].read_text(encoding="utf-8")
         if curves := boards_of("curves"):
             layers = [axis for axis in layer_axes(ROOT / "results" / "curves_layers.json") if axis.name.endswith(f"-{LENGTH}")]
             recall = [table for table in curves if table.task["name"] == "mqar"]

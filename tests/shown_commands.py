@@ -45,14 +45,19 @@ ONE_WORKER = [
 """Subcommand, experiment and launcher of commands that run with one worker; starting two takes seconds."""
 ROWS = {"attention": "linear,none", "task": "listops", "task.train": "100", "task.valid": "50", "task.test": "50"}
 """Rows and task in place of those that an experiment lists; an experiment's own numbers of examples take seconds to generate."""
-TIMED = {
+SHORT = {
     "attention": "linear,none",
-    "task.tokens": "5",
     "task.train": "200",
     "task.valid": "50",
     "task.test": "50",
     "task.length": "64",
 }
+TIMED = {**SHORT, "task.tokens": "5"}
+OF_MANY_PARTS = {
+    "capacity": {**SHORT, "task.pairs": "8", "task.most_pairs": "8"},
+    "length_beyond": {**SHORT, "task.longer": "2"},
+}
+"""Rows and sizes of experiments whose test has a part for each number of pairs or each length."""
 FIGURE3 = {
     "sweeps": "[]",
     "attention": "softmax,none",
@@ -137,6 +142,11 @@ def _small(words: list[str]) -> list[str]:
             return _with(words, {**FIGURE3, **{key: RUN[key] for key in RUN if key != "level"}, "weights.after": "[0,3]"})
         if experiment == "equal_time":
             return _with(words, {**TIMED, **{key: RUN[key] for key in RUN if key not in ("level", "seed")}, **TUNE})
+        if experiment == "length":
+            return _with(words, {"sweeps": "[]", **TIMED, **{key: RUN[key] for key in RUN if key != "level"}})
+        if experiment in ("capacity", "length_beyond"):
+            sizes = {key: RUN[key] for key in RUN if key not in ("level", "seed")}
+            return _with(words, {**OF_MANY_PARTS[experiment], **sizes, **TUNE})
         if experiment == "equal_time_half_hour":
             return _with(words, {**TIMED, **{key: RUN[key] for key in RUN if key != "level"}})
         if experiment is not None and experiment.startswith("linformer_figure3"):

@@ -1,0 +1,287 @@
+"""Tables and findings of ``docs/reports/length-and-state.md``: recall against state, scores against length, order at two sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from committed import ROOT
+from omegaconf import OmegaConf
+from scipy.stats import spearmanr
+
+from attn_zoo.bench.tables import binary
+from attn_zoo.leaderboard import Row, Table
+from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED, compare, resolution, standing
+from attn_zoo.leaderboard.heatmap import titles
+from attn_zoo.leaderboard.metrics import score
+from attn_zoo.leaderboard.table import Comparison
+from attn_zoo.leaderboard.verdicts import Outcome
+from attn_zoo.rows import RowName, read_rows
+from attn_zoo.terminal import table as printed
+
+PAIRS = (4, 8, 16, 32, 64)
+ENOUGH = 0.9
+"""Share of pairs that counts as recalled."""
+WIDTHS = (32, 64, 128)
+LENGTHS = (256, 1024, 4096, 16384)
+TIMES = (1, 2, 4, 8, 16)
+SIGNIFICANT = 0.05
+NOT_RUN = "not run"
+
+
+def asked(experiment: str) -> list[RowName]:
+    """Return the rows that an experiment searches."""
+    return [row for text in _config(experiment).tuning.attention for row in read_rows(text)]
+
+
+def _config(experiment: str) -> Any:
+    return OmegaConf.load(ROOT / "configs" / "experiment" / f"{experiment}.yaml")
+
+
+def row_in(table: Table, name: RowName) -> Row | None:
+    """Return the row of a table that has the mechanism and the options of a name; None without one."""
+    return next((row for row in table.rows if name.names(row.attention, row.options, "auto")), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Recall of a row at one width."""
+
+    name: RowName
+    width: int
+    row: Row
+
+    @property
+    def state(self) -> int:
+        """Bytes of state of one sequence, in all layers."""
+        return self.row.state_bytes or 0
+
+    @property
+    def scores(self) -> dict[int, float]:
+        """Mean share of recalled pairs by the number of pairs."""
+        return {pairs: self.row.parts[f"{pairs} pairs"].mean for pairs in PAIRS}
+
+    @property
+    def pairs(self) -> float:
+        """Number of pairs that are recalled; see ``recalled``."""
+        return recalled(self.scores)
+
+
+def recalled(scores: Mapping[int, float]) -> float:
+    """Return how many pairs are recalled at 90 %, interpolated on a logarithmic scale between the numbers that were tested.
+
+    Returns:
+        0 if fewer than the smallest number, the largest number if all.
+    """
+    counts = sorted(scores)
+    below = next((at for at, count in enumerate(counts) if scores[count] < ENOUGH), len(counts))
+    if below in (0, len(counts)):
+        return counts[-1] if below else 0
+    more, fewer = counts[below], counts[below - 1]
+    return float(fewer * (more / fewer) ** ((scores[fewer] - ENOUGH) / (scores[fewer] - scores[more])))
+
+
+def in_pairs(count: float) -> str:
+    """Return a number of recalled pairs in words."""
+    if not count:
+        return f"< {PAIRS[0]}"
+    return f"{count:.0f}" + " or more" * (count == PAIRS[-1])
+
+
+def recalls(made: Sequence[Table]) -> list[Recall]:
+    """Return the recorded cells of ``experiment=capacity``, in the order of the experiment."""
+    tables = {table.model["dim"]: table for table in made}
+    cells = [(name, width, row_in(tables[width], name)) for width in WIDTHS if width in tables for name in asked("capacity")]
+    return [Recall(name, width, row) for name, width, row in cells if row is not None and row.test is not None]
+
+
+def capacity(made: Sequence[Table]) -> str:
+    """Return the finding and the table of recall against state."""
+    found, rows = recalls(made), asked("capacity")
+    body = [
+        [str(cell.width), f"{cell.name}" + " (c)" * cell.row.control, binary(cell.state), f"{_rate(cell.row):g}"]
+        + [str(len(cell.row.seeds)), *(f"{100 * share:.1f}" for share in cell.scores.values()), in_pairs(cell.pairs)]
+        for cell in sorted(found, key=lambda cell: (cell.width, cell.row.control, -cell.pairs, cell.state))
+    ]
+    head = ["width", "row", "state", "rate", "seeds", *(f"{pairs} pairs (%)" for pairs in PAIRS), "pairs at 90 %"]
+    done = {width: sum(cell.width == width for cell in found) for width in WIDTHS}
+    left = [f"{len(rows) - count} of {len(rows)} rows at width {width}" for width, count in done.items() if count < len(rows)]
+    return _section(capacity_finding(found), "capacity", printed(head, body, "github", left=(1,)) if body else "", left)
+
+
+def _rate(row: Row) -> float:
+    return float(row.runs[0]["budget"]["learning_rate"])
+
+
+def capacity_finding(found: Sequence[Recall]) -> str:
+    """Return in one sentence how recall depends on the state, and which row recalls most with less state than softmax."""
+    exact = {cell.width: cell for cell in found if cell.row.attention == BASELINE}
+    rivals = [c for c in found if not c.row.control and c.width in exact and c.state < exact[c.width].state]
+    if len({cell.pairs for cell in rivals}) < 2 or len({cell.state for cell in rivals}) < 2:
+        return "Not decided: too few rows with a state smaller than softmax's are recorded."
+    rho, p = spearmanr([cell.state for cell in rivals], [cell.pairs for cell in rivals])
+    said = (
+        "a larger state does not go with more recalled pairs"
+        if rho <= 0 or p > SIGNIFICANT
+        else ("a larger state goes with more recalled pairs")
+    )
+    width = max(exact, key=lambda width: (sum(cell.width == width for cell in rivals), width))
+    best = max((cell for cell in rivals if cell.width == width), key=lambda cell: (cell.pairs, -cell.state))
+    return (
+        f"Among {len(rivals)} cells whose state is smaller than softmax's, {said} (Spearman's ρ = {rho:.2f}, p = {p:.2g}); at "
+        f"width {width} `{best.name}` recalls most of them, {in_pairs(best.pairs)} pairs with {binary(best.state)}, and softmax "
+        f"{in_pairs(exact[width].pairs)} with {binary(exact[width].state)}."
+    )
+
+
+def by_length(made: Sequence[Table]) -> dict[int, dict[str, tuple[Row, Table]]]:
+    """Return the recorded rows of ``experiment=length`` by length and mechanism, each with its table."""
+    found: dict[int, dict[str, tuple[Row, Table]]] = {}
+    for table in made:
+        for row in table.rows:
+            if row.test is not None:
+                found.setdefault(table.task_options["length"], {})[row.attention] = row, table
+    return found
+
+
+def length(made: Sequence[Table]) -> str:
+    """Return the finding and the table of scores against length at equal time."""
+    found = by_length(made)
+    names = dict.fromkeys(name for sweep in _config("length").sweeps for name in _swept(sweep))
+    body = [[name, *(_at(found.get(n, {}).get(name)) for n in LENGTHS)] for name in names]
+    missing = sum(line.count(NOT_RUN) for line in body)
+    head = ["row", *(f"{n:,} tokens (%), steps" for n in LENGTHS)]
+    left = [f"{missing} of {len(names) * len(LENGTHS)} cells"] if missing else []
+    return _section(length_finding(found), "length", printed(head, body, "github") if found else "", left)
+
+
+def _swept(sweep: str) -> list[str]:
+    """Return the mechanisms of a sweep."""
+    return next(word.partition("=")[2] for word in sweep.split() if word.startswith("attention=")).split(",")
+
+
+def _at(found: tuple[Row, Table] | None) -> str:
+    if found is None:
+        return NOT_RUN
+    row, table = found
+    seeds = f", {len(row.seeds)} seed" + "s" * (len(row.seeds) != 1) if len(row.seeds) < SEEDS_NEEDED else ""
+    return f"{score(row, table)}, {fmean(run['curve'][-1]['step'] for run in row.runs):,.0f}{seeds}"
+
+
+def against_softmax(rows: Mapping[str, tuple[Row, Table]]) -> list[Comparison] | None:
+    """Return the comparisons of a length's efficient rows with softmax; None without three seeds of softmax and of another row."""
+    fit = {name: row for name, (row, _) in rows.items() if len(row.seeds) >= SEEDS_NEEDED and not row.control and not row.failures}
+    if BASELINE not in fit or len(fit) < 2:
+        return None
+    table = rows[BASELINE][1]
+    pairs = [(row, fit[BASELINE]) for name, row in fit.items() if name != BASELINE]
+    return list(compare(pairs, table.higher_is_better, resolution(table.task, table.data)))
+
+
+def length_finding(found: Mapping[int, Mapping[str, tuple[Row, Table]]]) -> str:
+    """Return in one sentence from which length on an efficient row is ahead of softmax."""
+    judged = {n: made for n in LENGTHS if (made := against_softmax(found.get(n, {}))) is not None}
+    if not judged:
+        return f"Not decided: no length has {SEEDS_NEEDED} seeds of softmax and of an efficient row."
+    ahead = {n: max(better, key=lambda c: c.difference.mean) for n, made in judged.items() if (better := _better(made))}
+    lasting = [n for n in judged if all(m in ahead for m in judged if m >= n)]
+    told = [
+        f"at {n:,} `{ahead[n].row}` leads by {ahead[n].difference.in_points(True)}" if n in ahead else f"at {n:,} none leads"
+        for n in judged
+    ]
+    start = (
+        f"From {lasting[0]:,} tokens on, an efficient mechanism is ahead of softmax after the same time"
+        if lasting
+        else f"No efficient mechanism is ahead of softmax after the same time at {max(judged):,} tokens"
+    )
+    return f"{start}: {', '.join(told)}."
+
+
+def _better(made: Sequence[Comparison]) -> list[Comparison]:
+    return [comparison for comparison in made if comparison.outcome is Outcome.BETTER]
+
+
+def beyond(made: Sequence[Table]) -> str:
+    """Return the finding and the table of causal rows on inputs longer than those of training."""
+    rows = asked("length_beyond")
+    found = {str(name): kept for table in made for name in rows if (kept := _kept(row_in(table, name)))}
+    body = [[name, *(f"{100 * share:.1f}" for share in kept)] for name, kept in found.items()]
+    left = [f"{len(rows) - len(found)} of {len(rows)} rows"] if len(found) < len(rows) else []
+    head = ["row", *(f"{times} × (%)" for times in TIMES)]
+    return _section(beyond_finding(found), "", printed(head, body, "github") if body else "", left)
+
+
+def _kept(row: Row | None) -> list[float] | None:
+    """Return a row's mean score over both kinds of hay at each multiple of the length; None without a score."""
+    if row is None or row.test is None:
+        return None
+    lengths = sorted({int(part.split()[-2]) for part in row.parts})
+    return [fmean(part.mean for name, part in row.parts.items() if name.endswith(f" {n} tokens")) for n in lengths]
+
+
+def beyond_finding(found: Mapping[str, Sequence[float]]) -> str:
+    """Return in one sentence which row keeps most at the longest inputs, and what softmax keeps."""
+    others = {name: kept for name, kept in found.items() if name != BASELINE}
+    if BASELINE not in found or not others:
+        return "Not decided: softmax or all other rows are not recorded."
+    best = max(others, key=lambda name: others[name][-1])
+    return (
+        f"Among the other rows `{best}` scores most at {TIMES[-1]} times the trained length, {100 * others[best][-1]:.0f} % after "
+        f"{100 * others[best][0]:.0f} % at the trained one; softmax scores {100 * found[BASELINE][-1]:.0f} % after "
+        f"{100 * found[BASELINE][0]:.0f} %."
+    )
+
+
+def size(made: Sequence[Table], profile: Sequence[Table]) -> str:
+    """Return the finding and the table of the orders of mechanisms in larger networks and in those of the profile."""
+    pairs = [(small, large) for large in made for small in profile if _task(small) == _task(large)]
+    lines = []
+    for title, (small, large) in zip(titles([large for _, large in pairs]), pairs, strict=True):
+        orders = [_order(table) for table in (small, large)]
+        common = [name for name in orders[0] if name in orders[1]]
+        if len(common) >= 3:
+            there = [name for name in orders[1] if name in common]
+            rho, p = spearmanr(range(len(common)), [there.index(name) for name in common])
+            lines.append([title, ", ".join(common), ", ".join(there), f"{rho:.2f}", f"{p:.2g}"])
+    left = [f"{4 - len(lines)} of 4 tasks"] if len(lines) < 4 else []
+    head = ["task", "order at width 64, depth 2", "order at width 128, depth 4", "Spearman's ρ", "p"]
+    return _section(size_finding(lines), "", printed(head, lines, "github", left=(0, 1, 2)) if lines else "", left)
+
+
+def size_finding(lines: Sequence[Sequence[str]]) -> str:
+    """Return in one sentence whether the order holds."""
+    if not lines:
+        return "Not decided: no task has three mechanisms at both sizes."
+    holds = [line[0] for line in lines if float(line[3]) > 0 and float(line[4]) <= SIGNIFICANT]
+    return (
+        f"The order of mechanisms at both sizes is significantly correlated on {len(holds)} of {len(lines)} tasks "
+        f"(Spearman's ρ = {', '.join(line[3] for line in lines)})."
+    )
+
+
+def _task(table: Table) -> tuple[str, Mapping[str, Any]]:
+    return table.task["name"], table.task_options
+
+
+def _order(table: Table) -> list[str]:
+    """Return the mechanisms of a table without controls, the best first, as the leaderboard sorts them."""
+    kept = [row for row in table.rows if not row.control and row.test is not None]
+    return list(dict.fromkeys(row.attention for row in sorted(kept, key=lambda row: standing(row, table.higher_is_better))))
+
+
+def _section(finding: str, picture: str, table: str, left: Sequence[str]) -> str:
+    """Join a finding, the picture of a recorded experiment, its table, and what is not run."""
+    if not table:
+        return "Not run."
+    shown = f"![{_PICTURES[picture]}](../../results/{picture}.svg)" if picture else ""
+    missing = f"Not run: {'; '.join(left)}." if left else ""
+    return "\n\n".join(part for part in (f"**{finding}**", shown, table, missing) if part)
+
+
+_PICTURES = {
+    "capacity": "Number of pairs recalled at 90 % against the bytes of state",
+    "length": "Test score against the length of the input after seven minutes of training",
+}
+"""Descriptions of pictures by name."""

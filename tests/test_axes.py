@@ -1,0 +1,129 @@
+"""Figures and sentences of ``docs/reports/length-and-state.md``, from records with known scores."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from axes_plots import plot_capacity, plot_length
+from axes_tables import PAIRS, TIMES, beyond, by_length, capacity, length, recalled, recalls, size
+from make import make_record
+
+from attn_zoo.leaderboard import tables
+from attn_zoo.records import Budget, ModelSpec
+
+
+@pytest.mark.parametrize(
+    ("scores", "pairs"),
+    [
+        ({4: 0.89, 8: 0.9}, 0),
+        ({4: 0.9, 8: 0.9}, 8),
+        ({4: 1.0, 8: 0.8}, 4 * 2**0.5),
+        ({4: 1.0, 8: 0.9, 16: 0.7}, 8),
+        ({4: 1.0, 8: 0.5, 16: 1.0}, 4 * 2**0.2),
+    ],
+)
+def test_the_number_of_recalled_pairs_is_interpolated_up_to_the_first_number_that_is_not_recalled(scores, pairs):
+    assert recalled(scores) == pytest.approx(pairs)
+
+
+def recall(name, state, up_to, width=64, **options):
+    """Record of a row that recalls all pairs up to a number, and half of them beyond."""
+    parts = {f"test: {pairs} pairs": 1.0 if pairs <= up_to else 0.5 for pairs in PAIRS}
+    scores = {"test": 0.7, "valid": 0.7, "train": 0.7, **parts}
+    counted = {"parameters": 1, "flops_per_example": 1, "state_bytes": state}
+    return make_record(name, "mqar", scores=scores, counted=counted, spec_options=options, spec_model=ModelSpec(dim=width))
+
+
+RECALL = [
+    recall("softmax", 2**18, 64),
+    recall("linear", 2**13, 4),
+    recall("gated_linear", 2**14, 8),
+    recall("delta_rule", 2**15, 32),
+    recall("longformer", 2**16, 64, window=65),
+    recall("uniform", 2**8, 2),
+]
+
+
+def test_recall_is_told_by_row_and_width_with_what_is_not_run():
+    text = capacity(tables([*RECALL, recall("delta_rule", 2**13, 16, width=32)]))
+    assert re.search(r"\|\s+64 \| longformer\[window=65\]\s+\|\s+64.0 KiB .* 100.0 \|\s+64 or more \|", text), text
+    assert re.search(r"\|\s+64 \| uniform \(c\) .* < 4 \|", text), text
+    assert "20 of 26 rows at width 64" in text and "25 of 26 rows at width 32; 20" in text and "26 of 26 rows at width 128" in text
+
+
+def test_the_finding_on_state_is_a_rank_correlation_without_softmax_and_controls():
+    text = capacity(tables(RECALL))
+    assert "Among 4 cells whose state is smaller than softmax's, a larger state goes with more recalled pairs" in text
+    assert "ρ = 1.00" in text and "`longformer[window=65]` recalls most of them, 64 or more pairs with 64.0 KiB" in text
+    against = [recall("linear", 2**13, 32), recall("gated_linear", 2**14, 8), recall("delta_rule", 2**15, 4), *RECALL[:1]]
+    assert "a larger state does not go with more recalled pairs (Spearman's ρ = -1.00" in capacity(tables(against))
+    assert "Not decided" in capacity(tables(RECALL[:2])) and "Not decided" in capacity(tables(RECALL[1:]))
+
+
+def copied(name, n, test, seed, rate=0.01):
+    budget = Budget(steps=10**6, seconds=420, learning_rate=rate, schedule="constant")
+    return make_record(name, "copying", seed, test=test, spec_task_options={"length": n}, spec_budget=budget)
+
+
+def at_length(n, softmax, linear, luna, seeds=(1, 2, 3)):
+    """Records of three mechanisms whose seeds differ by a point; rates differ, too."""
+    scores = {("softmax", 0.01): softmax, ("linear", 0.01): linear, ("luna", 0.003): luna}
+    return [copied(name, n, test + seed / 100, seed, rate) for (name, rate), test in scores.items() for seed in seeds]
+
+
+def test_the_finding_on_length_names_the_length_from_which_an_efficient_row_is_ahead():
+    records = [*at_length(256, 0.9, 0.8, 0.7), *at_length(1024, 0.9, 0.9, 0.2), *at_length(4096, 0.1, 0.6, 0.8)]
+    text = length(tables(records))
+    assert "From 4,096 tokens on, an efficient mechanism is ahead of softmax" in text
+    assert "at 256 none leads, at 1,024 none leads, at 4,096 `luna` leads by +70.0 ± 2" in text
+    assert "Not run: 19 of 28 cells." in text and re.search(r"\| linear\s+\|\s+82.0 ± 2.5, 10 \|", text), text
+    again = length(tables([*records, *at_length(16384, 0.5, 0.5, 0.5)]))
+    assert "No efficient mechanism is ahead of softmax after the same time at 16,384 tokens" in again
+
+
+def test_lengths_with_fewer_than_three_seeds_are_not_decided():
+    text = length(tables(at_length(4096, 0.1, 0.6, 0.8, seeds=(1, 2))))
+    assert "Not decided: no length has 3 seeds" in text and "2 seeds |" in text
+
+
+def needles(name, *by_times):
+    parts = {
+        f"test: {kind}, {64 * t} tokens": s for kind in ("diverse", "repetitive") for t, s in zip(TIMES, by_times, strict=True)
+    }
+    return make_record(name, "needle", scores={"test": 0.5, "valid": 0.5, "train": 0.5, **parts}, spec_options={})
+
+
+def test_longer_inputs_are_told_by_multiple_of_the_trained_length():
+    text = beyond(tables([needles("softmax", 1, 0.9, 0.5, 0.3, 0.1), needles("linear", 0.9, 0.8, 0.7, 0.6, 0.5)]))
+    assert re.search(r"\| linear\s+\|\s+90.0 \|\s+80.0 \|\s+70.0 \|\s+60.0 \|\s+50.0 \|", text), text
+    assert (
+        "`linear` scores most at 16 times the trained length, 50 % after 90 %" in text and "softmax scores 10 % after 100 %" in text
+    )
+    assert "Not decided" in beyond(tables([needles("linear", 1, 1, 1, 1, 1)]))
+
+
+def order(*names, width=64):
+    """Table in which mechanisms have this order, and a control."""
+    scored = [make_record(name, "mqar", test=0.9 - at / 10, spec_model=ModelSpec(dim=width)) for at, name in enumerate(names)]
+    return tables([*scored, make_record("none", "mqar", test=0.95, spec_model=ModelSpec(dim=width))])
+
+
+def test_the_order_of_common_mechanisms_is_compared_between_sizes():
+    names = ("softmax", "linear", "luna", "performer", "reformer")
+    same = size(order(*names, width=128), order(*names[:3], "local", *names[3:]))
+    assert "significantly correlated on 1 of 1 tasks (Spearman's ρ = 1.00)" in same and "Not run: 3 of 4 tasks." in same
+    turned = size(order(*reversed(names), width=128), order(*names))
+    assert "correlated on 0 of 1 tasks (Spearman's ρ = -1.00)" in turned
+    assert "softmax, linear, luna, performer, reformer | reformer, performer, luna, linear, softmax" in turned
+
+
+def test_nothing_recorded_is_not_run():
+    assert {capacity([]), length([]), beyond([]), size([], [])} == {"Not run."}
+
+
+def test_pictures_name_every_mechanism_once(tmp_path):
+    (state,) = plot_capacity(recalls(tables([*RECALL, recall("delta_rule", 2**13, 16, width=32)])), tmp_path / "state.svg")
+    (by_tokens,) = plot_length(by_length(tables(at_length(4096, 0.1, 0.6, 0.8))), tmp_path / "length.svg")
+    assert "delta_rule, width 32: 18 pairs" in state.read_text() and "longformer[window=65], width 64" in state.read_text()
+    assert by_tokens.read_text().startswith("<?xml")
