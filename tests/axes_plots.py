@@ -25,7 +25,8 @@ def plot_capacity(found: Sequence[Recall], *paths: Path) -> list[Path]:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, NullLocator
 
-    looks, hollow = _looks([cell.row for cell in found]), {"markerfacecolor": "none", "markeredgewidth": 1.4}
+    looks = _looks([cell.row for cell in found])
+    hollow: dict[str, Any] = {"markerfacecolor": "none", "markeredgewidth": 1.4}  # of equal points, both are seen
     with matplotlib.rc_context(settings("capacity")):
         figure = Figure(figsize=(8.0, 4.4), layout="constrained")
         axes = figure.add_subplot()
