@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from mutants.card import Untold
-from mutants.originals import ORIGINALS, Linear, NoOptions, PlainSoftmax
+from mutants.originals import ORIGINALS, Linear, NoOptions
 from torch import Tensor
 
 from attn_zoo import registry
@@ -26,7 +26,6 @@ from attn_zoo.conformance import (
     attention_checks,
     check_attention,
     require,
-    resolve,
     run_cases,
 )
 from attn_zoo.conformance.agreement import NEARBY, SLOW, _worst_errors, perturbed
@@ -38,7 +37,7 @@ from attn_zoo.conformance.requests import Request, answers, draw
 from attn_zoo.conformance.sizes import BORDERS, Sizes, drawn_sizes
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.conformance.variation import texts, values
-from attn_zoo.contract import Geometry, TaskCard, UnknownNameError, UnsupportedError
+from attn_zoo.contract import Geometry, UnknownNameError, UnsupportedError
 
 
 def holds() -> str:
@@ -278,55 +277,6 @@ def test_longer_lengths_are_taken_where_options_demand_them(monkeypatch) -> None
     Long.card = replace(Long.card, build=Long, can=replace(Long.card.can, any_length=False))
     report = check_attention(Long.card)
     assert report.ok, str(report)
-
-
-class Alien:
-    """Class that is no attention."""
-
-
-class Heir(PlainSoftmax):
-    """Attention that has only the card of its parent."""
-
-
-def test_resolve_finds_names_and_classes() -> None:
-    assert resolve("softmax").name == "softmax"
-    assert resolve("attn_zoo.attention.dense.softmax:Softmax") is resolve("softmax")
-    assert resolve(f"{Untold.__module__}:Untold") is Untold.card
-
-
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        ("nowhere.at_all:Thing", "module 'nowhere.at_all' cannot be imported: ModuleNotFoundError"),
-        ("attn_zoo.attention.dense.softmax:Softmix", "module 'attn_zoo.attention.dense.softmax' has no attribute 'Softmix'"),
-        ("attn_zoo.attention.dense.softmax:Options", "'Options' in 'attn_zoo.attention.dense.softmax' is no class with a card"),
-        ("attn_zoo.attention.dense.softmax:cost", "is no class with a card"),
-        ("attn_zoo.contract:Attention", "is no class with a card"),
-    ],
-)
-def test_resolve_says_what_is_wrong_with_a_target(target: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        resolve(target)
-
-
-def test_resolve_refuses_an_inherited_card() -> None:
-    sys.modules["heirs"] = sys.modules[__name__]
-    try:
-        with pytest.raises(ValueError, match=r"belongs to mutants\.originals:PlainSoftmax"):
-            resolve("heirs:Heir")
-    finally:
-        del sys.modules["heirs"]
-    with pytest.raises(UnknownNameError, match="did you mean 'softmax'"):
-        resolve("softmaxx")
-
-
-def test_resolve_finds_tasks_which_are_no_attentions() -> None:
-    name = registry.task_names()[0]
-    found = resolve(name)
-    assert isinstance(found, TaskCard)
-    assert resolve(found.origin) is found
-    with pytest.raises(ValueError, match=f"'{name}' is a task, not an attention; use check_task"):
-        check_attention(name)
 
 
 def test_pytest_bridge_gives_ids_and_skips() -> None:

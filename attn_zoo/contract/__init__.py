@@ -1,12 +1,13 @@
 """Interfaces of attentions, tasks and their cards. Of the rest it imports ``checks``, ``grouping``, ``precision``, ``shapes``."""
 
-from attn_zoo.contract.attention import Attention, OptionsT, check_dtype, check_floating
+from attn_zoo.contract.attention import Attention, OptionsT
 from attn_zoo.contract.attention_card import AttentionCard, choose_implementation
 from attn_zoo.contract.auxiliary import AuxiliaryLoss, auxiliary_loss
 from attn_zoo.contract.carried import CarriedState, check_state
 from attn_zoo.contract.claims import FLOAT, Capabilities, Cost, Geometry, Stream
 from attn_zoo.contract.compressing import CompressingAttention, real_tokens
 from attn_zoo.contract.dataset import DataSet, Layout
+from attn_zoo.contract.dtypes import check_dtype, check_floating
 from attn_zoo.contract.errors import DamagedDataError, MissingDataError, UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
 from attn_zoo.contract.implementations import FLA_DTYPE, IMPLEMENTATIONS, auto_may_take, auto_order, unavailable

@@ -20,6 +20,7 @@ from typing_extensions import TypeVar
 from attn_zoo.contract.attention_card import AttentionCard, choose_implementation
 from attn_zoo.contract.carried import CarriedState
 from attn_zoo.contract.claims import Geometry
+from attn_zoo.contract.dtypes import check_floating, kind_of
 from attn_zoo.contract.errors import UnknownNameError, UnsupportedError
 from attn_zoo.contract.implementations import unavailable
 from attn_zoo.contract.masks import hide_rows_without_keys
@@ -29,33 +30,6 @@ from attn_zoo.precision import autocast_dtype
 
 OptionsT = TypeVar("OptionsT", bound=Any, default=Any)
 """Options dataclass of a mechanism."""
-
-
-def check_floating(owner: str, name: str, tensor: object) -> None:
-    """Refuse a value that is not a tensor of floating-point numbers.
-
-    Raises:
-        ValueError: the message names the owner, the argument, and the dtype and shape, or the type, of the value.
-    """
-    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-        raise ValueError(f"{owner}: {name} must be a tensor of floating-point numbers; got {_kind(tensor)}")
-
-
-def check_dtype(dtype: object) -> None:
-    """Refuse a dtype in which no mechanism computes: one of integers, truth values, complex numbers or of fewer than 16 bits.
-
-    Raises:
-        ValueError: the message names the rule and the value.
-    """
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or dtype.itemsize < 2:
-        raise ValueError(f"dtype must be a torch.dtype of floating-point numbers of 16 bits or more; got {dtype!r}")
-
-
-def _kind(value: object) -> str:
-    """Dtype and shape of a tensor, in words; the type of anything else."""
-    if isinstance(value, Tensor):
-        return f"{value.dtype} {tuple(value.shape)}"
-    return f"a {type(value).__name__}"
 
 
 class Attention(nn.Module, Generic[OptionsT]):
@@ -335,7 +309,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         if not isinstance(key_valid, Tensor) or key_valid.dtype != torch.bool or key_valid.shape != (batch, keys):
             raise ValueError(
                 f"{card.name}: key_valid must be boolean of shape (batch, keys) = ({batch}, {keys}), True for a real token; "
-                f"got {_kind(key_valid)}"
+                f"got {kind_of(key_valid)}"
             )
 
     def extra_repr(self) -> str:

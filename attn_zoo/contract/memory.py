@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.contract.attention import Attention, OptionsT, check_dtype
+from attn_zoo.contract.attention import Attention, OptionsT
 from attn_zoo.contract.carried import check_state
+from attn_zoo.contract.dtypes import check_dtype
 from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, Queries
 

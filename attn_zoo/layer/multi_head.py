@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -14,7 +13,7 @@ from attn_zoo.checks import check_flag, check_number, check_shared_heads, check_
 from attn_zoo.contract import CompressingAttention, Geometry, UnsupportedError, check_dtype, check_floating, hide_rows_without_keys
 from attn_zoo.layer.order import Order, choose_order
 from attn_zoo.layer.projections import OUTPUT_GATES, Projections
-from attn_zoo.layer.states import LayerState, Remembered
+from attn_zoo.layer.states import LayerState, Remembered, check_layer_state
 from attn_zoo.precision import autocast_dtype
 from attn_zoo.registry import build_attention
 from attn_zoo.short_convolution import ShortConvolution
@@ -222,16 +221,6 @@ class MultiHeadAttention(Projections):
             return Remembered(None, None, {}, key_valid, length, source)
         return Remembered(*self._kept(source), key_valid, length)
 
-    def _kept(self, source: Tensor) -> tuple[Tensor | None, Tensor, dict[str, Tensor]]:
-        """Return keys, values and streams of the keys, as many heads of each as are projected."""
-        made = {name: self._project(name, source) for name in self.reads if name != "query"}
-        return made.get("key"), made["value"], self._project_streams("keys", source)
-
-    @property
-    def makes_queries(self) -> bool:
-        """True if the layer projects the tokens of the queries, to the query, to a stream of the queries or to the gate."""
-        return "query" in self.reads or self.gate is not None or any(stream.of == "queries" for stream in self.streams)
-
     def check_remembers(self) -> None:
         """Refuse a layer whose keys cannot be reused for other queries.
 
@@ -281,7 +270,9 @@ class MultiHeadAttention(Projections):
         """
         self._check_steps()
         self._check_tokens(tokens)
-        self._check_state(tokens, state)
+        check_layer_state(
+            self.mechanism.card.name, state, tokens, 0 if self.short_convolution is None else self.short_convolution.before
+        )
         tail, start = state.tail, state.position
         if self.short_convolution is not None:
             tokens, tail = self.short_convolution.step(tokens, tail)
@@ -342,12 +333,6 @@ class MultiHeadAttention(Projections):
         mixed: Tensor = self.mechanism(query, key, value, key_valid=valid, streams=streams)
         return mixed
 
-    def _for_all_heads(
-        self, key: Tensor | None, value: Tensor, streams: Mapping[str, Tensor]
-    ) -> tuple[Tensor | None, Tensor, dict[str, Tensor]]:
-        shared = {name: self._shared(stream) for name, stream in streams.items()}
-        return None if key is None else self._shared(key), self._shared(value), shared
-
     def _check_tokens(self, tokens: Tensor) -> None:
         check_floating(self.mechanism.card.name, "tokens", tokens)
         if tokens.dim() != 3 or tokens.shape[-1] != self.dim:
@@ -357,23 +342,6 @@ class MultiHeadAttention(Projections):
         if self.crosses:
             raise UnsupportedError("a layer with a context cannot step, because its keys do not come from the tokens")
         self.mechanism.check_steps()
-
-    def _check_state(self, tokens: Tensor, state: LayerState) -> None:
-        name = self.mechanism.card.name
-        if tokens.shape[1] == 0:
-            raise ValueError(f"{name}: step() must get at least one token; got none")
-        if not isinstance(state, LayerState):
-            raise ValueError(
-                f"{name}: a state must come from the layer's initial_state() or the step before; got {type(state).__name__}"
-            )
-        reach = 0 if self.short_convolution is None else self.short_convolution.before
-        shape, tail = (tokens.shape[0], min(reach, state.position), self.dim), state.tail
-        wanted, got = (f"{tuple(size)} {of.dtype} on {of.device}" for size, of in ((shape, tokens), (tail.shape, tail)))
-        if got != wanted:
-            raise ValueError(
-                f"{name}: the state does not fit these inputs: after {state.position} tokens its tail must be {wanted}; got {got}; "
-                f"start again with initial_state({tokens.shape[0]}, dtype={tokens.dtype}, device={str(tokens.device)!r})"
-            )
 
     def _source(self, tokens: Tensor, context: Tensor | None) -> Tensor:
         self._check_tokens(tokens)
@@ -428,16 +396,3 @@ class MultiHeadAttention(Projections):
             out[:, at : (at := at + block.shape[1])] = attended
         assert out is not None
         return out
-
-    def _compressed_key_and_value(self, source: Tensor, key_valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compute E (X W + 1 bᵀ) as (E X) W + (E 1) bᵀ: the bias is scaled by the summed weights of the real tokens."""
-        mechanism = self.mechanism
-        assert isinstance(mechanism, CompressingAttention)
-        (weight_k, bias_k), (weight_v, bias_v) = self._parameters_of("key"), self._parameters_of("value")
-        if bias_k is None or bias_v is None:
-            short_k, short_v = mechanism.compress(source, key_valid)
-            return self._split(F.linear(short_k, weight_k)), self._split(F.linear(short_v, weight_v))
-        (short_k, short_v), (mass_k, mass_v) = mechanism.compress_and_weigh(source, key_valid)
-        key, value = F.linear(short_k, weight_k), F.linear(short_v, weight_v)
-        key, value = key + mass_k.to(key.dtype) * bias_k.to(key.dtype), value + mass_v.to(value.dtype) * bias_v.to(value.dtype)
-        return self._split(key), self._split(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, Stream
+from attn_zoo.contract import Attention, CompressingAttention, Stream
 
 _INPUTS = ("query", "key", "value")
 LATENT_FLOOR = 1e-6
@@ -108,6 +109,35 @@ class Projections(nn.Module):
         """Project tokens to the streams of queries or keys; ``start`` tokens were read in earlier steps."""
         firsts = {s.name: s.first if s.first is None else max(0, s.first - start) for s in self.streams if s.of == of}
         return {name: self._split(self.stream_projections[name](tokens[:, :first])) for name, first in firsts.items()}
+
+    def _kept(self, source: Tensor) -> tuple[Tensor | None, Tensor, dict[str, Tensor]]:
+        """Return keys, values and streams of the keys, as many heads of each as are projected."""
+        made = {name: self._project(name, source) for name in self.reads if name != "query"}
+        return made.get("key"), made["value"], self._project_streams("keys", source)
+
+    @property
+    def makes_queries(self) -> bool:
+        """True if the layer projects the tokens of the queries, to the query, to a stream of the queries or to the gate."""
+        return "query" in self.reads or self.gate is not None or any(stream.of == "queries" for stream in self.streams)
+
+    def _for_all_heads(
+        self, key: Tensor | None, value: Tensor, streams: Mapping[str, Tensor]
+    ) -> tuple[Tensor | None, Tensor, dict[str, Tensor]]:
+        shared = {name: self._shared(stream) for name, stream in streams.items()}
+        return None if key is None else self._shared(key), self._shared(value), shared
+
+    def _compressed_key_and_value(self, source: Tensor, key_valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Compute E (X W + 1 bᵀ) as (E X) W + (E 1) bᵀ: the bias is scaled by the summed weights of the real tokens."""
+        mechanism = self.mechanism
+        assert isinstance(mechanism, CompressingAttention)
+        (weight_k, bias_k), (weight_v, bias_v) = self._parameters_of("key"), self._parameters_of("value")
+        if bias_k is None or bias_v is None:
+            short_k, short_v = mechanism.compress(source, key_valid)
+            return self._split(F.linear(short_k, weight_k)), self._split(F.linear(short_v, weight_v))
+        (short_k, short_v), (mass_k, mass_v) = mechanism.compress_and_weigh(source, key_valid)
+        key, value = F.linear(short_k, weight_k), F.linear(short_v, weight_v)
+        key, value = key + mass_k.to(key.dtype) * bias_k.to(key.dtype), value + mass_v.to(value.dtype) * bias_v.to(value.dtype)
+        return self._split(key), self._split(value)
 
     def _merge(self, mixed: Float[Tensor, "batch heads queries head_dim"]) -> Float[Tensor, "batch queries dim"]:
         """Put the outputs of the heads side by side."""

@@ -53,3 +53,28 @@ class LayerState:
     def nbytes(self) -> int:
         """Bytes of the carried tensors, for the whole batch."""
         return self.mechanism.nbytes + self.tail.nbytes
+
+
+def check_layer_state(name: str, state: object, tokens: Float[Tensor, "batch n dim"], reach: int) -> None:
+    """Refuse a state that does not fit the next tokens of a layer.
+
+    Args:
+        name: name of the mechanism.
+        reach: number of earlier tokens that the short convolution reads.
+
+    Raises:
+        ValueError: there is no token, or the state has another type, shape, dtype or device.
+    """
+    if tokens.shape[1] == 0:
+        raise ValueError(f"{name}: step() must get at least one token; got none")
+    if not isinstance(state, LayerState):
+        raise ValueError(
+            f"{name}: a state must come from the layer's initial_state() or the step before; got {type(state).__name__}"
+        )
+    shape, tail = (tokens.shape[0], min(reach, state.position), tokens.shape[2]), state.tail
+    wanted, got = (f"{tuple(size)} {of.dtype} on {of.device}" for size, of in ((shape, tokens), (tail.shape, tail)))
+    if got != wanted:
+        raise ValueError(
+            f"{name}: the state does not fit these inputs: after {state.position} tokens its tail must be {wanted}; got {got}; "
+            f"start again with initial_state({tokens.shape[0]}, dtype={tokens.dtype}, device={str(tokens.device)!r})"
+        )
