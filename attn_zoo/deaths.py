@@ -42,7 +42,7 @@ def note_in(memory: mmap.mmap) -> None:
 
 
 def in_command() -> bool:
-    """Return True if this process or worker belongs to a command that goes on in another one if it dies."""
+    """Return True if another process continues the command of this process when this process dies."""
     return STARTED in os.environ
 
 

@@ -125,7 +125,7 @@ class Haystack(SyntheticTask):
         return TaskSpec(Tokens(257), o.length, len(ALPHABETS[o.values]), labels="position", causal=o.causal)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens, labels, and start of the needle."""
+        """Return tokens, labels, and the start of the needle."""
         return self._author.draw(random, rows)
 
     def depths(self, split: Split) -> Float[Tensor, " examples"]:
@@ -170,7 +170,7 @@ class _Generator:
         self.body = options.length - self.questions.shape[1]
 
     def draw(self, random: np.random.RandomState, rows: int) -> Drawn:
-        """Tokens, labels, and start of the needle."""
+        """Return tokens, labels, and the start of the needle."""
         keys = subsets(random, rows, self.options.distractors + 1, len(KEYS))
         values = self._deal(random, rows)
         needles = self.first_needle + keys * len(self.alphabet) + values[:, : keys.shape[1]]

@@ -137,7 +137,7 @@ class StateWords(SyntheticTask):
         return {name: part.expand(rows, -1) for name, part in parts.items()} if split == "test" else {}
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens and labels."""
+        """Return tokens and labels."""
         o = self.options
         table = table_of(o.group)
         drawn = np.array([at for at, element in enumerate(_elements(o.group)) if not o.swaps or _moved(element) in (0, 2)])

@@ -98,7 +98,7 @@ class Tones(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Frames of low and high bands; classes are the high ones."""
+        """Inputs are frames of low and high bands; a class is a high band."""
         o = self.options
         return TaskSpec(Frames(o.low + o.high), o.length, classes=o.high, labels="position", causal=o.causal)
 

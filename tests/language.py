@@ -80,6 +80,13 @@ RULES = (
         '    title="State tracking (causal)",',
     ),
     Rule(
+        "rule as a fact",
+        r"^(?!.*\bmust\b).*\b(is|are) (one of|a share|an integer|a whole number)\b.*; got",
+        "write 'must be'",
+        'raise ValueError(f"kind is one of a, b; got {kind!r}")',
+        'raise ValueError(f"kind must be one of a, b; got {kind!r}")',
+    ),
+    Rule(
         "private term",
         rf"(?i)\b({PRIVATE})s?\b",
         "link the page to the glossary: [mutants](glossary.md)",

@@ -94,7 +94,7 @@ def named_rows(targets: Sequence[str]) -> list[RowName]:
         return rows_of(rows, hybrids=True)
     names = [entry.name for entry in loaded if isinstance(entry, AttentionCard)]
     if not names:
-        raise ValueError(f"compare takes attentions; {', '.join(paths)} registers only tasks")
+        raise ValueError(f"compare must name attentions; {', '.join(paths)} registers only tasks")
     return rows_of(dict.fromkeys(names))
 
 

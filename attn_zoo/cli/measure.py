@@ -137,7 +137,7 @@ def _kill_fork_server() -> None:
 
 
 def compose(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERIMENTS) -> tuple[str, dict[str, Any]]:
-    """Name of the experiment that ``words`` ask for, and the values of the keys that they give.
+    """Return the name of the experiment that ``words`` ask for, and the values of the keys that they give.
 
     Raises:
         UnknownNameError: no such experiment or key.

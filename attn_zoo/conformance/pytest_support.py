@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def parametrize_with_checks(
     targets: str | Card | Iterable[str | Card], expected_failures: Mapping[str, str] | None = None
 ) -> pytest.MarkDecorator:
-    """Parametrize a test over every check of these attentions and tasks; it receives ``check`` and calls it.
+    """Run a test once for every check of these attentions and tasks. The test receives the argument ``check`` and calls it.
 
     Ids read ``name[variant]-implementation-check``, those of tasks ``name[variant]-check``::
 

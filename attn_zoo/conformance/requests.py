@@ -153,7 +153,7 @@ def require_like_queries(request: Request, out: Tensor, where: str) -> None:
 
 
 def without_padded_queries(request: Request, out: Tensor) -> Tensor:
-    """Set outputs to zero where a shared query is padding, which the contract leaves undefined."""
+    """Set the outputs of padded queries to zero, because the contract leaves them undefined."""
     if request.shared and request.key_valid is not None:
         return out.masked_fill(~request.key_valid[:, None, :, None], 0)
     return out
@@ -173,7 +173,7 @@ def trained_parameters(module: Attention) -> dict[str, Tensor]:
 
 
 def answers(request: Request, module: Attention, call: Callable[..., Any] | None = None) -> dict[str, Tensor]:
-    """Output, and gradients with respect to every input, stream and trainable parameter, zeros if there is none.
+    """Return the output and its gradients with respect to every input, stream and trainable parameter; a missing gradient is zeros.
 
     Args:
         call: called in place of ``module``.

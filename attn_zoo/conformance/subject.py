@@ -73,7 +73,7 @@ class Subject:
 
     @cached_property
     def length(self) -> int:
-        """Shortest of ``LENGTHS`` that the options allow; an option may refuse shorter inputs by name."""
+        """Shortest of ``LENGTHS`` that the options allow; some options do not allow shorter inputs."""
         for length in LENGTHS:
             try:
                 self.card.build(self._sized(length), copy.deepcopy(self.options))

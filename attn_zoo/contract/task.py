@@ -286,7 +286,7 @@ class Task(ABC):
 
     @property
     def generated(self) -> bool:
-        """True if the option ``data_seed`` draws all examples: until a criterion, each run then draws its own by its seed."""
+        """True if the option ``data_seed`` draws all examples. A run until a criterion then draws its data by its own seed."""
         return False
 
     @property

@@ -149,7 +149,7 @@ class MultiHeadAttention(Projections):
 
     @torch.no_grad()
     def start_streams(self) -> None:
-        """Set each stream's projection to a copy of the one it starts as; for use after loading weights that lack the streams."""
+        """Copy the projection that each stream starts from into the stream. Call it after loading weights that lack the streams."""
         for stream in self.streams:
             weight, bias = self._parameters_of(stream.starts_as)
             linear = self.stream_projections.get_submodule(stream.name)

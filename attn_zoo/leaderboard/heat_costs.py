@@ -64,9 +64,9 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
             if whole and (count or (count == 0 and row.control)):  # 0 is unknown but for controls: ``findings.costs``
                 alone.setdefault(name, count / whole)
     if alone:
-        said = (
-            f"FLOPs: forward pass of the mechanisms alone at {LENGTH:,} tokens with the runs' hyperparameters, relative to softmax"
-        )
+        widths = sorted({table.model["dim"] // table.model["heads"] for table in tables})
+        heads = " or ".join(map(str, widths))
+        said = f"FLOPs: of the mechanisms alone, forward, at {LENGTH:,} tokens and heads of width {heads}, relative to softmax"
         return [CostColumn("FLOPs", LENGTH, said, alone)]
     known = [table for table in tables if table.softmax_flops and table.task["length"]]
     if not known:

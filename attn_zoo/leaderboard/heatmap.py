@@ -177,7 +177,7 @@ def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
 
 
 def titles(tables: Sequence[Table]) -> list[str]:
-    """Return a unique title of each table: the task's, with the settings that distinguish tables of a task, numbered if equal."""
+    """Return a unique title of each table: the task's title, then the settings in which its tables differ, or a number."""
     names = [str(table.task["title"]) for table in tables]
     for words in (
         ["causal" * bool(table.task.get("causal")) for table in tables],

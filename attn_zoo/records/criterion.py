@@ -42,7 +42,7 @@ def is_met(curve: Curve, ceiling: float) -> bool:
 
 
 def reached(curve: Curve, ceiling: float, flops_per_step: float | None) -> dict[str, dict[str, float] | None]:
-    """Return how soon validation first was at 50, 90 and 99 % of the ceiling; empty without a ceiling.
+    """Return the steps, seconds and FLOPs until validation first reached 50, 90 and 99 % of the ceiling; empty without a ceiling.
 
     Returns:
         For ``"50"``, ``"90"`` and ``"99"`` the ``steps``, ``seconds`` of training, and ``flops`` of training (forward and backward,

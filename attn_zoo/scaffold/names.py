@@ -40,7 +40,7 @@ def require_free_name(name: str) -> None:
     if keyword.iskeyword(name):
         raise ValueError(f"{name!r} is a keyword of Python, so no package can have this name; choose another")
     if name in _VALUES:
-        raise ValueError(f"{name!r} is a value on the command line and not a name there; choose another")
+        raise ValueError(f"{name!r} means a value on the command line, so it cannot be a name; choose another")
     for kind, names, card in (
         ("attention", registry.attentions(), registry.card),
         ("task", registry.task_names(), registry.task_card),

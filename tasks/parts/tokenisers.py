@@ -164,7 +164,7 @@ def tokeniser_recipe(tokens: Tokens, vocabulary: int, path: str) -> list[Any]:
 
 
 def tokenizer_file(path: str) -> Path:
-    """File ``tokenizer.json``, from its path or that of its folder.
+    """Return the path of ``tokenizer.json``, given this path or that of its folder.
 
     Raises:
         MissingDataError: the file does not exist.

@@ -97,7 +97,7 @@ class MixtureOfBlocks(Attention[Options]):
         return softmax_over_valid(scores, seen if allowed is None else seen & allowed) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend within blocks, and in groups of B queries that chose the same block to that block: about n k B scores."""
+        """Attend within blocks, then to chosen blocks, B queries that chose the same block together: about n k B scores."""
         n, b = key.shape[2], self.options.block
         blocks, others, groups = sizes(n, self.options)
 

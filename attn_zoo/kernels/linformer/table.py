@@ -119,7 +119,7 @@ PROJECTION = {  # kernel -> (bits, few rows, narrow): (rows, keys, width, warps,
 
 
 def padded(size: int, least: int) -> int:
-    """Double ``least`` until it is at least ``size``, which may be symbolic while PyTorch traces."""
+    """Double ``least`` until it is at least ``size``. While PyTorch traces, ``size`` may be symbolic."""
     while least < size:
         least *= 2
     return least
