@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import re
 import unicodedata
 from typing import Any
@@ -32,11 +31,6 @@ def terminal(text: str) -> str:
 def terminal_lines(text: str) -> str:
     """Escape each line of a text or document for a terminal."""
     return "\n".join(map(terminal, text.split("\n")))
-
-
-def markup(text: str) -> str:
-    """Escape text for an element or attribute of HTML or SVG."""
-    return html.escape(terminal(text))
 
 
 def markdown(text: str) -> str:
