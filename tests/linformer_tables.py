@@ -110,6 +110,18 @@ def table2_published() -> str:
     return tabulate(body, ["model", *columns, "mean"], tablefmt="github", disable_numparse=True, colalign=align)
 
 
+def starts_until_learned() -> str:
+    """Seeds that learned a task of the profile, and their steps to 90 %, with the usual start and from means."""
+    usual = [record for record in records_in("profile3") if record.spec.attention == "linformer"]
+    rows = [
+        [table.task["title"], row.name, f"{row.tuned['budget.learning_rate']:g}", str(row.learned), str(row.steps_to_90)]
+        for table in leaderboard_tables([*usual, *records_in("linformer_start")])
+        for row in table.rows
+    ]
+    head = ["task", "row", "rate found", "learned", "steps to 90 %"]
+    return tabulate(rows, head, tablefmt="github", disable_numparse=True)
+
+
 def starts(folder: str) -> str:
     """Validation perplexity of each seed at every second evaluation, and of the test at the end."""
     runs = sorted(records_in(folder), key=lambda record: record.spec.seed)

@@ -28,6 +28,7 @@ from linformer_tables import (
     k_or_share,
     searched_rates,
     starts,
+    starts_until_learned,
     table2_pretrained,
     table2_published,
 )
@@ -87,7 +88,7 @@ PAGES = {
     ROOT / "docs" / "reports" / "transplant.md": ("transplant",),
     ROOT / "docs" / "reports" / "linformer.md": (
         *("projections", "figure3_pilot", "figure3", "table2", "table2_sharing", "table2_longer", "k_or_share"),
-        *("table2_pretrained", "table2_published", "late", "rates", "starts", "limits"),
+        *("table2_pretrained", "table2_published", "late", "rates", "starts", "starts_until_learned", "limits"),
     ),
     ROOT / "docs" / "reports" / "linformers-heirs.md": ("heirs_compression", "heirs_cost", "heirs_profile"),
     ROOT / "docs" / "reports" / "length-and-state.md": ("capacity", "length", "length_beyond", "size"),
@@ -153,6 +154,7 @@ def tables() -> dict[str, str]:
         "late": each_seed(boards_of("linformer_text")),
         "rates": searched_rates(),
         "starts": starts("linformer_figure3_start"),
+        "starts_until_learned": starts_until_learned(),
         "settings": each_seed(boards_of("curves"), by_label=True),
         "bare": two_arms(),
         "photographs": photographs(),
