@@ -15,7 +15,7 @@ language = "en"
 smartquotes_action = "D"  # dashes, but no quotes: K' is a name
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "zoo_pages"]
-exclude_patterns = ["_build", "generated/board.md", "generated/overview.md"]  # the latter are parts of pages
+exclude_patterns = ["_build", "generated/board.md", "generated/finding.md"]  # the latter are parts of pages
 
 # Markdown: fences of colons around asides, links to headings, attributes of pictures.
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]

@@ -13,6 +13,8 @@ from pathlib import Path
 from attn_zoo.bench.tables import binary, decimal
 from attn_zoo.contract import AttentionCard, Capabilities, Cost, Geometry
 from attn_zoo.count import activation_bytes
+from attn_zoo.leaderboard.advise.costs import cost
+from attn_zoo.leaderboard.advise.sentences import rule, told
 from attn_zoo.leaderboard.metrics import estimated, figure, score, unit
 from attn_zoo.registry import attention_options, attentions, card
 from zoo_pages.families import families
@@ -89,6 +91,9 @@ def attention_page(name_: str, results: Results, folder: Path) -> str:
         definition=_definition(entry, folder),
         options=options(entry.options),
         claims=_claims(entry),
+        abilities=told(results.abilities, name_, causal=entry.can.causal) if _ran(results, name_) else [],
+        rule=rule(),
+        spent=cost(name_, results.abilities).words if _ran(results, name_) else "",
         cost=_cost_tables(entry),
         states_cost=" ".join((entry.cost.__doc__ or "").split()),
         heads=HEADS,
@@ -98,6 +103,7 @@ def attention_page(name_: str, results: Results, folder: Path) -> str:
         variants=dict(entry.variants),
         crossover=results.crossover(name_),
         peers=results.peers(name_),
+        speeds=results.speeds(name_),
         errors={inputs: results.errors(name_, inputs) for inputs in ("error", "error_random")},
         scores=_scores(name_, results),
         use=use(entry),
@@ -106,6 +112,11 @@ def attention_page(name_: str, results: Results, folder: Path) -> str:
         source=os.path.relpath(str(module.__file__), folder),
         source_name=entry.build.__module__.replace(".", "/") + ".py",
     )
+
+
+def _ran(results: Results, name: str) -> bool:
+    """Tell whether the profile has a row of a mechanism."""
+    return any(name in ability.rows for ability in results.abilities)
 
 
 def _definition(entry: AttentionCard, folder: Path) -> Definition | None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import torch
 from torch import Tensor
 
 from attn_zoo.analysis.feeding import attend, build_layers
 from attn_zoo.analysis.inputs import AttentionInputs
 from attn_zoo.contract import AttentionCard
-from attn_zoo.plotting.theme import GRID, INK, SERIES
+from attn_zoo.plotting.theme import GRID, INK, PAPER, SERIES, with_dark_colours
 
 TOKENS, KINDS, HEAD_DIM = 32, 4, 16
 SHARP = 3.0
 """Score q·k / √d of two tokens of one kind; tokens of two kinds have the score 0."""
 CELL = 6
 """Side of a cell in pixels."""
+LEVELS = 20
+"""Number of shades of a cell."""
 
 
 def drawing(entry: AttentionCard) -> str:
@@ -23,7 +27,7 @@ def drawing(entry: AttentionCard) -> str:
     Tokens are of four kinds in turn, two of a kind side by side; the queries and keys of a kind are equal. A cell is the darker the
     more the output at the query changes with the value at the key, relative to the largest change in its row.
     """
-    grids = [("both ways", seen(entry, causal=False))]
+    grids = [("bidirectional", seen(entry, causal=False))]
     if entry.can.causal:
         grids.append(("causal", seen(entry, causal=True)))
     side = TOKENS * CELL
@@ -31,7 +35,8 @@ def drawing(entry: AttentionCard) -> str:
     width, height = len(grids) * (side + 24) - 22, side + 20
     title = f"Tokens that each token sees through {entry.title}"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">'
-    return f"{head}<title>{title.replace('&', '&amp;')}</title>{''.join(parts)}</svg>\n"
+    paper = f'<rect width="{width}" height="{height}" fill="{PAPER}"/>'
+    return with_dark_colours(f"{head}<title>{title.replace('&', '&amp;')}</title>{paper}{''.join(parts)}</svg>\n")
 
 
 def seen(entry: AttentionCard, *, causal: bool) -> Tensor:
@@ -52,12 +57,17 @@ def seen(entry: AttentionCard, *, causal: bool) -> Tensor:
 
 def _grid(found: Tensor, title: str, left: int) -> str:
     side = TOKENS * CELL
-    frame = f'<rect x="{left}.5" y="16.5" width="{side}" height="{side}" fill="#fff" stroke="{GRID}"/>'
+    frame = f'<rect x="{left}.5" y="16.5" width="{side}" height="{side}" fill="{PAPER}" stroke="{GRID}"/>'
     text = f'<text x="{left}" y="11" font-size="11" font-family="sans-serif" fill="{INK}">{title}</text>'
-    cells = [
-        f'<rect x="{left + key * CELL}" y="{16 + query * CELL}" width="{CELL}" height="{CELL}" opacity="{share:.2f}"/>'
-        for query, row in enumerate(found.tolist())
-        for key, share in enumerate(row)
-        if share >= 0.01
-    ]
-    return f'{text}{frame}<g fill="{SERIES[0]}">{"".join(cells)}</g>'
+    shades: dict[int, list[str]] = {}
+    for query, row in enumerate((found * LEVELS).round().int().tolist()):
+        at = 0
+        for level, cells in groupby(row):
+            count = len(list(cells))
+            if level:
+                shades.setdefault(level, []).append(
+                    f"M{left + at * CELL} {16 + query * CELL}h{count * CELL}v{CELL}h{-count * CELL}z"
+                )
+            at += count
+    paths = (f'<path opacity="{level / LEVELS:g}" d="{"".join(parts)}"/>' for level, parts in sorted(shades.items()))
+    return f'{text}{frame}<g fill="{SERIES[0]}">{"".join(paths)}</g>'

@@ -5,16 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from attn_zoo.cli.listing import attention_table, task_table
+from attn_zoo.leaderboard.advise.sentences import finding
 from attn_zoo.registry import attentions, card, task_names
 from zoo_pages.attentions import attention_index, attention_page
 from zoo_pages.commands import command_page
 from zoo_pages.drawing import drawing
 from zoo_pages.families import families, family_page
 from zoo_pages.results import Results
-from zoo_pages.tasks import board, overview, task_index, task_page
+from zoo_pages.site_files import results_page, site_files
+from zoo_pages.tasks import board, task_index, task_page
 
 PICTURES = ("crossover.svg", "error.svg")
 """Pictures in the folder of results that the pages of attentions show."""
+SITE = "site"
+"""Folder of files that become part of the site as they are."""
 _COMMUNITY = """# Results of other people
 
 Records that other people submitted ([how](../how-to/submit.md)). They stand here, apart from our own results, in our tables
@@ -30,7 +34,7 @@ def generated_pages(results: Results, folder: Path) -> dict[str, bytes]:
         "attention/index.md": attention_index(results, attention_table()),
         "task/index.md": task_index(task_table()),
         "board.md": board(results),
-        "overview.md": overview(results),
+        "finding.md": finding(results.abilities) + "\n",
         "community.md": _COMMUNITY + results.community + "\n",
     }
     pages |= {f"attention/{name}.md": attention_page(name, results, folder / "attention") for name in attentions()}
@@ -38,5 +42,8 @@ def generated_pages(results: Results, folder: Path) -> dict[str, bytes]:
     pages |= {f"attention/{family.page}.md": family_page(family) for family in families()}
     pages |= {f"task/{name}.md": task_page(name, results, folder / "task") for name in task_names()}
     pages["command-line.md"] = command_page()
+    files = site_files(results.sets)
+    pages["results.md"] = results_page(results.sets, files)
     pictures = {f"attention/{name}": results.picture(name) for name in PICTURES}
-    return {path: text.encode() for path, text in pages.items()} | {path: raw for path, raw in pictures.items() if raw}
+    made = {path: text.encode() for path, text in pages.items()} | {path: raw for path, raw in pictures.items() if raw}
+    return made | {f"{SITE}/{path}": raw for path, raw in files.items()}

@@ -8,17 +8,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from peer_comparisons import BASELINE, compared_rows
+from peer_comparisons import BASELINE, COMPARISONS, OURS, compared_rows
 from peers import PRODUCT, Peers
 
 from attn_zoo import reference
 from attn_zoo.bench.crossover_analysis import labels
 from attn_zoo.bench.experiments.crossover import Crossover
 from attn_zoo.bench.measurement import Cell, Measurement
+from attn_zoo.bench.timed import KINDS
+from attn_zoo.bench.timing import quartiles, quotients
 from attn_zoo.cli.analyze import error_table
 from attn_zoo.leaderboard import Row, Table, tables
+from attn_zoo.leaderboard.advise.abilities import Ability, abilities
 from attn_zoo.leaderboard.community import community_text, submissions
+from attn_zoo.leaderboard.page import ResultSet
 from attn_zoo.records import Store
+from attn_zoo.records.files import NAME
 from zoo_pages.texts import aligned
 
 BOARDS: Mapping[str, str] = {
@@ -46,10 +51,22 @@ class Results:
         return path.read_bytes() if path.exists() else None
 
     @cached_property
+    def sets(self) -> list[ResultSet]:
+        """Every folder of records with its tables: the sets that the package has, then the others by name."""
+        names = sorted(path.parent.name for path in self.root.glob(f"*/{NAME}"))
+        names.sort(key=lambda name: reference.SETS.index(name) if name in reference.SETS else len(reference.SETS))
+        loaded = {name: Store(self.root / name).load()[0] for name in names}
+        return [ResultSet(name, tables(records), records) for name, records in loaded.items()]
+
+    @cached_property
     def boards(self) -> dict[str, list[Table]]:
-        """Tables by folder, of the folders that hold any."""
-        found = {name: tables(Store(self.root / name).load()[0]) for name in BOARDS if (self.root / name).is_dir()}
-        return {name: made for name, made in found.items() if made}
+        """Tables by folder of ``BOARDS``, of the folders that hold any."""
+        return {name: made for each in self.sets if (name := each.name) in BOARDS and (made := list(each.tables))}
+
+    @cached_property
+    def abilities(self) -> list[Ability]:
+        """Abilities of the profile; empty without its records."""
+        return [ability for each in self.sets if each.name == "profile" for ability in abilities(each.tables)]
 
     def rows_of(self, attention: str) -> list[tuple[str, Table, Row]]:
         """Folder, table and row of every row of an attention."""
@@ -76,6 +93,28 @@ class Results:
 
     def peers(self, attention: str) -> str | None:
         """The comparison of an attention's layers with public packages', or None where there is none."""
+        found = self._beside_peers(attention)
+        return aligned(Peers.report(found)) if found else None
+
+    def speeds(self, attention: str) -> list[str]:
+        """Return a sentence for each public layer that an attention was timed beside, and each length."""
+        found = self._beside_peers(attention)
+        if found is None:
+            return []
+        by = {(cell.role, cell.group, cell.kind, cell.length): figures.all("seconds") for cell, figures in found.cells.items()}
+        sides = dict.fromkeys((cell.role, cell.group, cell.length) for cell in found.cells if cell.role in COMPARISONS)
+        lines = []
+        for name, side, length in sides:
+            pairs = {words: quotients(by[name, OURS, kind, length], by[name, side, kind, length]) for kind, words in KINDS.items()}
+            told = [f"{quartiles(each)[1]:.2f} times the time ({words})" for words, each in pairs.items() if each]
+            if side != OURS and told:
+                peer = COMPARISONS[name].peers[side]
+                package = f"{peer.package} {found.facts['peer'][peer.package]}"
+                lines.append(f"At {length:,} tokens it takes {' and '.join(told)} of {peer.what} of {package}.")
+        return lines
+
+    def _beside_peers(self, attention: str) -> Measurement | None:
+        """Return what was measured of an attention's layers beside public ones; None without a comparison."""
         found = self._measured("peers")
         if found is None:
             return None
@@ -92,7 +131,7 @@ class Results:
         }
         for own in (own for cell, own in measured.cells.items() if cell.role == BASELINE):
             own.failures = {}
-        return aligned(Peers.report(measured))
+        return measured
 
     def errors(self, attention: str, inputs: str) -> str | None:
         """Distance of an attention to softmax on ``error`` (a pretrained encoder's) or ``error_random`` inputs."""

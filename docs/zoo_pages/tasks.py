@@ -72,12 +72,6 @@ def board(results: Results) -> str:
     return aligned(render_tables(made, "github")) + "\n" if made else "The committed records hold no run of it.\n"
 
 
-def overview(results: Results) -> str:
-    """Scores of the quickstart."""
-    made = results.boards.get("quickstart", [])
-    return aligned(render_tables(made, "github", overview=True)) + "\n" if made else "The committed records hold no run of it.\n"
-
-
 def commands(card: TaskCard) -> tuple[str, ...]:
     """Every command on a task's page."""
     return (f"attn-zoo run task={card.name} attention=linformer level=smoke", f"attn-zoo list {card.name}")

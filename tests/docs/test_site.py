@@ -13,11 +13,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
+import polars as pl
+import pytest
+from browser import Page, browser, installed
 from page_blocks import blocks
 from patience import HANG
 from shown_commands import wrong_command
 
 from attn_zoo import registry
+from attn_zoo.records import Store
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -29,17 +33,106 @@ def build(docs: Path, into: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
 
 
-def test_it_is_built_and_whole(tmp_path):
-    """Build and check the site in one test, because several tests would build it on each pytest worker."""
-    docs, site = tmp_path / "docs", tmp_path / "site"
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The built site, beside its sources."""
+    root = tmp_path_factory.mktemp("site")
+    docs, site = root / "docs", root / "site"
     shutil.copytree(DOCS, docs, ignore=shutil.ignore_patterns("generated", "_build", "__pycache__"))
     for folder in ("results", "benchmarks"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)  # no link: a page that is included resolves its own links beside itself
+        shutil.copytree(ROOT / folder, root / folder)  # no link: a page that is included resolves its own links beside itself
+    shutil.copy(ROOT / "README.md", root)
     built = build(docs, site)
     assert built.returncode == 0, built.stdout + built.stderr
-    generated = docs / "generated"
+    return site
+
+
+def test_it_is_whole(site):
+    generated = site.parent / "docs" / "generated"
     problems = [*missing_pages(site), *wrong_pages(site), *wrong_commands(generated, every=6), *wrong_python(generated)]
     assert not problems, "\n".join(problems)
+
+
+def test_downloads_hold_every_committed_run(site):
+    count = sum(len(Store(folder.parent).load()[0]) for folder in (ROOT / "results").glob("*/records.jsonl.xz"))
+    folder = site / "downloads"
+    found = {
+        "parquet": pl.read_parquet(folder / "runs.parquet"),
+        "json": pl.read_json(folder / "runs.json", infer_schema_length=None),
+        "csv": pl.read_csv(folder / "runs.csv", infer_schema_length=None),
+    }
+    for name, runs in found.items():
+        assert len(runs) == count > 1000 and {"results", "attention", "task", "test"} <= set(runs.columns), name
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory) -> Iterator[Page]:
+    binary = installed()
+    if binary is None:
+        pytest.skip("no browser of the Chromium family is installed; apt install chromium")
+    with browser(binary, tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+SEEN = ("index", "results", "generated/results", "how-to/choose", "generated/attention/index", "generated/attention/linformer")
+"""Pages that are looked at in a browser."""
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_a_page_is_read_without_a_network_in_every_window(window, site, name):
+    window.requests.clear()
+    window.complaints.clear()
+    backgrounds = set()
+    for width, scheme in ((1280, "light"), (400, "light"), (1280, "dark"), (400, "dark")):
+        window.size(width, 900, scheme=scheme)
+        window.open(site / f"{name}.html")
+        assert window.evaluate("document.documentElement.scrollWidth") <= width, f"{width} pixels wide"
+        assert window.evaluate("[...document.images].every(img => img.complete && img.naturalWidth > 0)"), "a picture is missing"
+        backgrounds.add((scheme, window.evaluate("getComputedStyle(document.body).backgroundColor")))
+    assert len(backgrounds) == 2 == len({colour for _, colour in backgrounds}), "the dark is dark"
+    assert {request.partition(":")[0] for request in window.requests} <= {"file", "data", "about"}
+    assert window.complaints == []
+
+
+def test_the_first_page_leads_to_a_result_by_keyboard(window, site):
+    window.size(1280, 900)
+    window.open(site / "index.html")
+    said = window.evaluate("document.querySelector('main, article').innerText")
+    assert "Exact recall" in said and "match softmax" in said.replace("matches", "match"), "the finding and the choice"
+    for _ in range(100):
+        window.press("Tab")
+        if window.evaluate("document.activeElement.getAttribute('href')") == "results.html":
+            break
+    window.press("Enter", "\r")
+    window.evaluate("new Promise(done => setTimeout(done, 2000))")
+    assert window.evaluate("location.pathname").endswith("/results.html")
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory) -> str:
+    """The script of axe-core, a checker of accessibility (MPL-2.0), which npm fetches."""
+    folder = tmp_path_factory.mktemp("axe")
+    if shutil.which("npm") is None:
+        pytest.skip("npm, which fetches axe-core, is not installed")
+    command = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "axe-core@4"]
+    fetched = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
+    if fetched.returncode:
+        pytest.skip(f"npm could not fetch axe-core: {fetched.stderr[-300:]}")
+    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+
+
+AXE = """axe.run(document, {resultTypes: ["violations"]}).then(found => found.violations
+    .filter(each => ["serious", "critical"].includes(each.impact))
+    .map(each => `${each.id}: ${each.help}: ${each.nodes.length} times, first ${each.nodes[0].html.slice(0, 200)}`))"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", SEEN)
+def test_axe_finds_nothing_serious(window, site, axe, name, scheme):
+    window.size(1280, 900, scheme=scheme)
+    window.open(site / f"{name}.html")
+    window.evaluate(axe + "; undefined")
+    assert window.evaluate(AXE) == []
 
 
 def missing_pages(site: Path) -> Iterator[str]:

@@ -18,6 +18,7 @@ from attn_zoo.leaderboard.advise.abilities import Ability, abilities, judge
 from attn_zoo.leaderboard.advise.drop_in import drop_in
 from attn_zoo.leaderboard.advise.matrix import NO_VERDICT, SIGNS, verdict_matrix
 from attn_zoo.leaderboard.advise.needs import NEEDS, Answer, Need, answers
+from attn_zoo.leaderboard.advise.sentences import finding, told
 from attn_zoo.leaderboard.advise.table import NO_EVIDENCE, no_evidence, use_cases, use_table
 from attn_zoo.leaderboard.verdicts import Verdict
 from attn_zoo.records import RunRecord, Store
@@ -351,3 +352,40 @@ def test_a_file_that_is_no_transplant_is_refused(folder, capsys, content, said):
     file.write_text(json.dumps({**TRANSPLANT, "complete": False}) if content == "unfinished" else content, encoding="utf-8")
     assert main(["recommend", "--records", str(folder / "runs"), "--transplant", str(file)]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_sentences_count_out_of_the_tasks_that_were_run():
+    records = [*yardsticks(), *yardsticks("copying"), *yardsticks("needle"), *cheap("linformer", 0.90, 0.90, 0.92)]
+    records += cheap("linformer", 0.80, 0.82, 0.81, task="copying")
+    found = abilities(tables(records))
+    lines = {line.sentence: line.tasks for line in told(found, "linformer")}
+    assert list(lines) == [
+        "It matches softmax on 1 of the 2 tasks that it was run on.",
+        "It is worse than softmax on 1 of the 2 tasks that it was run on.",
+        "It was not run on 1 of all 3 tasks.",
+    ]
+    ((worse,),) = [tasks for sentence, tasks in lines.items() if "worse" in sentence]
+    assert worse.startswith("Copying: 81.0") and "softmax 91.0" in worse and "uniform (the best control) 21.0" in worse
+    assert told(found, "uniform")[0].sentence == "It is the best control on 3 of the 3 tasks that it was run on."
+    assert told(found, "softmax")[0].sentence == "It is better than the best control on 3 of the 3 tasks that it was run on."
+
+
+def test_a_task_that_needs_a_causal_form_says_why_it_was_not_run():
+    records = [*yardsticks(), *yardsticks("copying", causal=True), *cheap("linformer", 0.90, 0.90, 0.92)]
+    (_, left) = told(abilities(tables(records)), "linformer", causal=False)
+    assert left.sentence == "It was not run on 1 of all 2 tasks, because it has no causal form."
+
+
+def test_the_finding_names_who_matches_softmax_everywhere_or_comes_nearest():
+    records = [*yardsticks(), *yardsticks("copying"), *cheap("linformer", 0.90, 0.90, 0.92)]
+    worse = cheap("linformer", 0.80, 0.82, 0.81, task="copying")
+    dear = cheap("topk", 0.90, 0.90, 0.92, flops=1000)
+    nearest = finding(abilities(tables([*records, *worse, *dear])))
+    assert nearest == (
+        "Of 1 mechanisms that take fewer FLOPs than softmax, none matches softmax on every task that it was run on. "
+        "`linformer` comes nearest: it matches softmax on 1 of 2 tasks, with 1 % of softmax's FLOPs at 4,096 tokens. "
+        "The fewest match it on Copying: 0 of 1."
+    )
+    whole = finding(abilities(tables([*records, *cheap("linformer", 0.90, 0.90, 0.92, task="copying")])))
+    assert "1 match softmax on every task that they were run on: `linformer`." in whole
+    assert finding(abilities(tables(yardsticks()))) == ""

@@ -21,7 +21,7 @@ from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.heat_costs import CostColumn
 from attn_zoo.leaderboard.heatmap import SHADES, heat_map, level
-from attn_zoo.leaderboard.page import html_page, records_from
+from attn_zoo.leaderboard.page import ResultSet, html_page, page_of_sets, records_from
 from attn_zoo.records import ModelSpec, RunRecord, Store
 
 
@@ -56,6 +56,11 @@ def some(folder: Path, **changes) -> list[RunRecord]:
 
 def page(records: list[RunRecord], **options) -> str:
     return html_page(tables(records), records, **options)
+
+
+def set_of(text: str) -> dict[str, Any]:
+    """Return what a page shows of its first set besides its rows."""
+    return dict(data_of(text)["sets"][0])
 
 
 def row_of(text: str, name: str, task: str = "Digits") -> dict[str, Any]:
@@ -139,7 +144,7 @@ def test_the_first_table_is_the_heat_map(tmp_path, plain):
     made = tables(records)
     found = heat_map(made)
     text = html_page(made, records, costs=[CostColumn("state", 4096, "State: bytes", {"linformer": 65536})])
-    heat = data_of(text)["heat"]
+    heat = set_of(text)["heat"]
     assert [column["title"] for column in heat["columns"]] == [column.title for column in found.columns]
     assert [line["attention"] for line in heat["lines"]] == [line.attention for line in found.lines]
     for drawn, line in zip(heat["lines"], found.lines, strict=True):
@@ -159,7 +164,7 @@ def test_failed_runs_are_cells_with_their_reasons(tmp_path, plain):
     text = page(store.load()[0])
     row = row_of(text, "performer")
     assert row["score"] == ["out of memory", None] and "16 GiB were not enough" in dict(row["details"])["failure"]
-    assert ["runs", "2, 1 out of memory"] in data_of(text)["summary"]
+    assert ["runs", "2, 1 out of memory"] in set_of(text)["summary"]
 
 
 def test_other_data_have_a_table_of_their_own(tmp_path, plain):
@@ -167,7 +172,7 @@ def test_other_data_have_a_table_of_their_own(tmp_path, plain):
     store.add(make_record("softmax", environment={"started": "2026-01-01"}))
     foreign = {split: {"examples": 100, "digest": "f" * 64} for split in ("train", "valid", "test")}
     store.add(make_record("performer", data=foreign, environment={"started": "2026-01-02"}))
-    facts = data_of(page(store.load()[0]))["facts"]
+    facts = set_of(page(store.load()[0]))["facts"]
     assert len(facts) == 2 and "f" * 64 in str(facts)
 
 
@@ -183,7 +188,7 @@ def test_same_records_same_page(whole):
 
 
 def test_each_cost_has_a_plot_that_follows_the_colour_scheme(whole):
-    plots = data_of(whole[0])["plots"]
+    plots = set_of(whole[0])["plots"]
     assert [plot["title"].split()[0] for plot in plots] == ["FLOPs", "training", "peak", "parameters"]
     assert all("prefers-color-scheme:dark" in plot["svg"] and "<metadata" not in plot["svg"] for plot in plots)
 
@@ -206,6 +211,29 @@ def test_published_figures_stand_where_there_are_any(tmp_path, plain):
     assert row["published"][0].startswith("3") and 30 < row["published"][1] < 40
     assert "Tay et al. 2020" in str(row["details"])
     assert "published" not in row_of(text, "softmax"), "listops has been published on, digits has not"
+
+
+def test_sets_with_files_of_one_name_keep_their_own_records_and_link_their_pages(tmp_path, plain):
+    sets = []
+    for name, score in (("one", 0.9), ("other", 0.6)):
+        record = replace(make_record("softmax", test=score), source="same.json")
+        sets.append(ResultSet(name, tables([record]), [record], f"{name}/"))
+    text = page_of_sets(sets, pages={"home": "index.html", "attention/softmax": "softmax.html", "task/mqar": "mqar.html"})
+    found = data_of(text)
+    assert [each["name"] for each in found["sets"]] == ["one", "other"] and found["home"] == "index.html"
+    assert [(row["set"], row["runs"][0][2], row["runs"][0][12]) for row in found["rows"]] == [
+        ("one", "90.0", "one/same.json"),
+        ("other", "60.0", "other/same.json"),
+    ]
+    assert len(found["environments"]) == 1, "equal environments have one number"
+    assert [row["pages"] for row in found["rows"]] == 2 * [[["mechanism", "softmax.html"]]], "the task has no page"
+
+
+def test_a_row_that_never_learned_is_sorted_behind_all_others(plain):
+    records, _ = Store(Path(__file__).parents[2] / "results" / "quickstart").load()
+    text = page(records)  # json refuses infinity, which a browser cannot read
+    steps = {row["attention"]: row["steps_to_90"][1] for row in data_of(text)["rows"] if row["task"].startswith("Associative")}
+    assert max(steps.values()) == steps["none"] > 1e9 > steps["softmax"]
 
 
 def test_damaged_files_are_named(tmp_path, plain):

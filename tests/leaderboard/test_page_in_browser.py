@@ -13,7 +13,7 @@ from make import make_record
 
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.heatmap import SHADES
-from attn_zoo.leaderboard.page import html_page, records_from
+from attn_zoo.leaderboard.page import ResultSet, html_page, page_of_sets, records_from
 from attn_zoo.records import Store
 
 HOSTILE = '</td><script>window.owned = true</script><img src="https://example.invalid/x" onerror="window.owned = true">'
@@ -90,9 +90,14 @@ def enter(page: Page, selector: str, text: str) -> None:
     page.evaluate("new Promise(done => setTimeout(done, 450))")  # Tabulator filters when typing pauses
 
 
+def choose(page: Page, selector: str, value: str) -> None:
+    """Choose an option of a select."""
+    change = f"box.value = {json.dumps(value)}; box.dispatchEvent(new Event('input', {{bubbles: true}}))"
+    page.evaluate(f"(box => {{ {change} }})(document.querySelector({json.dumps(selector)}))")
+
+
 def only(page: Page, task: str = "Digits") -> None:
-    change = f"box.value = {json.dumps(task)}; box.dispatchEvent(new Event('input', {{bubbles: true}}))"
-    page.evaluate(f"(box => {{ {change} }})(document.querySelector('select[name=task]'))")
+    choose(page, "select[name=task]", task)
 
 
 def test_a_head_sorts_by_mouse_either_way_with_what_has_no_figure_last(page):
@@ -184,11 +189,13 @@ def test_a_row_opens_from_anywhere_in_it_and_tells_why_it_failed(page):
 
 
 def test_plots_change_with_their_cost(page):
-    seen = "[...document.querySelectorAll('#plots figure')].map(figure => figure.offsetHeight > 0)"
-    loaded = "Promise.all([...document.querySelectorAll('#plots img')].map(img => img.decode().then(() => img.naturalWidth > 300)))"
-    assert page.evaluate(seen) == [True, False, False, False]
+    seen = "[...document.querySelectorAll('#plots img')].map(img => img.alt)"
+    loaded = "document.querySelector('#plots img').decode().then(() => document.querySelector('#plots img').naturalWidth > 300)"
+    first = page.evaluate(seen)
+    assert first == ["test scores against FLOPs of a forward pass, per example"] and page.evaluate(loaded)
     page.click("#plots button:nth-child(3)")
-    assert page.evaluate(seen) == [False, False, True, False] and page.evaluate(loaded) == [True] * 4
+    assert page.evaluate(seen) != first and page.evaluate(loaded)
+    assert page.evaluate("document.querySelectorAll('#plots [aria-pressed=true]').length") == 1
 
 
 @pytest.mark.parametrize("width", [320, 400, 768, 1300])
@@ -214,6 +221,37 @@ def test_the_dark_is_dark(page, file):
     assert deepest == f"rgb({', '.join(str(int(SHADES[-1][at : at + 2], 16)) for at in (1, 3, 5))})"
     row = page.evaluate("getComputedStyle(document.querySelector('#rows .tabulator-row')).backgroundColor")
     assert row == "rgb(20, 23, 28)"
+
+
+def test_another_set_is_chosen_for_all_parts_and_stays_in_the_link(window, tmp_path):
+    sets = []
+    for name, task in (("first", "digits"), ("second", "listops")):
+        runs = [make_record(row, task, seed, test=0.8 + seed / 200) for row in ("softmax", "uniform") for seed in (1, 2)]
+        records = [replace(record, source=f"{number}.json") for number, record in enumerate(runs)]
+        sets.append(ResultSet(name, tables(records), records))
+    file = tmp_path / "several.html"
+    file.write_text(page_of_sets(sets, pages={"home": "index.html"}), encoding="utf-8")
+    window.size(1300, 900)
+    window.complaints.clear()
+    window.open(file)
+    ready(window)
+    assert window.evaluate(COUNT) == "2 of 4 rows"
+    assert window.evaluate("document.querySelector('#home').getAttribute('href')") == "index.html"
+    choose(window, "#sets select", "second")
+    heads = window.evaluate("[...document.querySelectorAll('#heat .tabulator-col button')].map(head => head.firstChild.data)")
+    assert "Listops" in heads and "Digits" not in heads
+    assert window.evaluate("[...document.querySelectorAll('select[name=task] option')].map(o => o.value)") == ["", "Listops"]
+    choose(window, "select[name=set]", "")
+    assert window.evaluate(COUNT) == "4 of 4 rows"
+    window.open(file, window.evaluate("location.hash"))
+    ready(window)
+    assert window.evaluate(COUNT) == "4 of 4 rows" and window.evaluate("document.querySelector('#sets select').value") == "second"
+    window.click("#rows .tabulator-row .tabulator-cell")
+    link = window.evaluate("location.hash")
+    window.open(file, link)
+    ready(window)
+    assert "Digits" in window.evaluate("document.querySelector('dialog[open] h3').innerText"), "a row of the other set is opened"
+    assert window.complaints == []
 
 
 def test_without_scripts_the_page_says_what_prints_the_tables(page, file):

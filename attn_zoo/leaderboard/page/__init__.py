@@ -12,6 +12,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +21,7 @@ from urllib.parse import quote
 
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.heat_costs import CostColumn, measured_columns, recorded_columns
-from attn_zoo.leaderboard.heatmap import DARK_FROM, SHADES, footnotes, heat_map
+from attn_zoo.leaderboard.heatmap import DARK_FROM, SHADES, HeatMap, footnotes, heat_map
 from attn_zoo.leaderboard.notes import footnotes as legend
 from attn_zoo.leaderboard.page.data import Runs, facts_data, heat_data, rows_data, summary
 from attn_zoo.leaderboard.plot import AXES, PANELS, panels_of, plot_svg
@@ -28,7 +29,22 @@ from attn_zoo.leaderboard.table import Table
 from attn_zoo.plotting.theme import DARK, GRID, INK, MUTED, PAPER
 from attn_zoo.records import Damaged, RunRecord
 
-__all__ = ["html_page", "records_from"]
+__all__ = ["ResultSet", "html_page", "page_of_sets", "records_from"]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSet:
+    """Tables that are compared with each other, and their records."""
+
+    name: str
+    """Name under which the reader chooses the set; may be empty for the only set of a page."""
+    tables: Sequence[Table]
+    records: Sequence[RunRecord]
+    """Records of the tables, as ``Store.load`` returns them."""
+    records_at: str | None = None
+    """Address of the folder of records relative to the page, see ``records_from``; None links no files."""
+    costs: Sequence[CostColumn] = ()
+    """Cost columns of the heat map; by default those of the records."""
 
 
 def html_page(
@@ -39,30 +55,37 @@ def html_page(
     records_at: str | None = None,
     costs: Sequence[CostColumn] = (),
 ) -> str:
-    """Render the page; equal records give equal text.
+    """Render the page of one set of results; equal records give equal text. The arguments are those of ``ResultSet``.
 
     Args:
-        records: records of the tables, as ``Store.load`` returns them.
         damaged: files that were left out, which the page names.
-        records_at: address of the folder of records relative to the page, see ``records_from``; None links no files.
-        costs: cost columns of the heat map; by default those of the records.
     """
-    found = heat_map(tables, [*(costs or recorded_columns(tables)), *measured_columns(tables)])
-    runs = Runs(records, records_at)
-    columns, rows = rows_data(found, runs)
+    return page_of_sets([ResultSet("", tables, records, records_at, costs)], damaged)
+
+
+def page_of_sets(sets: Sequence[ResultSet], damaged: Sequence[Damaged] = (), pages: Mapping[str, str] | None = None) -> str:
+    """Render the page of several sets, of which the first is shown until the reader chooses another.
+
+    Args:
+        damaged: files that were left out, which the page names.
+        pages: addresses of the pages of a site, relative to this one: ``home``, ``attention/NAME`` and ``task/NAME``.
+    """
+    numbers: dict[str, int] = {}
+    runs = [Runs(each.records, each.records_at, numbers) for each in sets]
+    maps = [_heat_map(each) for each in sets]
+    columns, rows = rows_data(
+        [(each.name, *one) for each, one in zip(sets, zip(maps, runs, strict=True), strict=True)], pages or {}
+    )
+    tables = [table for each in sets for table in each.tables]
     data = {
-        "title": found.title,
-        "summary": summary(tables, records) if tables else [],
-        "heat": heat_data(found),
-        "notes": footnotes(found) if tables else [],
+        "home": (pages or {}).get("home", ""),
         "columns": columns,
         "rows": rows,
-        "facts": facts_data(found),
         "reading": legend(tables, False) if tables else [],
-        "environments": runs.environments,
+        "environments": list(numbers),
         "damaged": [f"{item.path.name}: {item.reason}" for item in damaged],
     }
-    plots = _plots([column.table for column in found.columns])
+    data = {**_visible(data), "sets": [_set_data(each, found) for each, found in zip(sets, maps, strict=True)]}
     library, script, style = _asset("tabulator/tabulator.min.js"), _asset("script.js"), _asset("style.css")
     parts = {
         "hashes": " ".join(f"'sha256-{_base64(hashlib.sha256(text.encode()).digest())}'" for text in (library, script)),
@@ -70,9 +93,26 @@ def html_page(
         "script": script,
         "style": f"{_colours()}\n{_asset('tabulator/tabulator_simple.min.css')}\n{style}",
         "version": version("attn-zoo"),
-        "data": _base64(zlib.compress(json.dumps({**_visible(data), "plots": plots}, sort_keys=True).encode(), 9)),
+        "data": _base64(zlib.compress(json.dumps(data, sort_keys=True, allow_nan=False).encode(), 9)),
     }
     return re.sub(r"<!-- (\w+) -->", lambda place: parts[place[1]], _asset("page.html"))
+
+
+def _heat_map(of: ResultSet) -> HeatMap:
+    return heat_map(of.tables, [*(of.costs or recorded_columns(of.tables)), *measured_columns(of.tables)])
+
+
+def _set_data(of: ResultSet, found: HeatMap) -> Mapping[str, Any]:
+    """Return what the page shows of one set besides its rows."""
+    data = {
+        "name": of.name,
+        "title": found.title,
+        "summary": summary(of.tables, of.records) if of.tables else [],
+        "heat": heat_data(found),
+        "notes": footnotes(found) if of.tables else [],
+        "facts": facts_data(found),
+    }
+    return {**_visible(data), "plots": _plots([column.table for column in found.columns])}
 
 
 def records_from(page: Path, records: Path) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,6 +34,8 @@ _PER_RUN = ("started", "command", "commit", "dirty")
 """Fields of an environment that differ from run to run."""
 _ELSEWHERE = ("attention", "mean")
 """Columns that the page shows in its own way, or twice."""
+_BEYOND = 1e300
+"""Number by which an unknown one above every other is sorted, because JSON has no infinity."""
 _VIEWS = {"scores", "costs"}
 """Views whose columns are shown at first; the reader selects others."""
 
@@ -43,13 +45,13 @@ class Runs:
 
     Args:
         records_at: address of the records' folder relative to the page; None links no files.
+        numbers: number of each environment, from 1 on; environments of these records are added.
     """
 
-    def __init__(self, records: Sequence[RunRecord], records_at: str | None) -> None:
+    def __init__(self, records: Sequence[RunRecord], records_at: str | None, numbers: dict[str, int]) -> None:
         self._by_file = {writable(record.source): record for record in records if record.source}
         self._at = records_at
-        self._numbers: dict[str, int] = {}
-        self.environments: list[str] = []
+        self._numbers = numbers
 
     def of(self, row: Row) -> list[RunRecord]:
         """Return the records of a row, sorted by seed."""
@@ -75,18 +77,22 @@ class Runs:
 
     def _environment(self, environment: Mapping[str, Any]) -> int:
         kept = {name: value for name, value in sorted(environment.items()) if name not in _PER_RUN and value is not None}
-        key = json.dumps(kept, default=str)
-        if key not in self._numbers:
-            self.environments.append(", ".join(f"{name}={value}" for name, value in kept.items()))
-            self._numbers[key] = len(self.environments)
-        return self._numbers[key]
+        key = ", ".join(f"{name}={value}" for name, value in kept.items())
+        return self._numbers.setdefault(key, len(self._numbers) + 1)
 
 
-def rows_data(found: HeatMap, runs: Runs) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return the columns of the table of rows, and its rows."""
+def rows_data(
+    sets: Sequence[tuple[str, HeatMap, Runs]], pages: Mapping[str, str]
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Return the columns of the table of rows, and its rows.
+
+    Args:
+        sets: name, heat map and runs of each set of results.
+        pages: addresses of pages, ``attention/NAME`` and ``task/NAME``.
+    """
     known: dict[str, tuple[Column, set[str]]] = {}
     rows: list[Mapping[str, Any]] = []
-    for task in found.columns:
+    for name, task, runs in ((name, task, runs) for name, found, runs in sets for task in found.columns):
         table = task.table
         own = [column for column in columns(table) if column.text and column.shown(table) and column.name not in _ELSEWHERE]
         for column in own:
@@ -97,8 +103,10 @@ def rows_data(found: HeatMap, runs: Runs) -> tuple[list[Mapping[str, Any]], list
             cells = {column.name: _cell(column, row, table) for column in own}
             said = _published(published[row.label]) if row.label in published else None
             lines = difference_lines(compared, published[row.label]) if compared and row.label in published else []
+            entries = [("mechanism", f"attention/{row.attention}"), ("task", f"task/{table.task['name']}")]
             rows.append(
                 {
+                    "set": name,
                     "task": task.title,
                     "attention": row.label,
                     "mechanism": row.attention,
@@ -109,6 +117,7 @@ def rows_data(found: HeatMap, runs: Runs) -> tuple[list[Mapping[str, Any]], list
                     **({"published": said} if said else {}),
                     "details": [*_details(row, table, runs), *(["published", line] for line in lines)],
                     "runs": [runs.line(record, table) for record in runs.of(row)],
+                    "pages": [[what, pages[entry]] for what, entry in entries if entry in pages],
                 }
             )
     heads = [_head(column, names) for column, names in known.values()]
@@ -132,6 +141,8 @@ def _cell(column: Column, row: Row, table: Table) -> list[Any]:
     """Return text, the number it is sorted by, and the tooltip if there is one."""
     value, tip = column.sorted_by(row, table), column.tip(row, table)
     turned = -value if value is not None and column.name == "score" and not table.higher_is_better else value
+    if turned is not None and math.isinf(turned):
+        turned = math.copysign(_BEYOND, turned)
     return [column.written(row, table), turned, *([tip] if tip else [])]
 
 

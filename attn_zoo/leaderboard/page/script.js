@@ -12,37 +12,38 @@
   }));
   const bullets = (list, texts) => list.append(...texts.map((text) => make("li", text)));
 
-  at("#title").textContent = data.rows.length ? `${data.title}. Within a task every row has the same network, data and budget; only the attention differs.` : "There are no records to show yet; attn-zoo run makes one.";
+  if (data.home) at("#home").href = data.home;
+  at("header nav").hidden = !data.home;
+  if (!data.rows.length) at("#title").textContent = "There are no records to show yet; attn-zoo run makes one.";
   if (!data.rows.length) return;
   at("main").hidden = false;
-  pairs(at("#summary"), data.summary);
-  bullets(at("#notes"), data.notes);
   bullets(at("#reading"), data.reading);
   bullets(at("#environments"), data.environments);
   bullets(at("#damaged ul"), data.damaged);
   at("#damaged").hidden = !data.damaged.length;
-  for (const task of data.facts) {
+
+  // What the page shows of a set besides its rows.
+  const facts = (tasks) => at("#facts").replaceChildren(...tasks.map((task) => {
     const shown = make("details");
     const list = make("dl");
     pairs(list, task.facts);
     shown.append(make("summary", task.title), list);
-    at("#facts").append(shown);
-  }
-
-  // One plot at a time, chosen by its cost.
-  const plots = data.plots.map(({ title, note, svg }) => {
+    return shown;
+  }));
+  // One plot at a time, chosen by its cost; it is decoded when it is chosen.
+  const plots = (drawn) => {
     const figure = make("figure");
-    const link = "data:image/svg+xml;charset=utf-8,";
-    figure.append(make("img", "", { src: link + encodeURIComponent(svg), alt: `test scores against ${title}` }), make("figcaption", note));
-    return figure;
-  });
-  const choices = data.plots.map(({ title }, chosen) => make("button", title, { type: "button", onclick: () => show(chosen) }));
-  const show = (chosen) => plots.forEach((figure, place) => {
-    figure.hidden = place !== chosen;
-    choices[place].setAttribute("aria-pressed", String(place === chosen));
-  });
-  at("#plots").append(...choices, ...plots);
-  show(0);
+    const choices = drawn.map(({ title }, chosen) => make("button", title, { type: "button", onclick: () => show(chosen) }));
+    const show = (chosen) => {
+      const { title, note, svg } = drawn[chosen];
+      const link = "data:image/svg+xml;charset=utf-8,";
+      figure.replaceChildren(make("img", "", { src: link + encodeURIComponent(svg), alt: `test scores against ${title}` }), make("figcaption", note));
+      choices.forEach((choice, place) => choice.setAttribute("aria-pressed", String(place === chosen)));
+    };
+    at("#plots").replaceChildren(...choices, figure);
+    at("#plots").parentElement.hidden = !drawn.length;
+    if (drawn.length) show(0);
+  };
 
   // A heading is a button, so that it can be reached and pressed without a mouse; text never becomes markup.
   const heading = (title, note = "", small = "") => () => {
@@ -51,8 +52,6 @@
     return button;
   };
 
-  const lines = data.heat.lines.map((line, place) => ({ ...line, place }));
-  lines.push({ attention: "chance", control: true, cells: data.heat.chance.map((text) => [text, "", 0, "", ""]), beside: data.heat.beside.map(() => ""), place: lines.length });
   const number = (text) => (isNaN(parseFloat(text)) ? -Infinity : parseFloat(text));
   const heatColumn = (column, place) => ({
     title: "", titleFormatter: heading(column.title, column.why && `not shaded: ${column.why}`, column.metric), hozAlign: "right", headerSortStartingDir: column.metric.includes("↓") ? "asc" : "desc", headerWordWrap: true, width: 84,
@@ -65,19 +64,32 @@
     },
     cellClick: (_, cell) => { if (cell.getValue()[4]) find(column.title, cell.getData().attention); },
   });
-  const byDirection = ["bidirectional", "causal"].map((direction) => ({
-    title: direction,
-    columns: data.heat.columns.map((column, place) => [column, place]).filter(([column]) => column.direction === direction).map(([column, place]) => heatColumn(column, place)),
-  })).filter((group) => group.columns.length);
   const named = (cell) => make("span", cell.getValue() + (cell.getData().control && cell.getValue() !== "chance" ? " (c)" : ""), { className: cell.getData().control ? "control" : "" });
-  new Tabulator("#heat", {
-    data: lines, layout: "fitData", maxHeight: "85vh", columnDefaults: { resizable: false },
-    columns: [
-      { title: "", titleFormatter: heading("attention"), field: "attention", frozen: true, formatter: named },
-      ...byDirection,
-      ...data.heat.beside.map((title, place) => ({ title: "", titleFormatter: heading(title), field: `beside.${place}`, hozAlign: "right", headerWordWrap: true, width: 84, sorter: (a, b) => number(a) - number(b), formatter: (cell) => make("span", cell.getValue()) })),
-    ],
-  });
+  let drawn = null;
+  const draw = ({ title, summary, heat, notes, facts: tasks, plots: pictures }) => {
+    at("#title").textContent = `${title}. Within a task every row has the same network, data and budget; only the attention differs.`;
+    at("#summary").replaceChildren();
+    pairs(at("#summary"), summary);
+    at("#notes").replaceChildren();
+    bullets(at("#notes"), notes);
+    facts(tasks);
+    plots(pictures);
+    const lines = heat.lines.map((line, place) => ({ ...line, place }));
+    lines.push({ attention: "chance", control: true, cells: heat.chance.map((text) => [text, "", 0, "", ""]), beside: heat.beside.map(() => ""), place: lines.length });
+    const byDirection = ["bidirectional", "causal"].map((direction) => ({
+      title: direction,
+      columns: heat.columns.map((column, place) => [column, place]).filter(([column]) => column.direction === direction).map(([column, place]) => heatColumn(column, place)),
+    })).filter((group) => group.columns.length);
+    if (drawn) drawn.destroy();
+    drawn = new Tabulator("#heat", {
+      data: lines, layout: "fitData", maxHeight: "85vh", columnDefaults: { resizable: false },
+      columns: [
+        { title: "", titleFormatter: heading("attention"), field: "attention", frozen: true, formatter: named },
+        ...byDirection,
+        ...heat.beside.map((title, place) => ({ title: "", titleFormatter: heading(title), field: `beside.${place}`, hozAlign: "right", headerWordWrap: true, width: 84, sorter: (a, b) => number(a) - number(b), formatter: (cell) => make("span", cell.getValue()) })),
+      ],
+    });
+  };
 
   // All rows: a cell is [text, number to sort by, tooltip].
   const limit = /^([<>]=?)\s*(-?[\d.]+)$/;
@@ -107,6 +119,7 @@
     columns: [
       plain("attention", "attention", { frozen: innerWidth > 600, formatter: named, width: 190 }),
       plain("task", "task", { width: 190 }),
+      ...(data.sets.length > 1 ? [plain("results", "set", { width: 130 })] : []),
       ...data.columns.map((column) => ({
         title: "", titleFormatter: heading(column.title, column.note), field: column.field, visible: column.shown, hozAlign: "right", headerSortStartingDir: column.first, width: widthOf(column),
         sorter: byNumber(column.measured), ...filtered,
@@ -119,6 +132,7 @@
   // Details of a row.
   const dialog = at("dialog");
   const heads = ["seed", "status", "test", "valid", "train", "seconds", "memory", "test data", "environment", "commit", "started", "record"];
+  const key = (row) => (row.set ? [row.set, row.task, row.attention] : [row.task, row.attention]).join("|");
   const open = (row) => {
     const list = make("dl");
     pairs(list, row.details);
@@ -134,15 +148,18 @@
     }
     const scroll = make("div", "", { className: "scroll" });
     scroll.append(runs);
-    at("dialog .body").replaceChildren(make("h3", `${row.attention} on ${row.task}`), list, make("h3", "Runs"), scroll);
+    const pages = make("p");
+    for (const [what, address] of row.pages) pages.append(make("a", `Page of the ${what}`, { href: address }), " ");
+    at("dialog .body").replaceChildren(make("h3", `${row.attention} on ${row.task}`), pages, list, make("h3", "Runs"), scroll);
     dialog.showModal();
-    keep({ row: `${row.task}|${row.attention}` });
+    keep({ row: key(row) });
   };
   dialog.addEventListener("click", (event) => { if (event.target === dialog || event.target.closest(".close")) dialog.close(); });
   dialog.addEventListener("close", () => keep({ row: "" }));
 
   // What is shown is kept in the address, so that a link leads to it.
   const tools = at("#tools");
+  const chooser = at("#sets select");
   const view = new URLSearchParams(location.hash.slice(1));
   const keep = (changes) => {
     for (const [name, value] of Object.entries(changes)) if (value) view.set(name, value); else view.delete(name);
@@ -151,17 +168,38 @@
   };
   const count = (rows) => { tools.querySelector("output").textContent = `${rows.length} of ${data.rows.length} rows`; };
   const apply = () => {
-    const { task, search, controls } = tools.elements;
+    const { set, task, search, controls } = tools.elements;
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    table.setFilter((row) => (!task.value || row.task === task.value) && (controls.checked || !row.control)
+    table.setFilter((row) => (!set.value || row.set === set.value) && (!task.value || row.task === task.value) && (controls.checked || !row.control)
       && words.every((word) => `${row.attention} ${row.task} ${row.group}`.toLowerCase().includes(word)));
-    keep({ task: task.value, search: search.value, controls: controls.checked ? "" : "no" });
+    keep({ rows: set.value === chooser.value ? "" : set.value || "all", task: task.value, search: search.value, controls: controls.checked ? "" : "no" });
   };
   const find = (task, attention) => {
-    const row = data.rows.find((row) => row.task === task && row.mechanism === attention);
+    const row = data.rows.find((row) => row.set === chooser.value && row.task === task && row.mechanism === attention);
     if (row) open(row);
   };
-  tools.elements.task.append(...data.facts.map((task) => make("option", task.title, { value: task.title })));
+  // Tasks of the rows' set, or of all sets.
+  const offer = () => {
+    const { set, task } = tools.elements;
+    const titles = data.sets.filter(({ name }) => !set.value || name === set.value).flatMap((each) => each.facts.map(({ title }) => title));
+    task.replaceChildren(make("option", "all", { value: "" }), ...[...new Set(titles)].map((title) => make("option", title, { value: title })));
+  };
+  const choose = (name) => {
+    chooser.value = tools.elements.set.value = name;
+    draw(data.sets.find((each) => each.name === name));
+    offer();
+  };
+  for (const { name } of data.sets) {
+    chooser.append(make("option", name, { value: name }));
+    if (name) tools.elements.set.append(make("option", name, { value: name }));
+  }
+  at("#sets").hidden = tools.elements.set.parentElement.hidden = data.sets.length === 1;
+  chooser.addEventListener("input", () => {
+    choose(chooser.value);
+    keep({ results: chooser.value === data.sets[0].name ? "" : chooser.value });
+    apply();
+  });
+  tools.elements.set.addEventListener("input", offer);
   const menu = make("div");
   for (const column of data.columns) {
     const box = make("input", "", { type: "checkbox", checked: column.shown, name: `column ${column.field}` });
@@ -178,6 +216,7 @@
   tools.addEventListener("input", (event) => { if (!event.target.closest("#columns")) apply(); });
   tools.addEventListener("submit", (event) => event.preventDefault());
 
+  choose(data.sets.some(({ name }) => name === view.get("results")) ? view.get("results") : data.sets[0].name);
   table.on("rowClick", (_, row) => { if (!getSelection().toString()) open(row.getData()); });
   table.on("tableBuilt", () => {
     const asked = new URLSearchParams(view);
@@ -186,6 +225,8 @@
       keep({ filters: table.getHeaderFilters().map((filter) => `${filter.field}:${filter.value}`).join("\n") });
     });
     table.on("dataSorted", (sorters) => keep({ sort: sorters.map((sorter) => `${sorter.field}:${sorter.dir}`).join(" ") }));
+    if (asked.get("rows")) tools.elements.set.value = asked.get("rows") === "all" ? "" : asked.get("rows");
+    offer();
     tools.elements.task.value = asked.get("task") ?? "";
     tools.elements.search.value = asked.get("search") ?? "";
     tools.elements.controls.checked = asked.get("controls") !== "no";
@@ -197,10 +238,11 @@
     const [field, direction] = (asked.get("sort") ?? "").split(":");
     if (field && table.getColumn(field)) table.setSort(field, direction);
     apply();
-    const [task, name] = (asked.get("row") ?? "").split("|");
-    const row = data.rows.find((row) => row.task === task && row.attention === name);
+    const row = data.rows.find((row) => key(row) === asked.get("row"));
     if (row) open(row);
     tools.addEventListener("reset", () => setTimeout(() => {
+      tools.elements.set.value = chooser.value;
+      offer();
       table.clearHeaderFilter();
       for (const column of data.columns) if (column.box.checked !== column.shown) column.box.click();
       apply();
