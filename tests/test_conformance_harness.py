@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from mutants.card import Untold
-from mutants.originals import ORIGINALS, Linear, NoOptions
+from mutants.originals import ORIGINALS
 from torch import Tensor
 
 from attn_zoo import registry
+from attn_zoo.attention.linear import linear
+from attn_zoo.attention.linear.linear import Linear
 from attn_zoo.attention.low_rank.nystrom import Nystrom
 from attn_zoo.attention.low_rank.nystrom import Options as NystromOptions
 from attn_zoo.attention.sparse.local import Local
@@ -187,10 +189,10 @@ def test_the_cause_is_told_before_what_follows_from_it() -> None:
     class Narrows(Linear):
         def __init__(self, geometry: Geometry, options: Window, implementation: str = "eager") -> None:
             options.window = 1
-            super().__init__(geometry, NoOptions(), implementation)
+            super().__init__(geometry, options, implementation)
 
     @dataclass
-    class Window:
+    class Window(linear.Options):
         window: int = 3
 
     Narrows.card = replace(ORIGINALS["linear"], build=Narrows, options=Window)
@@ -250,7 +252,7 @@ def test_enlisting_refuses_what_cannot_be_read() -> None:
 
 
 def test_defaults_that_cannot_be_built_are_reported() -> None:
-    card = replace(ORIGINALS["projected"], variants={"empty": {"projected_length": "x", "nonsense": 1}})
+    card = replace(ORIGINALS["linformer"], variants={"empty": {"projected_length": "x", "nonsense": 1}})
     cases = list(attention_checks(card))
     assert {case.variant for case in cases} == {DEFAULT, "empty"}
     (result,) = run_cases(card.name, [case for case in cases if case.variant == "empty"]).results
@@ -266,7 +268,7 @@ def test_longer_lengths_are_taken_where_options_demand_them(monkeypatch) -> None
     monkeypatch.setattr("attn_zoo.conformance.subject.drawn_sizes", narrow)
 
     class Long(Linear):
-        def __init__(self, geometry: Geometry, options: NoOptions, implementation: str = "eager") -> None:
+        def __init__(self, geometry: Geometry, options: linear.Options, implementation: str = "eager") -> None:
             super().__init__(geometry, options, implementation)
             if geometry.keys < 60:
                 raise UnsupportedError("at least 60 keys")
@@ -351,7 +353,7 @@ def test_sizes_follow_the_time_that_a_definition_takes(seconds, compared, monkey
             met.append(key.shape[2])
             return super().definition(query, key, value, key_valid)
 
-    Slow.card = replace(ORIGINALS["window"], build=Slow)
+    Slow.card = replace(ORIGINALS["local"], build=Slow)
     monkeypatch.setattr(agreement, "clock", lambda: now)
     (case,) = (case for case in attention_checks(Slow.card) if case.id == "local[default]-eager-eager_agrees_with_the_definition")
     report = run_cases("local", [case])

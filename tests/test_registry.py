@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from mutants.originals import Linear, NoOptions, linear_cost
 from torch import Tensor
 
 from attn_zoo import attentions, build_attention, card, load_plugins, register_attention, registry
+from attn_zoo.attention.linear import linear
+from attn_zoo.attention.linear.linear import Linear
 from attn_zoo.contract import (
     Attention,
     Capabilities,
@@ -33,9 +34,9 @@ FACTS: dict[str, Any] = {
     "equation": "1",
     "time": "n d^2",
     "memory": "n d",
-    "options": NoOptions,
+    "options": linear.Options,
     "can": Capabilities(causal=False, key_padding=True, cross=False, any_length=True),
-    "cost": linear_cost,
+    "cost": linear.cost,
 }
 
 

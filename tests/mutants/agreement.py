@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attn_zoo.attention.low_rank.linformer import Linformer
+from attn_zoo.contract import CompressingAttention
 from mutants.entering import breaks
-from mutants.originals import PlainSoftmax, Projected, identity
+from mutants.originals import PlainSoftmax, identity
 
 
 @breaks("eager_agrees_with_the_definition", "softmax", "differs from the definition by")
@@ -30,14 +32,14 @@ class WrongScale(PlainSoftmax):
         return super().attend(query / query.shape[-1] ** 0.5, key, value, key_valid)
 
 
-class DoublesItsQueries(Projected):
+class DoublesItsQueries(Linformer):
     """Doubles its queries, so that its limit is no softmax attention."""
 
     def attend_compressed(self, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None = None) -> Tensor:
         return super().attend_compressed(2 * query, key, value)
 
 
-breaks("limit_is_softmax", "projected", "against softmax attention", softmax_limit=identity(DoublesItsQueries))(DoublesItsQueries)
+breaks("limit_is_softmax", "linformer", "against softmax attention", softmax_limit=identity(DoublesItsQueries))(DoublesItsQueries)
 
 
 @breaks("implementation_agrees_with_eager", "softmax", "the error is")
@@ -57,24 +59,27 @@ class KernelWithoutGradient(PlainSoftmax):
         return super().attend_sdpa(query, key, value.detach(), key_valid)
 
 
-@breaks("compressing_first_agrees", "projected", "compressing first against projecting first")
-class CompressesAlike(Projected):
+@breaks("compressing_first_agrees", "linformer", "compressing first against projecting first")
+class CompressesAlike(Linformer):
     """Uses the map of the keys for the values as well when it compresses first."""
 
     def compress(self, tokens: Tensor, key_valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        return self.key_map @ tokens, self.key_map.clone() @ tokens
+        keys, _ = super().compress(tokens, key_valid)
+        return keys, keys.clone()
+
+    compress_and_weigh = CompressingAttention.compress_and_weigh
 
 
-@breaks("compressing_first_agrees", "projected", "masses against the compressed mask")
-class WeighsPaddingToo(Projected):
+@breaks("compressing_first_agrees", "linformer", "masses against the compressed mask")
+class WeighsPaddingToo(Linformer):
     """Takes padded tokens for real ones when it weighs the bias."""
 
     def compress_and_weigh(self, tokens: Tensor, key_valid: Tensor | None) -> Any:
         return self.compress(tokens, key_valid), self.compress(torch.ones_like(tokens[..., :1]), None)
 
 
-@breaks("compressing_first_agrees", "projected", "tokens of compress_and_weigh against those of compress")
-class WeighsAlike(Projected):
+@breaks("compressing_first_agrees", "linformer", "tokens of compress_and_weigh against those of compress")
+class WeighsAlike(Linformer):
     """Uses the map of the keys for the values as well when it weighs."""
 
     def compress_and_weigh(self, tokens: Tensor, key_valid: Tensor | None) -> Any:
@@ -82,8 +87,8 @@ class WeighsAlike(Projected):
         return (keys, keys), super().compress_and_weigh(tokens, key_valid)[1]
 
 
-@breaks("compressing_first_agrees", "projected", "compression_flops states")
-class CompressesForFree(Projected):
+@breaks("compressing_first_agrees", "linformer", "compression_flops states")
+class CompressesForFree(Linformer):
     """Counts one of its two products."""
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int:

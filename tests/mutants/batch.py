@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attn_zoo.attention.linear.linear import Linear
 from mutants.entering import breaks
-from mutants.originals import Linear, PlainSoftmax
+from mutants.originals import PlainSoftmax
 
 
 @breaks("batch_mates_have_no_influence", "softmax", "batch mates 30 times as large")
@@ -38,7 +39,7 @@ class NumbersItsRows(PlainSoftmax):
 class CarriesOver(Linear):
     """Works in blocks of a thousand examples and shifts the values of the second block by one example."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         blocks = [value[:1000], value[1000:].roll(1, dims=0)]
         return super().attend(query, key, torch.cat(blocks), key_valid)
 
@@ -65,7 +66,7 @@ class AssumesContiguous(PlainSoftmax):
 class HandsBackItsInput(Linear):
     """Returns the caller's own value tensor."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         return value
 
 

@@ -7,10 +7,15 @@ from typing import Any
 
 from torch import Tensor
 
+from attn_zoo.attention.content.reformer import Reformer
 from attn_zoo.attention.controls.uniform import UniformAverage
+from attn_zoo.attention.linear import linear
+from attn_zoo.attention.linear.linear import Linear
+from attn_zoo.attention.low_rank import linformer
+from attn_zoo.attention.low_rank.linformer import Linformer
 from attn_zoo.contract import Geometry, UnsupportedError, by_length
 from mutants.entering import breaks
-from mutants.originals import Hashed, Linear, NoOptions, PlainSoftmax, Projected, ProjectedOptions
+from mutants.originals import PlainSoftmax
 
 
 @breaks("card_is_complete", "softmax", "equation is empty", equation=" ")
@@ -38,28 +43,23 @@ class Untypeable(Linear):
     """Has an option that no command line can set."""
 
 
-@breaks("card_is_complete", "projected", "equals the defaults", variants={"twice": {"projected_length": 6}})
-class SameVariant(Projected):
+@breaks("card_is_complete", "linformer", "equals the defaults", variants={"twice": {"projected_length": 18}})
+class SameVariant(Linformer):
     """Has a variant that equals its defaults."""
 
 
 @dataclass
-class Unshrinking:
+class Unshrinking(linformer.Options):
     projected_length: int = by_length("6", lambda g: 6)
 
 
-@breaks("defaults_suit_every_length", "projected", "the defaults are refused at", options=Unshrinking)
-class RefusedByDefault(Projected):
+@breaks("defaults_suit_every_length", "linformer", "the defaults are refused at", options=Unshrinking)
+class RefusedByDefault(Linformer):
     """Refuses short inputs, for which its default projected length is not shorter."""
 
-    def __init__(self, geometry: Geometry, options: Unshrinking, implementation: str = "eager") -> None:
-        if options.projected_length >= geometry.keys:
-            raise UnsupportedError(f"{geometry.keys} keys are too few")
-        super().__init__(geometry, ProjectedOptions(projected_length=options.projected_length), implementation)
 
-
-@breaks("defaults_suit_every_length", "projected", "the method warnings warns of the defaults at")
-class DoubtedByDefault(Projected):
+@breaks("defaults_suit_every_length", "linformer", "the method warnings warns of the defaults at")
+class DoubtedByDefault(Linformer):
     """Warns about its own default projected length for long inputs."""
 
     @classmethod
@@ -96,25 +96,23 @@ class Widens(PlainSoftmax):
 class ZeroByZero(Linear):
     """Divides by a sum that may vanish."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         return super().attend(query, key, value, key_valid) / (query > 5).any(dim=-1, keepdim=True)
 
 
-@breaks("cross_lengths_run_or_are_refused", "linear", "must be refused with UnsupportedError")
+@breaks("cross_lengths_run_or_are_refused", "linear", "must be refused with UnsupportedError", can={"cross": False})
 class SwallowsCross(Linear):
     """Accepts unequal lengths of queries and keys and ignores one of them."""
 
-    def __init__(self, geometry: Geometry, options: NoOptions, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: linear.Options, implementation: str = "eager") -> None:
         super().__init__(replace(geometry, queries=geometry.keys), options, implementation)
 
 
-@breaks(
-    "cross_lengths_run_or_are_refused", "linear", "output (3, 2, 33, 8), queries (3, 2, 9, 8)", can={"cross": True, "causal": False}
-)
+@breaks("cross_lengths_run_or_are_refused", "linear", "output (3, 2, 33, 8), queries (3, 2, 9, 8)", can={"causal": False})
 class SquareOnly(Linear):
     """Claims cross attention and returns one output for each key."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         return super().attend(query, key, value, key_valid).mean(dim=2, keepdim=True).expand_as(value)
 
 
@@ -126,16 +124,17 @@ class WholeBlocksOnly(PlainSoftmax):
         return super().attend(query.unflatten(2, (-1, 3)).flatten(2, 3), key, value, key_valid)
 
 
-@breaks("other_lengths_run_or_are_refused", "projected", "RuntimeError")
-class WantsTheWholeLength(Projected):
+@breaks("other_lengths_run_or_are_refused", "linformer", "RuntimeError")
+class WantsTheWholeLength(Linformer):
     """Claims shorter inputs and runs at one length only."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        return self.attend_compressed(query, self.key_map @ key, self.value_map @ value)
+        keys, values = self.maps[0].matrix[:, 0]
+        return self.attend_compressed(query, keys @ key, values @ value)
 
 
-@breaks("resizing_leads_to_the_new_length", "projected", "RuntimeError")
-class ResizesInName(Projected):
+@breaks("resizing_leads_to_the_new_length", "linformer", "RuntimeError")
+class ResizesInName(Linformer):
     """Records the new length and leaves its maps unchanged."""
 
     def resize_length(self, length: int) -> None:
@@ -150,16 +149,15 @@ class RefusesToGrow(Linear):
         raise UnsupportedError("no")
 
 
-@breaks("other_lengths_run_or_are_refused", "projected", "must be refused with UnsupportedError")
-class CutsItsMaps(Projected):
+@breaks("other_lengths_run_or_are_refused", "linformer", "must be refused with UnsupportedError")
+class CutsItsMaps(Linformer):
     """Runs at lengths it does not claim, on the first columns of its maps."""
 
     def _check_request(self, *request: Any) -> None: ...
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        keys = min(key.shape[2], self.key_map.shape[1])
-        maps = self.key_map[:, :keys], self.value_map[:, :keys]
-        return self.attend_compressed(query, maps[0] @ key[:, :, :keys], maps[1] @ value[:, :, :keys])
+        n = self.geometry.keys
+        return super().attend(query, key[:, :, :n], value[:, :, :n], key_valid)
 
 
 @breaks("unread_inputs_have_no_influence", "uniform", "NaN instead of None as query and key")
@@ -177,9 +175,9 @@ class TakesAnything(Linear):
     def _check_request(self, *request: Any) -> None: ...
 
 
-@breaks("building_draws_what_is_claimed", "hashed", "random_at_build is not claimed", can={"random_at_build": False})
-class RandomInSecret(Hashed):
-    """Draws its plane at random, which its card does not claim."""
+@breaks("building_draws_what_is_claimed", "reformer", "random_at_build is not claimed", can={"random_at_build": False})
+class RandomInSecret(Reformer):
+    """Draws its hashes at random, which its card does not claim."""
 
 
 @breaks("building_draws_what_is_claimed", "linear", "the card claims random_at_build", can={"random_at_build": True})

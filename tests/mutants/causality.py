@@ -9,11 +9,15 @@ from torch import Tensor
 
 from attn_zoo.attention.content.indexer import Indexer
 from attn_zoo.attention.content.moba import MixtureOfBlocks
+from attn_zoo.attention.content.reformer import Reformer
+from attn_zoo.attention.linear.linear import Linear
 from attn_zoo.attention.low_rank._window import Few
 from attn_zoo.attention.low_rank.length_compression import LengthCompression
+from attn_zoo.attention.low_rank.linformer import Linformer, Options
 from attn_zoo.contract import Geometry, softmax_over_valid
+from attn_zoo.kernels.buckets import Layout
 from mutants.entering import breaks
-from mutants.originals import Hashed, Linear, PlainSoftmax, Projected, ProjectedOptions
+from mutants.originals import PlainSoftmax
 
 
 @breaks("causal_output_ignores_the_future", "softmax", "outputs before position 1")
@@ -29,7 +33,7 @@ class Peeks(PlainSoftmax):
 class StabilisedByTheFuture(Linear):
     """Divides by the largest feature of the whole length before it adds a small constant, as a public Performer does."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         features = (key - key.amax(dim=(-2, -1), keepdim=True)).exp() + 1e-4
         return super().attend(query, features, value, key_valid)
 
@@ -38,24 +42,25 @@ class StabilisedByTheFuture(Linear):
 class StabilisedByAQuietFuture(Linear):
     """Divides by the largest feature of the whole length, which cancels until all features of the past underflow."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         logs = key - key.square().sum(dim=-1, keepdim=True) / 2
         features = (logs - logs.amax(dim=(2, 3), keepdim=True)).exp()
-        out = (query.sigmoid().unsqueeze(-2) @ self.running(features, value)).squeeze(-2)
-        weight = (query.sigmoid() * features.cumsum(dim=2)).sum(dim=-1, keepdim=True)
-        return out / weight.clamp(min=1e-200)
+        weights = (query.sigmoid() @ features.mT).tril()
+        return weights @ value / weights.sum(dim=-1, keepdim=True).clamp(min=1e-200)
 
 
-@breaks("causal_output_ignores_the_future", "hashed", "when the future holds")
-class FutureMovesBorders(Hashed):
+@breaks("causal_output_ignores_the_future", "reformer", "when the future holds")
+class FutureMovesBorders(Reformer):
     """Cuts the sorted sequence in the middle, so later positions decide who shares a bucket, as public Reformers do."""
 
-    def buckets(self, height: Tensor, key_valid: Tensor | None) -> Tensor:
-        return height.argsort(dim=-1).argsort(dim=-1) > height.shape[-1] // 2
+    def _layout(self, query: Tensor, key_valid: Tensor | None) -> Layout:
+        height = (query @ self.rotations[:, 0, :, :1].to(query.dtype))[..., 0]
+        half = height.argsort(dim=-1).argsort(dim=-1) > height.shape[-1] // 2
+        return Layout.make(half.long()[None].expand(self.options.rounds, -1, -1, -1), key_valid, 2, self.options.chunk, wraps=False)
 
 
-@breaks("causal_output_ignores_the_future", "projected", "when the future holds", can={"causal": True})
-class TriangleOnProjections(Projected):
+@breaks("causal_output_ignores_the_future", "linformer", "when the future holds", can={"causal": True})
+class TriangleOnProjections(Linformer):
     """Puts a causal mask on projected keys, which hold the whole length, as a public Linformer does."""
 
     def attend_compressed(self, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None = None) -> Tensor:
@@ -63,11 +68,11 @@ class TriangleOnProjections(Projected):
         return softmax_over_valid(query @ key.mT, allowed) @ value
 
 
-@breaks("causal_output_ignores_the_future", "projected", "must be refused with UnsupportedError, but it ran")
-class SwallowsCausality(Projected):
+@breaks("causal_output_ignores_the_future", "linformer", "must be refused with UnsupportedError, but it ran")
+class SwallowsCausality(Linformer):
     """Accepts a causal geometry and ignores causality."""
 
-    def __init__(self, geometry: Geometry, options: ProjectedOptions, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(replace(geometry, causal=False), options, implementation)
 
 
@@ -84,8 +89,9 @@ class CountsTheFuture(PlainSoftmax):
 class SumsOverFeatures(Linear):
     """Runs its sums along the features instead of the positions, as a public Performer does."""
 
-    def running(self, key: Tensor, counted: Tensor) -> Tensor:
-        return (key.unsqueeze(-1) * counted.unsqueeze(-2)).cumsum(dim=3)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
+        pairs = (key.unsqueeze(-1) * value.unsqueeze(-2)).cumsum(dim=3)
+        return (query.unsqueeze(-2) @ pairs).squeeze(-2)
 
 
 @breaks("causal_output_sees_the_past", "softmax", "does not see itself")
@@ -97,7 +103,7 @@ class BlindToItself(PlainSoftmax):
         return softmax_over_valid(query @ key.mT, before) @ value
 
 
-@breaks("causal_output_ignores_the_future", "chosen", "outputs before position")
+@breaks("causal_output_ignores_the_future", "moba", "outputs before position")
 class ChoosesTheFuture(MixtureOfBlocks):
     """Chooses among later blocks, too."""
 
@@ -105,7 +111,7 @@ class ChoosesTheFuture(MixtureOfBlocks):
         return z != own
 
 
-@breaks("causal_output_ignores_the_future", "compressed", "outputs before position")
+@breaks("causal_output_ignores_the_future", "length_compression", "outputs before position")
 class EntriesBeforeTheirEnd(LengthCompression):
     """Shows an entry from its first token on, so at its border it mixes the past and the future of a query."""
 
@@ -117,7 +123,7 @@ class EntriesBeforeTheirEnd(LengthCompression):
         return entries._replace(valid=(begun <= torch.arange(key.shape[2])[:, None]).expand(entries.valid.shape))
 
 
-@breaks("causal_output_ignores_the_future", "compressed", "outputs before position")
+@breaks("causal_output_ignores_the_future", "length_compression", "outputs before position")
 class EntriesATokenEarly(LengthCompression):
     """Shows an entry to the last but one of its tokens."""
 
@@ -129,7 +135,7 @@ class EntriesATokenEarly(LengthCompression):
         return entries._replace(valid=torch.cat([entries.valid[:, :, 1:], last], dim=2) | entries.valid)
 
 
-@breaks("causal_output_ignores_the_future", "indexed", "outputs before position")
+@breaks("causal_output_ignores_the_future", "indexer", "outputs before position")
 class IndexesTheFuture(Indexer):
     """Ranks all keys and hides later ones afterwards, so a key of the future takes the seat of one of the past."""
 

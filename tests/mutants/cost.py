@@ -9,9 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attn_zoo.attention.linear import linear
+from attn_zoo.attention.linear.linear import Linear
+from attn_zoo.attention.low_rank.linformer import Linformer
 from attn_zoo.contract import Cost, Geometry, Growth
 from mutants.entering import breaks
-from mutants.originals import ORIGINALS, Linear, PlainSoftmax, Projected
+from mutants.originals import ORIGINALS, PlainSoftmax
 
 
 def half_cost(geometry: Geometry, options: Any) -> Cost:
@@ -24,11 +27,11 @@ class CountsHalf(PlainSoftmax):
 
 
 def hidden_parameters(geometry: Geometry, options: Any) -> Cost:
-    return replace(ORIGINALS["projected"].cost(geometry, options), parameters=0)
+    return replace(ORIGINALS["linformer"].cost(geometry, options), parameters=0)
 
 
-@breaks("cost_formula_is_exact", "projected", "the card says 0 parameters", cost=hidden_parameters)
-class HidesParameters(Projected):
+@breaks("cost_formula_is_exact", "linformer", "the card says 0 parameters", cost=hidden_parameters)
+class HidesParameters(Linformer):
     """Does not count its parameters, which grow with the length."""
 
 
@@ -91,23 +94,26 @@ class LinearInName(PlainSoftmax):
 class QuadraticSums(Linear):
     """Forms all pairs block by block without a matrix product, so that no FLOPs are counted."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         pairs = torch.stack([(query - key[:, :, j : j + 1]).sum(dim=(2, 3)) for j in range(0, key.shape[2], 16)]).sum(dim=0)
         return super().attend(query, key, value, key_valid) + 0 * pairs[..., None, None]
 
 
-@breaks("time_grows_as_printed", "linear", "eager, causal=False: FLOPs grow like n^", implementations=("eager", "tiled"))
+WITH_TILES: dict[str, Any] = {"implementations": ("eager", "tiled"), "cost": linear.cost}
+
+
+@breaks("time_grows_as_printed", "linear", "eager, causal=False: FLOPs grow like n^", **WITH_TILES)
 class QuadraticBesideItsTiles(Linear):
     """Compares all pairs block by block in ``eager``, while the card counts the ``tiled`` form, which does not."""
 
     attend_tiled = Linear.attend
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         pairs = torch.stack([(query @ rows.mT).sum(dim=-1) for rows in key.split(16, dim=2)]).sum(dim=0)
         return super().attend(query, key, value, key_valid) + 0 * pairs[..., None]
 
 
-@breaks("time_grows_as_printed", "linear", "eager, causal=False: numbers written grow like n^", implementations=("eager", "tiled"))
+@breaks("time_grows_as_printed", "linear", "eager, causal=False: numbers written grow like n^", **WITH_TILES)
 class QuadraticSumsBesideItsTiles(QuadraticSums):
     """Forms all pairs in ``eager`` alone, without a matrix product."""
 
@@ -118,14 +124,12 @@ class QuadraticSumsBesideItsTiles(QuadraticSums):
 class FormsAllPairs(Linear):
     """Allocates queries × keys always, as a public BigBird does."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         weights = torch.zeros(query.shape[2], key.shape[2], dtype=query.dtype)
         return super().attend(query, key, value, key_valid) + weights[0, 0]
 
 
-@breaks(
-    "memory_grows_as_printed", "linear", "eager, causal=False: the largest tensor grows like n^", implementations=("eager", "tiled")
-)
+@breaks("memory_grows_as_printed", "linear", "eager, causal=False: the largest tensor grows like n^", **WITH_TILES)
 class FormsAllPairsBesideItsTiles(FormsAllPairs):
     """Allocates queries × keys in ``eager`` alone."""
 

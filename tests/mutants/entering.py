@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from attn_zoo.contract import Attention, AttentionCard
-from mutants import originals_more  # noqa: F401  (enters its originals)
 from mutants.originals import ORIGINALS
 
 

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from attn_zoo.attention.content.indexer import Indexer
+from attn_zoo.attention.linear.linear import Linear
+from attn_zoo.attention.low_rank.linformer import Linformer, Options
 from attn_zoo.attention.sparse.longformer import Longformer
 from attn_zoo.contract import Geometry, UnsupportedError, allowed_pairs
 from attn_zoo.kernels.derivatives import GRADIENTS_AND_BATCHES, refuse_transforms
 from mutants.entering import breaks, plant
-from mutants.originals import Linear, PlainSoftmax, Projected, ProjectedOptions
+from mutants.originals import PlainSoftmax
 
 
 @breaks("every_position_gets_a_gradient", "softmax", "key: no gradient at 1 of 33 positions")
@@ -35,8 +37,8 @@ class IgnoresAStream(Longformer):
         return super().attend(query, key, value, key_valid, **{**streams, "global_value": value})
 
 
-@breaks("every_position_gets_a_gradient", "projected", "key: no gradient at 24 of 33 positions (9 queries, 33 keys")
-class AsManyKeysAsQueries(Projected):
+@breaks("every_position_gets_a_gradient", "linformer", "key: no gradient at 24 of 33 positions (9 queries, 33 keys")
+class AsManyKeysAsQueries(Linformer):
     """Reads as many keys as there are queries, where there are fewer queries."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
@@ -44,16 +46,16 @@ class AsManyKeysAsQueries(Projected):
         return super().attend(query, key * seen[:, None], value * seen[:, None], key_valid)
 
 
-@breaks("every_parameter_gets_a_gradient", "projected", "no gradient reaches the parameter idle")
-class Idle(Projected):
+@breaks("every_parameter_gets_a_gradient", "linformer", "no gradient reaches the parameter idle")
+class Idle(Linformer):
     """Holds a parameter that changes nothing."""
 
-    def __init__(self, geometry: Geometry, options: ProjectedOptions, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         self.idle = nn.Parameter(torch.ones(geometry.heads))
 
 
-@breaks("every_parameter_gets_a_gradient", "indexed", "no gradient reaches the parameter index_")
+@breaks("every_parameter_gets_a_gradient", "indexer", "no gradient reaches the parameter index_")
 class LearnsNothingOfItsChoice(Indexer):
     """Chooses by scores that nothing trains, because a choice passes no gradient."""
 
@@ -67,7 +69,7 @@ class LearnsNothingOfItsChoice(Indexer):
 class DetachesTheNormaliser(Linear):
     """Halves the gradient of the keys, as a normaliser taken for a constant would."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         return super().attend(query, key.detach() + 0.5 * (key - key.detach()), value, key_valid)
 
 

@@ -173,17 +173,17 @@ def beside_the_batch(attend: Any, self: Any, query: Tensor, key: Tensor, value: 
 
 
 plant("PeeksInTraining", "softmax", TRAINING, "in training, causal=False, against eval mode", unless(training, with_the_mean))
-plant("CountsItsCalls", "window", TRAINING, "in training, causal=False, against eval mode", beside_the_batch)
+plant("CountsItsCalls", "local", TRAINING, "in training, causal=False, against eval mode", beside_the_batch)
 plant("PeeksInTrainingAlone", "linear", TRAINING, "outputs before position 1", unless(causally_training, with_the_mean))
-plant("IgnoresPaddingInTraining", "window", TRAINING, "against eval mode", unless(training, unmasked))
-plant("PaddingWeighsInTraining", "features", TRAINING, "against eval mode", unless(training, unmasked))
-plant("ScalesByTheBatchInTraining", "gated", TRAINING, "in training", unless(training, with_the_batch))
-plant("ScalesByTheBatchOfProjections", "projected", TRAINING, "in training", unless(training, with_the_batch))
+plant("IgnoresPaddingInTraining", "local", TRAINING, "against eval mode", unless(training, unmasked))
+plant("PaddingWeighsInTraining", "performer", TRAINING, "against eval mode", unless(training, unmasked))
+plant("ScalesByTheBatchInTraining", "retention", TRAINING, "in training", unless(training, with_the_batch))
+plant("ScalesByTheBatchOfProjections", "linformer", TRAINING, "in training", unless(training, with_the_batch))
 plant("NoMaskWithoutGradients", "softmax", RECORDING, "output under no_grad", unless(no_grad, unmasked))
 plant("RoundsWithoutGradients", "linear", RECORDING, "output under no_grad", unless(no_grad, rounded))
 plant(
     "RoundsInInference",
-    "gated",
+    "retention",
     RECORDING,
     "output under inference_mode",
     unless(lambda *given: torch.is_inference_mode_enabled(), rounded),
@@ -208,19 +208,27 @@ plant("FillsTheFuture", "softmax", LIMIT, "inputs 100 times as large", filled(-1
 plant("FillsTheFutureOfTheInexact", "softmax", FUTURE, "100 times as large", filled(-1e4, future=True), can={"exact": False})
 plant("FillsThePadding", "softmax", LIMIT, "inputs 100 times as large", filled(-1e4, future=False))
 plant("FillsThePaddingOfTheInexact", "softmax", ABSENCE, "times as large", filled(-1e4, future=False), can={"exact": False})
-plant("DecaysOverPadding", "gating", ABSENCE, "causal=False), padding from", decays, method="_log_gates")
-plant("DecaysOverPaddingWithoutSteps", "gating", ABSENCE, "causal=False), ", decays, method="_log_gates", can={"stepwise": False})
-plant("AlwaysDecaysOverPadding", "gating", ABSENCE, "causal=True), padding from", decays_at_least, method="_log_gates")
+plant("DecaysOverPadding", "gated_linear", ABSENCE, "causal=False), padding from", decays, method="_log_gates")
+plant(
+    "DecaysOverPaddingWithoutSteps",
+    "gated_linear",
+    ABSENCE,
+    "causal=False), ",
+    decays,
+    method="_log_gates",
+    can={"stepwise": False},
+)
+plant("AlwaysDecaysOverPadding", "gated_linear", ABSENCE, "causal=True), padding from", decays_at_least, method="_log_gates")
 plant("CountsPadding", "linear", ABSENCE, "the real tokens beside padding", by_place)
 plant("SharpensByTheLength", "softmax", ABSENCE, "the real tokens beside padding", sharpened)
-plant("CountsPaddingInFeatures", "features", ABSENCE, "the real tokens beside padding", by_place)
+plant("CountsPaddingInFeatures", "performer", ABSENCE, "the real tokens beside padding", by_place)
 plant("KeepsATableOfItsType", "softmax", CONVERTED, "", remembers("table", lambda query: torch.ones(1, dtype=query.dtype)))
 plant("KeepsAFlagOfItsType", "linear", CONVERTED, "", remembers("scale", lambda query: 1.0 + (query.dtype == torch.float64)))
 plant("MakesOnTheCpu", "softmax", META, "RuntimeError", makes_on_the_cpu)
 plant("MasksOnTheCpu", "linear", META, "padded=True: RuntimeError", mask_on_the_cpu)
 plant("KeepsItsOutput", "softmax", COPIED, "cannot be copied", keeps_its_output)
 plant("KeepsItsState", "linear", COPIED, "cannot be copied", keeps_its_state, method="advance")
-plant("KeepsAHandle", "features", COPIED, "cannot be copied", keeps_a_handle)
+plant("KeepsAHandle", "performer", COPIED, "cannot be copied", keeps_a_handle)
 plant("LeavesTheRangeOfFloat16", "linear", HALF, "NaN or infinite", leaves_half)
 plant(
     "HalfTheGradientAcross",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attn_zoo.attention.linear.linear import Linear
 from mutants.entering import breaks
-from mutants.originals import Linear, PlainSoftmax
+from mutants.originals import PlainSoftmax
 
 
 @breaks("single_precision_is_close", "softmax", "float32 against float64")
@@ -31,7 +32,7 @@ class Overflows(PlainSoftmax):
 class KnowsNoBfloat(Linear):
     """Uses an operation that bfloat16 lacks, as public Nyström attentions do."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         rotation = torch.linalg.qr(torch.eye(query.shape[-1], dtype=query.dtype))[0]
         return super().attend(query @ rotation, key @ rotation, value, key_valid)
 
@@ -40,7 +41,7 @@ class KnowsNoBfloat(Linear):
 class CountsInBfloat(Linear):
     """Adds and subtracts a large number, which bfloat16 rounds."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         return super().attend(query, key, (value + 300) - 300, key_valid)
 
 
@@ -48,7 +49,7 @@ class CountsInBfloat(Linear):
 class QuartersASlopeInBfloat(Linear):
     """Gives keys in bfloat16 a quarter of their gradient."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         if key.dtype is torch.bfloat16:
             key = key.detach() + 0.25 * (key - key.detach())
         return super().attend(query, key, value, key_valid)
@@ -58,7 +59,7 @@ class QuartersASlopeInBfloat(Linear):
 class DropsASlopeInBfloat(Linear):
     """Gives keys in bfloat16 no gradient."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         return super().attend(query, key.detach() if key.dtype is torch.bfloat16 else key, value, key_valid)
 
 

@@ -10,12 +10,16 @@ from torch import Tensor
 
 from attn_zoo.attention.content.indexer import Indexer
 from attn_zoo.attention.content.moba import MixtureOfBlocks
+from attn_zoo.attention.content.reformer import Reformer
+from attn_zoo.attention.linear.linear import Linear
 from attn_zoo.attention.low_rank._window import Few
 from attn_zoo.attention.low_rank.length_compression import LengthCompression
+from attn_zoo.attention.low_rank.linformer import Linformer
 from attn_zoo.contract import allowed_pairs, hide_rows_without_keys
+from attn_zoo.kernels.buckets import Layout
 from mutants.card import SwallowsKeywords, TakesAnything
 from mutants.entering import breaks
-from mutants.originals import Hashed, Linear, PlainSoftmax, Projected
+from mutants.originals import PlainSoftmax
 
 
 @breaks("padding_has_no_influence", "softmax", "NaN in padded keys")
@@ -36,8 +40,8 @@ class TakesMasks(TakesAnything):
     """Accepts a mask that its card does not claim to honour."""
 
 
-@breaks("padding_has_no_influence", "projected", "causal=False, 9 queries: output")
-class ForgetsTheMaskAcross(Projected):
+@breaks("padding_has_no_influence", "linformer", "causal=False, 9 queries: output")
+class ForgetsTheMaskAcross(Linformer):
     """Ignores the mask where there are other numbers of queries and keys."""
 
     def forward(self, query: Any, key: Any, value: Any, *, key_valid: Tensor | None = None, streams: Any = None) -> Tensor:
@@ -57,7 +61,7 @@ class PaddingInTheNormaliser(PlainSoftmax):
 class ValuesMaskedOnly(Linear):
     """Zeroes padded values and leaves φ(0) = 1 of the padded keys in the normaliser, as a public Performer does."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         return super().attend(query, key, value, None)
 
 
@@ -65,7 +69,7 @@ class ValuesMaskedOnly(Linear):
 class FillsUpWithZeros(Linear):
     """Fills the last block with zero keys that take part, as a public Nyström attention does."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         missing = -key.shape[2] % 4
         if missing == 0 or self.geometry.causal or key_valid is not None:
             return super().attend(query, key, value, key_valid)
@@ -81,25 +85,25 @@ class ScaledByAllQueries(PlainSoftmax):
         return super().attend(query / query.abs().amax(dim=(2, 3), keepdim=True), key, value, key_valid)
 
 
-@breaks("padding_amounts_to_shorter_inputs", "hashed", "positions padded to")
-class PaddingTakesPlaces(Hashed):
+@breaks("padding_amounts_to_shorter_inputs", "reformer", "positions padded to")
+class PaddingTakesPlaces(Reformer):
     """Lets padding take places in the buckets, as a public Reformer does."""
 
-    def buckets(self, height: Tensor, key_valid: Tensor | None) -> Tensor:
-        return height.argsort(dim=-1).argsort(dim=-1) > height.shape[-1] // 2
+    def _layout(self, query: Tensor, key_valid: Tensor | None) -> Layout:
+        return super()._layout(query, None)
 
 
-@breaks("padding_amounts_to_shorter_inputs", "projected", "positions padded to")
-class MovesShorterInputs(Projected):
+@breaks("padding_amounts_to_shorter_inputs", "linformer", "positions padded to")
+class MovesShorterInputs(Linformer):
     """Applies the last columns of its maps to shorter inputs, but the first columns to padded ones."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        keys = key.shape[2]
-        return self.attend_compressed(query, self.key_map[:, -keys:] @ key, self.value_map[:, -keys:] @ value)
+        missing = (0, 0, self.geometry.keys - key.shape[2], 0)
+        return super().attend(query, F.pad(key, missing), F.pad(value, missing), key_valid)
 
 
-@breaks("padding_amounts_to_shorter_inputs", "projected", "31 positions padded to 95")
-class DoublesForShortInputs(Projected):
+@breaks("padding_amounts_to_shorter_inputs", "linformer", "31 positions padded to 95")
+class DoublesForShortInputs(Linformer):
     """Doubles the keys of inputs that are more than 40 tokens shorter than the built length."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
@@ -129,7 +133,7 @@ class MeanOfNothing(PlainSoftmax):
         return shown.softmax(dim=-1) @ (value + 1)
 
 
-@breaks("padding_amounts_to_shorter_inputs", "chosen", "positions padded to")
+@breaks("padding_amounts_to_shorter_inputs", "moba", "positions padded to")
 class ChoosesPadding(MixtureOfBlocks):
     """Counts padded tokens in the mean of a block, and gives a block of padding the seat of one with a score below 0."""
 
@@ -137,7 +141,7 @@ class ChoosesPadding(MixtureOfBlocks):
         return super()._choose(query, key, torch.ones_like(valid))
 
 
-@breaks("padding_amounts_to_shorter_inputs", "compressed", "positions padded to")
+@breaks("padding_amounts_to_shorter_inputs", "length_compression", "positions padded to")
 class PaddingInEntries(LengthCompression):
     """Gives padded tokens, which hold zeros, their share of an entry."""
 
@@ -145,7 +149,7 @@ class PaddingInEntries(LengthCompression):
         return super().entries(query, key, value, torch.ones_like(valid))
 
 
-@breaks("padding_amounts_to_shorter_inputs", "indexed", "positions padded to")
+@breaks("padding_amounts_to_shorter_inputs", "indexer", "positions padded to")
 class IndexesPadding(Indexer):
     """Ranks padded keys, whose score is 0, before keys with a score below 0, and hides them afterwards."""
 

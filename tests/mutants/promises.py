@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attn_zoo.attention.linear import retention
+from attn_zoo.attention.dense import softmax
+from attn_zoo.attention.linear import linear, retention
+from attn_zoo.attention.low_rank.linformer import Linformer
 from mutants.entering import plant
-from mutants.originals import Projected
 
 HEADS, PROCESS, OPTIONS = "heads_keep_to_themselves", "the_process_is_left_as_it_was", "options_hold_beyond_the_variants"
 RESIZED, ERRORS, EMPTY = "resizing_keeps_what_was_trained", "calls_recover_from_errors", "empty_inputs_are_answered_or_refused"
@@ -64,27 +65,28 @@ def narrows(options: Any) -> None:
 
 
 @dataclass
-class Reversible:
+class Reversible(softmax.Options):
     reverse: bool = False
     """Read the sequence from its end."""
 
 
 @dataclass
-class Powered:
+class Powered(linear.Options):
     power: int = 1
 
 
 @dataclass
-class Named:
+class Named(linear.Options):
     kernel: str = "plain"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.kernel not in ("plain", "loud", "quiet"):
             raise ValueError(f"kernel is one of plain, loud, quiet; got {self.kernel!r}")
 
 
 @dataclass
-class Unchecked:
+class Unchecked(linear.Options):
     kernel: str = "plain"
 
 
@@ -127,24 +129,24 @@ def detached_by_power(attend: Any, self: Any, query: Tensor, key: Tensor, value:
 def resized(self: Any, length: int) -> bool:
     """Resize as the base does; return whether the length changed."""
     another = length != self.geometry.keys
-    Projected.resize_length(self, length)
+    Linformer.resize_length(self, length)
     return another
 
 
 def anew(self: Any, length: int) -> None:
     """Resize with new weights."""
-    for name in ("key_map", "value_map") if resized(self, length) else ():
-        setattr(self, name, nn.Parameter(torch.randn_like(getattr(self, name))))
+    if resized(self, length):
+        self.maps[0].weight = nn.Parameter(torch.randn_like(self.maps[0].weight))
 
 
 def half_anew(self: Any, length: int) -> None:
     if resized(self, length):
-        self.value_map = nn.Parameter(torch.zeros_like(self.value_map))
+        self.maps[0].weight.data[-1] = 0
 
 
 def frozen(self: Any, length: int) -> None:
-    Projected.resize_length(self, length)
-    self.key_map.requires_grad_(False)
+    Linformer.resize_length(self, length)
+    self.maps[0].weight.requires_grad_(False)
 
 
 def narrowed(self: Any, length: int) -> None:
@@ -152,9 +154,9 @@ def narrowed(self: Any, length: int) -> None:
         self.float()
 
 
-def planes_anew(self: Any, length: int) -> None:
+def hashes_anew(self: Any, length: int) -> None:
     if length != self.geometry.keys:
-        self.plane = torch.randn_like(self.plane)
+        self.rotations = torch.randn_like(self.rotations)
     self.geometry = self.geometry_at(length)
 
 
@@ -203,30 +205,34 @@ def refuses_all(cls: Any, implementation: str, geometry: Any, options: Any) -> s
 
 plant("ScalesByAllHeads", "linear", HEADS, "when head 1 holds", scaled_by_heads)
 plant("LeaksToTheNextHead", "softmax", HEADS, "head 2 when head 1 holds", neighbouring_head)
-plant("SwapsHeads", "gated", HEADS, "when head 1 holds", heads_swapped)
-plant("SharesHeadsOfProjections", "projected", HEADS, "when head 1 holds", neighbouring_head)
+plant("SwapsHeads", "retention", HEADS, "when head 1 holds", heads_swapped)
+plant("SharesHeadsOfProjections", "linformer", HEADS, "when head 1 holds", neighbouring_head)
 plant("FollowsTheFirstHead", "softmax", HEADS, "when head 0 holds", led_by_the_first)
-plant("MixesInName", "window", HEADS, "no head influences another", can={"mixes_heads": True})
+plant("MixesInName", "local", HEADS, "no head influences another", can={"mixes_heads": True})
 plant("SeedsItsCalls", "softmax", PROCESS, "a call draws from torch", first(lambda self: torch.manual_seed(0)))
-plant("SeedsWhenBuilt", "projected", PROCESS, "building seeds torch", members=built(lambda options: torch.manual_seed(0)))
+plant("SeedsWhenBuilt", "linformer", PROCESS, "building seeds torch", members=built(lambda options: torch.manual_seed(0)))
 plant("DrawsInCalls", "linear", PROCESS, "a call draws from torch", first(lambda self: torch.rand(1)))
-plant("DrawsWhenBuilt", "window", PROCESS, "building draws from torch", members=built(lambda options: torch.rand(1)))
-plant("DrawsFromRandom", "gated", PROCESS, "the state of random", first(lambda self: random.random()))
+plant("DrawsWhenBuilt", "local", PROCESS, "building draws from torch", members=built(lambda options: torch.rand(1)))
+plant("DrawsFromRandom", "retention", PROCESS, "the state of random", first(lambda self: random.random()))
 plant("SetsThreads", "softmax", PROCESS, "number of threads", first(lambda self: torch.set_num_threads(2)))
 plant("SetsPrecision", "linear", PROCESS, "precision of", first(lambda self: torch.set_float32_matmul_precision("medium")))
 plant(
     "SilencesWarnings",
-    "features",
+    "performer",
     PROCESS,
     "filters of warnings",
     first(lambda self: warnings.simplefilter("ignore", Warning, append=True)),
 )
 plant(
-    "SetsThreadsInTraining", "gated", PROCESS, "in training", first(lambda self: torch.set_num_threads(3 if self.training else 1))
+    "SetsThreadsInTraining",
+    "retention",
+    PROCESS,
+    "in training",
+    first(lambda self: torch.set_num_threads(3 if self.training else 1)),
 )
-plant("NarrowsItsOptions", "window", ALONE, "building changed its options from", members=built(halves))
-plant("NarrowsItsProjection", "projected", ALONE, "building changed its options from", members=built(narrows))
-plant("IgnoresPaddingWhenHot", "gated", OPTIONS, "temperature=2.0: ", tempered, options=Tempered)
+plant("NarrowsItsOptions", "local", ALONE, "building changed its options from", members=built(halves))
+plant("NarrowsItsProjection", "linformer", ALONE, "building changed its options from", members=built(narrows))
+plant("IgnoresPaddingWhenHot", "retention", OPTIONS, "temperature=2.0: ", tempered, options=Tempered)
 plant("ReadsFromTheEnd", "softmax", OPTIONS, "reverse=True: ", reads_from_the_end, options=Reversible, can={"exact": False})
 plant("KnowsOnePower", "linear", OPTIONS, "power=2: ", halves_by_name, options=Powered)
 plant("QuietWithoutPadding", "linear", OPTIONS, "kernel=quiet: ", quiet_without_padding, options=Named)
@@ -234,13 +240,13 @@ plant("LooksUpAnyText", "linear", OPTIONS, "kernel=unheard-of: output_is_like_th
 plant("LooksUpWhenBuilt", "linear", OPTIONS, "neither built nor refused", members=built(looked_up), options=Unchecked)
 plant("HalfTheGradientOfPowers", "linear", OPTIONS, "power=2: ", detached_by_power, options=Powered)
 plant("RefusesEverything", "softmax", SERVED, "sdpa refuses every setting: no", members={"refuses": classmethod(refuses_all)})
-plant("StartsAnewWhenResized", "projected", RESIZED, "depend on the trained weights", members={"resize_length": anew})
-plant("HalfAnewWhenResized", "projected", RESIZED, "depend on the trained weights", members={"resize_length": half_anew})
-plant("FreezesWhenResized", "projected", RESIZED, "froze key_map", members={"resize_length": frozen})
-plant("NarrowsWhenResized", "projected", RESIZED, "changed the dtype", members={"resize_length": narrowed})
-plant("HashesAnewWhenResized", "hashed", RESIZED, "changed plane", members={"resize_length": planes_anew})
+plant("StartsAnewWhenResized", "linformer", RESIZED, "depend on the trained weights", members={"resize_length": anew})
+plant("HalfAnewWhenResized", "linformer", RESIZED, "depend on the trained weights", members={"resize_length": half_anew})
+plant("FreezesWhenResized", "linformer", RESIZED, "froze own_maps.0.weight", members={"resize_length": frozen})
+plant("NarrowsWhenResized", "linformer", RESIZED, "changed the dtype", members={"resize_length": narrowed})
+plant("HashesAnewWhenResized", "reformer", RESIZED, "changed rotations", members={"resize_length": hashes_anew})
 plant("BusyAfterAnError", "softmax", ERRORS, "a call is on already", busy)
-plant("ScaledAfterAnError", "features", ERRORS, "the call after an error", scales_for_a_while)
+plant("ScaledAfterAnError", "performer", ERRORS, "the call after an error", scales_for_a_while)
 plant("ForgetsAfterAnError", "linear", ERRORS, "the call after an error", half_noted)
 plant("DividesByTheBatch", "linear", EMPTY, "ZeroDivisionError", members={"check_lengths": check_by_division})
 plant("LooksAtTheFirstMask", "softmax", EMPTY, "IndexError", members={"check_lengths": check_by_row})

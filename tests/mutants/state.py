@@ -9,9 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attn_zoo.attention.content.reformer import Reformer
+from attn_zoo.attention.linear.linear import Linear
+from attn_zoo.attention.low_rank.linformer import Linformer, Options
 from attn_zoo.contract import Geometry
+from attn_zoo.kernels.buckets import Layout
 from mutants.entering import breaks
-from mutants.originals import Hashed, Linear, PlainSoftmax, Projected, ProjectedOptions
+from mutants.originals import PlainSoftmax
 
 
 @breaks("eval_is_deterministic", "softmax", "two calls in eval mode")
@@ -22,53 +26,47 @@ class DropsInEval(PlainSoftmax):
         return F.dropout(super().attend(query, key, value, key_valid), 0.1)
 
 
-@breaks("eval_is_deterministic", "hashed", "two calls in eval mode")
-class HashesAnew(Hashed):
-    """Draws its plane at every call, as a public Reformer does."""
+@breaks("eval_is_deterministic", "reformer", "two calls in eval mode")
+class HashesAnew(Reformer):
+    """Draws its hashes at every call, as a public Reformer does."""
 
-    def buckets(self, height: Tensor, key_valid: Tensor | None) -> Tensor:
-        return height + torch.randn(1) > 0
+    def _layout(self, query: Tensor, key_valid: Tensor | None) -> Layout:
+        self.redraw()
+        return super()._layout(query, key_valid)
 
 
-@breaks("building_follows_the_seed", "hashed", "plane of two modules built under one seed")
-class SeedsItself(Hashed):
+@breaks("building_follows_the_seed", "reformer", "rotations of two modules built under one seed")
+class SeedsItself(Reformer):
     """Draws from a generator that torch.manual_seed does not reach."""
 
     generator = torch.Generator().manual_seed(5)
 
-    def keep_plane(self, plane: Tensor) -> None:
-        super().keep_plane(torch.randn(plane.shape, generator=self.generator))
+    def draw(self) -> Tensor:
+        return torch.randn(super().draw().shape, generator=self.generator)
 
 
-@breaks("state_dict_restores_the_output", "hashed", "after loading the state dict")
-class ForgetsItsPlane(Hashed):
-    """Leaves its drawn plane out of the state dict."""
+@breaks("copies_are_independent", "linformer", "after the original was changed")
+class RemembersItsMap(Linformer):
+    """Reaches its map through a closure, which a deep copy does not follow."""
 
-    def keep_plane(self, plane: Tensor) -> None:
-        self.register_buffer("plane", plane, persistent=False)
-
-
-@breaks("copies_are_independent", "projected", "after the original was changed")
-class RemembersItsMap(Projected):
-    """Reaches its parameter through a closure, which a deep copy does not follow."""
-
-    def __init__(self, geometry: Geometry, options: ProjectedOptions, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
-        self.map_of: Callable[[], Tensor] = lambda: self.key_map
+        self.project: Callable[..., tuple[Tensor, Tensor]] = lambda *given: self.maps[0].project(*given)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        return self.attend_compressed(query, self.map_of() @ key, self.value_map @ value)
+        return self.attend_compressed(query, *self.project(key, value, key_valid))
 
 
-@breaks("instances_share_nothing", "projected", "two modules share the memory of ['key_map']")
-class SharesItsMap(Projected):
+@breaks("instances_share_nothing", "linformer", "two modules share the memory of ['own_maps.0.weight']")
+class SharesItsMap(Linformer):
     """Keeps one parameter for all its modules, as published Linformers with sharing do by accident."""
 
-    maps: ClassVar[dict[int, nn.Parameter]] = {}
+    shared: ClassVar[dict[tuple[int, ...], nn.Parameter]] = {}
 
-    def __init__(self, geometry: Geometry, options: ProjectedOptions, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
-        self.key_map = self.maps.setdefault(geometry.keys, self.key_map)
+        weight = self.maps[0].get_parameter("weight")
+        self.maps[0].weight = self.shared.setdefault(tuple(weight.shape), weight)
 
 
 @breaks("instances_share_nothing", "linear", "the class holds tensors")
@@ -77,29 +75,30 @@ class CachesOnTheClass(Linear):
 
     last: Tensor | None = None
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         type(self).last = query.detach()
         return super().attend(query, key, value, key_valid)
 
 
-@breaks("earlier_calls_leave_no_trace", "hashed", "used module against a fresh one")
-class RemembersItsFirstCall(Hashed):
-    """Fixes the border of its buckets by its first input, as a public Reformer fixes its number of buckets."""
+@breaks("earlier_calls_leave_no_trace", "reformer", "used module against a fresh one")
+class RemembersItsFirstCall(Reformer):
+    """Fixes the centre of its buckets by its first input, as a public Reformer fixes its number of buckets."""
 
-    cut: float | None = None
+    centre: float | None = None
 
-    def buckets(self, height: Tensor, key_valid: Tensor | None) -> Tensor:
-        self.cut = height.max().item() / 3 if self.cut is None else self.cut
-        return height > self.cut
+    def _layout(self, query: Tensor, key_valid: Tensor | None) -> Layout:
+        self.centre = query.max().item() if self.centre is None else self.centre
+        return super()._layout(query - self.centre, key_valid)
 
 
-@breaks("earlier_calls_leave_no_trace", "projected", "Inference tensors cannot be saved for backward")
-class CachesUnderInference(Projected):
+@breaks("earlier_calls_leave_no_trace", "linformer", "Inference tensors cannot be saved for backward")
+class CachesUnderInference(Linformer):
     """Keeps a tensor made under inference mode, which blocks a later gradient, as a public Performer does."""
 
     scaled: Tensor | None = None
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         if self.scaled is None or self.scaled.dtype != value.dtype:
-            self.scaled = self.value_map * 1
-        return self.attend_compressed(query, self.key_map @ key, self.scaled @ value)
+            self.scaled = self.maps[0].matrix * 1
+        keys, values = (matrix[0, :, : key.shape[2]] for matrix in self.scaled)
+        return self.attend_compressed(query, keys @ key, values @ value)

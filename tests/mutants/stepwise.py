@@ -8,16 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_zoo.contract import Cost, Geometry
+from attn_zoo.attention.linear.linear import Linear
+from attn_zoo.contract import Cost, Geometry, MemoryState
 from mutants.entering import breaks
-from mutants.originals import Linear, PlainSoftmax, Sums
+from mutants.originals import PlainSoftmax
 
 
 @breaks("stepwise_matches_full", "linear", "output of 33 tokens, in pieces of random lengths, against one call")
 class CarriesNothing(Linear):
     """Starts every piece from an empty state."""
 
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
         return super().advance(query, key, value, replace(state, summed=torch.zeros_like(state.summed)))
 
 
@@ -25,7 +26,7 @@ class CarriesNothing(Linear):
 class ForgetsTheLastToken(Linear):
     """Carries a state that lacks the last token of each piece."""
 
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
         out, after = super().advance(query, key, value, state)
         if value.shape[2] == 1:
             return out, replace(state, position=after.position)
@@ -36,7 +37,7 @@ class ForgetsTheLastToken(Linear):
 class ForgetsSingleTokens(Linear):
     """Has a path for single tokens that does not add the eighth token to the state."""
 
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
         out, after = super().advance(query, key, value, state)
         return out, replace(state, position=after.position) if value.shape[2] == 1 and state.position == 7 else after
 
@@ -45,7 +46,7 @@ class ForgetsSingleTokens(Linear):
 class DetachesItsState(Linear):
     """Passes no gradient through the carried state."""
 
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
         return super().advance(query, key, value, replace(state, summed=state.summed.detach()))
 
 
@@ -53,8 +54,8 @@ class DetachesItsState(Linear):
 class StepwiseInName(PlainSoftmax):
     """Claims to read in steps and carries no state."""
 
-    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float32, device: Any = None) -> Sums:
-        return Sums(torch.zeros(batch))
+    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float32, device: Any = None) -> MemoryState:
+        return MemoryState(torch.zeros(batch))
 
 
 @breaks("stepwise_matches_full", "linear", "stepwise (initial_state) is not claimed", can={"stepwise": False})
@@ -79,7 +80,7 @@ class StepsWithoutOrder(Linear):
 class WritesInPlace(Linear):
     """Updates the sums in place, so that a sequence cannot continue from the same state twice."""
 
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
         out, after = super().advance(query, key, value, state)
         return out, replace(after, summed=state.summed.copy_(after.summed))
 
@@ -88,7 +89,7 @@ class WritesInPlace(Linear):
 class CountsCalls(Linear):
     """Counts pieces instead of tokens in its position."""
 
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
         out, after = super().advance(query, key, value, state)
         return out, replace(after, position=state.position + 1)
 
@@ -110,9 +111,12 @@ class HandsOutItsInside(Linear):
         first = super().initial_state(batch, dtype=dtype, device=device)
         return Soft(first.summed, first.position, first.nbytes)
 
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
+        return super().advance(query, key, value, MemoryState(state.summed, state.position))
+
 
 @dataclass(frozen=True)
-class Cached(Sums):
+class Cached(MemoryState):
     """State of sums and of keys that they were made of."""
 
     keys: tuple[Tensor, ...] = ()
@@ -126,14 +130,14 @@ class Cached(Sums):
 class KeepsKeysAsWell(Linear):
     """States a memory of fixed size and keeps the keys of late tokens as well."""
 
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
         out, after = super().advance(query, key, value, state)
         kept = (*getattr(state, "keys", ()), *((key,) if after.position > 160 else ()))
         return out, Cached(after.summed, after.position, kept)
 
 
 @dataclass(frozen=True)
-class Modest(Sums):
+class Modest(MemoryState):
     """Sums that report half of their bytes."""
 
     @property
@@ -145,7 +149,7 @@ class Modest(Sums):
 class HalvesItsBytes(Linear):
     """Reports half of the bytes of its state."""
 
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
         out, after = super().advance(query, key, value, state)
         return out, Modest(after.summed, after.position)
 
@@ -163,7 +167,7 @@ class HidesItsState(Linear):
 class StartsAnew(Linear):
     """Guards against overflow by dropping all sums once any in the batch is large."""
 
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
         out, after = super().advance(query, key, value, state)
         return out, replace(after, summed=after.summed * (after.summed.detach().abs().amax() < 2000))
 
@@ -172,7 +176,7 @@ class StartsAnew(Linear):
 class CarriesOneState(Linear):
     """Carries the mean of the states over the batch."""
 
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
         out, after = super().advance(query, key, value, state)
         return out, replace(after, summed=after.summed.mean(dim=0, keepdim=True).expand_as(after.summed))
 
@@ -181,14 +185,16 @@ class CarriesOneState(Linear):
 class BroadcastsItsState(Linear):
     """Accepts a state of one example for a whole batch."""
 
-    def check_state(self, state: Any, value: Tensor) -> None: ...
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
+        whole = state.summed[:1].expand(len(value), -1, -1, -1)
+        return super().advance(query, key, value, replace(state, summed=whole))
 
 
 @breaks("empty_batches_step_or_are_refused", "linear", "IndexError")
 class LooksAtTheFirstState(Linear):
     """Reads the state of the first example, which an empty batch lacks."""
 
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
         state.summed[0].any()
         return super().advance(query, key, value, state)
 
@@ -197,7 +203,7 @@ class LooksAtTheFirstState(Linear):
 class ReadsNothingOfNobody(Linear):
     """Returns the given state unchanged for an empty batch."""
 
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
         out, after = super().advance(query, key, value, state)
         return out, after if len(value) else state
 
@@ -206,6 +212,6 @@ class ReadsNothingOfNobody(Linear):
 class AnswersNobodyAnew(Linear):
     """Returns a new tensor, without gradient, for an empty batch."""
 
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
         out, after = super().advance(query, key, value, state)
         return out if len(value) else torch.zeros_like(out), after

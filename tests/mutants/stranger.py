@@ -4,67 +4,66 @@ from __future__ import annotations
 
 import random
 import warnings
+from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from attn_zoo.contract import Cost, Geometry, Growth, allowed_pairs, softmax_over_valid
 from mutants.entering import breaks
-from mutants.originals_stranger import Defined, DropoutOptions, Sunk
+from mutants.originals import ORIGINALS, Sunk, SunkOptions
 
 # --- softmax with a sink and a temperature ---------------------------------------------------------------------------
 
 
 @breaks("padding_amounts_to_shorter_inputs", "sunk", "30 positions padded to 31")
 class MasksAfterSoftmax(Sunk):
-    """Sets the weights of padded keys to zero after they have taken their share."""
+    """Sets the weights of padded keys to zero after they have taken their share: here their values are zero."""
 
-    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
-        weights = super().weights(query, key, None)
-        return weights if key_valid is None else weights * key_valid[:, None, None, :]
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key, value, None)
 
 
 @breaks("batch_mates_have_no_influence", "sunk", "an example in a batch against it alone")
 class RepeatsTheMask(Sunk):
     """Repeats the mask for the heads in the order heads, batch, where the scores are in the order batch, heads."""
 
-    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         if key_valid is None:
-            return super().weights(query, key, None)
+            return super().attend(query, key, value, None)
         batch, heads, keys = key.shape[:3]
         mask = key_valid.repeat(heads, 1).view(batch, heads, keys)
-        each = [super(RepeatsTheMask, self).weights(query, key, mask[:, head]) for head in range(heads)]
-        return torch.stack([weights[:, head] for head, weights in enumerate(each)], dim=1)
+        each = [super(RepeatsTheMask, self).attend(query, key, value, mask[:, head]) for head in range(heads)]
+        return torch.stack([out[:, head] for head, out in enumerate(each)], dim=1)
 
 
 @breaks("inputs_are_left_alone", "sunk", "the call changed")
 class ScalesInPlace(Sunk):
     """Scales the caller's queries in place where no gradient is needed."""
 
-    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         if torch.is_grad_enabled():
-            return super().weights(query, key, key_valid)
+            return super().attend(query, key, value, key_valid)
         query.mul_(2)
-        return super().weights(query / 2, key, key_valid)
+        return super().attend(query / 2, key, value, key_valid)
 
 
 @breaks("inputs_are_left_alone", "sunk", "key_valid")
 class OpensTheMask(Sunk):
     """Lets an example without valid keys see its first key, by writing into the caller's mask."""
 
-    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         if key_valid is not None:
             key_valid[:, 0] |= ~key_valid.any(dim=-1)
-        return super().weights(query, key, key_valid)
+        return super().attend(query, key, value, key_valid)
 
 
-def one_temperature(geometry: Geometry, options: DropoutOptions) -> Cost:
-    return Cost(4 * geometry.queries * geometry.keys * geometry.inner_dim, parameters=geometry.heads)
+def one_temperature(geometry: Geometry, options: SunkOptions) -> Cost:
+    return replace(ORIGINALS["sunk"].cost(geometry, options), parameters=geometry.heads)
 
 
-def no_products(geometry: Geometry, options: DropoutOptions) -> Cost:
+def no_products(geometry: Geometry, options: SunkOptions) -> Cost:
     return Cost(flops=0, parameters=2 * geometry.heads)
 
 
@@ -72,27 +71,24 @@ def no_products(geometry: Geometry, options: DropoutOptions) -> Cost:
 class KeepsALooseSink(Sunk):
     """Holds its sink as a tensor that is no parameter: no optimiser, checkpoint or device knows it."""
 
-    def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: SunkOptions, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
-        del self.sink
-        self.sink = torch.zeros(geometry.heads, 1, 1, requires_grad=True)  # type: ignore[assignment]  # the defect
+        del self.sinks
+        self.sinks = torch.zeros(geometry.heads, requires_grad=True)  # type: ignore[assignment]  # the defect
 
 
 @breaks("gradients_end_in_inputs_and_parameters", "sunk", "neither an input nor a parameter", cost=one_temperature)
 class ListsItsSinks(Sunk):
     """Holds a plain list of parameters, one for each head, which modules do not register, and casts them at every call."""
 
-    def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: SunkOptions, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
-        del self.sink
-        self.sinks = [nn.Parameter(torch.zeros(1, 1)) for _ in range(geometry.heads)]
+        del self.sinks
+        self.listed = [nn.Parameter(torch.zeros(1)) for _ in range(geometry.heads)]
 
-    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
-        scores = query * query.shape[-1] ** -0.5 @ key.mT * self.log_temperature.exp().to(query.dtype)
-        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
-        sinks = torch.stack([sink.to(query) for sink in self.sinks])
-        scores = torch.cat([scores, sinks.expand(*scores.shape[:3], 1)], dim=-1)
-        return softmax_over_valid(scores, None if allowed is None else F.pad(allowed, (0, 1), value=True))[..., :-1]
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        self.sinks = torch.cat([sink.to(query) for sink in self.listed])  # type: ignore[assignment]  # the defect
+        return super().attend(query, key, value, key_valid)
 
 
 @breaks("gradients_follow_outputs_at_every_size", "sunk", "log_temperature")
@@ -101,27 +97,27 @@ class RemembersItsTemperature(Sunk):
 
     _cached: Tensor | None = None
 
-    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         if self.training:
             self._cached = None
-            return super().weights(query, key, key_valid)
+            return super().attend(query, key, value, key_valid)
         if self._cached is None:
             self._cached = (self.log_temperature.exp() / 1.0).detach().clone()
         now = self.log_temperature.exp()
-        return super().weights(query * (self._cached / now.detach()).to(query.dtype), key, key_valid)
+        return super().attend(query * (self._cached / now.detach()).to(query.dtype), key, value, key_valid)
 
 
 @breaks("copies_are_independent", "sunk", "after the original was changed")
 class BindsItsFirstSelf(Sunk):
     """Keeps a closure over itself, which a deep copy does not rebind: the copy reads the temperature of the original."""
 
-    def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: SunkOptions, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         self.temperature = lambda: self.log_temperature.exp()
 
-    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         mine = self.log_temperature.exp()
-        return super().weights(query * (self.temperature() / mine).to(query.dtype), key, key_valid)
+        return super().attend(query * (self.temperature() / mine).to(query.dtype), key, value, key_valid)
 
 
 @breaks("calls_keep_no_tensors", "sunk", "last_weights")
@@ -129,9 +125,8 @@ class KeepsItsWeights(Sunk):
     """Keeps the weights of the last call, n × n numbers, as for a plot."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        weights = self.weights(query, key, key_valid)
-        self.last_weights = weights.detach()
-        return self.dropped(weights) @ value
+        self.last_weights = (query @ key.mT).softmax(dim=-1).detach()
+        return super().attend(query, key, value, key_valid)
 
 
 @breaks("calls_are_silent", "sunk", "query")
@@ -156,7 +151,7 @@ class WarnsAlways(Sunk):
 class SeedsPython(Sunk):
     """Seeds Python's generator when built, so that whatever else draws from it repeats itself."""
 
-    def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: SunkOptions, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         random.seed(0)
 
@@ -165,17 +160,9 @@ class SeedsPython(Sunk):
 class TunesTheProcess(Sunk):
     """Switches on cuDNN's search for the fastest convolutions, for every network in the process."""
 
-    def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: SunkOptions, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         torch.backends.cudnn.benchmark = True
-
-
-@breaks("dropout_acts_in_training_only", "sunk", "scale what is not dropped")
-class DropsUnscaled(Sunk):
-    """Drops weights without scaling up those that stay, so that outputs are smaller in training."""
-
-    def dropped(self, weights: Tensor) -> Tensor:
-        return weights * (torch.rand_like(weights) >= self.options.dropout) if self.training else weights
 
 
 @breaks("gradients_follow_dropout", "sunk", "slope")
@@ -193,23 +180,22 @@ class DropsAnew(Sunk):
 class CountsInBytes(Sunk):
     """Compares positions as 8-bit numbers to save memory: they wrap around at 256."""
 
-    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         if not self.geometry.causal:
-            return super().weights(query, key, key_valid)
+            return super().attend(query, key, value, key_valid)
         place = torch.arange(key.shape[2], device=key.device).to(torch.uint8)
         allowed = place[:, None] >= place if key_valid is None else (place[:, None] >= place) & key_valid[:, None, None]
-        scores = query * query.shape[-1] ** -0.5 @ key.mT * self.log_temperature.exp().to(query.dtype)
-        scores = torch.cat([scores, self.sink.to(scores.dtype).expand(*scores.shape[:3], 1)], dim=-1)
-        return softmax_over_valid(scores, F.pad(allowed, (0, 1), value=True))[..., :-1]
+        scores = query @ key.mT * query.shape[-1] ** -0.5 * self.log_temperature.exp().to(query.dtype)
+        return softmax_over_valid(scores, allowed, self.sinks) @ value
 
 
 @breaks("every_size_runs_in_every_type", "sunk", "IndexError")
 class SqueezesItsHeads(Sunk):
     """Squeezes every axis of size one, including that of the heads where there is one head."""
 
-    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         raised = self.log_temperature.squeeze().exp()[:, None, None]
-        return super().weights(query * (raised / self.log_temperature.exp()).to(query.dtype), key, key_valid)
+        return super().attend(query * (raised / self.log_temperature.exp()).to(query.dtype), key, value, key_valid)
 
 
 @breaks("cost_formula_is_exact", "sunk", "two examples")
@@ -224,28 +210,26 @@ class StacksTheBatch(Sunk):
         if allowed is not None:
             same = same & allowed.expand(batch, 1, queries, keys)[:, 0].reshape(batch * queries, keys).repeat(1, batch)
         long_query, long_key, long_value = (x.transpose(0, 1).flatten(1, 2)[None] for x in (query, key, value))
-        scores = long_query * query.shape[-1] ** -0.5 @ long_key.mT * self.log_temperature.exp().to(query.dtype)
-        scores = torch.cat([scores, self.sink.to(scores.dtype).expand(*scores.shape[:3], 1)], dim=-1)
-        weights = self.dropped(softmax_over_valid(scores, F.pad(same, (0, 1), value=True))[..., :-1])
-        return (weights @ long_value)[0].unflatten(1, (batch, queries)).transpose(0, 1)
+        scores = long_query @ long_key.mT * query.shape[-1] ** -0.5 * self.log_temperature.exp().to(query.dtype)
+        out = softmax_over_valid(scores, same, self.sinks) @ long_value
+        return out[0].unflatten(1, (batch, queries)).transpose(0, 1)
 
 
 @breaks("output_is_like_the_queries", "sunk", "bfloat16")
 class PromotesUnderPadding(Sunk):
-    """Multiplies weights and values in float32, and returns float32, where there is padding."""
+    """Returns float32 if there is padding."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        weights = self.dropped(self.weights(query, key, key_valid))
-        wide = torch.promote_types(value.dtype, torch.float32)
-        return weights @ value if key_valid is None else weights.to(wide) @ value.to(wide)
+        out = super().attend(query, key, value, key_valid)
+        return out if key_valid is None else out.to(torch.promote_types(value.dtype, torch.float32))
 
 
 @breaks("the_process_is_left_as_it_was", "sunk", "draws from")
 class JittersInTraining(Sunk):
     """Adds noise to its queries in training, which no option states."""
 
-    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
-        return super().weights(query + 0.01 * torch.randn_like(query) if self.training else query, key, key_valid)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query + 0.01 * torch.randn_like(query) if self.training else query, key, value, key_valid)
 
 
 @breaks("recording_gradients_changes_nothing", "sunk", "no input needs")
@@ -271,11 +255,11 @@ class ComparesAllPairs(Sunk):
 
 
 @breaks("eager_agrees_with_the_definition", "sunk", "from the definition")
-class ScalesFor64(Defined):
+class ScalesFor64(Sunk):
     """Divides scores by 8, whatever the width of a head."""
 
-    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
-        return super().weights(query * (query.shape[-1] ** 0.5 / 8), key, key_valid)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query * (query.shape[-1] ** 0.5 / 8), key, value, key_valid)
 
 
 @breaks("memory_layout_has_no_influence", "sunk", "against contiguous inputs")

@@ -3,147 +3,158 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attn_zoo.attention.content.reformer import Reformer
+from attn_zoo.attention.linear._chunked import CHUNK, Updates
 from attn_zoo.attention.linear._feature_maps import log_positive_features
+from attn_zoo.attention.linear.delta_rule import per_head
+from attn_zoo.attention.linear.linear import Linear
 from attn_zoo.attention.linear.performer import Performer
+from attn_zoo.attention.linear.ssd import StateSpaceDuality
+from attn_zoo.attention.low_rank.agent import Agent
+from attn_zoo.attention.low_rank.nystrom import landmarks
 from attn_zoo.attention.sparse.local import Local
-from attn_zoo.contract import Cost, Geometry
+from attn_zoo.contract import Cost, Geometry, MemoryState
+from attn_zoo.kernels.buckets import Layout
 from mutants.entering import breaks
-from mutants.originals import NoOptions
-from mutants.originals_stranger import CHUNK
-from mutants.originals_stranger_linear import (
-    Decayed,
-    Held,
-    Segmented,
-    Sorted,
-    decayed_cost,
-    segmented_cost,
-)
+from mutants.originals import ORIGINALS
 
 # --- recurrences by chunks -------------------------------------------------------------------------------------------
 
 
-@breaks("padding_position_does_not_matter", "decayed", "the real tokens beside padding")
-class DecaysOverPadding(Decayed):
+def in_pieces(read: Callable[..., Any], size: int, change: Callable[[Tensor, int], Tensor]) -> Callable[..., Any]:
+    """Read pieces of ``size`` positions; ``change(S, positions)`` returns the sums that a piece starts with."""
+
+    def reads(state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Any:
+        outputs = []
+        for start in range(0, value.shape[2], size):
+            piece = slice(start, start + size)
+            given = query[:, :, piece], key[:, :, piece], value[:, :, piece]
+            valid = None if key_valid is None else key_valid[:, piece]
+            begun = replace(state, summed=change(state.summed, given[2].shape[2]))
+            out, state = read(begun, *given, valid, **{name: stream[:, :, piece] for name, stream in streams.items()})
+            outputs.append(out)
+        return torch.cat(outputs, dim=2), state
+
+    return reads
+
+
+@breaks("padding_position_does_not_matter", "ssd", "the real tokens beside padding")
+class DecaysOverPadding(StateSpaceDuality):
     """Lets its memory decay over padding, which writes nothing."""
 
-    def log_gates(self, key: Tensor, valid: Tensor | None) -> Tensor:
-        return super().log_gates(key, None)
+    def updates(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, step: Tensor) -> Updates:
+        return super().updates(query, key, value, key_valid, step)._replace(log_decay=self.forget(per_head(step), None))
 
 
-@breaks("a_prefix_answers_as_the_whole", "decayed", "prefix", can={"stepwise": False}, cost=partial(decayed_cost, size=20))
-class DropsTheCarryOfAPartialChunk(Decayed):
+@breaks("a_prefix_answers_as_the_whole", "ssd", "prefix", can={"stepwise": False})
+class DropsTheCarryOfAPartialChunk(StateSpaceDuality):
     """Reads an incomplete last chunk from an empty state; chunks hold 20 positions."""
 
-    SIZE = 20
-
-    def chunk(self, summed: Tensor, query: Tensor, key: Tensor, value: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
-        return super().chunk(summed if key.shape[2] == self.SIZE else 0 * summed, query, key, value, logs)
+    def read(self, state: MemoryState, *inputs: Any, **streams: Tensor) -> Any:
+        return in_pieces(super().read, 20, lambda summed, n: summed if n == 20 else 0 * summed)(state, *inputs, **streams)
 
 
-@breaks("gradients_follow_outputs_at_every_size", "decayed", "slope")
-class CutsTheGradient(Decayed):
+@breaks("gradients_follow_outputs_at_every_size", "ssd", "slope")
+class CutsTheGradient(StateSpaceDuality):
     """Passes no gradient from a chunk to the one before it."""
 
-    def chunk(self, summed: Tensor, query: Tensor, key: Tensor, value: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
-        return super().chunk(summed.detach(), query, key, value, logs)
+    def read(self, state: MemoryState, *inputs: Any, **streams: Tensor) -> Any:
+        return in_pieces(super().read, CHUNK, lambda summed, n: summed.detach())(state, *inputs, **streams)
 
 
-@breaks("eval_is_deterministic", "decayed", "two calls")
-class CarriesOver(Decayed):
+@breaks("eval_is_deterministic", "ssd", "two calls")
+class CarriesOver(StateSpaceDuality):
     """Starts, in eval mode, from the memory that the previous call left, if that had as many examples."""
 
     left: Tensor | None = None
 
-    def read(self, summed: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
-        if self.left is not None and self.left.shape == summed.shape and not self.training:
-            summed = self.left.to(summed)
-        out, after = super().read(summed, *inputs)
-        self.left = after.detach()
+    def read(self, state: MemoryState, *inputs: Any, **streams: Tensor) -> Any:
+        if self.left is not None and self.left.shape == state.summed.shape and not self.training:
+            state = replace(state, summed=self.left.to(state.summed))
+        out, after = super().read(state, *inputs, **streams)
+        self.left = after.summed.detach()
         return out, after
 
 
-@breaks("steps_leave_their_state_alone", "decayed", "of the state it was given")
-class WritesIntoItsState(Decayed):
+@breaks("steps_leave_their_state_alone", "ssd", "of the state it was given")
+class WritesIntoItsState(StateSpaceDuality):
     """Updates the given state in place where no gradient is recorded."""
 
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Held]:
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
         out, after = super().advance(query, key, value, state, **streams)
         if not torch.is_grad_enabled():
             state.summed.copy_(after.summed)
         return out, after
 
 
-@breaks("every_size_runs_in_every_type", "decayed", "parameters rounded to torch.bfloat16")
-class SumsInTheInputsType(Decayed):
-    """Sums token by token in bfloat16, with gates that stay nearly open: a long sum stops growing."""
+@breaks("every_size_runs_in_every_type", "linear", "parameters rounded to torch.bfloat16")
+class SumsInTheInputsType(Linear):
+    """Sums token by token in bfloat16, cutting off what does not fit: a long sum stops growing."""
 
-    def __init__(self, geometry: Geometry, options: NoOptions, implementation: str = "eager") -> None:
-        super().__init__(geometry, options, implementation)
-        self.bias.data.fill_(8.0)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
+        self.narrow = value.dtype is torch.bfloat16
+        return super().attend(query, key, value, key_valid)
 
-    def read(self, summed: Tensor, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        if value.dtype is not torch.bfloat16:
-            return super().read(summed, query, key, value, key_valid)
-        memory, outputs = summed.to(value.dtype), []
-        gates, keys, values = self.log_gates(key, key_valid).exp(), self.phi(key, key_valid), F.pad(value, (0, 1), value=1.0)
-        for t in range(value.shape[2]):
-            memory = memory * gates[:, :, t : t + 1] + keys[:, :, t, :, None] * values[:, :, t, None]
-            outputs.append(self.phi(query[:, :, t : t + 1]) @ memory)
-        return self.divided(torch.cat(outputs, dim=2).float()).to(value.dtype), memory.to(summed.dtype)
+    def read(self, state: MemoryState, *inputs: Any, **streams: Tensor) -> Any:
+        def cut(summed: Tensor, n: int) -> Tensor:
+            short = (summed.detach().view(torch.int32) & -(2**16)).view(torch.float32)
+            return summed + (short - summed.detach())
+
+        return (in_pieces(super().read, 1, cut) if self.narrow else super().read)(state, *inputs, **streams)
 
 
-@breaks("large_inputs_stay_finite", "decayed", "NaN")
-class DividesByGates(Decayed):
+@breaks("large_inputs_stay_finite", "ssd", "NaN")
+class DividesByGates(StateSpaceDuality):
     """Divides keys by the product of all gates before them, which overflows where a gate closes."""
 
-    def chunk(self, summed: Tensor, query: Tensor, key: Tensor, value: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
-        total = logs.cumsum(dim=2)
-        out = ((query * total.exp()) @ (key * (-total).exp()).mT).tril() @ value + (query * total.exp()) @ summed
-        last = total[:, :, -1:]
-        return out, summed * last.exp() + (key * (last - total).exp()).mT @ value
+    def updates(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, step: Tensor) -> Updates:
+        found = super().updates(query, key, value, key_valid, step)
+        total = found.log_decay.cumsum(dim=2)
+        return Updates(found.query * total.exp(), found.key * (-total).exp(), found.value, 0 * total)
 
 
-def full_chunks(geometry: Geometry, options: NoOptions) -> Cost:
+def full_chunks(geometry: Geometry, options: Any) -> Cost:
     n = max(geometry.keys // CHUNK, 1) * CHUNK
-    return decayed_cost(replace(geometry, queries=n, keys=n), options)
+    return ORIGINALS["ssd"].cost(replace(geometry, queries=n, keys=n), options)
 
 
-def without_normaliser(geometry: Geometry, options: NoOptions) -> Cost:
+def without_normaliser(geometry: Geometry, options: Any) -> Cost:
     state = 4 * geometry.inner_dim * geometry.head_dim if geometry.causal else None
-    return replace(decayed_cost(geometry, options), state_bytes=state)
+    return replace(ORIGINALS["linear"].cost(geometry, options), state_bytes=state)
 
 
-@breaks("cost_formula_is_exact", "decayed", "PyTorch counted", cost=full_chunks)
-class CountsWholeChunks(Decayed):
+@breaks("cost_formula_is_exact", "ssd", "PyTorch counted", cost=full_chunks)
+class CountsWholeChunks(StateSpaceDuality):
     """States the cost of whole chunks only."""
 
 
-@breaks("carried_states_stay_as_small_as_stated", "decayed", "bytes", cost=without_normaliser)
-class ForgetsItsNormaliser(Decayed):
+@breaks("carried_states_stay_as_small_as_stated", "linear", "bytes", cost=without_normaliser)
+class ForgetsItsNormaliser(Linear):
     """Leaves the normaliser out of the bytes of its state."""
 
 
 # --- low rank --------------------------------------------------------------------------------------------------------
 
 
-@breaks("padding_amounts_to_shorter_inputs", "segmented", "positions alone")
-class CutsByPlace(Segmented):
+@breaks("padding_amounts_to_shorter_inputs", "agent", "positions alone")
+class CutsByPlace(Agent):
     """Cuts segments by place, padding included."""
 
-    def segment(self, valid: Tensor) -> Tensor:
-        return super().segment(torch.ones_like(valid))
+    def mixed(self, softmax: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        (agents,), _ = landmarks(self.options.agents, None, query)
+        return softmax(query, agents, softmax(agents, key, value, key_valid), None)
 
 
-@breaks("every_position_gets_a_gradient", "segmented", "padded=True")
-class ExpectsPaddingBehind(Segmented):
+@breaks("every_position_gets_a_gradient", "agent", "padded=True")
+class ExpectsPaddingBehind(Agent):
     """Assumes padding at the end: takes the first tokens for valid, as many as there are valid ones."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
@@ -152,42 +163,45 @@ class ExpectsPaddingBehind(Segmented):
         return super().attend(query, key, value, key_valid)
 
 
-@breaks("cost_formula_is_exact", "segmented", "PyTorch counted", cost=lambda g, o: segmented_cost(replace(g, queries=g.keys), o))
-class CountsKeysTwice(Segmented):
+@breaks(
+    "cost_formula_is_exact", "linear", "PyTorch counted", cost=lambda g, o: ORIGINALS["linear"].cost(replace(g, queries=g.keys), o)
+)
+class CountsKeysTwice(Linear):
     """States the cost of as many queries as keys."""
 
 
-@breaks("batch_mates_have_no_influence", "segmented", "an example in a batch")
-class SegmentsOfTheLongest(Segmented):
-    """Cuts all examples into segments as long as those of the example with the most tokens."""
+@breaks("batch_mates_have_no_influence", "agent", "an example in a batch")
+class SegmentsOfTheLongest(Agent):
+    """Cuts all examples into segments of the positions that hold a token in any of them."""
 
-    def segment(self, valid: Tensor) -> Tensor:
-        rank, count = valid.cumsum(dim=1) - 1, valid.sum(dim=1, keepdim=True).amax()
-        return torch.div(rank * self.options.segments, count.clamp(min=1), rounding_mode="floor")
+    def mixed(self, softmax: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        held = None if key_valid is None else key_valid.any(dim=0, keepdim=True).expand_as(key_valid)
+        (agents,), few = landmarks(self.options.agents, held, query)
+        return softmax(query, agents, softmax(agents, key, value, key_valid), few)
 
 
-@breaks("batch_order_has_no_influence", "segmented", "permuted examples")
-class RemembersItsSegments(Segmented):
+@breaks("batch_order_has_no_influence", "agent", "permuted examples")
+class RemembersItsSegments(Agent):
     """Caches the segments of a mask, and reuses them for another mask of the same shape and count."""
 
-    def segment(self, valid: Tensor) -> Tensor:
-        if torch.compiler.is_compiling():
-            return super().segment(valid)
+    def mixed(self, softmax: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         kept: dict[Any, Tensor] = self.__dict__.setdefault("kept", {})
-        return kept.setdefault((tuple(valid.shape), int(valid.sum()), str(valid.device)), super().segment(valid))
+        if key_valid is not None and not torch.compiler.is_compiling():
+            key_valid = kept.setdefault((tuple(key_valid.shape), int(key_valid.sum()), str(key_valid.device)), key_valid.clone())
+        return super().mixed(softmax, query, key, value, key_valid)
 
 
-@breaks("earlier_calls_leave_no_trace", "segmented", "used module")
-class NarrowsItsOption(Segmented):
+@breaks("earlier_calls_leave_no_trace", "agent", "used module")
+class NarrowsItsOption(Agent):
     """Lowers its own option to the length of a short input, and keeps it low for later, long ones."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        self.options.segments = min(self.options.segments, key.shape[2])
+        self.options.agents = min(self.options.agents, key.shape[2])
         return super().attend(query, key, value, key_valid)
 
 
-@breaks("gradients_follow_outputs_at_every_size", "segmented", "gradient of key")
-class DetachesLongMeans(Segmented):
+@breaks("gradients_follow_outputs_at_every_size", "agent", "gradient of key")
+class DetachesLongMeans(Agent):
     """Saves memory on long inputs: no gradient reaches the keys."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
@@ -199,7 +213,7 @@ class DetachesLongMeans(Segmented):
 # --- random features -------------------------------------------------------------------------------------------------
 
 
-@breaks("batch_mates_have_no_influence", "features", "an example in a batch against it alone")
+@breaks("batch_mates_have_no_influence", "performer", "an example in a batch against it alone")
 class StabilisesTheBatch(Performer):
     """Adds a constant to the features of the keys, relative to the largest feature of the batch."""
 
@@ -208,7 +222,7 @@ class StabilisesTheBatch(Performer):
         return ((logs - logs.detach().amax()).exp() + 1e-6).log() if is_key else logs
 
 
-@breaks("building_follows_the_seed", "features", "directions")
+@breaks("building_follows_the_seed", "performer", "directions")
 class DrawsWithPython(Performer):
     """Draws features from Python's generator, which torch's seed does not reach."""
 
@@ -216,7 +230,7 @@ class DrawsWithPython(Performer):
         return torch.tensor([[random.gauss(0, 1) for _ in range(self.geometry.head_dim)] for _ in range(self.options.features)])
 
 
-@breaks("state_dict_restores_the_output", "features", "after loading")
+@breaks("state_dict_restores_the_output", "performer", "after loading")
 class KeepsAPlainTensor(Performer):
     """Keeps its features as a plain tensor, which no checkpoint holds and no ``to`` moves."""
 
@@ -227,7 +241,7 @@ class KeepsAPlainTensor(Performer):
         self.directions = drawn
 
 
-@breaks("state_dict_restores_the_output", "features", "after loading")
+@breaks("state_dict_restores_the_output", "performer", "after loading")
 class LeavesFeaturesOut(Performer):
     """Leaves its features out of the checkpoint."""
 
@@ -236,7 +250,7 @@ class LeavesFeaturesOut(Performer):
         self.register_buffer("directions", self.directions, persistent=False)
 
 
-@breaks("padding_amounts_to_shorter_inputs", "features", "positions alone")
+@breaks("padding_amounts_to_shorter_inputs", "performer", "positions alone")
 class DrawsByLength(Performer):
     """Averages its features with others drawn for each length, from a generator of its own."""
 
@@ -245,7 +259,7 @@ class DrawsByLength(Performer):
         return log_positive_features(x, (self.directions.to(x.dtype) + drawn) / 2, is_key=is_key)
 
 
-@breaks("compiled_agrees", "features", "padded=True")
+@breaks("compiled_agrees", "performer", "padded=True")
 class SkipsTheMaskWhenCompiled(Performer):
     """Ignores the mask when it is compiled."""
 
@@ -256,7 +270,7 @@ class SkipsTheMaskWhenCompiled(Performer):
 # --- blocks, and hashing ------------------------------------------------------------------------------------------
 
 
-@breaks("batch_mates_have_no_influence", "window", "an example in a batch")
+@breaks("batch_mates_have_no_influence", "local", "an example in a batch")
 class BlocksAcrossExamples(Local):
     """Cuts blocks from heads and examples laid end to end."""
 
@@ -267,7 +281,7 @@ class BlocksAcrossExamples(Local):
         return super().attend(query, key, ends, None).view_as(value)
 
 
-@breaks("padding_gets_no_weight", "window", "fill up the last block")
+@breaks("padding_gets_no_weight", "local", "fill up the last block")
 class AttendsToItsFill(Local):
     """Lets the last block attend to the zeros that fill it, where there is no padding."""
 
@@ -278,7 +292,7 @@ class AttendsToItsFill(Local):
         return super().attend(query, key, value, None if key_valid is None else F.pad(key_valid, (0, fill)))[:, :, :n]
 
 
-@breaks("training_keeps_the_promises", "window", "against eval mode")
+@breaks("training_keeps_the_promises", "local", "against eval mode")
 class ShrinksInEvaluation(Local):
     """Makes its outputs smaller in evaluation."""
 
@@ -287,18 +301,19 @@ class ShrinksInEvaluation(Local):
         return out if self.training else out * 0.9
 
 
-@breaks("outputs_follow_their_own_queries", "sorted", "own quer", can={"key_padding": False})
-class SortsBackBySorting(Sorted):
+@breaks("outputs_follow_their_own_queries", "reformer", "own quer", can={"key_padding": False})
+class SortsBackBySorting(Reformer):
     """Restores the order of outputs by the permutation itself instead of its inverse."""
 
-    def inverse(self, order: Tensor) -> Tensor:
-        return order
+    def _layout(self, query: Tensor, key_valid: Tensor | None) -> Layout:
+        found = super()._layout(query, key_valid)
+        slots, order = found.slot.sort(dim=-1)
+        return found._replace(slot=slots.gather(-1, order))
 
 
-@breaks("the_process_is_left_as_it_was", "sorted", "draws from")
-class SortsUnstably(Sorted):
-    """Draws the order of equal projections at random, at every call."""
+@breaks("the_process_is_left_as_it_was", "reformer", "draws from")
+class SortsUnstably(Reformer):
+    """Breaks ties between buckets at random, at every call."""
 
-    def order(self, height: Tensor) -> Tensor:
-        shuffled = torch.rand_like(height).argsort(dim=-1)
-        return shuffled.gather(-1, height.gather(-1, shuffled).argsort(dim=-1, stable=True))
+    def _layout(self, query: Tensor, key_valid: Tensor | None) -> Layout:
+        return super()._layout(query + 1e-12 * torch.rand_like(query), key_valid)

@@ -1,17 +1,19 @@
-"""Defects devised without knowledge of the kit, in softmax by blocks, within windows and after rotations."""
+"""Defects devised without knowledge of the kit, in softmax by blocks, and in what follows positions."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attn_zoo.contract import allowed_pairs, softmax_over_valid
+from attn_zoo.attention.linear.cosformer import CosFormer
+from attn_zoo.attention.linear.linear import Linear
+from attn_zoo.attention.recurrent.transformer_xl import TransformerXL
+from attn_zoo.contract import MemoryState, allowed_pairs, softmax_over_valid
 from mutants.entering import breaks
 from mutants.originals import PlainSoftmax
-from mutants.originals_stranger import Kept, Rotated
 
 # --- exact, by blocks ------------------------------------------------------------------------------------------------
 
@@ -47,7 +49,7 @@ class MasksByTheFirstBlock(PlainSoftmax):
         return super().attend(query, key, value, first)
 
 
-# --- windows and rotations -------------------------------------------------------------------------------------------
+# --- positions -------------------------------------------------------------------------------------------------------
 
 
 @breaks("heads_keep_to_themselves", "softmax", "RuntimeError")
@@ -60,84 +62,59 @@ class SlopesOfPowersOfTwo(PlainSoftmax):
         return super().attend(query * slopes[:, None, None], key, value, key_valid)
 
 
-@breaks("conversions_reach_everything", "rotated", "converted from torch.bfloat16")
-class TableOfTheFirstType(Rotated):
+@breaks("conversions_reach_everything", "transformer_xl", "converted from torch.bfloat16")
+class TableOfTheFirstType(TransformerXL):
     """Caches its table in the dtype of the first call, and uses it in later ones."""
 
-    def table(self, x: Tensor, start: int, half: int) -> tuple[Tensor, Tensor]:
-        tables: dict[Any, Any] = self.__dict__.setdefault("tables", {})
-        if (place := (start, x.shape[2])) not in tables:
-            tables[place] = tuple(t.to(x.dtype) for t in super().table(x, start, half))
-        found: tuple[Tensor, Tensor] = tables[place]
-        return found
+    def _sines(self, largest: int, distances: int) -> Tensor:
+        tables: dict[Any, Tensor] = self.__dict__.setdefault("tables", {})
+        if (place := (largest, distances)) not in tables:
+            tables[place] = super()._sines(largest, distances)
+        return tables[place].to(self.position_projection.dtype)
 
 
-@breaks("earlier_calls_leave_no_trace", "rotated", "nference")
-class TableOfInference(Rotated):
+@breaks("earlier_calls_leave_no_trace", "transformer_xl", "nference")
+class TableOfInference(TransformerXL):
     """Caches the table of the first call: a call in inference mode leaves a tensor that no later gradient may use."""
 
-    def table(self, x: Tensor, start: int, half: int) -> tuple[Tensor, Tensor]:
-        tables: dict[Any, Any] = self.__dict__.setdefault("tables", {})
-        if (place := (start, x.shape[2], x.dtype, x.device)) not in tables:
-            tables[place] = tuple(t.to(x.dtype) for t in super().table(x, start, half))
-        found: tuple[Tensor, Tensor] = tables[place]
-        return found
+    def _sines(self, largest: int, distances: int) -> Tensor:
+        tables: dict[Any, Tensor] = self.__dict__.setdefault("tables", {})
+        weight = self.position_projection
+        if (place := (largest, distances, weight.dtype, weight.device)) not in tables:
+            tables[place] = super()._sines(largest, distances)
+        return tables[place]
 
 
-@breaks("every_size_runs_in_every_type", "rotated", "parameters rounded to torch.bfloat16")
-class RoundsPositions(Rotated):
+@breaks("every_size_runs_in_every_type", "softmax", "bfloat16: ", can={"exact": False})
+class RoundsPositions(PlainSoftmax):
     """Counts positions in the dtype of the inputs: bfloat16 has no number 257."""
 
-    def table(self, x: Tensor, start: int, half: int) -> tuple[Tensor, Tensor]:
-        place = torch.arange(start, start + x.shape[2], device=x.device).to(x.dtype)
-        angle = place[:, None] * (10000 ** (-torch.arange(half, device=x.device) / max(half, 1))).to(x.dtype)
-        return angle.cos(), angle.sin()
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        place = torch.arange(key.shape[2], device=key.device).to(value.dtype)
+        return super().attend(query, key, value * (2 + place.cos())[:, None], key_valid)
 
 
-@breaks("stepwise_matches_full", "rotated", "against one call")
-class StepsFromZero(Rotated):
-    """Rotates each piece of a sequence as if it were the first."""
+@breaks("stepwise_matches_full", "cosformer", "against one call")
+class StepsFromZero(CosFormer):
+    """Counts the positions of each piece of a sequence as if it were the first."""
 
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Kept]:
-        before, new = state.position, value.shape[2]
-        keys, values = torch.cat([state.key, self.rotate(key, 0)], dim=2), torch.cat([state.value, value], dim=2)
-        past = torch.ones(new, before + new, dtype=torch.bool, device=value.device).tril(before)
-        return softmax_over_valid(self.rotate(query, 0) @ keys.mT * query.shape[-1] ** -0.5, past) @ values, Kept(keys, values)
+    def phi(self, x: Tensor, valid: Tensor | None = None, start: int = 0) -> Tensor:
+        return super().phi(x, valid, 0)
 
 
-@dataclass(frozen=True)
-class Ring(Kept):
-    """Cache of at most as many tokens as the attention was built for."""
+@breaks("stepwise_matches_full", "linear", "built for")
+class ForgetsBeyondItsBuild(Linear):
+    """Begins anew once it has read as many tokens as it was built for."""
 
-    read: int = 0
-
-    @property
-    def position(self) -> int:
-        return self.read
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
+        out, after = super().advance(query, key, value, state)
+        return out, replace(after, summed=0 * after.summed) if after.position >= self.geometry.keys else after
 
 
-@breaks("stepwise_matches_full", "rotated", "built for")
-class ForgetsBeyondItsBuild(Rotated):
-    """Drops the oldest tokens from its state once it has read as many as it was built for."""
-
-    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float32, device: Any = None) -> Kept:
-        state = super().initial_state(batch, dtype=dtype, device=device)
-        return Ring(state.key, state.value)
-
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Any]:
-        if state.key.shape[0] != len(value):
-            raise ValueError(f"the state is of {state.key.shape[0]} examples, got {len(value)}")
-        room, new = self.geometry.keys, value.shape[2]
-        keys = torch.cat([state.key, self.rotate(key, state.position)], dim=2)
-        values = torch.cat([state.value, value], dim=2)
-        past = torch.ones(new, keys.shape[2], dtype=torch.bool, device=value.device).tril(keys.shape[2] - new)
-        out = softmax_over_valid(self.rotate(query, state.position) @ keys.mT * query.shape[-1] ** -0.5, past) @ values
-        return out, Ring(keys[:, :, -room:], values[:, :, -room:], state.position + new)
-
-
-@breaks("large_inputs_stay_finite", "rotated", "zeros")
-class DividesByARoot(Rotated):
+@breaks("large_inputs_stay_finite", "softmax", "zeros")
+class DividesByARoot(PlainSoftmax):
     """Normalises queries and keys by the root of a sum of squares, whose gradient at zero is NaN."""
 
-    def rotate(self, x: Tensor, start: int) -> Tensor:
-        return super().rotate(x / (x.square().sum(dim=-1, keepdim=True).sqrt() + 1e-6), start)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        query, key = (x / (x.square().sum(dim=-1, keepdim=True).sqrt() + 1e-6) for x in (query, key))
+        return super().attend(query, key, value, key_valid)

@@ -12,8 +12,7 @@ from torch import Tensor
 from attn_zoo.attention.sparse import local
 from attn_zoo.contract import Geometry
 from mutants.entering import breaks
-from mutants.originals import PlainSoftmax
-from mutants.originals_stranger import Defined, DropoutOptions, Sunk
+from mutants.originals import PlainSoftmax, Sunk, SunkOptions
 
 TRAINED, TRACES, PROCESS = "promises_hold_once_trained", "earlier_calls_leave_no_trace", "the_process_is_left_as_it_was"
 
@@ -22,31 +21,31 @@ TRAINED, TRACES, PROCESS = "promises_hold_once_trained", "earlier_calls_leave_no
 class ClampsInEval(Sunk):
     """Clamps its temperature in eval mode only, at a number that only training reaches."""
 
-    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         if self.training:
-            return super().weights(query, key, key_valid)
-        return super().weights(query * (self.log_temperature.clamp(max=0.1) - self.log_temperature).exp(), key, key_valid)
+            return super().attend(query, key, value, key_valid)
+        return super().attend(query * (self.log_temperature.clamp(max=0.1) - self.log_temperature).exp(), key, value, key_valid)
 
 
 @breaks(TRAINED, "sunk", "eager_agrees_with_the_definition")
-class TemperatureOfOneHead(Defined):
+class TemperatureOfOneHead(Sunk):
     """Uses the first head's temperature in all heads, which start with equal ones; each head gets a gradient."""
 
-    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         own = self.log_temperature
         wrong = own[:1].detach() - own.detach()
-        return super().weights(query * wrong.exp(), key, key_valid)
+        return super().attend(query * wrong.exp(), key, value, key_valid)
 
 
 @breaks(TRACES, "sunk", "hold new numbers")
 class RemembersTheMask(Sunk):
     """Caches a copy of the mask for as long as the caller passes the same tensor, whatever it holds."""
 
-    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         held: list[Tensor] = self.__dict__.setdefault("held", [])
         if key_valid is not None and not (held and held[0] is key_valid):
             held[:] = [key_valid, key_valid.clone()]
-        return super().weights(query, key, None if key_valid is None else held[1])
+        return super().attend(query, key, value, None if key_valid is None else held[1])
 
 
 @breaks(TRACES, "sunk", "output after a later call")
@@ -77,7 +76,7 @@ class ReturnsTheValue(PlainSoftmax):
         return value if key.shape[2] == query.shape[2] == 1 else super().attend(query, key, value, key_valid)
 
 
-@breaks("building_does_not_mutate_options", "window", "building changed its options")
+@breaks("building_does_not_mutate_options", "local", "building changed its options")
 class NarrowsToTheLength(local.Local):
     """Lowers the block in the caller's options to the length, which changes them at short lengths only."""
 
@@ -89,7 +88,7 @@ class NarrowsToTheLength(local.Local):
 class Acts(Sunk):
     """Calls ``act`` when it is built."""
 
-    def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: SunkOptions, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         self.act()
 

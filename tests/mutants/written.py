@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from attn_zoo.contract import Geometry
 from mutants.entering import breaks
-from mutants.originals import NoOptions, PlainSoftmax
-from mutants.originals_more import Turning
+from mutants.originals import PlainSoftmax, Redrawn, RedrawnOptions
 
 CHECKPOINTING, GOES_ON = "checkpointing_changes_nothing", "training_goes_on_from_the_state_dict"
 
 
-@breaks(CHECKPOINTING, "turning", "use_reentrant=False")
-class TurnsTwice(Turning):
-    """Does not say which buffers it writes, so a repeated call turns the plane again."""
+@breaks(CHECKPOINTING, "redrawn", "use_reentrant=False")
+class CountsTwice(Redrawn):
+    """Does not say which buffers it writes, so a repeated call counts again, and may draw again."""
 
-    def __init__(self, geometry: Geometry, options: NoOptions, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: RedrawnOptions, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         self.written = ()
 
 
-@breaks(CHECKPOINTING, "turning", "use_reentrant=True")
-class TurnsWithGradientsOnly(Turning):
-    """Turns its plane only in calls that record gradients, which the first call under reentrant checkpointing does not."""
+@breaks(CHECKPOINTING, "redrawn", "use_reentrant=True")
+class DrawsWithGradientsOnly(Redrawn):
+    """Draws its hashes only in calls that record gradients, which the first call under reentrant checkpointing does not."""
 
-    def turn(self, query: Tensor) -> None:
+    def redraw_in_training(self) -> None:
         if torch.is_grad_enabled():
-            super().turn(query)
+            super().redraw_in_training()
 
 
-@breaks(CHECKPOINTING, "turning", "use_reentrant=False")
-class DoesNotCountRepeatedCalls(Turning):
-    """Says that it writes its plane, but not its counter."""
+@breaks(CHECKPOINTING, "redrawn", "use_reentrant=False")
+class DoesNotCountRepeatedCalls(Redrawn):
+    """Says that it writes its hashes, but not its counter."""
 
-    def __init__(self, geometry: Geometry, options: NoOptions, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: RedrawnOptions, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
-        self.written = ("plane",)
+        self.written = ("rotations",)
 
 
 @breaks(CHECKPOINTING, "softmax", "use_reentrant=False")
@@ -52,21 +53,22 @@ class DropsByItsOwnGenerator(PlainSoftmax):
         return super().attend(query, key, value, key_valid)
 
 
-@breaks(GOES_ON, "turning", "after loading the state dict")
-class CountsInPython(Turning):
+@breaks(GOES_ON, "redrawn", "after loading the state dict")
+class CountsInPython(Redrawn):
     """Counts its training calls in an attribute, which the state dict lacks."""
 
     count = 0
 
-    def is_due(self) -> bool:
+    def _count_and_redraw(self) -> None:
+        if self.count % 3 == 0:
+            self.redraw()
         self.count += 1
-        return self.count % 3 == 0
 
 
-@breaks(GOES_ON, "turning", "after loading the state dict")
-class ForgetsItsCounter(Turning):
-    """Leaves its counter out of the state dict."""
+@breaks(GOES_ON, "redrawn", "after loading the state dict")
+class ForgetsItsCounter(Redrawn):
+    """Counts from 0 after loading a state dict."""
 
-    def __init__(self, geometry: Geometry, options: NoOptions, implementation: str = "eager") -> None:
-        super().__init__(geometry, options, implementation)
-        self.register_buffer("calls", torch.zeros((), dtype=torch.long), persistent=False)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        state_dict[f"{prefix}training_calls"] = torch.zeros_like(self.training_calls)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
