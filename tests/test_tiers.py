@@ -10,7 +10,7 @@ from typing import Any
 
 import extras
 import pytest
-from tiers import COLLECTED, EXHAUSTIVE, KIT, NAMED, PLACES, PLAIN, TESTS, TIERS, covering, in_halves, selected, tier_of
+from tiers import COLLECTED, EXHAUSTIVE, KIT, LOOPS, NAMED, PLACES, PLAIN, TESTS, TIERS, covering, in_halves, selected, tier_of
 
 from attn_zoo import attentions, task_names
 from attn_zoo.conformance import attention_checks, task_checks
@@ -36,8 +36,9 @@ def test_each_level_adds_tiers():
     assert chosen == {PLAIN: {PLAIN}, "all": TIERS.keys() - {EXHAUSTIVE}, EXHAUSTIVE: TIERS.keys()}
 
 
-def test_every_place_is_a_test_file_or_folder():
+def test_what_is_listed_exists():
     assert [place for place in PLACES if not (TESTS / place).exists()] == []
+    assert set(attentions()) >= LOOPS
 
 
 def test_pairs_that_are_not_exhaustive_have_every_value():
@@ -95,6 +96,12 @@ class Item:
         (Item("test_attention_conformance.py", "test_attention_conforms[linear[default]-eager-limit]"), PLAIN),
         (Item("test_attention_conformance.py", "test_attention_conforms[linear[default]-tiled-limit]"), "variants"),
         (Item("test_attention_conformance.py", "test_attention_conforms[linear[relu]-eager-card_is_complete]"), "variants"),
+        (Item("test_attention_conformance.py", "test_attention_conforms[linear[relu]-eager-eval_is_deterministic]"), EXHAUSTIVE),
+        (Item("test_attention_conformance.py", "test_attention_conforms[kda[default]-eager-card_is_complete]"), PLAIN),
+        (
+            Item("test_attention_conformance.py", "test_attention_conforms[kda[default]-eager-eager_agrees_with_the_definition]"),
+            "variants",
+        ),
         (Item("test_attention_conformance.py", "test_attention_conforms[linear[default]-eager-compiled_agrees]"), "kernels"),
         (Item("test_task_conformance.py", "test_task_conforms[mqar[default]-another_process_agrees]"), "process"),
         (Item("test_task_conformance.py", "test_registered_task_conforms[mqar[default]-labels_fit_the_spec]"), PLAIN),

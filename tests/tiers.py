@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import pytest
 
@@ -42,7 +41,7 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(["attention/test_eager_form.py", "integrations/test_transformers_zoo.py"], "variants"),
     "integrations/test_timm_own_tests.py": "variants",
     **dict.fromkeys(["attention/test_second_derivatives.py", "bench/test_counted.py", "bench/test_counted_models.py"], "variants"),
-    **dict.fromkeys(["mutants", "test_convolution_mutants.py", "test_layer_steps.py"], "variants"),
+    **dict.fromkeys(["mutants", "test_convolution_mutants.py", "test_conformance_causes.py", "test_layer_steps.py"], "variants"),
     **dict.fromkeys(["hostile", "survival", "sweeps", "cli/test_cli.py", "benchmarks/test_gpu.py"], "process"),
     **dict.fromkeys(["cli/test_every_task_runs.py", "cli/test_recommend.py", "bench/test_workers.py"], "process"),
     **dict.fromkeys(["runner/test_checkpoint.py", "test_packaging.py"], "process"),
@@ -82,8 +81,15 @@ CORE = frozenset(
         *("stepwise_matches_full", "gradients_match_finite_differences"),
     ]
 )
-"""Checks of attentions that run on every setting before ``exhaustive``; others run on the defaults and one in ``EACH`` settings."""
-EACH = 12
+"""Checks of attentions that run on every setting before ``exhaustive``; others run on the defaults alone."""
+
+LOOPS = frozenset(
+    [
+        *("delta_product", "delta_rule", "forgetting", "gated_delta_rule", "gated_linear", "gated_slot", "kda", "retention"),
+        *("sparse_compression", "ssd"),
+    ]
+)
+"""Attentions whose definition takes seconds, most of them position after position: ``plain`` does not compare them with it."""
 
 LONG = ("process", "docs", EXHAUSTIVE)
 """Tiers with tests of half a minute and more."""
@@ -116,7 +122,9 @@ def place_of(item: pytest.Item) -> str | None:
     if kit and "[" in item.name.partition("[")[2]:
         subject, _, check = item.name.removesuffix("]").rpartition("-")
         if "[default]" not in item.name:
-            return EXHAUSTIVE if check not in CORE and crc32(item.name.encode()) % EACH else "variants"
+            return "variants" if check in CORE else EXHAUSTIVE
+        if check == "eager_agrees_with_the_definition" and item.name.partition("[")[2].partition("[")[0] in LOOPS:
+            return "variants"
         if check in CHECKS:
             return CHECKS[check]
         if item.name.startswith("test_registered_task_conforms["):

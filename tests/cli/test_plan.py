@@ -133,6 +133,7 @@ def stations(words: list[str]) -> set[str]:
     return passed
 
 
+@pytest.mark.process
 def test_an_option_passes_at_most_twelve_files_from_the_command_line_to_its_record(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small = ["task=digits", "level=smoke", "model.depth=1", "budget.steps=1", "device=cpu", "report=false"]
