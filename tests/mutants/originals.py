@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from attn_zoo import card as card_of
-from attn_zoo.attention.content import reformer
 from attn_zoo.attention.dense.softmax import Options, Softmax
+from attn_zoo.attention.linear import performer
 from attn_zoo.attention.linear._sums_cost import eager_cost
 from attn_zoo.attention.low_rank.linformer import Linformer
 from attn_zoo.attention.low_rank.linformer import Options as LinformerOptions
@@ -30,9 +30,15 @@ VARIANTS: dict[str, Mapping[str, Mapping[str, Any]]] = {
 }
 """Variants of the originals that are attentions of the zoo with fewer variants than there."""
 
+TILED = ("performer", "reformer")
+"""Originals that keep their tiles, because their cards count the backward passes of these."""
+
 ORIGINALS: dict[str, AttentionCard] = {
     **{name: card_of(name) for name in ("uniform", "length_compression", "indexer", "moba")},
-    **{name: replace(card_of(name), implementations=("eager",), variants=variants) for name, variants in VARIANTS.items()},
+    **{
+        name: replace(card_of(name), implementations=("eager", "tiled") if name in TILED else ("eager",), variants=variants)
+        for name, variants in VARIANTS.items()
+    },
 }
 # The card's formula counts the sums of ``tiled``, which lack a column that ``eager`` has.
 ORIGINALS["linear"] = replace(ORIGINALS["linear"], cost=lambda geometry, options: eager_cost(geometry, geometry.head_dim))
@@ -70,7 +76,7 @@ class Sunk(Softmax):
 
 
 @dataclass
-class RedrawnOptions(reformer.Options):
+class RedrawnOptions(performer.Options):
     redraw: int = 3
 
 
@@ -79,12 +85,12 @@ def derived(name: str, of: str, build: type[Attention], **facts: Any) -> None:
     build.card = ORIGINALS[name] = replace(card_of(of), name=name, build=build, **facts)
 
 
-class Redrawn(reformer.Reformer):
-    """The zoo's Reformer, whose hashes are drawn anew at every third training call."""
+class Redrawn(performer.Performer):
+    """The zoo's Performer, whose features are drawn anew at every third training call."""
 
 
 derived("softmax", "softmax", PlainSoftmax, implementations=("eager", "sdpa"))
-derived("redrawn", "reformer", Redrawn, implementations=("eager",), variants={}, options=RedrawnOptions)
+derived("redrawn", "performer", Redrawn, implementations=("eager", "tiled"), variants={}, options=RedrawnOptions)
 derived(
     "sunk",
     "softmax",

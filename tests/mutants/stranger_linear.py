@@ -103,12 +103,13 @@ class SumsInTheInputsType(Linear):
         self.narrow = value.dtype is torch.bfloat16
         return super().attend(query, key, value, key_valid)
 
-    def read(self, state: MemoryState, *inputs: Any, **streams: Tensor) -> Any:
+    def read(self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Any:
         def cut(summed: Tensor, n: int) -> Tensor:
             short = (summed.detach().view(torch.int32) & -(2**16)).view(torch.float32)
             return summed + (short - summed.detach())
 
-        return (in_pieces(super().read, 1, cut) if self.narrow else super().read)(state, *inputs, **streams)
+        read = in_pieces(super().read, 1, cut) if self.narrow else super().read
+        return read(state, query, key, value, key_valid)
 
 
 @breaks("large_inputs_stay_finite", "ssd", "NaN")

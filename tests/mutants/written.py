@@ -25,7 +25,7 @@ class CountsTwice(Redrawn):
 
 @breaks(CHECKPOINTING, "redrawn", "use_reentrant=True")
 class DrawsWithGradientsOnly(Redrawn):
-    """Draws its hashes only in calls that record gradients, which the first call under reentrant checkpointing does not."""
+    """Draws its features only in calls that record gradients, which the first call under reentrant checkpointing does not."""
 
     def redraw_in_training(self) -> None:
         if torch.is_grad_enabled():
@@ -34,11 +34,11 @@ class DrawsWithGradientsOnly(Redrawn):
 
 @breaks(CHECKPOINTING, "redrawn", "use_reentrant=False")
 class DoesNotCountRepeatedCalls(Redrawn):
-    """Says that it writes its hashes, but not its counter."""
+    """Says that it writes its features, but not its counter."""
 
     def __init__(self, geometry: Geometry, options: RedrawnOptions, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
-        self.written = ("rotations",)
+        self.written = ("directions",)
 
 
 @breaks(CHECKPOINTING, "softmax", "use_reentrant=False")
