@@ -99,7 +99,7 @@ def test_the_first_page_leads_to_a_result_by_keyboard(window, site):
     window.open(site / "index.html")
     said = window.evaluate("document.querySelector('main, article').innerText")
     assert "Exact recall" in said and "match softmax" in said.replace("matches", "match"), "the finding and the choice"
-    for _ in range(100):
+    for _ in range(300):
         window.press("Tab")
         if window.evaluate("document.activeElement.getAttribute('href')") == "results.html":
             break

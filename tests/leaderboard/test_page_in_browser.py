@@ -21,10 +21,9 @@ COUNT = "document.querySelector('#tools output').textContent"
 
 
 def ready(page: Page) -> None:
-    """Wait until the tables are built."""
-    page.evaluate(
-        "new Promise(done => { const look = () => document.body.dataset.ready ? done() : setTimeout(look, 10); look(); })"
-    )
+    """Wait until the tables are built and the plot, which moves what is below it, is loaded."""
+    done = "document.body.dataset.ready && [...document.images].every(img => img.complete)"
+    page.evaluate(f"new Promise(done => {{ const look = () => {done} ? done() : setTimeout(look, 10); look(); }})")
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +245,8 @@ def test_another_set_is_chosen_for_all_parts_and_stays_in_the_link(window, tmp_p
     window.open(file, window.evaluate("location.hash"))
     ready(window)
     assert window.evaluate(COUNT) == "4 of 4 rows" and window.evaluate("document.querySelector('#sets select').value") == "second"
-    window.click("#rows .tabulator-row .tabulator-cell")
+    window.evaluate("document.querySelector('#rows .tabulator-row .tabulator-cell').click()")
+    assert window.evaluate("document.querySelector('dialog').open") is True
     link = window.evaluate("location.hash")
     window.open(file, link)
     ready(window)

@@ -54,7 +54,7 @@
 
   const number = (text) => (isNaN(parseFloat(text)) ? -Infinity : parseFloat(text));
   const heatColumn = (column, place) => ({
-    title: "", titleFormatter: heading(column.title, column.why && `not shaded: ${column.why}`, column.metric), hozAlign: "right", headerSortStartingDir: column.metric.includes("↓") ? "asc" : "desc", headerWordWrap: true, width: 84,
+    title: "", titleFormatter: heading(column.title, column.why && `not shaded: ${column.why}`, column.metric), hozAlign: "right", headerSortStartingDir: column.metric.includes("↓") ? "asc" : "desc", headerWordWrap: true, width: 96,
     field: `cells.${place}`, sorter: (a, b) => number(a[0]) - number(b[0]),
     formatter: (cell) => {
       const [text, small, level, kinds, said] = cell.getValue();
@@ -86,7 +86,7 @@
       columns: [
         { title: "", titleFormatter: heading("attention"), field: "attention", frozen: true, formatter: named },
         ...byDirection,
-        ...heat.beside.map((title, place) => ({ title: "", titleFormatter: heading(title), field: `beside.${place}`, hozAlign: "right", headerWordWrap: true, width: 84, sorter: (a, b) => number(a) - number(b), formatter: (cell) => make("span", cell.getValue()) })),
+        ...heat.beside.map((title, place) => ({ title: "", titleFormatter: heading(title), field: `beside.${place}`, hozAlign: "right", headerWordWrap: true, width: 96, sorter: (a, b) => number(a) - number(b), formatter: (cell) => make("span", cell.getValue()) })),
       ],
     });
   };
