@@ -183,7 +183,7 @@ class AATest(Grid):
                 compared = compare(taken["first"], taken[cell.label], smallest=self.smallest_difference)
                 values |= {name: [getattr(compared, name)] for name in ("quotient", "low", "high")}
 
-    believed = staticmethod(all_right)
+    succeeded = staticmethod(all_right)
     report = staticmethod(aa_report)
 
 

@@ -82,9 +82,7 @@ def page_notes(table: Table) -> list[str]:
 def page_legend(tables: Sequence[Table], overview: bool) -> list[str]:
     """Return the legend of all tables on a page, with the name of the page that explains every column."""
     marks = f"± is half of the 95 % interval over seeds; (c) marks a control. Columns and statistics: {COLUMNS_PAGE}."
-    found = averages(tables)
-    missing = f" No average over tasks: {found.reason}." if found.reason and len(tables) > 1 else ""
-    return [marks, _protocols(tables) + missing, *(() if overview else _machines(tables))]
+    return [marks, " ".join([_protocols(tables), *_without_average(tables)]), *(() if overview else _machines(tables))]
 
 
 def footnotes(tables: Sequence[Table], overview: bool) -> list[str]:
@@ -126,16 +124,24 @@ def _protocols(tables: Sequence[Table]) -> str:
 
 
 def _average_notes(tables: Sequence[Table]) -> list[str]:
+    if len(tables) < 2 or averages(tables).reason:
+        return _without_average(tables)
+    said = (
+        "The average is the interquartile mean over all tasks and seeds, with a bootstrap interval over seeds; only rows with "
+        "every task and no failed seed have one."
+    )
+    return [" ".join([said, *_without_average(tables)])]
+
+
+def _without_average(tables: Sequence[Table]) -> list[str]:
+    """Return why there is no average over tasks, or which tasks it leaves out."""
     found = averages(tables)
     if len(tables) < 2:
         return []
     if found.reason:
         return [f"No average over tasks: {found.reason}."]
     left = [str(table.task["title"]) for table in tables if table.task["title"] not in found.tasks]
-    return [
-        "The average is the interquartile mean over all tasks and seeds, with a bootstrap interval over seeds; only rows with "
-        f"every task and no failed seed have one.{' It leaves out ' + ', '.join(left) + '.' if left else ''}"
-    ]
+    return [f"The average leaves out {', '.join(left)}."] if left else []
 
 
 def _column_notes(tables: Sequence[Table]) -> list[str]:

@@ -148,4 +148,4 @@ def test_only_shares_are_averaged():
     novels = [make_record(name, "novels", seed, test=30.0, task_card=card) for name in ("softmax", "uniform") for seed in (1, 2)]
     made = tables(grid(**FULL) + novels)
     assert averages(made).rows["softmax"].mean == pytest.approx(0.65)
-    assert "It leaves out Novels." in render(made, "github", overview=True)
+    assert "The average leaves out Novels." in render(made, "github", overview=True)
