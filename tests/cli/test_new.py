@@ -107,7 +107,7 @@ def test_templates_are_all_used_and_shipped():
         ("größe", "write grosse"),
         ("", "got ''"),
         ("lambda", "is a keyword of Python"),
-        ("null", "is a value on the command line"),
+        ("null", "means a value on the command line"),
         ("linformer", "attention 'linformer' is registered already, by attn_zoo.attention.low_rank.linformer:Linformer"),
         ("digits", "task 'digits' is registered already, by attn_zoo.tasks.digits:Digits"),
         ("numpy", "a module 'numpy' is installed already"),
