@@ -225,7 +225,7 @@ def compared_rows(texts: Sequence[str]) -> dict[str, RowName]:
         if name in found:
             raise ValueError(f"mechanisms must name each comparison once; got {name} twice")
         if not all(str(value).isdecimal() for value in given.options.values()):
-            raise ValueError(f"{shared[0]} of the comparison {name} is an integer; got {given}")
+            raise ValueError(f"{shared[0]} of the comparison {name} must be an integer; got {given}")
         found[name] = COMPARISONS[name].row(given)
     if not found:
         raise ValueError(f"mechanisms must name at least one of {', '.join(COMPARISONS)}; got none")

@@ -162,7 +162,7 @@ def test_every_side_runs_and_learns(name):
         ({"mechanisms": ["linformer", "linformer[projected_length=8]"]}, "name each comparison once; got linformer twice"),
         ({"mechanisms": ["entmax[alpha=2]"]}, "no hyperparameter of the comparison entmax is called 'alpha'"),
         ({"mechanisms": ["linformer[sharing=none]"]}, "no hyperparameter of the comparison linformer is called 'sharing'"),
-        ({"mechanisms": ["linformer[projected_length=8+4]"]}, "projected_length of the comparison linformer is an integer"),
+        ({"mechanisms": ["linformer[projected_length=8+4]"]}, "projected_length of the comparison linformer must be an integer"),
         ({"mechanisms": ["linformer[projected_length=0]"]}, "projected_length must be at least 1; got 0"),
     ],
 )
