@@ -36,7 +36,9 @@ def export_plugin(path: Path) -> None:
     """
     whole = str(path.resolve())
     if os.pathsep in whole:
-        raise ValueError(f"a plugin's path cannot hold {os.pathsep!r}, which separates paths for other processes; rename {whole}")
+        raise ValueError(
+            f"a plugin's path must not contain {os.pathsep!r}, which separates paths that other processes get; rename {whole}"
+        )
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*map(str, exported_plugins()), whole]))
 
 

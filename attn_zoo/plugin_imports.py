@@ -28,8 +28,10 @@ def tell(words: str) -> None:
 
 @contextmanager
 def apart(who: str, when: str) -> Iterator[list[str]]:
-    """Return a context that puts settings of the process back at its end, and warns of those that had changed; it yields their
-    names."""
+    """Return a context that restores the settings of the process on exit, and warns of those that had changed.
+
+    It yields a list, which on exit receives their names.
+    """
     with kept() as changed:
         yield changed
     if changed:

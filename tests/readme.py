@@ -360,7 +360,7 @@ def regime() -> str:
     if late := late_learners():
         learned = [f"{' and '.join(names)} learn{'' if names[1:] else 's'} {task}" for task, names in late.items()]
         told += (
-            " Some mechanisms with a white cell learn the task with every seed if they are [trained until they have learned it]"
+            " Some mechanisms with a white cell do learn the task, with every seed, if [training has no fixed number of steps]"
             f"(docs/explanation/profile.md#trained-until-a-criterion): {'; '.join(learned)}."
         )
     return told
@@ -416,7 +416,7 @@ def trust() -> str:
         "Failures": f"{failed or 'None'} of the {runs:,} runs failed.",
         "Controls": f"{len(controls)} networks cannot select tokens by content: {', '.join(f'`{name}`' for name in controls)}. "
         f"Softmax is better than the best of them on {above} of {len(tables)} tasks.",
-        "Data": f"The data are {' and '.join(sorted({table.data_title for table in tables}))}. Scores are from "
+        "Data": f"The data: {', '.join(sorted({table.data_title for table in tables}))}. Each score was computed on "
         f"{tested[0]:,} to {tested[-1]:,} test examples.",
         "Device": f"All ran in {' and '.join(sorted({f'{t.precision} on {t.device}' for t in tables}))}.",
     }

@@ -160,7 +160,7 @@ def _refuse(parsed: argparse.Namespace) -> None:
         raise ValueError("--layers adds curves to the pictures of --plots FOLDER; add --plots FOLDER, or leave --layers out")
     alone = [*given("overview", "published"), *([f"--format {format}"] if format in ("csv", "svg") else [])]
     if parsed.at and alone:
-        raise ValueError(f"--at adds a table for each task, which {alone[0]} does not show; leave one of them out")
+        raise ValueError(f"--at adds a table for each task, but {alone[0]} shows no such tables; give --at or {alone[0]}, not both")
     if parsed.output:
         check_output("--output", parsed.output)
 

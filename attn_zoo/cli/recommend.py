@@ -124,7 +124,7 @@ def _recommend(parsed: argparse.Namespace) -> int:
         return _use_cases(parsed)
     required = required_of(parsed)
     if parsed.transplant and not parsed.trained:
-        raise ValueError("--transplant is evidence for --trained; add --trained, or leave it out")
+        raise ValueError("--transplant is used only with --trained; add --trained, or leave --transplant out")
     if parsed.measure:
         resolve_device(required.device)
         if parsed.decode:

@@ -91,9 +91,11 @@ def _softmax_attention(request: Request, allowed: Tensor, sinks: Tensor | None) 
 
 @attention_check("variant")
 def eager_agrees_with_the_definition(subject: Subject) -> str:
-    """At drawn sizes, with and without padding, outputs and all gradients of ``eager`` equal those of the naive equation, both in
-    float64; beyond 129 positions and under no_grad, only the outputs are compared. A slow definition is compared at the shorter
-    sizes only, and the report says so."""
+    """In float64, at drawn sizes, with and without padding, outputs and all gradients of ``eager`` equal those of the definition.
+
+    Above 129 positions, and also under no_grad, only outputs are compared. A definition that takes long is compared at the
+    shorter sizes only, and the report says so.
+    """
     if subject.card.build.definition is None:
         raise NotApplicable("the class has no method `definition` to compare with")
     longest = subject.sizes.blocks if subject.variant == "default" else max(BORDERS)

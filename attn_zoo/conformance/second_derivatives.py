@@ -91,7 +91,7 @@ def _loss(module: Attention, request: Request, group: Sequence[str], *, squared:
 
 
 def by_grad(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Take gradients of the slope along ``way``."""
+    """Take gradients of the derivative of the outputs along the direction ``way``."""
     leaves, slope = _slope(loss, at, way)
     return torch.autograd.grad(slope, leaves, materialize_grads=True) if slope.requires_grad else tuple(map(torch.zeros_like, at))
 

@@ -110,7 +110,7 @@ class Subject:
         return move_parameters(built, self.moved)
 
     def build_if_allowed(self, geometry: Geometry) -> Attention | None:
-        """Build, or return None if an option refuses a length shorter than that of the check."""
+        """Build the mechanism at a shorter length than that of the check; return None if one of its options does not allow it."""
         try:
             return self.build(geometry)
         except UnsupportedError:

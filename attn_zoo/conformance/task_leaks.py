@@ -67,7 +67,7 @@ def no_shortcut_tells_the_label(task: Task) -> str:
     most frequent class alone. Else no attention is needed."""
     spec = task.spec
     if isinstance(spec.inputs, Patches | Frames) or spec.problem != "classification":
-        raise NotApplicable("inputs are no tokens, or labels are no classes")
+        raise NotApplicable("the check needs tokens as inputs and classes as labels")
     place = _by_position if spec.labels == "position" else _by_example
     train, test = place(task.examples("train"), TRAIN), place(task.examples("test"), TEST)
     best = 0.0

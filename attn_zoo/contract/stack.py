@@ -26,7 +26,7 @@ class StackedAttention(Attention[OptionsT]):
 
     @staticmethod
     def make_maps(geometry: Geometry, options: Any, implementation: str) -> nn.ModuleList:
-        """Create the maps of a layer that shares none. Overridden by each mechanism."""
+        """Create the projections of a layer that shares none with other layers. Each mechanism overrides this."""
         raise NotImplementedError("a StackedAttention needs a method make_maps")
 
     def by_layer(self) -> Sequence[Any]:

@@ -120,8 +120,8 @@ class MultiHeadAttention(Projections):
             raise UnsupportedError(f"{attention} makes queries and keys from the same tokens; build it without a context")
         if mechanism.card.can.shares_query_key and geometry.key_value_dim != dim:
             raise UnsupportedError(
-                f"{attention} makes queries and keys by one projection, so it needs as many heads of keys as of queries; "
-                f"use key_value_heads=0, got {key_value_heads} for {heads} heads"
+                f"{attention} makes queries and keys by one projection, so it must have as many heads of keys as of "
+                f"queries; use key_value_heads=0 (as many as heads); got {key_value_heads} for {heads} heads"
             )
         if mechanism.card.can.shares_query_key and latent_dim:
             raise UnsupportedError(

@@ -42,10 +42,10 @@ def boards_at(rows: Sequence[Row], higher_is_better: bool, seconds: Sequence[flo
 
 
 def seconds_until(run: Run, seconds: float | None) -> float | None:
-    """Return the time of pretraining and of training until ``seconds``; None if it does not measure the mechanism.
+    """Return the time of pretraining and of training up to ``seconds``; None if the run was disturbed.
 
-    The step in which a run's time limit ends does not count as a cost. A run that was paused, or shared its processor, took over
-    ``DISTURBED`` times (steps · median step time) and over ``DISTURBANCE`` seconds more.
+    The step in which a run's time limit ends does not count as a cost. A run counts as disturbed (paused, or on a shared
+    processor) if it took more than ``DISTURBED`` times (steps · median step time), and more than ``DISTURBANCE`` seconds longer.
     """
     if seconds is None or _was_disturbed(run):
         return None

@@ -66,7 +66,7 @@ class Column:
         return f"{heading} ({of})" if of else heading
 
     def figure(self, row: Row, table: Table) -> Any:
-        """Return the figure of a row."""
+        """Return the number that this column shows for a row."""
         return getattr(row, self.name) if self.value is None else self.value(row, table)
 
     def written(self, row: Row, table: Table) -> str:

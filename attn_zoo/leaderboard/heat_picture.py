@@ -72,7 +72,7 @@ class _Drawing:
         from matplotlib.figure import Figure
 
         if not found.lines:
-            raise ValueError("no picture: there are no records; attn-zoo run makes one")
+            raise ValueError("there are no records to draw; make some with attn-zoo run")
         self.found = found
         self._boxes: dict[tuple[str, str], list[Any]] = defaultdict(list)
         self._spots: list[tuple[float, float]] = []

@@ -69,7 +69,7 @@ def figure(value: float, table: Table, sign: str = "") -> str:
 
 
 def unit(table: Table, written: str = " (%)") -> str:
-    """Return the unit after a figure or the name of a metric; empty for metrics that are not shares."""
+    """Return the unit to print after a figure, or after the name of a metric; empty if the metric is not a percentage."""
     return written if is_share(table) else ""
 
 

@@ -267,7 +267,8 @@ def t_tail(freedom: float, t: float) -> float:
 def t_quantile(freedom: float, level: float) -> float:
     """Return the quantile of Student's t at ``level``, which is above one half.
 
-    By Newton's method from the normal quantile, which lies below: the tail is convex, so no step goes too far.
+    Newton's method starts at the normal quantile, which is less than the result. The probability of the tail is convex there,
+    so no step goes beyond the result.
     """
     t = NormalDist().inv_cdf(level)
     front = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2

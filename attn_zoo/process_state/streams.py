@@ -15,7 +15,7 @@ _NUMBERS = {"stdout": 1, "stderr": 2}
 def streams_kept(changed: list[str]) -> Iterator[None]:
     """Return a context that puts the standard output and error back, and adds ``standard streams`` to a list if they had changed.
 
-    A process in which the copies were closed that are needed for this ends.
+    The context keeps copies of both to put them back. If something closed these copies, the process ends.
     """
     streams = {name: getattr(sys, name) for name in _NUMBERS}
     places = {number: _place(number) for number in _NUMBERS.values()}

@@ -104,7 +104,7 @@ class RunRecord:
             raise RecordError(f"status {self.status!r} is not one of {', '.join(STATUSES)}")
         if (self.status == "done") != (self.reason is None):
             raise RecordError(
-                f"a run with status done has no reason, and every other run has one; got status {self.status!r}, reason "
+                f"reason must be null if status is done, and must be text for any other; got status {self.status!r}, reason "
                 f"{self.reason!r}"
             )
         if self.stopped not in (None, "criterion", "cap"):

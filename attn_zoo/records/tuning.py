@@ -91,7 +91,7 @@ def best_of(trials: Iterable[RunRecord]) -> RunRecord | None:
 
 
 def ledger(records: Iterable[RunRecord], study: str, chosen: RunRecord | None = None) -> Tuning:
-    """Summarise the trials of a study, as the ``Tuning`` of runs with its best settings.
+    """Summarise the trials of a study in the ``Tuning`` that is recorded with runs of its best settings.
 
     Args:
         chosen: trial with the best settings; by default that with the best validation score.

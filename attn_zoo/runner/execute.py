@@ -119,7 +119,9 @@ def run(
     checkpoint: Checkpoint | None = None,
     kept: KeptWeights | None = None,
 ) -> RunRecord:
-    """Train, test once the last weights or, with a fixed budget, those with the best validation score, and return the record.
+    """Train a network, test it once and return the record.
+
+    The last weights are tested; with a fixed budget, those with the best validation score.
 
     ``spec`` must be resolved. A failed run gives a record as well, with its ``status`` and ``reason``. Only two cases give no
     record: an interrupt from outside, and a checkpoint of another network.

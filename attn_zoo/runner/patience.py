@@ -43,7 +43,7 @@ def beat() -> None:
 
 
 def place_of_hang(path: Path) -> str | None:
-    """Return the function, file and line at which ``watched`` ended a process; None if it has not."""
+    """Return the function, file and line at which a process hung when ``watched`` ended it; None if it ended none."""
     try:
         threads = path.read_text(encoding="utf-8", errors="replace").split("Thread ")
     except OSError:

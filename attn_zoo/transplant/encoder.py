@@ -61,8 +61,8 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
         )
     if len(sites(loaded)) < getattr(loaded.config, "num_hidden_layers", 0):
         raise ValueError(
-            f"{subject.name} uses one attention module for several layers, and each layer is distilled by itself here; give minilm "
-            "or a BERT"
+            f"{subject.name} uses one attention module for several layers, but layers are distilled one at a time; use a model "
+            "with a module for each layer, such as minilm or a BERT"
         )
     tokenizer = AutoTokenizer.from_pretrained(
         loaded.name_or_path, local_files_only=weights != "pretrained", trust_remote_code=False

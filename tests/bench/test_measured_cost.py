@@ -296,7 +296,7 @@ def test_tables_of_the_scripted_measurement(scripted):
     assert linformer["training step (ms)"] == "2,000 ± 0" and linformer["backward (ms)"] == "1,000 ± 0"
     assert linformer["forward (tokens/s)"] == "1,024 ± 0"
     memory = rows(table, "Memory")[LINFORMER]
-    assert memory["forward, peak (MiB)"] == memory["training, held at once (MiB)"] == "3.00"
+    assert memory["forward, peak (MiB)"] == memory["training, peak (MiB)"] == "3.00"
     assert memory["forward, largest batch"] == "1,021"
     assert "- softmax: time limit: scripted (best batch, forward + backward at 128; time, forward + backward at 128)" in table
     assert grid_of().protocol.describe() in table

@@ -209,7 +209,7 @@ def test_a_plan_prints_runs_and_hours_and_starts_nothing(tmp_path):
         (["trials=3"], "must search budget.learning_rate alone"),
         (["budget.until=steps"], "with budget.until=steps"),
         (["seeds=1,1000"], "seed 1000 is that of the trials"),
-        (["budget.schedule=cosine"], "needs budget.schedule=constant"),
+        (["budget.schedule=cosine"], "must go with budget.schedule=constant"),
     ],
 )
 @pytest.mark.process

@@ -197,7 +197,7 @@ def test_run_ids_depend_on_everything_that_decides_a_result():
 def test_a_done_record_needs_a_score_and_no_reason():
     with pytest.raises(RecordError, match="test score"):
         make_record(scores={})
-    with pytest.raises(RecordError, match="has no reason"):
+    with pytest.raises(RecordError, match="reason must be null if status is done"):
         make_record(reason="why not")
 
 

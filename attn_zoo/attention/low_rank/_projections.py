@@ -185,7 +185,7 @@ class LowRankAttention(LengthMappedAttention[L]):
         return self.options.sharing is Sharing.layerwise
 
     def by_layer(self) -> list[LowRankOptions]:
-        """Options for each layer that ``projected_lengths`` names, with its k; one entry if it names no layers."""
+        """Options of each layer, with its own k from ``projected_lengths``; one entry for all layers if that gives none."""
         lengths = ["+".join(map(str, layer)) for layer in self.options.layers()]
         return [replace(self.options, projected_lengths=k) for k in lengths] if len(lengths) > 1 else [self.options]
 

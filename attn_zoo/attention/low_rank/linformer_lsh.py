@@ -117,7 +117,7 @@ class LinformerLSH(LowRankAttention[Options]):
         return self.by_map(heads, query, _unit(key), value)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute E K and F V, then one softmax over them and a window in the order of buckets."""
+        """Compute E K and F V, then one softmax over the scores of E K and of a window of the keys, sorted by bucket."""
         how: dict[str, Any] = {"window": self.options.window, "dropout": self.dropout_rate, "tiled": self.implementation == "tiled"}
         first = None  # in the order of buckets, padding comes last
         if key_valid is not None:

@@ -117,7 +117,10 @@ class Luna(Attention[Options]):
         return self.attend(query, key, value, key_valid, context)
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
-        """Attend to the packed tokens with PyTorch's fused kernels; the causal form is tiled on a CPU, eager elsewhere."""
+        """Attend to the packed tokens with PyTorch's fused kernels.
+
+        There are none for the causal form, which is computed in tiles on a CPU and as ``eager`` does on other devices.
+        """
         if self.geometry.causal:
             return self._attend_past(query, key, value, key_valid, context, tiled=query.device.type in ("cpu", "meta"))
         return fused_attention(query, *self._pack(key, value, key_valid, context), dropout=self.dropout_rate)

@@ -22,7 +22,7 @@ def moving_average(
     write: Float[Tensor, "directions heads d h"],
     read: Float[Tensor, "directions heads d h"],
 ) -> Float[Tensor, "batch heads n d"]:
-    """Moving average over the positions up to each one; a second direction adds the average over the positions from it on.
+    """Average over each position and all earlier ones; a second direction adds the average over each position and all later ones.
 
     Args:
         keep: q, factor of the state at each step, in [0, 1].

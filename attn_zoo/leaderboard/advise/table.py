@@ -45,9 +45,9 @@ def use_cases(
 def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "terminal") -> str:
     """Return the answers as a table in the format ``terminal`` or ``github``, with the rule beneath."""
     notes = [
-        f"Matches softmax: on every task tested, the {100 * CONFIDENCE:.0f} % interval of the difference lies above "
-        f"-{accept:g} points.",
-        "Against softmax: the difference on the task where it is least certain.",
+        f"A mechanism matches softmax if it is less than {accept:g} points worse on every task tested, even at the lower end of "
+        f"the {100 * CONFIDENCE:.0f} % interval.",
+        "Against softmax: accuracy minus that of softmax, on the task with the lowest end of the interval.",
     ]
     table = tabulated(Grid("Which attention should I use?", _HEAD, [use_line(one) for one in found]), format)
     return f"{table}\n\n{lines(notes, format)}"
