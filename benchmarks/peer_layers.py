@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -120,15 +120,14 @@ def kda(dim: int, heads: int, value: int, length: int, *, package: str) -> nn.Mo
     return _with_recurrence("kda", dim, heads, length, core, scaled=package == "transformers")
 
 
+@cache
 def transformers_plain(model: str) -> ModuleType:
-    """Module of a model of transformers, with its plain PyTorch functions also where flash-linear-attention is installed.
+    """Module of a model of transformers, with its plain PyTorch functions also if flash-linear-attention is installed.
 
-    The functions are chosen when the module is imported, so flash-linear-attention is hidden during the import.
+    The functions are chosen when the module is imported, so it is imported anew while flash-linear-attention is hidden.
     """
     name = f"transformers.models.{model}.modeling_{model}"
-    if name in sys.modules:
-        return sys.modules[name]
-    hidden = {each: sys.modules.pop(each) for each in list(sys.modules) if each.split(".")[0] == "fla"}
+    hidden = {each: sys.modules.pop(each) for each in list(sys.modules) if each == name or each.split(".")[0] == "fla"}
     sys.modules["fla"] = None  # type: ignore[assignment]  # Python's mark of a module that cannot be imported
     try:
         return import_module(name)
