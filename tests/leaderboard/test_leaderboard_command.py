@@ -90,7 +90,7 @@ def test_scores_by_time_can_be_asked_for_where_a_table_shows_them(folder, capsys
     )
     for other in (["--overview"], ["--published"], ["--format", "csv"], ["--format", "svg"]):
         assert main([*asked, *other]) == 2
-        assert f"which {' '.join(other)} does not show" in capsys.readouterr().err
+        assert f"give --at or {' '.join(other)}, not both" in capsys.readouterr().err
     assert main([*asked, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["rows"][0]["after_300_s"]["budget"] == 300
 
