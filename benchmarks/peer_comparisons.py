@@ -144,9 +144,11 @@ _FLA = Peer(
 )
 
 
-def _recurrence(build: Callable[..., nn.Module], package: str, what: str) -> Peer:
+def _recurrence(name: str, package: str, module: str, function: str) -> Peer:
     differs = f"{_SAME}: its recurrence in plain PyTorch, in chunks of 64, inside our layer"
-    return Peer(package, what, differs, partial(build, package=package))
+    return Peer(
+        package, function, differs, partial(layers.recurrence, name=name, package=package, module=module, function=function)
+    )
 
 
 _BIGBIRD = Peer(
@@ -176,16 +178,18 @@ COMPARISONS: Mapping[str, Comparison] = {
     "gated_delta_rule": Comparison(
         "gated_delta_rule",
         {
-            "flash-linear-attention": _recurrence(layers.gated_delta_rule, "fla-core", "naive_chunk_gated_delta_rule"),
-            "Qwen3-Next": _recurrence(layers.gated_delta_rule, "transformers", "torch_chunk_gated_delta_rule"),
+            "flash-linear-attention": _recurrence(
+                "gated_delta_rule", "fla-core", "gated_delta_rule", "naive_chunk_gated_delta_rule"
+            ),
+            "Qwen3-Next": _recurrence("gated_delta_rule", "transformers", "qwen3_next", "torch_chunk_gated_delta_rule"),
         },
         causal=True,
     ),
     "kda": Comparison(
         "kda",
         {
-            "flash-linear-attention": _recurrence(layers.kda, "fla-core", "naive_chunk_kda"),
-            "KimiLinear": _recurrence(layers.kda, "transformers", "chunk_kimi_delta_attention"),
+            "flash-linear-attention": _recurrence("kda", "fla-core", "kda", "naive_chunk_kda"),
+            "KimiLinear": _recurrence("kda", "transformers", "kimi_linear", "chunk_kimi_delta_attention"),
         },
         causal=True,
     ),

@@ -102,22 +102,26 @@ def entmax(dim: int, heads: int, value: int, length: int) -> nn.Module:
     return ProjectedCore(dim, heads, partial(_normalised, import_module("entmax").entmax15))
 
 
-def gated_delta_rule(dim: int, heads: int, value: int, length: int, *, package: str) -> nn.Module:
-    """The zoo's layer with the chunked recurrence of ``package``, one decay for each head."""
-    if package == "transformers":
-        core = transformers_plain("qwen3_next").torch_chunk_gated_delta_rule
-    else:
-        core = partial(fla_naive("gated_delta_rule").naive_chunk_gated_delta_rule, scale=1.0)
-    return _with_recurrence("gated_delta_rule", dim, heads, length, core, scaled=package == "transformers")
+def recurrence(dim: int, heads: int, value: int, length: int, *, name: str, package: str, module: str, function: str) -> nn.Module:
+    """The zoo's causal layer of ``name`` with the chunked recurrence of a package.
 
+    Args:
+        module: folder of flash-linear-attention's operator, or name of transformers' model.
+        function: function of the module. Transformers' functions divide the queries by √head_dim, which ours have been already.
+    """
+    layer = MultiHeadAttention(dim, heads, name, length=length, causal=True)
+    mechanism: Any = layer.mechanism
+    scaled = package == "transformers"
+    core = getattr(transformers_plain(module), function) if scaled else partial(getattr(fla_naive(module), function), scale=1.0)
 
-def kda(dim: int, heads: int, value: int, length: int, *, package: str) -> nn.Module:
-    """The zoo's layer with the chunked recurrence of ``package``, one decay for each channel."""
-    if package == "transformers":
-        core = transformers_plain("kimi_linear").chunk_kimi_delta_attention
-    else:
-        core = partial(fla_naive("kda").naive_chunk_kda, scale=1.0)
-    return _with_recurrence("kda", dim, heads, length, core, scaled=package == "transformers")
+    def read(state: Any, *inputs: Tensor, **streams: Tensor) -> tuple[Tensor, Any]:
+        query, key, value, decay, beta = (x.transpose(1, 2) for x in mechanism.updates(*inputs, **streams))
+        query = query * (dim // heads) ** 0.5 if scaled else query
+        decay = decay[..., 0] if decay.shape[-1] == 1 else decay  # one number for each head
+        return core(query, key, value, g=decay, beta=beta[..., 0])[0].transpose(1, 2), state
+
+    mechanism.read = read
+    return layer
 
 
 @cache
@@ -170,27 +174,6 @@ def _block_masks(make: Callable[..., tuple[Tensor, ...]], block: int, tokens: Te
     blocked, band, rows, columns = make(tokens.new_ones(tokens.shape[:2]).detach(), block)
     blocks = {"from_blocked_mask": blocked, "to_blocked_mask": blocked}
     return {"band_mask": band, "from_mask": rows, "to_mask": columns, **blocks}
-
-
-def _with_recurrence(
-    name: str, dim: int, heads: int, length: int, core: Callable[..., tuple[Tensor, Any]], *, scaled: bool
-) -> nn.Module:
-    """Build the zoo's causal layer and replace its chunked recurrence.
-
-    Args:
-        scaled: ``core`` divides the queries by √head_dim itself, which the zoo's have been already.
-    """
-    layer = MultiHeadAttention(dim, heads, name, length=length, causal=True)
-    mechanism: Any = layer.mechanism
-
-    def read(state: Any, *inputs: Tensor, **streams: Tensor) -> tuple[Tensor, Any]:
-        query, key, value, decay, beta = (x.transpose(1, 2) for x in mechanism.updates(*inputs, **streams))
-        query = query * (dim // heads) ** 0.5 if scaled else query
-        decay = decay[..., 0] if name == "gated_delta_rule" else decay
-        return core(query, key, value, g=decay, beta=beta[..., 0])[0].transpose(1, 2), state
-
-    mechanism.read = read
-    return layer
 
 
 def _elu_features(core: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -245,7 +245,7 @@ def test_another_set_is_chosen_for_all_parts_and_stays_in_the_link(window, tmp_p
     window.open(file, window.evaluate("location.hash"))
     ready(window)
     assert window.evaluate(COUNT) == "4 of 4 rows" and window.evaluate("document.querySelector('#sets select').value") == "second"
-    window.evaluate("document.querySelector('#rows .tabulator-row .tabulator-cell').click()")
+    window.click("#rows .tabulator-row .tabulator-cell")
     assert window.evaluate("document.querySelector('dialog').open") is True
     link = window.evaluate("location.hash")
     window.open(file, link)
