@@ -9,11 +9,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from attn_zoo.cli.bracket import most
+from attn_zoo.cli.bracket import most, next_trials
 from attn_zoo.cli.plan import Plan
-from attn_zoo.cli.search import Study, bracket_rates
+from attn_zoo.cli.search import Study, bracket_rates, bracket_results, trial_of
 from attn_zoo.cli.seeds import FEW, USUAL
 from attn_zoo.records import RunRecord, RunSpec, Store
+from attn_zoo.records.tuning import trials_of
 from attn_zoo.reference import packed_file, shipped
 from attn_zoo.registry import build_task
 from attn_zoo.rows import row_of
@@ -38,11 +39,15 @@ def ahead(planned: Sequence[Plan], seeds: Sequence[int] = ()) -> str:
         planned: plans of runs or of searches, which are followed by runs with the best settings.
         seeds: seeds of the runs with the best settings; empty for the usual number.
     """
-    known = [record for plan in planned[:1] for record in _recorded(plan.settings.records)]
+    own = [record for plan in planned[:1] for record in Store(Path(plan.settings.records)).load()[0]]
+    known = [*own, *(record for name in shipped() for record in Store(packed_file(name)).load()[0])]
     lines: dict[tuple[str, str], list[tuple[int, float | None, str]]] = defaultdict(list)
     for plan in planned:
-        for spec, runs, steps in _work(plan, seeds):
-            lines[spec.task, spec.attention].append((runs, *_hours(spec, runs, steps, known)))
+        for spec, runs, steps in _work(plan, seeds, own):
+            if runs:
+                lines[spec.task, spec.attention].append((runs, *_hours(spec, runs, steps, known)))
+    if not lines:
+        return "All runs are recorded: nothing is left to do."
     body, total, unknown = [], 0.0, 0
     for (task, row), parts in lines.items():
         hours = [part for _, part, _ in parts if part is not None]
@@ -103,27 +108,32 @@ def _sizes(spec: RunSpec) -> Any:
     return options, spec.model, spec.budget.batch_size
 
 
-def _recorded(folder: str) -> Iterable[RunRecord]:
-    """Records of a folder and of the sets in the package."""
-    for root in [Path(folder), *map(packed_file, shipped())]:
-        yield from Store(root).load()[0]
-
-
-def _work(plan: Plan, seeds: Sequence[int]) -> Iterable[tuple[RunSpec, int, int]]:
+def _work(plan: Plan, seeds: Sequence[int], own: Sequence[RunRecord]) -> Iterable[tuple[RunSpec, int, int]]:
     """Spec, number of runs, and number of steps of all of them, to the last one."""
-    if plan.study is None:
+    study = plan.study
+    if study is None:
         for job in plan.left():
             yield job.spec, 1, job.spec.budget.steps
         return
-    base = plan.study.base
-    trials, steps = _trials(plan.study)
-    main = base.attention in plan.settings.tuning.main or attention_facts(row_of(base))["control"]
-    after = len(seeds) or (FEW if plan.study.trials else USUAL if main else FEW)
-    yield base, trials + after, steps + after * base.budget.steps
+    main = study.base.attention in plan.settings.tuning.main or attention_facts(row_of(study.base))["control"]
+    recorded = {r.spec.seed for r in own if r.tuning and r.tuning.study == study.id and not r.is_trial}
+    wanted = seeds or range(1, 1 + (FEW if study.trials or not main else USUAL))
+    after = len(set(wanted) - recorded)
+    trials, steps = _trials(study, trials_of(own, study.id))
+    yield study.base, trials + after, steps + after * study.base.budget.steps
 
 
-def _trials(study: Study) -> tuple[int, int]:
-    """Number of trials of a search, and of their steps."""
+def _trials(study: Study, done: Sequence[RunRecord]) -> tuple[int, int]:
+    """Number of trials that a search may still need, and of their steps."""
+    cap = study.base.budget.steps
     if study.trials:
-        return study.trials, study.trials * study.base.budget.steps
-    return most(study.base.budget.steps, bracket_rates(study))
+        left = max(0, study.trials - len(done))
+        return left, left * cap
+    if done and not next_trials(bracket_results(study, done), cap, bracket_rates(study)):
+        return 0, 0
+    runs, steps = most(cap, bracket_rates(study))
+    furthest: dict[Any, int] = defaultdict(int)
+    for record in done:
+        trial = trial_of(study, record)
+        furthest[trial._replace(steps=0)] = max(furthest[trial._replace(steps=0)], trial.steps)
+    return max(1, runs - len(done)), max(0, steps - sum(furthest.values()))

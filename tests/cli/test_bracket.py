@@ -188,6 +188,13 @@ def test_a_bracketed_search_is_recorded_goes_on_and_is_followed_by_as_many_seeds
     names = {path.name for path in (tmp_path / "runs").glob("*.json")}
     status, _, errors = zoo(*TUNE, folder=tmp_path)
     assert status == 0 and names == {path.name for path in (tmp_path / "runs").glob("*.json")}, "nothing is trained again"
+    status, output, errors = zoo(*TUNE, "--plan", folder=tmp_path)
+    assert status == 0 and "All runs are recorded" in output, errors
+    trial = next(record for record in Store(tmp_path / "runs").load()[0] if record.is_trial and record.spec.attention == "linear")
+    for path in (tmp_path / "runs").glob(f"*-s{trial.spec.seed}-{trial.run_id}-*.json"):
+        path.unlink()
+    status, output, errors = zoo(*TUNE, "--plan", folder=tmp_path)
+    assert status == 0 and "1 cells" in output and "linear" in output, errors
 
 
 @pytest.mark.process
