@@ -190,9 +190,11 @@ def pictures() -> dict[Path, str]:
     """SVG pictures by file: heat maps and, if recorded, Figure 3 of the Linformer paper, recall, lengths and the curves."""
     made = {
         ROOT / "results" / "profile.svg": boards_of("profile"),
+        ROOT / "results" / "profile3.svg": boards_of("profile3"),
         ROOT / "results" / "quickstart" / "leaderboard.svg": boards_of("quickstart"),
     }
-    drawn = {file: heat_map_svg(heat_map(of, recorded_columns(of))).rstrip() + "\n" for file, of in made.items()}
+    not_causal = [name for name in attentions() if not card(name).can.causal]
+    drawn = {file: heat_map_svg(heat_map(of, recorded_columns(of), not_causal)).rstrip() + "\n" for file, of in made.items()}
     with TemporaryDirectory() as folder:
         if has_panels(figure3()):
             (picture,) = plot_figure3(figure3(), Path(folder) / "figure3.svg")

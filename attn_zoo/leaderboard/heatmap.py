@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from statistics import fmean
@@ -41,6 +41,8 @@ class Cell:
     """True for the best row (without verdicts: the best mean); False if no mechanism beats the best control."""
     marked: bool = False
     """True if this is the best control, where shade begins."""
+    applicable: bool = True
+    """False if the task is causal and the mechanism has no causal form."""
 
     @property
     def trained(self) -> bool:
@@ -103,12 +105,15 @@ class HeatMap:
         return f"{mechanisms} attention mechanisms on {len(self.columns)} task{'' if len(self.columns) == 1 else 's'}"
 
 
-def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = ()) -> HeatMap:
+def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = (), not_causal: Collection[str] = ()) -> HeatMap:
     """Build the heat map of ``tables``, with a column for each and columns of ``costs``.
 
     A mechanism has one line. If a table holds several rows of it, the row with the best validation score is shown, so that the
     choice does not use test scores. Lines that were run on tasks of the same directions stand together, in the order of their mean
     shade over the tasks that they were run on. Columns are bidirectional first; tasks with similar shades stand together.
+
+    Args:
+        not_causal: mechanisms without a causal form, to which causal tasks are not applicable.
     """
     columns = [
         Column(table, title, unshaded(table, list(shown_rows(table).values())))
@@ -121,7 +126,8 @@ def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = ()) -> HeatM
     means = averages(tables)
     lines = []
     for name, control in controls.items():
-        cells = tuple(of_task.get(name, Cell()) for of_task in known)
+        missing = [Cell(applicable=name not in not_causal or not column.table.task.get("causal")) for column in columns]
+        cells = tuple(of_task.get(name, none) for of_task, none in zip(known, missing, strict=True))
         ran = {column.direction for column, cell in zip(columns, cells, strict=True) if cell.row}
         group = "controls" if control else " and ".join(sorted(ran))
         lines.append(Line(name, control, group, cells, tuple(c.written(name) for c in costs), _average(cells, means)))
@@ -279,9 +285,9 @@ def beside(cell: Cell, table: Table) -> str:
 
 
 def gap(cell: Cell) -> str:
-    """Return why a cell has no score: ``n/a``, ``OOM``, ``diverged``; a dot if it was not run; empty if it has one."""
+    """Return why a cell has no score: ``n/a``, ``OOM``, ``diverged``; a dot if it was not run; empty if it has a score."""
     if cell.row is None:
-        return NOT_RUN
+        return NOT_RUN if cell.applicable else NOT_APPLICABLE
     if cell.row.test is not None:
         return ""
     failures = cell.row.failures

@@ -24,6 +24,7 @@ from attn_zoo.leaderboard.community import community_text, submissions
 from attn_zoo.leaderboard.page import ResultSet
 from attn_zoo.records import Store
 from attn_zoo.records.files import NAME
+from attn_zoo.registry import attentions, card
 from zoo_pages.texts import aligned
 
 BOARDS: Mapping[str, str] = {
@@ -56,7 +57,8 @@ class Results:
         names = sorted(path.parent.name for path in self.root.glob(f"*/{NAME}"))
         names.sort(key=lambda name: reference.SETS.index(name) if name in reference.SETS else len(reference.SETS))
         loaded = {name: Store(self.root / name).load()[0] for name in names}
-        return [ResultSet(name, tables(records), records) for name, records in loaded.items()]
+        not_causal = [name for name in attentions() if not card(name).can.causal]
+        return [ResultSet(name, tables(records), records, not_causal=not_causal) for name, records in loaded.items()]
 
     @cached_property
     def boards(self) -> dict[str, list[Table]]:

@@ -21,7 +21,7 @@ from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.heat_costs import counted_columns, recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heat_text import heat_map_text
-from attn_zoo.leaderboard.heatmap import HeatMap, beside, gap, heat_map
+from attn_zoo.leaderboard.heatmap import NOT_APPLICABLE, NOT_RUN, HeatMap, beside, gap, heat_map
 from attn_zoo.records import Budget, ModelSpec, RunRecord, Store, Tuning
 from attn_zoo.terminal import COLUMNS
 
@@ -243,6 +243,19 @@ def test_settings_of_one_task_are_named_by_what_differs():
     found = heat_map(tables(records))
     titles = {column.title.removeprefix(str(column.table.task["title"])) for column in found.columns}
     assert titles == {"", ", no convolution, rate 0.002", ", no convolution, rate 0.005"}
+
+
+def test_a_causal_task_is_not_applicable_to_a_mechanism_without_a_causal_form():
+    causal = {**make_record().task_card, "name": "mqar", "causal": True, "title": "Recall"}
+    records = [
+        make_record("softmax"),
+        make_record("softmax", "mqar", task_card=causal),
+        make_record("nystrom"),
+        make_record("linear"),
+    ]
+    found = heat_map(tables(records), not_causal=["nystrom"])
+    gaps = {line.attention: [gap(cell) for cell in line.cells] for line in found.lines}
+    assert gaps == {"softmax": ["", ""], "nystrom": ["", NOT_APPLICABLE], "linear": ["", NOT_RUN]}
 
 
 def test_counted_costs_stand_beside_the_scores(tmp_path):

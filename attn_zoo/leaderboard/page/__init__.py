@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
@@ -45,6 +45,8 @@ class ResultSet:
     """Address of the folder of records relative to the page, see ``records_from``; None links no files."""
     costs: Sequence[CostColumn] = ()
     """Cost columns of the heat map; by default those of the records."""
+    not_causal: Collection[str] = ()
+    """Mechanisms without a causal form, to which causal tasks are not applicable."""
 
 
 def html_page(
@@ -99,7 +101,7 @@ def page_of_sets(sets: Sequence[ResultSet], damaged: Sequence[Damaged] = (), pag
 
 
 def _heat_map(of: ResultSet) -> HeatMap:
-    return heat_map(of.tables, [*(of.costs or recorded_columns(of.tables)), *measured_columns(of.tables)])
+    return heat_map(of.tables, [*(of.costs or recorded_columns(of.tables)), *measured_columns(of.tables)], of.not_causal)
 
 
 def _set_data(of: ResultSet, found: HeatMap) -> Mapping[str, Any]:
