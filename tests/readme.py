@@ -50,7 +50,7 @@ from attn_zoo.leaderboard.compare import SEEDS_NEEDED, is_above_control
 from attn_zoo.leaderboard.heat_costs import LENGTH, recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import heat_map, titles
-from attn_zoo.leaderboard.literature_text import render_published
+from attn_zoo.leaderboard.literature_text import anchor_table, render_published
 from attn_zoo.leaderboard.metrics import estimated, optional, score, verdict_cell
 from attn_zoo.leaderboard.notes import COLUMNS_PAGE
 from attn_zoo.leaderboard.plot import MECHANISM, panels_of, write
@@ -92,7 +92,7 @@ PAGES = {
     ),
     ROOT / "docs" / "reports" / "linformers-heirs.md": ("heirs_compression", "heirs_cost", "heirs_profile"),
     ROOT / "docs" / "reports" / "length-and-state.md": ("capacity", "length", "length_beyond", "size"),
-    ROOT / "docs" / "explanation" / "profile.md": ("criterion", "separation"),
+    ROOT / "docs" / "explanation" / "profile.md": ("criterion", "anchors", "separation"),
     ROOT / "docs" / "reports" / "ablations.md": (
         "left",
         "settings",
@@ -124,6 +124,7 @@ def tables() -> dict[str, str]:
         "lra_two_hours": two_hours(),
         "tasks_cpu": leaderboard(ROOT / "results" / "tasks_cpu", format="github"),
         "published": render_published(leaderboard_tables(records_in("lra_cpu"), attention="linformer"), "github"),
+        "anchors": anchor_table("github"),
         "crossover": report(measured("crossover")),
         "aa_test": benchmarked("aa_test", "AATest"),
         "launches": benchmarked("launches", "Launches"),

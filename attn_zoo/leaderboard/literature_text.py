@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attn_zoo.leaderboard.data import csv_text
@@ -11,7 +11,7 @@ from attn_zoo.leaderboard.literature import RULE, Literature, LiteratureRow, Ver
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Table
 from attn_zoo.leaderboard.text import Grid, lines, tabulated
-from attn_zoo.published import SCORE, Figure, figures
+from attn_zoo.published import SCORE, Anchor, Figure, anchor, anchors, figures
 
 _TABLES = ("terminal", "github", "latex")
 _COLUMNS = ("task", "attention", "who", "model", "printed", "unit", "half_width_95", "seeds", "where", "differs", "notes")
@@ -48,6 +48,41 @@ def difference_lines(compared: Literature, row: LiteratureRow) -> list[str]:
             told = (*compared.difference[source.title], *row.difference[source.title])
             lines.append(f"{source.title}: {printed(row.figures[source.title])} ({source.cite}); {'; '.join(told)}")
     return lines
+
+
+def anchor_beside(attention: str, task: Mapping[str, Any]) -> Anchor | None:
+    """Return the anchor of a main row beside a task; None for other rows, and if its figure is on this very task.
+
+    Args:
+        task: card of a recorded task.
+    """
+    found = anchor(attention, bool(task.get("causal")))
+    return None if found and found.figure and found.figure.task == task["name"] else found
+
+
+def anchor_line(found: Anchor) -> str:
+    """Return a line on an anchor: the score, the task, the source, and how the protocol differs."""
+    score, task, source = _anchored(found)
+    return f"anchor: {score} on {task} ({source}); {found.differs}" if found.figure else f"anchor: {score}; {found.differs}"
+
+
+def anchor_table(format: str) -> str:
+    """Return the anchors of the main rows as a table."""
+    head = ["attention", "direction", "published score", "task", "source", "how it differs"]
+    body = [
+        [name, "causal" if causal else "bidirectional", *_anchored(found), found.differs]
+        for (name, causal), found in anchors().items()
+    ]
+    return tabulated(Grid("Published scores beside the main rows", head, body), format)
+
+
+def _anchored(found: Anchor) -> tuple[str, str, str]:
+    """Score with its unit, task and source of an anchor."""
+    figure = found.figure
+    if figure is None:
+        return "none found", "-", "-"
+    cite = figure.source.cite
+    return f"{figure.printed} {figure.unit}", found.task, cite if cite.endswith(figure.where) else f"{cite}, {figure.where}"
 
 
 def verdict_line(verdict: Verdict, metric: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.literature import literature
-from attn_zoo.leaderboard.literature_text import difference_lines, verdict_line
+from attn_zoo.leaderboard.literature_text import anchor_beside, anchor_line, difference_lines, verdict_line
 from attn_zoo.leaderboard.metrics import estimated, figure, mebibytes, seconds, unit
 from attn_zoo.leaderboard.notes import tuned_notes
 from attn_zoo.leaderboard.table import CurvePoint, Table
@@ -154,13 +154,16 @@ def _written(name: str, value: Any) -> str:
 def _published(shown: Shown) -> str:
     compared = literature(shown.table)
     row = next((r for r in compared.rows if r.label == shown.row.label), None) if compared else None
+    beside = anchor_beside(shown.row.attention, shown.table.task)
+    anchored = [anchor_line(beside)] if beside else []
     if compared is None or row is None:
-        return "no published score of this attention on this task is known"
+        return wrap(lines(["no published score of this attention on this task is known", *anchored], "terminal"))
     told = difference_lines(compared, row)
     told += [f"{title}, known flaws: {'; '.join(compared.flaws[title])}" for title in row.figures if compared.flaws[title]]
     told += [] if row.spread is None else [f"the sources differ by {row.spread:.1f} points among themselves"]
     metric = shown.table.task["metric"]
     told += [verdict_line(v, metric) for v in compared.verdicts if shown.row.label in (v.attention, v.baseline)]
+    told += anchored
     return wrap(lines(told, "terminal"))
 
 

@@ -1,17 +1,21 @@
 """Published results: numbers as printed, their experimental settings, and the differences from records of the zoo."""
 
+from attn_zoo.published.anchors import Anchor, anchor, anchors
 from attn_zoo.published.difference import Facts, protocol_difference
 from attn_zoo.published.figures import SCORE, Average, Figure, Protocol, Source, averages, figures, published_for, sources
 from attn_zoo.published.orderings import Ordering, orderings
 
 __all__ = [
     "SCORE",
+    "Anchor",
     "Average",
     "Facts",
     "Figure",
     "Ordering",
     "Protocol",
     "Source",
+    "anchor",
+    "anchors",
     "averages",
     "figures",
     "orderings",

@@ -210,7 +210,8 @@ def test_published_figures_stand_where_there_are_any(tmp_path, plain):
     row = row_of(text, "softmax", "Listops")
     assert row["published"][0].startswith("3") and 30 < row["published"][1] < 40
     assert "Tay et al. 2020" in str(row["details"])
-    assert "published" not in row_of(text, "softmax"), "listops has been published on, digits has not"
+    assert row_of(text, "softmax")["published"] == ["64.27 % (LRA Text)", None], "digits has no figure, so the anchor stands there"
+    assert "published" not in row_of(text, "uniform"), "a control has no anchor"
 
 
 def test_sets_with_files_of_one_name_keep_their_own_records_and_link_their_pages(tmp_path, plain):

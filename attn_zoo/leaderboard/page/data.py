@@ -11,7 +11,7 @@ from urllib.parse import quote
 from attn_zoo.leaderboard.columns import Column, columns
 from attn_zoo.leaderboard.heatmap import Cell, HeatMap, about, beside, brief, gap, level, mean, metric
 from attn_zoo.leaderboard.literature import LiteratureRow, literature
-from attn_zoo.leaderboard.literature_text import difference_lines, printed
+from attn_zoo.leaderboard.literature_text import anchor_beside, anchor_line, difference_lines, printed
 from attn_zoo.leaderboard.metrics import (
     beyond_sizes,
     estimated,
@@ -103,6 +103,10 @@ def rows_data(
             cells = {column.name: _cell(column, row, table) for column in own}
             said = _published(published[row.label]) if row.label in published else None
             lines = difference_lines(compared, published[row.label]) if compared and row.label in published else []
+            if beside := anchor_beside(row.attention, table.task):
+                lines.append(anchor_line(beside))
+                if beside.figure and not said:
+                    said = [f"{beside.figure.printed} {beside.figure.unit} ({beside.task})", None]
             entries = [("mechanism", f"attention/{row.attention}"), ("task", f"task/{table.task['name']}")]
             rows.append(
                 {
@@ -121,7 +125,8 @@ def rows_data(
                 }
             )
     heads = [_head(column, names) for column, names in known.values()]
-    heads += [_head(Column("published", note="scores published by others, in their settings"), {"published (%)"})]
+    note = "scores published by others, in their settings; in brackets the task, if it is another one"
+    heads += [_head(Column("published", note=note), {"published (%)"})]
     return [head for head in heads if any(head["field"] in row for row in rows)], rows
 
 

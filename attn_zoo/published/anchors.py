@@ -1,0 +1,47 @@
+"""One published score for each main row of the profile, on a task like ours, or a statement that none was found."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from attn_zoo.published.figures import Figure, figures
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """Published score to set a row of the profile beside."""
+
+    figure: Figure | None
+    """None if no score was found."""
+    task: str
+    """Task of the figure, in words; empty without a figure."""
+    differs: str
+    """How the protocol of the figure differs from ours; without a figure, where we looked."""
+
+
+def anchor(attention: str, causal: bool) -> Anchor | None:
+    """Return the anchor of an attention in one direction; None if it is no main row of the profile."""
+    return _anchors().get((attention, causal))
+
+
+def anchors() -> dict[tuple[str, bool], Anchor]:
+    """Return all anchors by attention and whether it is causal."""
+    return dict(_anchors())
+
+
+@cache
+def _anchors() -> dict[tuple[str, bool], Anchor]:
+    text = files("attn_zoo.published").joinpath("anchors.toml").read_text(encoding="utf-8")
+    data = tomllib.loads(text)
+    known = {(figure.source.name, figure.where, figure.model, figure.column): figure for figure in figures()}
+    found = {}
+    for group in data["groups"]:
+        for attention, model in group["models"].items():
+            figure = known[group["source"], group["where"], model, group["column"]]
+            found[attention, group["causal"]] = Anchor(figure, group["task"], group["differs"])
+    for row in data["absent"]:
+        found.update({(row["attention"], causal): Anchor(None, "", row["looked"]) for causal in row["causal"]})
+    return found
