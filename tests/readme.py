@@ -32,6 +32,7 @@ from linformer_tables import (
     table2_pretrained,
     table2_published,
 )
+from profile_tables import choice, learned, regime, trust, uses
 from tabulate import tabulate
 
 from attn_zoo import reference
@@ -43,10 +44,7 @@ from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.advise.matrix import verdict_matrix
-from attn_zoo.leaderboard.advise.needs import Answer
-from attn_zoo.leaderboard.advise.table import use_cases, use_line, use_table
 from attn_zoo.leaderboard.columns import COLUMNS
-from attn_zoo.leaderboard.compare import SEEDS_NEEDED, is_above_control
 from attn_zoo.leaderboard.heat_costs import LENGTH, recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import heat_map, titles
@@ -54,7 +52,6 @@ from attn_zoo.leaderboard.literature_text import anchor_table, render_published
 from attn_zoo.leaderboard.metrics import estimated, optional, score, verdict_cell
 from attn_zoo.leaderboard.notes import COLUMNS_PAGE
 from attn_zoo.leaderboard.plot import MECHANISM, panels_of, write
-from attn_zoo.leaderboard.verdicts import Verdict
 from attn_zoo.published import published_for
 from attn_zoo.records import RunRecord
 from attn_zoo.records.files import NAME
@@ -92,7 +89,7 @@ PAGES = {
     ),
     ROOT / "docs" / "reports" / "linformers-heirs.md": ("heirs_compression", "heirs_cost", "heirs_profile"),
     ROOT / "docs" / "reports" / "length-and-state.md": ("capacity", "length", "length_beyond", "size"),
-    ROOT / "docs" / "explanation" / "profile.md": ("criterion", "anchors", "separation"),
+    ROOT / "docs" / "explanation" / "profile.md": ("learned", "criterion", "anchors", "separation"),
     ROOT / "docs" / "reports" / "ablations.md": (
         "left",
         "settings",
@@ -162,6 +159,7 @@ def tables() -> dict[str, str]:
         "equal_time": equal_times("equal_time", (1, 2, 3)),
         "half_hour": equal_times("equal_time_half_hour", (5, 15, 30)),
         "criterion": leaderboard(ROOT / "results" / "profile3", format="github", overview=True),
+        "learned": learned(),
         "separation": separation("profile"),
         "left": separation("profile_left"),
         "heirs_compression": heirs_compression(),
@@ -334,63 +332,6 @@ def printed(*words: str) -> str:
     return output.getvalue()
 
 
-def uses() -> str:
-    """Answers of ``attn-zoo recommend`` to every use case."""
-    return use_table(_use_cases(), format="github")
-
-
-def _use_cases() -> list[Answer]:
-    recurrent = [name for name in attentions() if card(name).can.stepwise]
-    return use_cases(boards_of("profile"), measured("transplant"), recurrent=recurrent)
-
-
-def choice() -> str:
-    """Each use case with the mechanism to use and the lengths of the evidence: the short form of ``uses``."""
-    lines = [(use, name, tokens) for use, name, _, _, tokens in map(use_line, _use_cases())]
-    return tabulate(lines, ("use case", "use", "tested with inputs of (tokens)"), tablefmt="github", disable_numparse=True)
-
-
-def regime() -> str:
-    """Sizes and lengths of the runs of the picture."""
-    tables = boards_of("profile")
-    ((dim, depth),) = {(table.model["dim"], table.model["depth"]) for table in tables}
-    lengths = sorted(table.task["length"] for table in tables)
-    told = (
-        f"The networks have {depth} layers of width {dim}, and the inputs {lengths[0]} to {lengths[-1]} tokens. Larger networks "
-        "and longer inputs may rank mechanisms differently. Training had a fixed number of steps, so a mechanism that learns late "
-        "looks like one that does not learn."
-    )
-    if late := late_learners():
-        learned = [f"{' and '.join(names)} learn{'' if names[1:] else 's'} {task}" for task, names in late.items()]
-        told += (
-            " Some mechanisms with a white cell do learn the task, with every seed, if [training has no fixed number of steps]"
-            f"(docs/explanation/profile.md#trained-until-a-criterion): {'; '.join(learned)}."
-        )
-    return told
-
-
-def late_learners() -> dict[str, list[str]]:
-    """Mechanisms no better than a control after a fixed budget that reach the criterion with every seed, by task."""
-    fixed = {
-        (task_place(table), row.attention)
-        for table in boards_of("profile")
-        for row in table.rows
-        if row.verdict in (Verdict.NO_BETTER, Verdict.NOT_TRAINED)
-    }
-    found: dict[str, list[str]] = {}
-    for table in boards_of("profile3"):
-        learned = [row.attention for row in table.rows if row.learned and row.learned.order == 1]
-        names = [f"`{name}`" for name in learned if (task_place(table), name) in fixed]
-        if names:
-            found[f"{table.task['name']} ({task_place(table)[1]})"] = names
-    return found
-
-
-def task_place(table: Table) -> tuple[str, str]:
-    """Name of a table's task, and its direction."""
-    return table.task["name"], "causal" if table.task.get("causal") else "bidirectional"
-
-
 def column_tables() -> str:
     """Return every column of a task's tables with its meaning, and those that only CSV and JSON have."""
     (table, *_) = boards_of("quickstart")
@@ -399,31 +340,6 @@ def column_tables() -> str:
     head = ("column", "meaning")
     tables = [tabulate(rows, head, tablefmt="github", disable_numparse=True) for rows in (shown, data)]
     return "\n\nCSV and JSON also have:\n\n".join(tables)
-
-
-def trust() -> str:
-    """Return what the verdicts of the profile rest on: lengths, width, seeds, controls, data and device."""
-    tables = boards_of("profile")
-    ((dim, depth, heads),) = {tuple(table.model[name] for name in ("dim", "depth", "heads")) for table in tables}
-    rows = [row for table in tables for row in table.rows]
-    lengths = sorted(table.task["length"] for table in tables)
-    seeds = sorted({len(row.seeds) for row in rows if row.test and not row.control})
-    controls = sorted({row.attention for row in rows if row.control})
-    above = sum(any(row.attention == "softmax" and is_above_control(row) for row in table.rows) for table in tables)
-    tested = sorted(table.data["test"]["examples"] for table in tables)
-    failed, runs = sum(len(row.failures) for row in rows), sum(row.attempts for row in rows)
-    facts = {
-        "Lengths": f"The inputs have {lengths[0]} to {lengths[-1]} tokens. Nothing here was trained on longer inputs.",
-        "Width": f"The networks have {depth} layers of width {dim}, with {heads} heads of width {dim // heads}.",
-        "Seeds": f"Each mechanism was trained with {seeds[0]} to {seeds[-1]} seeds on a task. A verdict needs {SEEDS_NEEDED}.",
-        "Failures": f"{failed or 'None'} of the {runs:,} runs failed.",
-        "Controls": f"{len(controls)} networks cannot select tokens by content: {', '.join(f'`{name}`' for name in controls)}. "
-        f"Softmax is better than the best of them on {above} of {len(tables)} tasks.",
-        "Data": f"The data: {', '.join(sorted({table.data_title for table in tables}))}. Each score was computed on "
-        f"{tested[0]:,} to {tested[-1]:,} test examples.",
-        "Device": f"All ran in {' and '.join(sorted({f'{t.precision} on {t.device}' for t in tables}))}.",
-    }
-    return "\n".join(f"- **{name}**: {fact}" for name, fact in facts.items())
 
 
 def shipped_files() -> dict[Path, Path]:

@@ -1,0 +1,111 @@
+"""Tables and sentences that the README, the page on choosing and the page of the profile make from the profile's records."""
+
+from __future__ import annotations
+
+from committed import boards_of, measured
+from tabulate import tabulate
+
+from attn_zoo.leaderboard import Table
+from attn_zoo.leaderboard.advise.needs import Answer
+from attn_zoo.leaderboard.advise.table import use_cases, use_line, use_table
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED, is_above_control
+from attn_zoo.leaderboard.verdicts import Verdict
+from attn_zoo.registry import attentions, card
+
+
+def uses() -> str:
+    """Answers of ``attn-zoo recommend`` to every use case."""
+    return use_table(_use_cases(), format="github")
+
+
+def _use_cases() -> list[Answer]:
+    recurrent = [name for name in attentions() if card(name).can.stepwise]
+    return use_cases(boards_of("profile"), measured("transplant"), recurrent=recurrent)
+
+
+def choice() -> str:
+    """Each use case with the mechanism to use and the lengths of the evidence: the short form of ``uses``."""
+    lines = [(use, name, tokens) for use, name, _, _, tokens in map(use_line, _use_cases())]
+    return tabulate(lines, ("use case", "use", "tested with inputs of (tokens)"), tablefmt="github", disable_numparse=True)
+
+
+def regime() -> str:
+    """Sizes and lengths of the runs of the picture."""
+    tables = boards_of("profile")
+    ((dim, depth),) = {(table.model["dim"], table.model["depth"]) for table in tables}
+    lengths = sorted(table.task["length"] for table in tables)
+    told = (
+        f"The networks have {depth} layers of width {dim}, and the inputs {lengths[0]} to {lengths[-1]} tokens. Larger networks "
+        "and longer inputs may rank mechanisms differently. Training had a fixed number of steps, so a mechanism that learns late "
+        "looks like one that does not learn."
+    )
+    if late := late_learners():
+        learned = [f"{' and '.join(names)} learn{'' if names[1:] else 's'} {task}" for task, names in late.items()]
+        told += (
+            " Some mechanisms with a white cell do learn the task, with every seed, if [training has no fixed number of steps]"
+            f"(docs/explanation/profile.md#trained-until-a-criterion): {'; '.join(learned)}."
+        )
+    return told
+
+
+def late_learners() -> dict[str, list[str]]:
+    """Mechanisms no better than a control after a fixed budget that reach the criterion with every seed, by task."""
+    fixed = {
+        (task_place(table), row.attention)
+        for table in boards_of("profile")
+        for row in table.rows
+        if row.verdict in (Verdict.NO_BETTER, Verdict.NOT_TRAINED)
+    }
+    found: dict[str, list[str]] = {}
+    for table in boards_of("profile3"):
+        learned = [row.attention for row in table.rows if row.learned and row.learned.order == 1]
+        names = [f"`{name}`" for name in learned if (task_place(table), name) in fixed]
+        if names:
+            found[f"{table.task['name']} ({task_place(table)[1]})"] = names
+    return found
+
+
+def learned() -> str:
+    """Return which mechanisms learned each task of the profile until a criterion: with every seed, with some, with none."""
+    head = ("task", "tokens", "learned with every seed", "with some seeds", "with none")
+    lines = []
+    for table in boards_of("profile3"):
+        every, some, none = [], [], []
+        for row in table.rows:
+            if row.control or row.unjudged or not row.learned:
+                continue
+            group = every if row.learned.order == 1 else some if row.learned.count else none
+            group.append(f"`{row.attention}`" + (f" ({row.learned.count} of {row.learned.of})" if group is some else ""))
+        name = f"{table.task['title']} ({task_place(table)[1]})"
+        lines.append((name, table.task["length"], *(", ".join(group) for group in (every, some, none))))
+    return tabulate(lines, head, tablefmt="github", disable_numparse=True)
+
+
+def task_place(table: Table) -> tuple[str, str]:
+    """Name of a table's task, and its direction."""
+    return table.task["name"], "causal" if table.task.get("causal") else "bidirectional"
+
+
+def trust() -> str:
+    """Return what the verdicts of the profile rest on: lengths, width, seeds, controls, data and device."""
+    tables = boards_of("profile")
+    ((dim, depth, heads),) = {tuple(table.model[name] for name in ("dim", "depth", "heads")) for table in tables}
+    rows = [row for table in tables for row in table.rows]
+    lengths = sorted(table.task["length"] for table in tables)
+    seeds = sorted({len(row.seeds) for row in rows if row.test and not row.control})
+    controls = sorted({row.attention for row in rows if row.control})
+    above = sum(any(row.attention == "softmax" and is_above_control(row) for row in table.rows) for table in tables)
+    tested = sorted(table.data["test"]["examples"] for table in tables)
+    failed, runs = sum(len(row.failures) for row in rows), sum(row.attempts for row in rows)
+    facts = {
+        "Lengths": f"The inputs have {lengths[0]} to {lengths[-1]} tokens. Nothing here was trained on longer inputs.",
+        "Width": f"The networks have {depth} layers of width {dim}, with {heads} heads of width {dim // heads}.",
+        "Seeds": f"Each mechanism was trained with {seeds[0]} to {seeds[-1]} seeds on a task. A verdict needs {SEEDS_NEEDED}.",
+        "Failures": f"{failed or 'None'} of the {runs:,} runs failed.",
+        "Controls": f"{len(controls)} networks cannot select tokens by content: {', '.join(f'`{name}`' for name in controls)}. "
+        f"Softmax is better than the best of them on {above} of {len(tables)} tasks.",
+        "Data": f"The data: {', '.join(sorted({table.data_title for table in tables}))}. Each score was computed on "
+        f"{tested[0]:,} to {tested[-1]:,} test examples.",
+        "Device": f"All ran in {' and '.join(sorted({f'{t.precision} on {t.device}' for t in tables}))}.",
+    }
+    return "\n".join(f"- **{name}**: {fact}" for name, fact in facts.items())
