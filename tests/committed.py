@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from attn_zoo.bench.measurement import Measurement
+from attn_zoo.cli.seeds import USUAL
 from attn_zoo.leaderboard import Table
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.records import RunRecord, Store
@@ -31,6 +35,43 @@ def records_in(name: str) -> list[RunRecord]:
 def boards_of(name: str) -> list[Table]:
     """Leaderboards of the records in a folder of ``results``."""
     return leaderboard_tables(records_in(name))
+
+
+def task_place(record: RunRecord) -> tuple[str, str]:
+    """Return the name of a run's task, and its direction."""
+    return record.spec.task, "causal" if record.task_card.get("causal") else "bidirectional"
+
+
+@cache
+def until_criterion() -> set[tuple[str, str]]:
+    """Return the tasks of the profile on which all main rows and controls were trained until a criterion, with five seeds each."""
+    seeds: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    controls: set[str] = set()
+    for record in records_in("profile3"):
+        if not record.is_trial:
+            seeds[task_place(record)][record.spec.attention].add(record.spec.seed)
+    for record in records_in("profile"):
+        controls |= {record.spec.attention} if record.attention_card.get("control") else set()
+    wanted = {}
+    for direction, name in (("bidirectional", "encoder"), ("causal", "decoder")):
+        file = ROOT / "configs" / "experiment" / f"profile3_{name}.yaml"
+        wanted[direction] = controls | set(yaml.safe_load(file.read_text(encoding="utf-8"))["tuning"]["main"])
+    return {place for place, rows in seeds.items() if all(len(rows[name]) >= USUAL for name in wanted[place[1]])}
+
+
+@cache
+def profile_records() -> list[RunRecord]:
+    """Records of the profile: of runs until a criterion on the tasks of ``until_criterion``, with a fixed budget on all others."""
+    newer = until_criterion()
+    size = {(r.spec.model.dim, r.spec.model.depth) for r in records_in("profile")}
+    new = [r for r in records_in("profile3") if task_place(r) in newer and (r.spec.model.dim, r.spec.model.depth) in size]
+    return sorted([r for r in records_in("profile") if task_place(r) not in newer] + new, key=lambda r: str(r.source))
+
+
+@cache
+def profile_boards() -> list[Table]:
+    """Leaderboards of ``profile_records``."""
+    return leaderboard_tables(profile_records())
 
 
 def measured(name: str) -> Any:

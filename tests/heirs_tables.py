@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from committed import boards_of
+from committed import profile_boards
 from tabulate import tabulate
 
 from attn_zoo.bench.tables import binary
@@ -101,7 +101,7 @@ def heirs_cost() -> str:
 
 def heirs_profile() -> str:
     """Test scores of the committed profile, each row's best hyperparameters by validation."""
-    made = boards_of("profile")
+    made = profile_boards()
     shown = [shown_rows(table) for table in made]
     names = ["softmax", *HEIRS]
     rows = [

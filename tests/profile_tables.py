@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from committed import boards_of, measured
+from committed import boards_of, measured, profile_boards
 from tabulate import tabulate
 
 from attn_zoo.leaderboard import Table
@@ -20,7 +20,7 @@ def uses() -> str:
 
 def _use_cases() -> list[Answer]:
     recurrent = [name for name in attentions() if card(name).can.stepwise]
-    return use_cases(boards_of("profile"), measured("transplant"), recurrent=recurrent)
+    return use_cases(profile_boards(), measured("transplant"), recurrent=recurrent)
 
 
 def choice() -> str:
@@ -31,14 +31,20 @@ def choice() -> str:
 
 def regime() -> str:
     """Sizes and lengths of the runs of the picture."""
-    tables = boards_of("profile")
+    tables = profile_boards()
     ((dim, depth),) = {(table.model["dim"], table.model["depth"]) for table in tables}
     lengths = sorted(table.task["length"] for table in tables)
     told = (
         f"The networks have {depth} layers of width {dim}, and the inputs {lengths[0]} to {lengths[-1]} tokens. Larger networks "
-        "and longer inputs may rank mechanisms differently. Training had a fixed number of steps, so a mechanism that learns late "
-        "looks like one that does not learn."
+        "and longer inputs may rank mechanisms differently. "
     )
+    newer = [_titled(table) for table in tables if table.budget.get("until") == "criterion"]
+    if newer:
+        told += f"On {' and '.join(newer)}, a run ended when it had learned the task; not every mechanism was trained yet. "
+        told += "On the others, training"
+    else:
+        told += "Training"
+    told += " had a fixed number of steps, so a mechanism that learns late looks like one that does not learn."
     if late := late_learners():
         learned = [f"{' and '.join(names)} learn{'' if names[1:] else 's'} {task}" for task, names in late.items()]
         told += (
@@ -51,17 +57,17 @@ def regime() -> str:
 def late_learners() -> dict[str, list[str]]:
     """Mechanisms no better than a control after a fixed budget that reach the criterion with every seed, by task."""
     fixed = {
-        (task_place(table), row.attention)
-        for table in boards_of("profile")
+        (_titled(table), row.attention)
+        for table in profile_boards()
         for row in table.rows
         if row.verdict in (Verdict.NO_BETTER, Verdict.NOT_TRAINED)
     }
     found: dict[str, list[str]] = {}
     for table in boards_of("profile3"):
         learned = [row.attention for row in table.rows if row.learned and row.learned.order == 1]
-        names = [f"`{name}`" for name in learned if (task_place(table), name) in fixed]
+        names = [f"`{name}`" for name in learned if (_titled(table), name) in fixed]
         if names:
-            found[f"{table.task['name']} ({task_place(table)[1]})"] = names
+            found[_titled(table)] = names
     return found
 
 
@@ -76,19 +82,18 @@ def learned() -> str:
                 continue
             group = every if row.learned.order == 1 else some if row.learned.count else none
             group.append(f"`{row.attention}`" + (f" ({row.learned.count} of {row.learned.of})" if group is some else ""))
-        name = f"{table.task['title']} ({task_place(table)[1]})"
-        lines.append((name, table.task["length"], *(", ".join(group) for group in (every, some, none))))
+        lines.append((_titled(table, "title"), table.task["length"], *(", ".join(group) for group in (every, some, none))))
     return tabulate(lines, head, tablefmt="github", disable_numparse=True)
 
 
-def task_place(table: Table) -> tuple[str, str]:
-    """Name of a table's task, and its direction."""
-    return table.task["name"], "causal" if table.task.get("causal") else "bidirectional"
+def _titled(table: Table, name: str = "name") -> str:
+    """Name of a table's task, or its title, and its direction."""
+    return f"{table.task[name]} ({'causal' if table.task.get('causal') else 'bidirectional'})"
 
 
 def trust() -> str:
     """Return what the verdicts of the profile rest on: lengths, width, seeds, controls, data and device."""
-    tables = boards_of("profile")
+    tables = profile_boards()
     ((dim, depth, heads),) = {tuple(table.model[name] for name in ("dim", "depth", "heads")) for table in tables}
     rows = [row for table in tables for row in table.rows]
     lengths = sorted(table.task["length"] for table in tables)

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 from axes_plots import plot_capacity, plot_length
 from axes_tables import beyond, by_length, capacity, length, recalls, size
-from committed import ROOT, benchmarked, boards_of, measured, records_in
+from committed import ROOT, benchmarked, boards_of, measured, profile_boards, profile_records, records_in
 from figure3.plot import plot_figure3
 from heirs_tables import heirs_compression, heirs_cost, heirs_profile
 from linformer_tables import (
@@ -54,7 +54,7 @@ from attn_zoo.leaderboard.notes import COLUMNS_PAGE
 from attn_zoo.leaderboard.plot import MECHANISM, panels_of, write
 from attn_zoo.published import published_for
 from attn_zoo.records import RunRecord
-from attn_zoo.records.files import NAME
+from attn_zoo.records.files import NAME, pack
 from attn_zoo.registry import attentions, card, task_card
 from attn_zoo.transplant.classification_table import classification_table
 from attn_zoo.transplant.table import transplant_table
@@ -134,7 +134,7 @@ def tables() -> dict[str, str]:
         "transplant": transplant_table(measured("transplant"), "github"),
         "uses": uses(),
         "columns": column_tables(),
-        "matrix": verdict_matrix(boards_of("profile")),
+        "matrix": verdict_matrix(profile_boards()),
         "trust": trust(),
         "choice": choice(),
         "regime": regime(),
@@ -188,7 +188,7 @@ def renewed(page: Path, text: str) -> str:
 def pictures() -> dict[Path, str]:
     """SVG pictures by file: heat maps and, if recorded, Figure 3 of the Linformer paper, recall, lengths and the curves."""
     made = {
-        ROOT / "results" / "profile.svg": boards_of("profile"),
+        ROOT / "results" / "profile.svg": profile_boards(),
         ROOT / "results" / "profile3.svg": boards_of("profile3"),
         ROOT / "results" / "quickstart" / "leaderboard.svg": boards_of("quickstart"),
     }
@@ -342,15 +342,22 @@ def column_tables() -> str:
     return "\n\nCSV and JSON also have:\n\n".join(tables)
 
 
-def shipped_files() -> dict[Path, Path]:
-    """Committed file by its copy in the package."""
-    packed = {reference.packed_file(name): ROOT / "results" / name / NAME for name in reference.SETS}
-    return packed | {reference.TRANSPLANT: ROOT / "results" / "transplant.json"}
+def shipped_files() -> dict[Path, bytes]:
+    """Content of the files of the package that are made from committed results."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / NAME
+        pack(profile_records(), file)
+        packed = {reference.packed_file("profile"): file.read_bytes()}
+    copies = {
+        reference.packed_file("quickstart"): ROOT / "results" / "quickstart" / NAME,
+        reference.TRANSPLANT: ROOT / "results" / "transplant.json",
+    }
+    return packed | {copy: committed.read_bytes() for copy, committed in copies.items()}
 
 
 if __name__ == "__main__":
-    for copy, committed in shipped_files().items():
-        copy.write_bytes(committed.read_bytes())
+    for file, content in shipped_files().items():
+        file.write_bytes(content)
     for file, picture in pictures().items():
         file.write_text(picture, encoding="utf-8")
     for page in PAGES:

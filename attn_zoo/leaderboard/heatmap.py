@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -329,12 +330,11 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
         notes.append(f"{leads}: the best of its task. Tables say which others are {Verdict.TIED}.")
     else:
         notes.append(f"{leads}: the best mean of its task, without a verdict.")
-    soon = any(row.steps_to_90 for row in rows)
-    if soon:
+    if any(row.steps_to_90 for row in rows):
         notes.append(
             "Small figures: median steps to 90 % of the ceiling if all seeds learned the task, else how many did; empty for none."
         )
-    elif any(row.test and row.test.half_width is not None for row in rows):
+    if any(row.test and row.test.half_width is not None and not row.steps_to_90 for row in rows):
         notes.append("±: half of the 95 % interval of the mean.")
     if any(cell.shade for cell in cells):
         notes.append(
@@ -350,5 +350,14 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
         notes.append(f"Each row has its own {', '.join(tuned)}, chosen on validation.")
     if found.several:
         notes.append(f"Of several settings, the one that is best on validation is shown: {', '.join(found.several)}.")
-    protocols = ", ".join(sorted({column.table.protocol for column in found.columns}))
-    return [*notes, *(f"{column.said}." for column in found.costs), f"Protocol {protocols}."]
+    return [*notes, *(f"{column.said}." for column in found.costs), _protocols(found)]
+
+
+def _protocols(found: HeatMap) -> str:
+    """Return which protocol the tasks were run by, in a sentence."""
+    (usual, _), *others = Counter(column.table.protocol for column in found.columns).most_common()
+    told = [
+        f"{', '.join(f'{c.title} ({c.direction})' for c in found.columns if c.table.protocol == protocol)} by protocol {protocol}"
+        for protocol, _ in others
+    ]
+    return f"Protocol {usual}." if not told else f"{'; '.join(told)}; all other tasks by protocol {usual}."

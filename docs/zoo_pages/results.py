@@ -56,7 +56,8 @@ class Results:
         """Every folder of records with its tables: the sets that the package has, then the others by name."""
         names = sorted(path.parent.name for path in self.root.glob(f"*/{NAME}"))
         names.sort(key=lambda name: reference.SETS.index(name) if name in reference.SETS else len(reference.SETS))
-        loaded = {name: Store(self.root / name).load()[0] for name in names}
+        shipped = reference.shipped()
+        loaded = {name: Store(reference.packed_file(name) if name in shipped else self.root / name).load()[0] for name in names}
         not_causal = [name for name in attentions() if not card(name).can.causal]
         return [ResultSet(name, tables(records), records, not_causal=not_causal) for name, records in loaded.items()]
 
