@@ -160,7 +160,7 @@ DOUBTFUL: list[tuple[str, int, dict[str, Any], list[str]]] = [
     ("nystrom", 9, {"landmarks": 8}, []),
     ("pooling", 9, {"window": 9}, ["window=9 is no narrower than the 9 tokens"]),
     ("pooling", 10, {"window": 9}, []),
-    ("routing", 16, {"cluster_scale": 4}, ["sees itself"]),
+    ("routing", 16, {"cluster_scale": 4}, ["a single key"]),
     ("routing", 16, {"cluster_scale": 0.25}, ["sees all"]),
     ("routing", 16, {}, []),
     ("sinkhorn", 16, {"block_scale": 4}, ["nothing is sorted"]),

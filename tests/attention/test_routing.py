@@ -23,28 +23,37 @@ def build(n: int, seed: int = 0, implementation: str = "eager", **options) -> Ro
     return built.eval()
 
 
-def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor]:
+def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and values."""
     generator = torch.Generator().manual_seed(1)
     shape = (batch, HEADS, n, HEAD_DIM)
-    query, value = (torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2))
-    return query, value
+    query, key, value = (torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3))
+    return query, key, value
 
 
-def written_out(built: Routing, query: Tensor, value: Tensor, valid: Tensor) -> Tensor:
-    """Softmax attention among the valid positions nearest to each centroid, averaged over the clusters of a position."""
+def nearest(unit: Tensor, group: Tensor, centroid: Tensor, clusters: int) -> list[int]:
+    """Return the positions of a group that are nearest to a centroid, an equal share of them for each cluster."""
+    inside = group.nonzero()[:, 0].tolist()
+    return sorted(inside, key=lambda i: -(unit[i] @ centroid).item())[: math.ceil(len(inside) / clusters)]
+
+
+def written_out(built: Routing, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
+    """Softmax attention of the queries to the valid keys nearest to each centroid, averaged over the clusters of a query.
+
+    Padded queries are picked apart from valid ones.
+    """
     found = []
     for b in range(query.shape[0]):
-        keep = valid[b].nonzero()[:, 0].tolist()
+        keep, rest = (valid[b] == real for real in (True, False))
         for h in range(HEADS):
-            unit = query[b, h] / query[b, h].norm(dim=-1, keepdim=True)
-            clusters = len(built.centroids[h])
+            asking, asked = (t[b, h] / t[b, h].norm(dim=-1, keepdim=True) for t in (query, key))
             answers: list[list[Tensor]] = [[] for _ in range(query.shape[2])]
             for centroid in built.centroids[h]:
-                near = sorted(keep, key=lambda i: -(unit[i] @ centroid).item())[: math.ceil(len(keep) / clusters)]
-                for i in near:
-                    weights = (unit[near] @ unit[i] * HEAD_DIM**0.5).softmax(-1)
-                    answers[i].append(weights @ value[b, h, near])
-            found += [torch.stack(own).mean(dim=0) if own else torch.zeros_like(unit[0]) for own in answers]
+                keys = nearest(asked, keep, centroid, len(built.centroids[h]))
+                for i in (i for group in (keep, rest) for i in nearest(asking, group, centroid, len(built.centroids[h]))):
+                    weights = (asked[keys] @ asking[i] * HEAD_DIM**0.5).softmax(-1)
+                    answers[i].append(weights @ value[b, h, keys])
+            found += [torch.stack(own).mean(dim=0) if own else torch.zeros_like(asking[0]) for own in answers]
     return torch.stack(found).view_as(query)
 
 
@@ -52,41 +61,41 @@ def written_out(built: Routing, query: Tensor, value: Tensor, valid: Tensor) -> 
 @pytest.mark.parametrize("scale", [1.0, 0.2, 50.0])
 def test_equals_clusters_picked_one_by_one(padded, scale):
     for n in (1, 10, 23):
-        built, (query, value) = build(n, implementation="definition", cluster_scale=scale), draw(n)
+        built, drawn = build(n, implementation="definition", cluster_scale=scale), draw(n)
         valid = torch.ones(3, n, dtype=torch.bool)
         if padded:
             valid[1, (n + 1) // 2 :], valid[2, 1::3] = False, False
-        got = built(query, query, value, key_valid=valid if padded else None)
-        expected = written_out(built, query, value, valid)
+        got = built(*drawn, key_valid=valid if padded else None)
+        expected = written_out(built, *drawn, valid)
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
         if n == 23:
-            grads = [torch.autograd.grad(out.square().sum(), (query, value)) for out in (got, expected)]
+            grads = [torch.autograd.grad(out.square().sum(), drawn) for out in (got, expected)]
             for mine, theirs in zip(*grads, strict=True):
                 torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-10)
 
 
 def test_centroids_move_in_training_towards_what_is_nearest():
-    built, (query, value) = build(20, decay=0.9), draw(20)
+    built, (query, key, value) = build(20, decay=0.9), draw(20)
     valid = torch.arange(20) < torch.tensor([20, 12, 0])[:, None]
     before = built.centroids.clone()
-    built(query, None, value, key_valid=valid)
+    built(query, key, value, key_valid=valid)
     assert torch.equal(built.centroids, before)
     expected = before.clone()
     for h in range(HEADS):
-        unit = F.normalize(query[:, h][valid], dim=-1)
+        unit = F.normalize(torch.cat([query[:, h][valid], key[:, h][valid]]), dim=-1)
         nearest = (unit @ before[h].T).argmax(dim=-1)
         for c in range(len(before[h])):
             if (nearest == c).any():
                 moved = 0.9 * before[h, c] + 0.1 * unit[nearest == c].mean(dim=0)
                 expected[h, c] = moved / moved.norm()
-    built.train()(query, None, value, key_valid=valid)
+    built.train()(query, key, value, key_valid=valid)
     torch.testing.assert_close(built.centroids, expected.detach(), rtol=0, atol=1e-12)
 
 
 def test_an_answer_in_training_depends_on_no_batch_mate():
-    built, (query, value) = build(20, decay=0.5).train(), draw(20)
-    alone = copy.deepcopy(built)(query[:1], None, value[:1])
-    torch.testing.assert_close(built(query, None, value)[:1], alone, rtol=0, atol=1e-13)
+    built, drawn = build(20, decay=0.5).train(), draw(20)
+    alone = copy.deepcopy(built)(*(tensor[:1] for tensor in drawn))
+    torch.testing.assert_close(built(*drawn)[:1], alone, rtol=0, atol=1e-13)
 
 
 def test_online_means_find_the_clusters_there_are():
@@ -97,22 +106,33 @@ def test_online_means_find_the_clusters_there_are():
     first = None
     for _ in range(60):
         query = truth.repeat_interleave(6, dim=1)[None] + 0.05 * torch.randn(4, HEADS, 36, HEAD_DIM, dtype=torch.float64)
-        built(query, None, query)
+        built(query, query, query)
         error = 1 - (F.normalize(query, dim=-1) @ built.centroids.mT).amax(dim=-1).mean().item()
         first = error if first is None else first
     assert first is not None
     assert error < 0.5 * first
 
 
+def test_a_query_finds_a_key_that_is_far_from_its_own():
+    """A query and the key that it asks for are in one cluster, though the key at the query's position is in another one."""
+    built = build(4)
+    built.centroids.copy_(torch.eye(HEAD_DIM, dtype=torch.float64)[:2].expand(HEADS, 2, HEAD_DIM))
+    first, second = torch.eye(HEAD_DIM, dtype=torch.float64)[:2]
+    query = torch.stack([first, first, second, second]).expand(1, HEADS, 4, HEAD_DIM)
+    value = torch.arange(4.0, dtype=torch.float64)[:, None].expand(1, HEADS, 4, HEAD_DIM)
+    out = built(query, query.flip(2), value)[0, 0, :, 0]
+    assert out.tolist() == [2.5, 2.5, 0.5, 0.5]
+
+
 def test_still_centroids_stay():
-    built, (query, value) = build(20, decay=1.0).train(), draw(20)
+    built, drawn = build(20, decay=1.0).train(), draw(20)
     before = built.centroids.clone()
-    built(query, None, value)
+    built(*drawn)
     assert torch.equal(built.centroids, before)
 
 
 def test_padding_leaves_the_centroids_finite_in_float16():
     built = build(12).half().train()
-    query, value = (tensor.detach().half() for tensor in draw(12))
-    built(query, query, value, key_valid=torch.arange(12).expand(3, 12) < 9)
+    query, key, value = (tensor.detach().half() for tensor in draw(12))
+    built(query, key, value, key_valid=torch.arange(12).expand(3, 12) < 9)
     assert bool(built.centroids.isfinite().all())

@@ -1,6 +1,6 @@
-"""Routing attention: yᵢ = mean over the clusters c of i of Σⱼ softmaxⱼ(q̂ᵢ·q̂ⱼ √d) vⱼ over j in c, with q̂ = q / |q|.
+"""Routing attention: yᵢ = mean over the clusters c of i of Σⱼ softmaxⱼ(q̂ᵢ·k̂ⱼ √d) vⱼ over j in c, with q̂ = q / |q|, k̂ = k / |k|.
 
-A cluster holds the w positions nearest to its centroid, so that a position may be in several clusters or in none.
+A cluster holds the w queries and the w keys nearest to its centroid, so that each may be in several clusters or in none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attn_zoo.attention.content._hashing import take
@@ -40,11 +40,11 @@ def cluster_count(keys: int, options: Options) -> int:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of every position against every centroid, which has no gradient, and of each cluster's w positions among themselves."""
+    """FLOPs of queries and keys against every centroid, which has no gradient, and of each cluster's w queries against w keys."""
     n, d, h, clusters = geometry.keys, geometry.head_dim, geometry.heads, cluster_count(geometry.keys, options)
     w = math.ceil(n / clusters)
     among = 4 * clusters * w * w * d
-    return Cost(flops=h * (2 * n * clusters * d + among), parameters=0, backward_flops=h * 2 * among)
+    return Cost(flops=h * (4 * n * clusters * d + among), parameters=0, backward_flops=h * 2 * among)
 
 
 @register_attention(
@@ -53,25 +53,25 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     paper="Roy et al. 2021, arXiv:2003.05997",
     equation="Section 4.1, Algorithm 1",
     options=Options,
-    can=Capabilities(causal=False, key_padding=True, cross=False, any_length=True, random_at_build=True, shares_query_key=True),
+    can=Capabilities(causal=False, key_padding=True, cross=False, any_length=True, random_at_build=True),
     time="n^1.5 d",
     memory="n^1.5 + n d",
     cost=cost,
-    reads=("query", "value"),
     variants={"still": {"decay": 1.0}, "few": {"cluster_scale": 0.5}},
+    version=2,  # in 1 the queries were also the keys
 )
 class Routing(Attention[Options]):
-    """Attention within clusters of online k-means, with shared queries and keys.
+    """Attention of the queries of a cluster to its keys; clusters are those of online k-means.
 
-    Paper: Roy et al. 2021, Section 4.1 and Algorithm 1: positions of unit length, the w = n / k nearest to each centroid, moving
-        averages.
+    Paper: Roy et al. 2021, Section 4.1 and Algorithm 1 without its causal mask: queries and keys of unit length, the w = n / k of
+        each that are nearest to each centroid, moving averages.
     Symbols: μ → centroids, k → clusters, w → window, λ → decay.
-    Differs: all heads route, where the paper's layers also have heads of local attention. Queries are keys, as in the paper's
-        causal attention, but there is no causal form here: the positions of a cluster depend on all positions, later ones
-        included, so the paper's masks inside clusters still leak. A position in several clusters gets the mean of their outputs,
-        not the last output; a position in none gets zeros, as in the paper. Keys are scaled to the length √d by their norm alone,
-        without subtracting a mean. Centroids are updated in training only, after the call, towards the mean of the positions
-        nearest to them, and keep unit length. w counts valid positions of each example.
+    Differs: all heads route, where the paper's layers also have heads of local attention. There is no causal form: the members of
+        a cluster depend on all positions, later ones included, so the paper's masks inside clusters still leak. A query in
+        several clusters gets the mean of their outputs, not the last output; a query in none gets zeros, as in the paper. Queries
+        and keys are scaled to the length √d by their norm alone, without subtracting a mean. Centroids are updated in training
+        only, after the call, towards the mean of the queries and keys nearest to them, and keep unit length. w counts valid
+        positions of each example; padded positions ask apart.
     """
 
     centroids: Float[Tensor, "heads clusters head_dim"]
@@ -85,10 +85,10 @@ class Routing(Attention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn of a single cluster, or of one for each token."""
+        """Warn of a single cluster, or of as many clusters as tokens."""
         clusters, n = cluster_count(geometry.keys, options), geometry.keys
         if clusters >= n:
-            return (f"{clusters} clusters are no fewer than the {n} tokens: a cluster takes a single one, which sees itself",)
+            return (f"{clusters} clusters are no fewer than the {n} tokens: a cluster takes a single query and a single key",)
         return ("one cluster takes all tokens: every token sees all",) if clusters == 1 else ()
 
     @torch.no_grad()
@@ -101,33 +101,39 @@ class Routing(Attention[Options]):
         self.geometry = resized
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Algorithm 1 with clusters × n × n weights, without updating centroids; average over a position's clusters."""
+        """Compute Algorithm 1 with clusters × n × n weights, without updating centroids; average over a query's clusters."""
         d, clusters = query.shape[3], self.centroids.shape[1]
         valid = real_positions(query, key_valid)[:, None]
-        unit = F.normalize(query, dim=-1)
-        nearness = (self.centroids @ unit.mT).masked_fill(~valid[:, None], float("-inf"))
-        rank = nearness.argsort(dim=-1, descending=True).argsort(dim=-1)
-        window = (valid.sum(dim=-1, keepdim=True) / clusters).ceil()[..., None]
-        taken = (rank < window) & valid[:, None]  # (batch, heads, clusters, n)
-        weights = softmax_over_valid((unit @ unit.mT * d**0.5)[:, :, None], taken[..., None, :])
-        outputs = weights @ value[:, :, None] * taken[..., None]
-        return outputs.sum(dim=2) / taken.sum(dim=2).clamp(min=1)[..., None]
+
+        def members(unit: Queries, among: Bool[Tensor, "batch 1 n"]) -> Bool[Tensor, "batch heads clusters n"]:
+            nearness = (self.centroids @ unit.mT).masked_fill(~among[:, None], float("-inf"))
+            rank = nearness.argsort(dim=-1, descending=True).argsort(dim=-1)
+            window = (among.sum(dim=-1, keepdim=True) / clusters).ceil()[..., None]
+            return (rank < window) & among[:, None]
+
+        unit_query, unit_key = F.normalize(query, dim=-1), F.normalize(key, dim=-1)
+        asking, asked = members(unit_query, valid) | members(unit_query, ~valid), members(unit_key, valid)
+        weights = softmax_over_valid((unit_query @ unit_key.mT * d**0.5)[:, :, None], asked[..., None, :])
+        outputs = weights @ value[:, :, None] * asking[..., None]
+        return outputs.sum(dim=2) / asking.sum(dim=2).clamp(min=1)[..., None]
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Choose the positions of each cluster, attend among them, and average the outputs by position."""
+        """Choose the queries and keys of each cluster, attend from these to those, and average the outputs by query."""
         batch, heads, n, d = query.shape
         clusters = self.centroids.shape[1]
-        wide = query.to(torch.promote_types(query.dtype, torch.float32))  # in 16 bits a zero query would be divided by zero
-        unit = F.normalize(wide, dim=-1).to(query.dtype)
-        valid = real_positions(query, key_valid)
-        chosen, taken = self._route(unit.detach(), valid)
-        place = chosen.flatten(2)
+        # In 16 bits a zero vector would be divided by zero.
+        wide = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (query, key))
+        unit_query, unit_key = (F.normalize(t, dim=-1).to(query.dtype) for t in wide)
+        asking, asked = self._route(unit_query.detach(), unit_key.detach(), key_valid)
+        place = asking.flatten(2)
 
-        near, values = (take(t, place).unflatten(2, (clusters, -1)) for t in (unit, value))
-        scores = (near * d**0.5) @ near.mT
-        weights = softmax_over_valid(scores, taken[..., None, :])
+        def members(tokens: Tensor, places: Tensor) -> Tensor:
+            return take(tokens, places.flatten(2)).unflatten(2, (clusters, -1))
+
+        scores = (members(unit_query, asking) * d**0.5) @ members(unit_key, asked).mT
+        weights = softmax_over_valid(scores, (asked < n)[..., None, :])
         weights = F.dropout(weights, self.options.dropout, self.training).to(value.dtype)
-        outputs = (weights @ values).flatten(2, 3)
+        outputs = (weights @ members(value, asked)).flatten(2, 3)
 
         # Index n, behind the last position, collects the empty places of clusters of padded examples.
         counts = outputs.new_zeros(batch, heads, n + 1).scatter_add(2, place, torch.ones_like(outputs[..., 0]))
@@ -136,28 +142,43 @@ class Routing(Attention[Options]):
         return out.scatter_add(2, place[..., None].expand(-1, -1, -1, d), outputs * share)[:, :, :n]
 
     @torch.no_grad()
-    def _route(self, unit: Float[Tensor, "batch heads n head_dim"], valid: Bool[Tensor, "batch n"]) -> tuple[Tensor, Tensor]:
-        """Return the positions of each cluster, n at empty places, and the mask of filled places; in training, update centroids."""
-        n, clusters = unit.shape[2], self.centroids.shape[1]
+    def _route(
+        self, query: Float[Tensor, "batch heads n head_dim"], key: Float[Tensor, "batch heads n head_dim"], key_valid: KeyValid
+    ) -> tuple[Int[Tensor, "batch heads clusters places"], Int[Tensor, "batch heads clusters w"]]:
+        """Return the positions of each cluster's queries and of its keys, n at empty places; in training, update centroids."""
+        valid, n = real_positions(query, key_valid), query.shape[2]
+        unit = torch.cat([query, key], dim=2)
         with without_autocast(unit.device):  # so that clusters do not depend on autocast
             wide = unit.to(torch.promote_types(unit.dtype, torch.float32))
             nearness = self.centroids.to(wide.dtype) @ wide.mT
             if self.training and self.options.decay < 1:
-                self._update_centroids(wide, nearness, valid)
-        nearness = nearness.masked_fill(~valid[:, None, None, :], torch.finfo(nearness.dtype).min)
-        best = nearness.topk(-(-n // clusters), dim=-1).indices
-        count = valid.sum(dim=-1)
-        window = (count + clusters - 1) // clusters  # per example, so that padding of others has no influence
-        taken = torch.arange(best.shape[-1], device=best.device) < window[:, None]
-        taken = taken[:, None, None, :].expand(best.shape)
-        return best.masked_fill(~taken, n), taken
+                self._update_centroids(wide, nearness, valid.repeat(1, 2))
+        asking, asked = nearness.split(n, dim=-1)
+        queries = _nearest(asking, valid)
+        if key_valid is not None:
+            # Padded positions ask, too: apart, so that they take no place of others.
+            queries = torch.cat([queries, _nearest(asking, ~valid)], dim=-1)
+        return queries, _nearest(asked, valid)
 
     def _update_centroids(
-        self, unit: Tensor, nearness: Float[Tensor, "batch heads clusters n"], valid: Bool[Tensor, "batch n"]
+        self,
+        unit: Float[Tensor, "batch heads m head_dim"],
+        nearness: Float[Tensor, "batch heads clusters m"],
+        valid: Bool[Tensor, "batch m"],
     ) -> None:
-        """Move each centroid towards the mean of the valid positions that are nearer to it than to any other."""
+        """Move each centroid towards the mean of the valid queries and keys that are nearer to it than to any other."""
         nearest = F.one_hot(nearness.argmax(dim=2), self.centroids.shape[1]) * valid[:, None, :, None]
         summed = torch.einsum("bhnc,bhnd->hcd", nearest.to(unit.dtype), unit)
         count = nearest.sum(dim=(0, 2))[..., None]
         moved = self.centroids * self.options.decay + (1 - self.options.decay) * summed / count.clamp(min=1)
         self.centroids.copy_(torch.where(count > 0, F.normalize(moved, dim=-1), self.centroids))
+
+
+def _nearest(
+    nearness: Float[Tensor, "batch heads clusters n"], among: Bool[Tensor, "batch n"]
+) -> Int[Tensor, "batch heads clusters w"]:
+    """Positions nearest to each centroid among the m positions of an example, ⌈m / clusters⌉ of them; n at empty places."""
+    clusters, n = nearness.shape[2:]
+    best = nearness.masked_fill(~among[:, None, None], torch.finfo(nearness.dtype).min).topk(-(-n // clusters), dim=-1).indices
+    window = (among.sum(dim=-1) + clusters - 1) // clusters  # per example, so that padding of others has no influence
+    return best.masked_fill(torch.arange(best.shape[-1], device=best.device) >= window[:, None, None, None], n)
