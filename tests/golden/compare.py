@@ -35,6 +35,7 @@ GONE: dict[str, str] = {
 CHANGED: dict[str, str] = {
     "pages / launches / : gated_linear*": "the code applies SiLU to queries and keys, which launches two kernels more",
     "pages / launches / : mega*": "version 2 adds the averages to the output",
+    "pages / launches / : routing*": "version 2 has keys of its own",
     "pages / figure3 / : text: *linformer_figure#.svg)": "the page stands one folder deeper, and so does the link to its picture",
     **dict.fromkeys(("* / rank", "* / ties", "* / unranked"), "a verdict stands in place of ranks and letters"),
     "pages / table2* / : text: - Accuracy (%) after # steps of # rows*": "examples of data are not called rows",

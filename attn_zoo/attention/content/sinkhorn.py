@@ -76,6 +76,8 @@ class Sinkhorn(Attention[Options]):
         hard; a block of padding alone is sorted nowhere, and the outputs at its queries mean nothing. Own and sorted keys
         share one softmax. Blocks of one size for all lengths make the paper's R K cost n² d / b; here b grows with √n. Only the
         bidirectional form, with all sorted blocks: no truncation (SortCut). R is computed in float32 at least.
+    Nature: All queries of a block see the same sorted block, one block or a blend of blocks. Queries side by side whose answers lie
+        in different blocks therefore hardly recall (needles: 12 %, a guess among 8 values, after 690 steps).
     """
 
     @classmethod

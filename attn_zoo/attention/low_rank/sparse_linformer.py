@@ -61,6 +61,8 @@ class SparseLinformer(LowRankAttention[Options]):
     Differs: the combination is in none of the papers. A weight of zero leaves out a projected key, which mixes all tokens, and so
         leaves out no single token; with projections by windows it leaves out the tokens of a window. The remarks of Linformer's
         entry on padding, shorter inputs and initialisation apply here.
+    Training: With ``init=pooling`` and ``equalised`` it learned recall of 8 pairs in 800 steps (100 %), without them not in 2,800
+        (12 %; one seed each).
     """
 
     attend_tiled = LowRankAttention.attend

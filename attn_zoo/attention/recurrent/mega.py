@@ -75,7 +75,8 @@ class Mega(Attention[Options]):
         of keys, which softmax cancels, and the laplace function. Queries and keys start as Z, with κ = 1 and μ = 0; η from
         N(0, 1/h), ω from N(0, 1). Without causality a second average runs backwards, and both are added. Padded tokens enter as
         zeros and keep their positions: the average decays over them as over real ones.
-    Nature: A value is seen within its chunk alone; from chunk to chunk only averages pass, which fade.
+    Nature: A value is seen within its chunk alone; from chunk to chunk only averages pass, which fade. With them, the loss of
+        recall falls as that of ``uniform`` does, to a guess among the values (12 % with 8 pairs after 1,200 steps).
     """
 
     saturates = (("chunk", "is no shorter than the {n} tokens: every token sees all"),)

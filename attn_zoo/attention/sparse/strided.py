@@ -66,6 +66,9 @@ class Strided(PairwiseAttention[Options]):
     Symbols: l → stride.
     Differs: every head sees the union of both parts in one softmax (the paper's merged head, Section 5.1), each key once;
         without causality both parts reach to both sides.
+    Nature: A position sees its neighbours and one position in l beyond them. A token elsewhere is two layers away, and the position
+        between them gathers one average for all that ask it, so recall by content stays near a guess among the values seen (12 %
+        with 8 pairs at l = 8, after 1,100 steps), while a copy at a fixed distance is easy.
     """
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
