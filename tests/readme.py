@@ -43,7 +43,9 @@ from attn_zoo.cli.listing import attention_table, task_table
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
+from attn_zoo.leaderboard.advise.abilities import abilities
 from attn_zoo.leaderboard.advise.matrix import verdict_matrix
+from attn_zoo.leaderboard.advise.sentences import finding
 from attn_zoo.leaderboard.columns import COLUMNS
 from attn_zoo.leaderboard.heat_costs import LENGTH, recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
@@ -61,7 +63,7 @@ from attn_zoo.transplant.table import transplant_table
 
 README = ROOT / "README.md"
 PAGES = {
-    README: ("choice", "regime", "quickstart"),
+    README: ("finding", "choice", "regime", "quickstart"),
     ROOT / "docs" / "reference" / "mechanisms.md": ("zoo",),
     ROOT / "docs" / "reference" / "tasks.md": ("tasks",),
     ROOT / "results" / "README.md": (
@@ -132,6 +134,7 @@ def tables() -> dict[str, str]:
         "projections": projections_table(measured("projections"), "github"),
         "spectrum": spectrum_table(measured("spectrum"), "github"),
         "transplant": transplant_table(measured("transplant"), "github"),
+        "finding": finding(abilities(profile_boards())),
         "uses": uses(),
         "columns": column_tables(),
         "matrix": verdict_matrix(profile_boards()),

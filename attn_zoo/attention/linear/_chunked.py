@@ -4,10 +4,10 @@ The first u adds the value to the memory (decay family). The second u replaces t
 family). a is one number per head, or one number per channel of the key.
 
 With bᵢ the sum of log a over the positions of a chunk up to i, and S the state before the chunk, position j reaches position i ≥ j
-with the weight Σ_c xᵢ_c kⱼ_c exp(bᵢ_c − bⱼ_c), where x is q for outputs and β k for corrections:
+with the weight Σ_c xᵢ_c kⱼ_c exp(bᵢ_c − bⱼ_c), where x is q for outputs and k for corrections:
 
     y = (q ∘ exp b) S + weights(q) u
-    u = β v − (weights(β k) below the diagonal) u − (β k ∘ exp b) S
+    u = T v − T (k ∘ exp b) S, with T = (I + β weights(k) below the diagonal)⁻¹ diag(β)
     S after the chunk = exp(b_last) ∘ S + (k ∘ exp(b_last − b))ᵀ u
 """
 
@@ -72,23 +72,36 @@ def recurrence(updates: Updates, state: Float[Tensor, "batch heads d d"]) -> tup
     at_reads, last = sums[..., each - 1 :: each, :], sums[..., -1:, :]
 
     between = _past(_weights(query, at_reads, key, sums), each)
-    reads, keeps, writes = query * at_reads.exp(), last.exp().mT.unbind(2), (key * (last - sums).exp()).mT.unbind(2)
-    written, removed = list(value.unbind(2)), None
-    if updates.strength is not None:
+    reads, keeps, writes = query * at_reads.exp(), last.exp().mT, (key * (last - sums).exp()).mT
+    if updates.strength is None:
+        before, written, state = _add(state, keeps, writes, value)
+    else:
         beta = into_chunks(updates.strength, positions * each)
-        among = _weights(beta * key, sums, key, sums).tril(-1)
-        both = torch.cat([beta * value, beta * key * sums.exp()], dim=-1)
-        solved = torch.linalg.solve_triangular(among, both, upper=False, unitriangular=True)
-        written, removed = (list(part.unbind(2)) for part in solved.chunk(2, dim=-1))
-
-    before = []
-    for chunk, (keep, write) in enumerate(zip(keeps, writes, strict=True)):
-        before.append(state)
-        if removed is not None:
-            written[chunk] = written[chunk] - removed[chunk] @ state
-        state = keep * state + write @ written[chunk]
-    out = reads @ torch.stack(before, dim=2) + between @ torch.stack(written, dim=2)
+        among = (beta * _weights(key, sums, key, sums)).tril(-1)
+        transform = torch.linalg.solve_triangular(among, beta[..., 0].diag_embed(), upper=False, unitriangular=True)
+        before, written, state = _correct(state, keeps, writes, transform @ value, -transform @ (key * sums.exp()))
+    out = reads @ before + between @ written
     return out.flatten(2, 3)[:, :, :n], state
+
+
+def _add(state: Tensor, keeps: Chunks, writes: Chunks, value: Chunks) -> tuple[Tensor, Chunks, Tensor]:
+    """Return the states before the chunks, what the chunks write, and the state after them, for the decay family."""
+    before = []
+    for keep, added in zip(keeps.unbind(2), (writes @ value).unbind(2), strict=True):
+        before.append(state)
+        state = torch.addcmul(added, keep, state)
+    return torch.stack(before, dim=2), value, state
+
+
+def _correct(state: Tensor, keeps: Chunks, writes: Chunks, value: Chunks, erase: Chunks) -> tuple[Tensor, Chunks, Tensor]:
+    """Return what ``_add`` returns, for the delta family: a chunk writes ``value + erase @ state``."""
+    heads, before, written = state.shape[:2], [], []
+    state = state.flatten(0, 1)  # one fused product, over examples and heads, for each update
+    for keep, write, v, w in zip(*(x.flatten(0, 1).unbind(1) for x in (keeps, writes, value, erase)), strict=True):
+        before.append(state)
+        written.append(torch.baddbmm(v, w, state))
+        state = torch.baddbmm(keep * state, write, written[-1])
+    return *(torch.stack(x, dim=1).unflatten(0, heads) for x in (before, written)), state.unflatten(0, heads)
 
 
 def _weights(x: Chunks, x_sums: Chunks, key: Chunks, sums: Chunks) -> Float[Tensor, "batch heads chunks rows chunk"]:
@@ -127,10 +140,11 @@ def recurrence_flops(geometry: Geometry, *, per_channel: bool = False, delta: bo
     chunk, chunks = positions * each, -(-geometry.keys // positions)
     ends = [min(start + BLOCK, chunk) for start in range(0, chunk, BLOCK)]
     among = sum((end - start) * end for start, end in zip(range(0, chunk, BLOCK), ends, strict=True)) if per_channel else chunk**2
-    pairs = among // each + delta * among + positions * chunk  # weights of outputs, of corrections, and the outputs of a chunk
+    # weights of outputs, the outputs of a chunk, weights of corrections, and T times values and keys
+    pairs = among // each + positions * chunk + delta * (among + 2 * chunk**2)
     states = positions + chunk + delta * chunk  # rows of the products with the state: reads, writes, corrections
     forward = 2 * d * chunks * (pairs + d * states)
-    untracked = 2 * chunk + delta * chunk + (positions if chunks == 1 else 0)
-    backward = 2 * forward - 2 * d * d * untracked + delta * 2 * chunks * chunk**2 * 2 * d
+    untracked = 3 * delta * chunk + (positions + 2 * chunk * (not delta) if chunks == 1 else 0)
+    backward = 2 * forward - 2 * d * d * untracked + delta * 2 * chunks * chunk**3
     directions = geometry.heads * (1 if geometry.causal else 2)
     return directions * forward, directions * backward
