@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 MOST = 2**31 - 1
@@ -120,12 +121,11 @@ def check_types(owner: str, kind: Any, given: Mapping[str, Any] | None = None) -
     Raises:
         ValueError: the message names the owner, the field, the type and the value.
     """
-    for field in fields(kind):
-        if given is not None and field.name not in given:
+    for option, annotation in _annotations(kind if isinstance(kind, type) else type(kind)):
+        if given is not None and option not in given:
             continue
-        value = getattr(kind, field.name) if given is None else given[field.name]
-        annotation = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", "")
-        name = f"{owner}.{field.name}"
+        value = getattr(kind, option) if given is None else given[option]
+        name = f"{owner}.{option}"
         if annotation == "int" and (type(value) is not int or abs(value) > MOST):
             raise ValueError(f"{name} must be an integer from -{MOST} to {MOST}; got {value!r}")
         if annotation == "float":
@@ -134,3 +134,10 @@ def check_types(owner: str, kind: Any, given: Mapping[str, Any] | None = None) -
             check_flag(name, value)
         if annotation == "str":
             check_text(name, value)
+
+
+@cache
+def _annotations(kind: Any) -> list[tuple[str, str]]:
+    """Names of the fields of a dataclass and of their types; kept, as each record of a table asks for them."""
+    types = ((field.name, field.type) for field in fields(kind))
+    return [(name, given if isinstance(given, str) else getattr(given, "__name__", "")) for name, given in types]

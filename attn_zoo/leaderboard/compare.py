@@ -312,9 +312,11 @@ def _on_front(row: Row, others: Sequence[Row], cost: str, sign: int) -> bool:
     mine = cost_of(row, cost)
     if mine is None or not comparable(row, row, cost):  # not measured, or on several machines
         return False
-    score = _signed(row, sign)
-    rivals = [(_signed(o, sign), cost_of(o, cost) or 0.0) for o in others if comparable(row, o, cost)]
-    return not any(theirs >= score and spent <= mine and (theirs, spent) != (score, mine) for theirs, spent in rivals)
+    for other in others:
+        gain, spent = _signed(other, sign) - _signed(row, sign), cost_of(other, cost) or 0.0
+        if gain >= 0 and spent <= mine and (gain > 0 or spent < mine) and comparable(row, other, cost):
+            return False
+    return True
 
 
 def _dominates(one: Row, other: Row, sign: int, better: set[tuple[str, str]]) -> bool:

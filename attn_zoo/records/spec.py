@@ -31,6 +31,7 @@ PROTOCOLS = (FIXED, PROTOCOL)
 OLD_PROTOCOLS = ("1.0",)
 """Earlier versions, whose records still load and form tables of their own."""
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 _ADDED = "younger"
 _LONGEST_WORDS = 120
 """Characters of a file name before the id of its run."""
@@ -259,7 +260,7 @@ def _words(text: str) -> str:
 
 def digest_of(data: Any) -> str:
     """Return the SHA-256 of plain data as JSON with sorted keys and without white space."""
-    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    canonical = _CANONICAL.encode(data)
     if "\\ud" in canonical:  # perhaps half of a surrogate pair, which is written as an escape
         canonical = json.dumps(writable(json.loads(canonical)), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()

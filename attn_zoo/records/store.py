@@ -108,7 +108,8 @@ class Store:
             RecordError: the root is a damaged packed file.
         """
         if is_packed(self.root):
-            return unpack(self.root), []
+            with _collector_paused():
+                return unpack(self.root), []
         if self.root.exists() and not self.root.is_dir():
             raise NotADirectoryError(f"{str(self.root)!r} is a file; name the folder that runs were recorded in")
         records: list[RunRecord] = []
