@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from itertools import product
 from typing import NamedTuple
 
@@ -65,26 +66,32 @@ def plan(words: Sequence[str]) -> Plan:
     if flags := [word for word in words if word.startswith("-") and word not in _FLAGS]:
         raise ValueError(f"settings of runs must be KEY=VALUE (-m asks for several runs); got {flags[0]!r}")
     given = read_run_words(word for word in words if word not in _FLAGS)
-    return plan_runs(given, compose(given), several=any(word in _FLAGS for word in words))
+    composed = compose(given)
+    with planning():
+        return plan_runs(given, composed, several=any(word in _FLAGS for word in words))
+
+
+def planning() -> AbstractContextManager[list[str]]:
+    """Return a context in which runs are planned; it restores the settings of the process that a plugin changes."""
+    return apart("a plugin", "when the runs were planned")
 
 
 def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = False) -> Plan:
     """Plan the runs of words on a composed experiment; see ``plan``."""
-    with apart("a plugin", "when the runs were planned"):
-        fixed, swept = unfolded(word for word in given if not word.swept), [word for word in given if word.swept]
-        config = changed(composed.config, fixed)
-        settings = settings_from(config)
-        check_launch(settings)
-        if settings.tuning.space:
-            return Plan((), settings, study_of(spec_from(config), locations_from(config), settings.tuning, [*fixed, *swept]))
-        if several or composed.several:
-            parts = [(*composed.swept, *part.split()) for part in settings.sweeps or [""]]
-            configs = [config for part in parts for config in _sweep(read_run_words(part), given, composed.config)]
-        elif swept:
-            raise ValueError(f"{swept[0].key}={swept[0].text} are several values, so there are several runs; add -m")
-        else:
-            configs = [config]
-        jobs = [Job(spec_from(config), locations_from(config)) for config in configs]
+    fixed, swept = unfolded(word for word in given if not word.swept), [word for word in given if word.swept]
+    config = changed(composed.config, fixed)
+    settings = settings_from(config)
+    check_launch(settings)
+    if settings.tuning.space:
+        return Plan((), settings, study_of(spec_from(config), locations_from(config), settings.tuning, [*fixed, *swept]))
+    if several or composed.several:
+        parts = [(*composed.swept, *part.split()) for part in settings.sweeps or [""]]
+        configs = [config for part in parts for config in _sweep(read_run_words(part), given, composed.config)]
+    elif swept:
+        raise ValueError(f"{swept[0].key}={swept[0].text} are several values, so there are several runs; add -m")
+    else:
+        configs = [config]
+    jobs = [Job(spec_from(config), locations_from(config)) for config in configs]
     return Plan(tuple({job.run_id: job for job in jobs}.values()), settings)
 
 

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from itertools import islice, product
 from typing import Any
 
@@ -309,6 +310,7 @@ def _suggest(trial: Any, key: str, text: str) -> Any:
     return trial.suggest_categorical(key, _choices(key, text))
 
 
+@cache
 def _sweep(key: str, text: str) -> Word:
     word = read_word(f"{key}={text}")
     if not word.swept:

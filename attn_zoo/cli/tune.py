@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from attn_zoo.cli.ahead import PLAN, ahead
-from attn_zoo.cli.compose import Composed, compose, plan_runs
+from attn_zoo.cli.compose import Composed, compose, plan_runs, planning
 from attn_zoo.cli.config import TuningConfig, in_words, settings_from
 from attn_zoo.cli.plan import Job, Plan, searched_values
 from attn_zoo.cli.records_of import name_left_out
@@ -129,6 +129,11 @@ def plan_searches(asked: Request) -> list[Plan]:
     Raises:
         ValueError: a word is wrong, or a mechanism that was asked for by name refuses the task.
     """
+    with planning():
+        return _searches(asked)
+
+
+def _searches(asked: Request) -> list[Plan]:
     found, refused = [], []
     for row, task in asked.searches:
         try:

@@ -66,7 +66,9 @@ def copies() -> Copies:
 
 def same_functions(before: Copies, now: Copies) -> bool:
     """Return True if no function, class or constant was replaced or removed, and no inherited method is hidden by a new one."""
-    return not any(_replaced(old, vars(place)) or _hiding(place, old) for place, old in _differing(before))
+    copied = {id(place): latest for place, latest in now}
+    changed = [(place, old) for place, old in before if copied.get(id(place)) is not old]  # an equal place keeps its copy
+    return not any(_replaced(old, vars(place)) or _hiding(place, old) for place, old in changed)
 
 
 def put_functions(before: Copies) -> None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass, replace
 from enum import Enum
+from functools import cache
 from itertools import product
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -212,16 +213,23 @@ def typed_options(owner: str, kind: type, given: Mapping[str, Any]) -> dict[str,
     for name in given:
         if name not in known:
             raise UnknownNameError(f"option of {owner}", name, known)
+    hints = _hints(kind)
+    loose = {name: value for name, value in given.items() if type(value) is not hints[name] or isinstance(value, str)}
+    if not loose:  # OmegaConf takes milliseconds
+        return dict(given)
     node = OmegaConf.structured(kind)
     OmegaConf.set_readonly(node, False)  # nodes of frozen dataclasses are read-only
-    for name, value in given.items():
+    for name, value in loose.items():
         try:
             node[name] = value
         except OmegaConfBaseException as error:
             raise ValueError(wrong_value(f"{owner}, option {name}", kind, error, name)) from error
     container = OmegaConf.to_container(node)
     assert isinstance(container, dict)
-    return {name: container[name] for name in given}
+    return {name: container[name] if name in loose else value for name, value in given.items()}
+
+
+_hints = cache(get_type_hints)
 
 
 def wrong_value(label: str, kind: type, error: Any, key: str = "") -> str:
