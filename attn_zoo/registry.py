@@ -39,9 +39,8 @@ T = TypeVar("T", bound=type[Task])
 ENTRY_POINT_GROUP = "attn_zoo.plugins"
 
 RESERVED = frozenset(
-    ["name", "attention", "geometry", "implementation", "device", "dtype", "dim", "heads", "length"]
-    + ["context_length", "context_dim", "causal", "fused", "bias", "output_dropout", "order", "short_convolution", "output_gate"]
-    + ["key_value_heads", "latent_dim"]
+    "name attention geometry implementation device dtype dim heads length context_length context_dim causal fused bias "
+    "output_dropout order short_convolution output_gate key_value_heads latent_dim".split()
 )
 """Names that no option may have: the other arguments in configs, ``build_attention`` and ``MultiHeadAttention``."""
 
@@ -367,17 +366,18 @@ def _load_file(path: Path) -> None:
 
 def _load(name: str, place: str, load: Callable[[], object]) -> None:
     """Import a plugin; one that fails registers nothing."""
-    before = dict(_ATTENTIONS), dict(_TASKS)
+    registered: tuple[dict[str, Any], ...] = (_ATTENTIONS, _TASKS)
+    before = [dict(entries) for entries in registered]
     try:
         changes = imported(name, place, load)
     except BaseException:
-        _restore(_ATTENTIONS, before[0])
-        _restore(_TASKS, before[1])
+        for entries, old in zip(registered, before, strict=True):
+            entries.clear()
+            entries.update(old)
         raise
     if changes:
-        new = [card.origin for name, card in _ATTENTIONS.items() if name not in before[0]]
-        new += [card.origin for name, card in _TASKS.items() if name not in before[1]]
-        _CHANGES.update(dict.fromkeys(new, changes))
+        added = [entries[name] for entries, old in zip(registered, before, strict=True) for name in entries.keys() - old.keys()]
+        _CHANGES.update((card.origin, changes) for card in added)
 
 
 def _register_built_in() -> None:
@@ -388,11 +388,6 @@ def _look_for_plugins() -> None:
     """Load plugins, unless the current ``sys.path`` has been searched already."""
     if sys.path != _SEARCHED:
         load_plugins()
-
-
-def _restore(entries: dict[str, Any], before: Mapping[str, Any]) -> None:
-    entries.clear()
-    entries.update(before)
 
 
 def _refuse_second(entries: Mapping[str, AttentionCard] | Mapping[str, TaskCard], kind: str, name: str, origin: str) -> None:

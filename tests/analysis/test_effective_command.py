@@ -37,6 +37,7 @@ def test_the_matrix_that_is_written_is_the_one_of_the_head(tmp_path, capsys):
     assert about["row_sum_mean"] == pytest.approx(1.0)
 
 
+@pytest.mark.docs
 def test_the_picture(tmp_path):
     words = ["--inputs", "task/digits", "--layer", 1, "--attention", "nystrom", "--output", tmp_path]
     assert analyze(*words) == 0

@@ -10,6 +10,7 @@ from typing import Any
 import fla_references
 import pytest
 import torch
+from tiers import CORE, covering
 
 from attn_zoo import Geometry, UnsupportedError, attentions, build_attention, card
 from attn_zoo.attention.linear.gated_linear import GatedLinear
@@ -59,9 +60,9 @@ def test_every_mechanism_that_has_it_is_proved_here():
     assert [name for name in attentions() if "fla" in card(name).implementations] == NAMES
 
 
-@pytest.mark.parametrize("scale", [1.0, 4.0])
-@pytest.mark.parametrize(("name", "options", "causal"), CASES, ids=str)
-def test_gives_what_eager_gives(name, options, causal, scale, monkeypatch):
+@pytest.mark.parametrize(("case", "scale"), covering(CASES, [1.0, 4.0]), ids=str)
+def test_gives_what_eager_gives(case, scale, monkeypatch):
+    name, options, causal = case
     dtype, allowed = (torch.float32, 2e-5) if name in SINGLE else (torch.float64, 1e-10)
     fla_references.on_a_cpu(monkeypatch, dtype)
     geometry = Geometry(2, D, N, N, causal)
@@ -78,15 +79,18 @@ def test_gives_what_eager_gives(name, options, causal, scale, monkeypatch):
             assert gap <= allowed * max(1.0, largest), (what, gap, largest)
 
 
+@pytest.mark.parametrize("core", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", NAMES)
-def test_holds_the_contract_in_its_own_type(name, monkeypatch):
+def test_holds_the_contract_in_its_own_type(name, core, monkeypatch):
     """Run the kit in bfloat16."""
     fla_references.on_a_cpu(monkeypatch)
     cases = [case for case in attention_checks(name) if case.implementation == "fla" and case.variant == "default"]
-    report = run_cases(name, cases)
+    report = run_cases(name, [case for case in cases if (case.check in CORE) == core])
     assert report.ok, report
     proved = {result.case.check for result in report.results if result.status == "passed"}
-    assert {"implementation_agrees_with_eager", "padding_has_no_influence", "causal_output_ignores_the_future"} <= proved
+    assert len(proved) > 3
+    wanted = {"implementation_agrees_with_eager", "padding_has_no_influence", "causal_output_ignores_the_future"}
+    assert wanted <= proved or not core
 
 
 def forgets_at_padding(monkeypatch: pytest.MonkeyPatch) -> None:

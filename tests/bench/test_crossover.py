@@ -262,6 +262,7 @@ def test_what_there_was_no_time_for_is_one_line_a_layer():
     assert said in CrossoverGrid.report(of(late))
 
 
+@pytest.mark.docs
 def test_the_plot_is_the_same_file_each_time_and_shows_every_layer(scripted_points, tmp_path):
     for name in ("one.svg", "two.svg", "one.png"):
         plot_crossover(scripted_points, tmp_path / name)

@@ -12,7 +12,7 @@ from attn_zoo.records import describe_environment
 BY_LENGTH = [name for name, grid in EXPERIMENTS.items() if not grid.whole_groups]
 
 
-@pytest.mark.parametrize("name", BY_LENGTH)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.process] * (name == "models")) for name in BY_LENGTH])
 @pytest.mark.parametrize("reached", ["prepared", "asked once"])
 def test_it_can_be_read(name, reached, monkeypatch):
     grid = EXPERIMENTS[name]()

@@ -255,6 +255,7 @@ def test_another_start_of_the_projections_is_an_arm_beside_the_same_softmax(tmp_
     assert drawn == ["a", "b", "c", "d", "a"], "panels without runs are not drawn"
 
 
+@pytest.mark.docs
 def test_the_picture_is_the_same_each_time_and_follows_a_dark_page(tmp_path):
     figure = read_figure([*published(), *published(arm=4)])
     one, other = tmp_path / "one.svg", tmp_path / "other.svg"

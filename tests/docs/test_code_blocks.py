@@ -32,6 +32,8 @@ def names(page: Path) -> str:
     return str(page.relative_to(DOCS))
 
 
+TRAINS = ("tutorials/lesson.md", "tutorials/my-attention.md")
+"""Pages whose code trains for half a minute; other tests have each of their commands in a small form."""
 RUN_HERE = [page for page in WRITTEN if has_code(page) and FOLLOWED_BY not in front_matter(text_of(page))]
 RUN_ELSEWHERE = [page for page in WRITTEN if FOLLOWED_BY in front_matter(text_of(page))]
 
@@ -45,7 +47,9 @@ def follow(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=HANG, check=False)
 
 
-@pytest.mark.parametrize("page", RUN_HERE, ids=names)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.exhaustive] * (names(page) in TRAINS)) for page in RUN_HERE], ids=names
+)
 def test_its_code_runs(page, tmp_path):
     done = follow(page, tmp_path)
     assert done.returncode == 0, f"{names(page)}\n{done.stdout}\n{done.stderr}"

@@ -60,10 +60,11 @@ def recorded(folder: Path) -> dict[str, RunRecord]:
 @pytest.mark.parametrize(
     ("launcher", "ends"),
     [
-        ([], ["status", "killed", "closes", "limits", "leaves"]),
-        (["launch=joblib", "workers=2"], ["segfault", "killed", "interrupts"]),
+        ([], ["status", "killed", "leaves"]),
+        (["launch=joblib", "workers=2"], ["segfault", "interrupts"]),
+        pytest.param([], ["closes", "limits"], marks=pytest.mark.exhaustive),
     ],
-    ids=["serial", "joblib"],
+    ids=["serial", "joblib", "files"],
 )
 def test_rows_that_end_their_process_are_records_and_the_others_run(launcher, ends, tmp_path):
     plugins = [f"plugin={write(tmp_path, name, ENDS[name][0], 'backward')}" for name in ends]

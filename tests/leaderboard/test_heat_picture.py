@@ -61,6 +61,7 @@ def _long_card() -> dict[str, Any]:
     return {**make_record().task_card, "title": "A task whose title is of a length that none of ours has"}
 
 
+@pytest.mark.docs
 def test_the_same_records_make_the_same_picture(whole):
     assert heat_map_svg(heat_map(tables(list(reversed(synthetic_records()))))) == heat_map_svg(whole)
 
@@ -96,6 +97,7 @@ def test_the_picture_follows_a_dark_page(whole):
     assert not any(fill in rules for fill in (*SHADES, "#fefefe", "#000000")), "shaded cells and the text in them stay as they are"
 
 
+@pytest.mark.docs
 def test_the_picture_may_be_a_png(whole, tmp_path):
     (file,) = draw_heat_map(whole, tmp_path / "map.png")
     assert file.read_bytes().startswith(b"\x89PNG")

@@ -165,6 +165,7 @@ def test_the_caption_tells_seeds_what_varies_and_where_it_was_measured(nine):
     assert "counted, the same on every machine" in _words(plot_svg(panels_of(nine[:1], [FLOPS])))
 
 
+@pytest.mark.docs
 def test_pictures_hold_nine_tasks_each_and_are_the_same_for_the_same_tables(tmp_path):
     found = tables(dialled_records(tasks=PANELS + 1, seeds=1))
     for folder in ("one", "two"):

@@ -61,12 +61,15 @@ def test_check_catches_its_mutant(mutant: Mutant) -> None:
 
 @pytest.mark.parametrize("check", ATTENTION_CHECKS)
 def test_check_has_a_mutant_and_passes_on_its_original(check: str) -> None:
-    """Each check passes, instead of being skipped, on the original of its first mutant: it does not fail on everything."""
+    """Each check passes on a setting of the original of its first mutant: it neither fails on everything nor skips everything."""
     original = BY_CHECK[check][0].original
     assert original in ORIGINALS.values()
-    report = run_cases(original.name, only(original, check))
-    report.raise_on_failure()
-    assert any(result.status == "passed" for result in report.results), str(report)
+    for case in only(original, check):  # until one passes; each setting is a test of the zoo's attentions
+        report = run_cases(original.name, [case])
+        report.raise_on_failure()
+        if report.results[0].status == "passed":
+            return
+    pytest.fail(f"{check} skips every setting of {original.name}")
 
 
 def test_mutants_stay_out_of_the_zoo() -> None:
