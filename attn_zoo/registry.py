@@ -39,8 +39,9 @@ T = TypeVar("T", bound=type[Task])
 ENTRY_POINT_GROUP = "attn_zoo.plugins"
 
 RESERVED = frozenset(
-    "name attention geometry implementation device dtype dim heads length context_length context_dim causal fused bias "
-    "output_dropout order short_convolution output_gate key_value_heads latent_dim".split()
+    ["name", "attention", "geometry", "implementation", "device", "dtype", "dim", "heads", "length"]
+    + ["context_length", "context_dim", "causal", "fused", "bias", "output_dropout", "order", "short_convolution", "output_gate"]
+    + ["key_value_heads", "latent_dim"]
 )
 """Names that no option may have: the other arguments in configs, ``build_attention`` and ``MultiHeadAttention``."""
 
@@ -80,33 +81,28 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
     """
 
     def decorate(cls: A) -> A:
+        owner = f"attention {name!r}"
         check_name("an attention", name)
-        _check_facts(f"attention {name!r}", AttentionCard, cls, Attention, {"time": time, "memory": memory, **facts})
+        _check_facts(owner, AttentionCard, cls, Attention, {"time": time, "memory": memory, **facts})
         if not isinstance(facts["can"], Capabilities):
-            raise ValueError(f"attention {name!r}: can must be a Capabilities; got {facts['can']!r}")
+            raise ValueError(f"{owner}: can must be a Capabilities; got {facts['can']!r}")
         if not callable(facts["cost"]):
-            raise ValueError(f"attention {name!r}: cost must be a function of the geometry and options; got {facts['cost']!r}")
+            raise ValueError(f"{owner}: cost must be a function of the geometry and options; got {facts['cost']!r}")
         card = AttentionCard(name=name, build=cls, time=Growth(time), memory=Growth(memory), **facts)
         if extra := set(card.reads) - {"query", "key", "value"}:
-            raise ValueError(
-                f"attention {name!r}: reads may hold only query, key and value; got {', '.join(sorted(map(repr, extra)))}"
-            )
+            raise ValueError(f"{owner}: reads may hold only query, key and value; got {', '.join(sorted(map(repr, extra)))}")
         for field in ("title", "paper", "equation"):
-            check_printed(f"attention {name!r}", field, getattr(card, field))
-        check_whole(f"attention {name!r}: version", card.version)
+            check_printed(owner, field, getattr(card, field))
+        check_whole(f"{owner}: version", card.version)
         for implementation in card.implementations:
             if implementation not in IMPLEMENTATIONS:
-                raise ValueError(
-                    f"attention {name!r}: implementations must be among {', '.join(IMPLEMENTATIONS)}; got {implementation!r}"
-                )
+                raise ValueError(f"{owner}: implementations must be among {', '.join(IMPLEMENTATIONS)}; got {implementation!r}")
             method = "attend" if implementation == "eager" else f"attend_{implementation}"
             if not callable(getattr(cls, method, None)):
-                raise ValueError(
-                    f"attention {name!r} lists implementation {implementation!r}, but {card.origin} has no method {method}"
-                )
+                raise ValueError(f"{owner} lists implementation {implementation!r}, but {card.origin} has no method {method}")
         for method in ("initial_state", "advance") if card.can.stepwise else ():
             if getattr(cls, method) is getattr(Attention, method):
-                raise ValueError(f"attention {name!r} claims stepwise, but {card.origin} has no method {method}")
+                raise ValueError(f"{owner} claims stepwise, but {card.origin} has no method {method}")
         _refuse_reserved(card.origin, card.options, RESERVED)
         _refuse_second(_ATTENTIONS, "attention", name, card.origin)
         cls.card = _ATTENTIONS[name] = card

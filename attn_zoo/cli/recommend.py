@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from dataclasses import asdict, fields
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +19,7 @@ from attn_zoo.leaderboard.heat_costs import LENGTH
 if TYPE_CHECKING:
     from attn_zoo.recommend import Requirements
 
-_REQUIREMENTS = ("causal", "padding", "cross", "decode", "trained", "memory", "use", "task", "attention", "measure", "all")
+_REQUIREMENTS = ("causal", "padding", "cross", "decode", "trained", "memory", "use", "task", "attention", "all")
 """Arguments that ask for one answer, besides ``length``."""
 
 
@@ -56,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reference(parser, default="records that came with the package")
     encoder = "with --trained or without requirements: file of attn-zoo transplant output=FILE (default: the one of the package)"
     parser.add_argument("--transplant", type=Path, metavar="FILE", help=encoder)
-    parser.add_argument("--measure", action="store_true", help="time softmax and qualifying attentions here; take the fastest")
     parser.add_argument("--all", action="store_true", help="also print every task, candidate, refusal and doubt")
     parser.add_argument("--format", default="terminal", choices=("terminal", "json"))
     parser.set_defaults(handler=_recommend)
@@ -111,11 +108,9 @@ def _use_cases(parsed: argparse.Namespace) -> int:
 
 
 def _recommend(parsed: argparse.Namespace) -> int:
-    from attn_zoo.bench.grid import resolve_device
     from attn_zoo.leaderboard import tables
     from attn_zoo.recommend import recommend
     from attn_zoo.recommend.text import as_json, as_text
-    from attn_zoo.recommend.timing import times
     from attn_zoo.registry import card
     from attn_zoo.result_files import read_results
     from attn_zoo.rows import rows_of
@@ -125,21 +120,11 @@ def _recommend(parsed: argparse.Namespace) -> int:
     required = required_of(parsed)
     if parsed.transplant and not parsed.trained:
         raise ValueError("--transplant is used only with --trained; add --trained, or leave --transplant out")
-    if parsed.measure:
-        resolve_device(required.device)
-        if parsed.decode:
-            raise ValueError("--measure times whole sequences, but --decode generates token by token; leave out one of the two")
     rows = rows_of(parsed.attention) if parsed.attention else []
     if controls := [str(row) for row in rows if card(row.attention).control]:
         raise ValueError(f"controls are never recommended; leave {', '.join(controls)} out of --attention")
     file = parsed.transplant or reference.TRANSPLANT
     transplant = read_results(file, "transplant", "--transplant", finished=True) if parsed.trained else None
-    found = recommend(
-        required,
-        tables(loaded(_records(parsed))),
-        transplant,
-        rows=rows,
-        timer=partial(times, tell=partial(print, file=sys.stderr, flush=True)) if parsed.measure else None,
-    )
+    found = recommend(required, tables(loaded(_records(parsed))), transplant, rows=rows)
     print(as_json(found) if parsed.format == "json" else terminal_lines(as_text(found, whole=parsed.all)))
     return 0 if found.taken else 1

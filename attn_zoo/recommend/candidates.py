@@ -142,23 +142,19 @@ def _bytes(required: Requirements, row: RowName, counts: Counts, options: Any) -
     return None if kept is None else required.batch * kept
 
 
-def build(required: Requirements, row: RowName, length: int | None = None) -> MultiHeadAttention:
+def build(required: Requirements, row: RowName) -> MultiHeadAttention:
     """Build the layer of a row with its projections, on the current default device.
-
-    Args:
-        length: number of tokens; by default the required length.
 
     Raises:
         UnknownNameError: no such attention, option or implementation.
         ValueError: an option is out of its range, or the mechanism refuses the geometry.
     """
-    length = required.length if length is None else length
     return MultiHeadAttention(
         required.width,
         required.heads,
         row.attention,
-        length=length,
-        context_length=length if required.cross else None,
+        length=required.length,
+        context_length=required.length if required.cross else None,
         causal=required.reads_past,
         implementation=row.implementation,
         **row.options,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.leaderboard import Table
@@ -15,9 +15,6 @@ from attn_zoo.leaderboard.compare import BASELINE
 from attn_zoo.recommend.candidates import Candidate, Refusal, candidates
 from attn_zoo.recommend.requirements import Requirements
 from attn_zoo.rows import RowName
-
-Timer = Callable[[Requirements, Sequence[Candidate]], Mapping[str, float]]
-"""Function that times candidates and returns the seconds of a step by label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +33,6 @@ class Recommendation:
     """Judgements of each candidate except softmax by attention, at every recorded task whose ``causal`` equals ``reads_past``."""
     transplanted: frozenset[str]
     """Attentions that were put into a trained model."""
-    seconds: Mapping[str, float]
-    """Seconds of a step on this machine by label; empty if nothing was timed."""
 
     @property
     def softmax(self) -> Candidate | None:
@@ -50,24 +45,14 @@ class Recommendation:
 
     @property
     def qualified(self) -> list[Candidate]:
-        """Candidates close enough to softmax: the timed ones, fastest first, or, where nothing was timed, all, cheapest first."""
+        """Candidates close enough to softmax, the cheapest first."""
         names = dict.fromkeys(choice.attention for choice in self.answer.chosen)
-        found = [each for name in names if (each := self.candidate(name))]
-        if not self.seconds:
-            return found
-        timed = [each for each in found if each.label in self.seconds]
-        return sorted(timed, key=lambda each: self.seconds[each.label])
-
-    @property
-    def slower(self) -> list[Candidate]:
-        """Qualified candidates that were no faster than softmax when timed."""
-        limit = self.seconds.get(self.softmax.label) if self.softmax else None
-        return [] if limit is None else [each for each in self.qualified if self.seconds[each.label] >= limit]
+        return [each for name in names if (each := self.candidate(name))]
 
     @property
     def taken(self) -> Candidate | None:
         """Candidate to take; None if nothing meets the requirements."""
-        return next((each for each in self.qualified if each not in self.slower), self.softmax)
+        return next(iter(self.qualified), self.softmax)
 
     @property
     def choice(self) -> Choice | None:
@@ -103,7 +88,6 @@ def recommend(
     transplant: Mapping[str, Any] | None = None,
     *,
     rows: Sequence[RowName] = (),
-    timer: Timer | None = None,
 ) -> Recommendation:
     """Recommend a mechanism cheaper than softmax, close to it at every deciding task, and better than controls; else softmax.
 
@@ -111,7 +95,6 @@ def recommend(
         tables: leaderboard tables of the records.
         transplant: content of a file of ``attn-zoo transplant``, which decides for a trained model.
         rows: rows to choose among; by default all attentions except controls.
-        timer: function that times softmax and the qualified candidates, of which the fastest is then taken.
 
     Raises:
         ValueError: the deciding task has no records, or ``transplant`` is the file of another experiment.
@@ -129,7 +112,4 @@ def recommend(
         need = required.need({str(ability.table.task["name"]): ability.name for ability in every})
         said = answer(need, required.reads_past, every, required.accept, lambda name, _: costs.get(name))
     judged = {name: tuple(judge(ability, name, required.accept) for ability in every) for name in costs if name != BASELINE}
-    made = Recommendation(required, need, tuple(found), tuple(refused), said, judged, frozenset(tried), {})
-    if timer is None or not made.qualified or made.softmax is None:
-        return made
-    return replace(made, seconds=timer(required, [made.softmax, *made.qualified]))
+    return Recommendation(required, need, tuple(found), tuple(refused), said, judged, frozenset(tried))

@@ -12,7 +12,7 @@ from attn_zoo.leaderboard.heat_costs import byte_count
 
 _NEEDS = {need.name: need for need in NEEDS}
 DIRECTIONS = {"forward": "a forward pass", "training": "a forward and backward pass"}
-"""Passes of a timed or counted step, with descriptions."""
+"""Passes of a counted step, with descriptions."""
 
 
 @dataclass(frozen=True, slots=True)

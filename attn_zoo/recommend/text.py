@@ -74,8 +74,7 @@ def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
     at = _deciding(found, "")
     least = f"the least certain is {_gain(worst)}" if len(choice.gains) > 1 else gain_words(worst.amount, worst.unit)
     yield f"Why: at most {_tolerance(found)} below softmax on {at}, with 95 % confidence: {least}."
-    timed = f"; {_milliseconds(found, taken)}, softmax {_milliseconds(found, found.softmax)}" if found.seconds else ""
-    yield f"Cost: {taken.cost.words}{timed}."
+    yield f"Cost: {taken.cost.words}."
     others = [each.label for each in found.qualified if each is not taken]
     yield f"Also matches softmax: {listed(others, 3) or 'nothing else'}."
     yield f"Code: {code(found, taken)}"
@@ -84,9 +83,6 @@ def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
 def _softmax(found: Recommendation) -> Iterator[str]:
     if found.answer.evidence:
         yield f"Why: {_why_softmax(found)}."
-    if found.slower:
-        yield "More tokens could change this: attn-zoo measure experiment=crossover finds the length from which it is faster."
-        return
     nearest = found.choice
     near = nearest and found.candidate(nearest.attention)
     if nearest and near:
@@ -111,9 +107,6 @@ def _softmax(found: Recommendation) -> Iterator[str]:
 
 def _why_softmax(found: Recommendation) -> str:
     answer, others = found.answer, [each for each in found.candidates if each.attention != BASELINE]
-    if found.slower:
-        one = found.slower[0]
-        return f"{one.label} is as good but takes {_milliseconds(found, one)} here, softmax {_milliseconds(found, found.softmax)}"
     if not others:
         return "no other mechanism meets these requirements"
     if not answer.evidence and found.required.trained:
@@ -161,10 +154,7 @@ def _doubts(found: Recommendation) -> Iterator[str]:
     if found.answer.missing and evidence:
         yield f"no records of {listed(found.answer.missing)}"
     if taken and taken.attention != BASELINE:
-        if not found.seconds:
-            yield "FLOPs are not time (see --measure)"
-        elif required.padding or required.cross:
-            yield "timed as self-attention without padding"
+        yield "FLOPs are not time (see attn-zoo measure)"
         rows = [one.row for one in found.at_deciding(taken.attention) if one.row]
         settings = {row.setting for row in rows if row.setting}
         if settings:
@@ -197,7 +187,7 @@ def _verdict(found: Recommendation, each: Candidate) -> str:
     if each.attention == BASELINE:
         return "the reference"
     if each in found.qualified:
-        return "as good or better" + (f", {_milliseconds(found, each)}" if found.seconds else "")
+        return "as good or better"
     if found.required.trained:
         return "lost too much" if each.attention in found.transplanted else "not transplanted"
     verdicts = [one.verdict for one in found.at_deciding(each.attention)]
@@ -231,11 +221,6 @@ def _gain(gain: Gain) -> str:
     return f"{gain_words(gain.amount, gain.unit)} on {gain.at}"
 
 
-def _milliseconds(found: Recommendation, each: Candidate | None) -> str:
-    seconds = found.seconds.get(each.label) if each else None
-    return "not timed" if seconds is None else f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
-
-
 def as_json(found: Recommendation) -> str:
     """Return JSON of the recommendation with its evidence."""
     data: dict[str, Any] = {
@@ -243,10 +228,7 @@ def as_json(found: Recommendation) -> str:
         "lines": as_text(found).splitlines(),
         "required": asdict(found.required),
         "answer": asdict(found.answer),
-        "candidates": [
-            {**asdict(each), "label": each.label, "verdict": _verdict(found, each), "seconds": found.seconds.get(each.label)}
-            for each in found.candidates
-        ],
+        "candidates": [{**asdict(each), "label": each.label, "verdict": _verdict(found, each)} for each in found.candidates],
         "refused": [asdict(each) for each in found.refused],
         "doubts": list(dict.fromkeys(_doubts(found))),
     }

@@ -45,7 +45,7 @@ def others(name: str) -> list[str]:
 
 @pytest.mark.parametrize("which", ["defaults", pytest.param("variants", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("frozen", [False, True])
-@pytest.mark.parametrize("name", filter(others, attentions()))
+@pytest.mark.parametrize("name", [name for name in attentions() if others(name)])
 def test_second_derivatives_of_a_layer_are_right_or_refused(name, frozen, which):
     forms = (by_grad, by_backward, functional_hvp) if frozen else FORMS
     for causal, options in settings(name):

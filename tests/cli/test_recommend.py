@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from make import make_record
 
 from attn_zoo import reference
@@ -17,7 +16,7 @@ from attn_zoo.cli import main
 from attn_zoo.cli.commands import parser
 from attn_zoo.cli.compose import plan
 from attn_zoo.cli.recommend import memory_bytes
-from attn_zoo.leaderboard import Table, tables
+from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.advise.abilities import abilities
 from attn_zoo.leaderboard.advise.drop_in import drop_in
 from attn_zoo.leaderboard.advise.needs import NEEDS, answers, costs_of
@@ -25,7 +24,6 @@ from attn_zoo.recommend import Recommendation, Requirements, recommend
 from attn_zoo.recommend.candidates import candidates
 from attn_zoo.recommend.next_step import code, evidence_command
 from attn_zoo.recommend.text import as_text
-from attn_zoo.recommend.timing import times
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.registry import attentions, card
 from attn_zoo.rows import rows_of
@@ -216,28 +214,6 @@ def test_use_cases_of_long_inputs_have_no_evidence_from_the_short_tasks_of_the_p
     assert capsys.readouterr().out.startswith("No evidence for this: ")
 
 
-def test_of_those_that_qualify_the_fastest_is_taken_and_softmax_where_it_is_faster():
-    def timed(**milliseconds: float) -> Recommendation:
-        made: list[Table] = tables(records(linear=SURE, nystrom=SURE))
-        return recommend(Requirements(4096), made, timer=lambda _, each: {e.label: milliseconds[e.attention] / 1e3 for e in each})
-
-    assert taken(timed(softmax=9, linear=8, nystrom=7)) == "nystrom"
-    assert "Cost: 3.4 % of softmax's FLOPs at 4,096 tokens; 7 ms, softmax 9 ms." in as_text(timed(softmax=9, linear=8, nystrom=7))
-    assert taken(timed(softmax=5, linear=8, nystrom=7)) == "softmax"
-    slower = as_text(timed(softmax=5, linear=8, nystrom=7))
-    assert "nystrom (sdpa) is as good but takes 7 ms here, softmax 5 ms" in slower and "More tokens could change this" in slower
-
-
-def test_candidates_are_timed_here_as_they_are_required():
-    torch.set_num_threads(1)
-    required = Requirements(32, width=16, heads=2, batch=2, direction="training", causal=True)
-    layers = candidates(required, rows_of("softmax,performer[features=8]"))[0]
-    told: list[str] = []
-    found = times(required, layers, told.append)
-    assert set(found) == {"softmax (sdpa)", "performer[features=8] (tiled)"} and all(seconds > 0 for seconds in found.values())
-    assert told[-1].startswith("length 32: round ")
-
-
 def test_json_holds_the_lines_and_the_evidence(capsys, tmp_path):
     for record in records(linear=SURE):
         Store(tmp_path).add(record)
@@ -255,7 +231,6 @@ def test_json_holds_the_lines_and_the_evidence(capsys, tmp_path):
         (["--memory", "1GiB"], "add --direction training or --decode"),
         (["--causal", "--cross"], "leave --cross or the others out"),
         (["--decode", "--direction", "training"], "--decode generates tokens, which has no backward pass"),
-        (["--decode", "--measure"], "--measure times whole sequences"),
         (["--trained", "--task", "mqar"], "--trained and --task each choose the tasks that decide"),
         (["--for", "recal"], "did you mean 'recall'?"),
         (["--for", "generation"], "add --decode"),
