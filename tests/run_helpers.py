@@ -1,18 +1,22 @@
-"""Helpers of tests of runs: progress displays, a clock, and the call of a function in a process of its own."""
+"""Helpers of tests of runs: progress displays, a clock, the call of a function in a process of its own, and a command."""
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from forked import CONTEXT
 from patience import HANG
+
+from attn_zoo.cli import main
 
 
 class Quiet:
@@ -85,3 +89,13 @@ def record_watching_pickle(spec: Any, folder: Path, also: str = "") -> tuple[str
     if also:
         torch.load(also, weights_only=False)
     return record.status, [part["step"] for part in record.environment["resumed"]], seen
+
+
+def zoo(*words: str, folder: Path) -> tuple[int, str, str]:
+    """Exit status, output and errors of a command in a folder."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(folder)
+        patch.setattr("sys.argv", ["attn-zoo", *words])
+        status = main(words)
+    return status, out.getvalue(), err.getvalue()

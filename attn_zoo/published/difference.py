@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from attn_zoo.published.figures import Figure
+from attn_zoo.published.figures import Figure, Protocol
 
 _COMPARED = {
     "data": "data",
@@ -28,27 +28,12 @@ _COMPARED = {
 """Compared fields of ``Protocol`` and ``Facts``, in the order of the phrases, with their printed names."""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Experimental setting of a recorded row, with the fields of ``Protocol``; fields that are None are not compared."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts(Protocol):
+    """Experimental setting of a recorded row; fields that are None are not compared."""
 
     metric: str
     seeds: int
-    data: str | None = None
-    length: int | None = None
-    depth: int | None = None
-    dim: int | None = None
-    heads: int | None = None
-    ffn: int | None = None
-    steps: int | None = None
-    batch_size: int | None = None
-    optimiser: str | None = None
-    learning_rate: float | None = None
-    schedule: str | None = None
-    warmup_steps: int | None = None
-    weight_decay: float | None = None
-    dropout: float | None = None
-    chosen_on: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     """Every option of the attention."""
 

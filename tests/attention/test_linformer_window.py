@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from written_out import projected
+from written_out import HEAD_DIM, HEADS, draw, projected
 
 from attn_zoo import Geometry, MultiHeadAttention, build_attention
 from attn_zoo.attention.low_rank.linformer_window import LinformerWindow
-
-HEADS, HEAD_DIM = 2, 8
 
 
 def build(n: int, **options) -> LinformerWindow:
@@ -18,13 +16,6 @@ def build(n: int, **options) -> LinformerWindow:
     built = build_attention("linformer_window", Geometry(HEADS, HEAD_DIM, n, n), **options).double()
     assert isinstance(built, LinformerWindow)
     return built
-
-
-def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    shape = (batch, HEADS, n, HEAD_DIM)
-    query, key, value = (torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3))
-    return query, key, value
 
 
 def written_out(built: LinformerWindow, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from written_out import HEAD_DIM, HEADS, draw
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.low_rank.long_short import LongShort
-
-HEADS, HEAD_DIM = 2, 8
 
 
 def build(n: int, **options) -> LongShort:
@@ -20,13 +19,6 @@ def build(n: int, **options) -> LongShort:
         for parameter in built.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return built
-
-
-def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    shape = (batch, HEADS, n, HEAD_DIM)
-    query, key, value = (torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3))
-    return query, key, value
 
 
 def written_out(built: LongShort, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:

@@ -7,24 +7,16 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from written_out import HEAD_DIM, HEADS, draw
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.content.sinkhorn import LEAST, Sinkhorn, block_size
-
-HEADS, HEAD_DIM = 2, 8
 
 
 def build(n: int, implementation: str = "eager", **options) -> Sinkhorn:
     built = build_attention("sinkhorn", Geometry(HEADS, HEAD_DIM, n, n), implementation=implementation, **options).double()
     assert isinstance(built, Sinkhorn)
     return built
-
-
-def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    shape = (batch, HEADS, n, HEAD_DIM)
-    query, key, value = (torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3))
-    return query, key, value
 
 
 def balanced(scores: Tensor, real: list[int], times: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Projections along the length written out naively, one head and one projected key at a time."""
+"""Inputs, and projections along the length written out naively, one head and one projected key at a time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ from torch import Tensor
 from attn_zoo.attention.low_rank._projections import MatrixMap
 from attn_zoo.attention.low_rank._window_maps import ConvolutionMap, MaxMap, MeanMap, WindowMap
 from attn_zoo.contract import LengthMap
+
+HEADS, HEAD_DIM = 2, 8
+
+
+def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw query, key and value in float64, which take gradients."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (batch, HEADS, n, HEAD_DIM)
+    query, key, value = (torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3))
+    return query, key, value
 
 
 def projected(map_: LengthMap, tokens: Tensor, role: int, copy: int, keep: Tensor) -> Tensor:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import math
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 
 import pytest
+from run_helpers import zoo
 
-from attn_zoo.cli import main
 from attn_zoo.cli.bracket import LOWER, UPPER, Result, Trial, most, next_trials, ranking
 from attn_zoo.cli.seeds import seeds_wanted
 from attn_zoo.cli.tune import plan_searches, read_request
@@ -156,16 +153,6 @@ def test_the_profile_has_the_rows_and_tasks_of_the_earlier_one_with_a_cap_and_th
 SMALL = ["task=mqar", "task.length=16", "task.pairs=2", "task.vocabulary=16", "task.train=200", "task.valid=40", "task.test=40"]
 SMALL += ["model.dim=16", "model.heads=2", "budget.steps=48", "budget.warmup_steps=2", "budget.batch_size=8", "threads=1"]
 TUNE = ["tune", "experiment=profile3_encoder", "attention=none,linear", *SMALL]
-
-
-def zoo(*words: str, folder: Path) -> tuple[int, str, str]:
-    """Exit status, output and errors of a command in a folder."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        patch.chdir(folder)
-        patch.setattr("sys.argv", ["attn-zoo", *words])
-        status = main(words)
-    return status, out.getvalue(), err.getvalue()
 
 
 @pytest.mark.process

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 from hostile_plugins import HARMS, PLACES, UNDONE, write
+from run_helpers import Quiet
 from tiers import covering
 
 from attn_zoo import registry
@@ -18,14 +19,6 @@ from attn_zoo.runner import resolve_spec, run
 TASK = {"length": 24, "train": 64, "valid": 16, "test": 16}
 SMALL = ["task=listops", *(f"task.{name}={value}" for name, value in TASK.items()), "budget.steps=3", "budget.evaluate_every=3"]
 SMALL += ["budget.batch_size=16", "model.dim=16", "model.heads=2", "model.depth=1", "threads=1", "report=false"]
-
-
-class Quiet:
-    def start(self, label: str, steps: int) -> None: ...
-
-    def advance(self, step: int, loss: float, valid: float | None) -> None: ...
-
-    def stop(self) -> None: ...
 
 
 def done(attention: str) -> RunRecord:

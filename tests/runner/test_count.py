@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from model_formula import agrees
+from run_helpers import Quiet
 
 from attn_zoo.count import count_model
 from attn_zoo.encoder import build_model
@@ -14,14 +15,6 @@ from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
 from attn_zoo.registry import build_task, card
 from attn_zoo.runner import resolve_spec, run
 from attn_zoo.runner.count import _batch, count_mechanisms, count_per_example
-
-
-class Quiet:
-    """Progress display that shows nothing."""
-
-    def start(self, label: str, steps: int) -> None: ...
-    def advance(self, step: int, loss: float, valid: float | None) -> None: ...
-    def stop(self) -> None: ...
 
 
 def spec(attention: str, task: str = "digits", **rest: object) -> RunSpec:

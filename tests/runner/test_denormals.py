@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from run_helpers import Quiet
 
 from attn_zoo.process_state import flushes_denormals
 from attn_zoo.records import Budget, ModelSpec, RunSpec
@@ -24,12 +25,6 @@ with flushed_denormals():
     many = torch.full((1 << 20,), {TINY})  # in parallel from 32,768 elements
     print(int((many * 0.5).count_nonzero()))
 """
-
-
-class Quiet:
-    def start(self, label: str, steps: int) -> None: ...
-    def advance(self, step: int, loss: float, valid: float | None) -> None: ...
-    def stop(self) -> None: ...
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from run_helpers import Quiet
 
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.count import count_model, count_parameters
@@ -19,12 +20,6 @@ from attn_zoo.runner import resolve_spec, run
 from attn_zoo.runner.count import _batch, count_mechanisms, count_per_example, counted_implementation
 
 SMALL = {"flip_flop": {"length": 16}}
-
-
-class Quiet:
-    def start(self, label: str, steps: int) -> None: ...
-    def advance(self, step: int, loss: float, valid: float | None) -> None: ...
-    def stop(self) -> None: ...
 
 
 def spec(attention: str, task: str = "digits", depth: int = 3, **changes: object) -> RunSpec:

@@ -7,18 +7,11 @@ import math
 
 import pytest
 from mutants.sound_tasks import Pictures, Readings, ReadingsByPosition, SeveralAtOnce, Sound, card_of
+from run_helpers import Quiet
 
 from attn_zoo import registry
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
 from attn_zoo.runner import resolve_spec, run
-
-
-class Quiet:
-    def start(self, label: str, steps: int) -> None: ...
-
-    def advance(self, step: int, loss: float, valid: float | None) -> None: ...
-
-    def stop(self) -> None: ...
 
 
 def recorded(kind, monkeypatch, **changes) -> RunRecord:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from patience import HANG
+from run_helpers import Quiet
 from torch import Tensor
 
 from attn_zoo import Attention, Capabilities, Cost, UnknownNameError, registry
@@ -44,12 +45,6 @@ class Rows(Examples):
 
     def digest(self) -> str:
         return ""
-
-
-class Quiet:
-    def start(self, label: str, steps: int) -> None: ...
-    def advance(self, step: int, loss: float, valid: float | None) -> None: ...
-    def stop(self) -> None: ...
 
 
 def spec(attention: str = "softmax", task: str = "digits", **changes) -> RunSpec:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_helpers import Quiet
 
 from attn_zoo.cli.compose import plan
 from attn_zoo.leaderboard.reproduce import command
@@ -18,14 +19,6 @@ from attn_zoo.runner import resolve_spec, run
 
 RESULTS = Path(__file__).parents[2] / "results"
 SMALL = {"length": 24, "train": 64, "valid": 16, "test": 16}
-
-
-class Quiet:
-    """Progress display that shows nothing."""
-
-    def start(self, label: str, steps: int) -> None: ...
-    def advance(self, step: int, loss: float, valid: float | None) -> None: ...
-    def stop(self) -> None: ...
 
 
 def spec(attention: str = "softmax", task: str = "listops", **model: Any) -> RunSpec:

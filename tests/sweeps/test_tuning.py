@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -13,9 +12,9 @@ import pytest
 from hydra import compose, initialize_config_module
 from make import make_record
 from omegaconf import OmegaConf
+from run_helpers import zoo
 
 from attn_zoo import registry
-from attn_zoo.cli import main
 from attn_zoo.cli.compose import plan
 from attn_zoo.cli.job import with_tuning
 from attn_zoo.cli.search import draws, objective
@@ -25,15 +24,6 @@ from attn_zoo.records.tuning import trials_of
 
 SMALL = ["task=digits", "budget.steps=4", "budget.evaluate_every=2", "model.dim=16", "model.heads=2", "threads=1"]
 TUNE = ["tune", "attention=linformer,none", "trials=3", "seeds=1,2", *SMALL]
-
-
-def zoo(*words: str, folder: Path) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        patch.chdir(folder)
-        patch.setattr("sys.argv", ["attn-zoo", *words])
-        status = main(words)
-    return status, out.getvalue(), err.getvalue()
 
 
 @pytest.fixture(scope="module")
