@@ -56,7 +56,8 @@ class External(Attention[Options]):
         scores less their log-sum-exp over positions, so that nothing is divided by zero. M_k starts from N(0, 1/d) and M_v from
         N(0, 1). There are as many heads as in the layer, where the paper's code makes four times as many.
     Nature: Positions meet only in the sums over positions by which weights are divided, one for each unit. A position can look for
-        a token by content only as far as these few sums tell tokens apart.
+        a token by content only as far as these few sums tell tokens apart: it comes slowly, but comes (copying: 47 % after 650
+        steps and rising, where ``uniform`` stays at 16 %).
     """
 
     saturates = (("units", "are no fewer than the {n} tokens: softmax attention would compare no more"),)

@@ -61,6 +61,8 @@ class LinformerWindow(LowRankAttention[Options]):
     Differs: the combination is in neither paper. A key within the window is also part of the projected keys. As single keys are
         needed, tokens cannot be compressed before they are projected. The remarks of Linformer's entry on padding, shorter
         inputs and initialisation apply here.
+    Training: With ``init=pooling`` and ``equalised`` recall of 8 pairs was 25 % after 700 steps and 66 % after 1,770, without them
+        12 % after 700 (one seed each).
     """
 
     saturates = WIDE

@@ -75,6 +75,8 @@ class Luna(Attention[Options]):
         has one P, and LayerNorm(P + packed tokens) is P of the next layer. Keys and values are projected before they are packed,
         which is equivalent as packing is linear, except that each head packs its own. P starts from N(0, 1). Causally t counts the
         real tokens so far. A has no dropout, which would change the mean output.
+    Nature: Causally the past is held in l running means, whose weights no softmax over tokens sharpens. Recall of 4 to 16 pairs
+        comes slowly (14 % after 450 steps with l = 16, where a guess among the values has 10 %); both ways it is learned.
     """
 
     saturates = (("packed_length", "is no fewer than the {n} keys: nothing is packed"),)
