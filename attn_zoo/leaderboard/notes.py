@@ -10,6 +10,7 @@ from attn_zoo.leaderboard.columns import columns
 from attn_zoo.leaderboard.compare import METHOD
 from attn_zoo.leaderboard.metrics import beyond_sizes, figure, optional, spent, training_length, unit
 from attn_zoo.leaderboard.table import Row, Table
+from attn_zoo.leaderboard.verdicts import Verdict
 
 COLUMNS_PAGE = "docs/reference/columns.md"
 """Page that explains every column and every statistic."""
@@ -82,7 +83,17 @@ def page_notes(table: Table) -> list[str]:
 def page_legend(tables: Sequence[Table], overview: bool) -> list[str]:
     """Return the legend of all tables on a page, with the name of the page that explains every column."""
     marks = f"± is half of the 95 % interval over seeds; (c) marks a control. Columns and statistics: {COLUMNS_PAGE}."
-    return [marks, " ".join([_protocols(tables), *_without_average(tables)]), *(() if overview else _machines(tables))]
+    said = [_protocols(tables), *_without_average(tables), *(_beaten_by_none(tables) if overview else [])]
+    return [marks, " ".join(said), *(() if overview else _machines(tables))]
+
+
+def _beaten_by_none(tables: Sequence[Table]) -> list[str]:
+    """Return a sentence that names the tasks on which no mechanism is better than the best control; empty if there are none."""
+    failing = {Verdict.NO_BETTER, Verdict.NOT_TRAINED}
+    titles = [
+        table.task["title"] for table in tables if (found := {row.verdict for row in table.rows} - {None}) and found <= failing
+    ]
+    return [f"No mechanism is better than the best control on {' and '.join(titles)}."] if titles else []
 
 
 def footnotes(tables: Sequence[Table], overview: bool) -> list[str]:
