@@ -76,7 +76,7 @@ def learned() -> str:
     head = ("task", "tokens", "learned with every seed", "with some seeds", "with none")
     lines = []
     for table in boards_of("profile3"):
-        every, some, none = [], [], []
+        every, some, none = list[str](), list[str](), list[str]()
         for row in table.rows:
             if row.control or row.unjudged or not row.learned:
                 continue
