@@ -61,16 +61,19 @@ class NormalisedMemory(RecurrentAttention[OptionsT]):
         d, n = geometry.head_dim, geometry.keys
         return (f"a state of {d} rows is no smaller than the {n} keys that it remembers",) if d >= n else ()
 
-    def scan(self, update: Callable[[Tensor, int], tuple[Tensor, Tensor]], query: Queries, value: Keys) -> Queries:
-        """Apply ``update(state, t) -> (state, output)`` token by token, in both directions if not causal (for ``definition``)."""
+    def scan(self, update: Callable[..., tuple[Tensor, Tensor]], *streams: Tensor) -> Queries:
+        """Apply ``update(S, *columns) -> (S, y)`` token by token, in both directions if not causal (for ``definition``).
+
+        Each stream, queries first, gives a token's column, (batch, heads, width, 1), as does ``y``.
+        """
 
         def one_way(order: range) -> Tensor:
-            state, outputs = query.new_zeros(*query.shape[:2], query.shape[3], value.shape[3]), dict[int, Tensor]()
+            state, outputs = streams[0].new_zeros(*streams[0].shape[:2], *self.state_shape()), dict[int, Tensor]()
             for t in order:
-                state, outputs[t] = update(state, t)
-            return torch.stack([outputs[t] for t in range(len(order))], dim=2)
+                state, outputs[t] = update(state, *(x[:, :, t, :, None] for x in streams))
+            return torch.stack([outputs[t][..., 0] for t in range(len(order))], dim=2)
 
-        n = query.shape[2]
+        n = streams[0].shape[2]
         out = one_way(range(n))
         return self.finish(out if self.geometry.causal else out + one_way(range(n - 1, -1, -1)))
 

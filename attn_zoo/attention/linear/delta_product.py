@@ -81,14 +81,13 @@ class DeltaProduct(ChunkedMemory[Options]):
         query, keys, values, betas = self._prepared(query, key, value, streams)
         alpha = self.forget(per_head(streams["decay"]), key_valid).exp()
 
-        def update(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
-            state = alpha[:, :, t, :, None] * state
-            for k, v, beta in zip(keys, values, betas, strict=True):
-                held = (k[:, :, t, None] @ state)[:, :, 0]
-                state = state + beta[:, :, t, :, None] * k[:, :, t, :, None] * (v[:, :, t] - held)[:, :, None]
-            return state, (query[:, :, t, None] @ state)[:, :, 0]
+        def update(S: Tensor, q: Tensor, a: Tensor, *rules: Tensor) -> tuple[Tensor, Tensor]:
+            S = a * S
+            for k, v, b in zip(rules[::3], rules[1::3], rules[2::3], strict=True):
+                S = S + b * k @ (v - S.mT @ k).mT
+            return S, S.mT @ q
 
-        return self.scan(update, query, value)
+        return self.scan(update, query, alpha, *(x for rule in zip(keys, values, betas, strict=True) for x in rule))
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Updates:
         """Make r updates per token, of which the first also decays the memory."""

@@ -87,12 +87,11 @@ class DeltaRule(NormalisedMemory[Options]):
         """Apply the rule token by token: Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ, yₜ = Sₜᵀ qₜ; in both directions if not causal."""
         queries, keys, beta = self._prepared(query, key, strength)
 
-        def update(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
-            held = (keys[:, :, t, None] @ state)[:, :, 0]
-            state = state + beta[:, :, t, :, None] * keys[:, :, t, :, None] * (value[:, :, t] - held)[:, :, None]
-            return state, (queries[:, :, t, None] @ state)[:, :, 0]
+        def update(S: Tensor, q: Tensor, k: Tensor, v: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+            S = S + b * k @ (v - S.mT @ k).mT
+            return S, S.mT @ q
 
-        return self.scan(update, query, value)
+        return self.scan(update, queries, keys, value, beta)
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
         """Apply the rule by flash-linear-attention's kernel, with β in float32."""

@@ -70,13 +70,12 @@ class GatedDeltaRule(ChunkedMemory[Options]):
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
         alpha, beta = self.forget(per_head(decay), key_valid).exp(), self._beta(strength)
 
-        def update(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
-            state = alpha[:, :, t, :, None] * state
-            held = (key[:, :, t, None] @ state)[:, :, 0]
-            state = state + beta[:, :, t, :, None] * key[:, :, t, :, None] * (value[:, :, t] - held)[:, :, None]
-            return state, (query[:, :, t, None] @ state)[:, :, 0]
+        def update(S: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+            S = a * S
+            S = S + b * k @ (v - S.mT @ k).mT
+            return S, S.mT @ q
 
-        return self.scan(update, query, value)
+        return self.scan(update, query, key, value, alpha, beta)
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Updates:
         """Write β k (v − what the decayed memory holds at k)."""

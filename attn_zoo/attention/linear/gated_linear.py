@@ -92,14 +92,13 @@ class GatedLinear(NormalisedMemory[Options]):
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
         """Apply the recurrence of the first line token by token; in both directions if not causal."""
         phi = self.options.feature_map
-        phi_query, phi_key = phi(query), phi(key)
         alpha = self._log_gates(*self.rows(query, key, value, key_valid, gate=gate)[3:]).exp()
 
-        def update(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
-            state = alpha[:, :, t, :, None] * state + phi_key[:, :, t, :, None] * value[:, :, t, None, :]
-            return state, (phi_query[:, :, t, None, :] @ state)[:, :, 0] * query.shape[3] ** -0.5
+        def update(S: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+            S = a * S + phi(k) @ v.mT
+            return S, S.mT @ phi(q) * query.shape[-1] ** -0.5
 
-        return self.scan(update, query, value)
+        return self.scan(update, query, key, value, alpha)
 
     def rows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> list[Tensor]:
         """Queries, keys, values, the gates' logits, and the mask of valid keys if there is padding."""

@@ -76,16 +76,13 @@ class GatedSlot(NormalisedMemory[Options]):
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
         """Write and read the slots token by token; in both directions if not causal."""
         query, key, value, log_gates = self.rows(query, key, value, key_valid, gate=gate)
-        alpha = log_gates.exp()[..., None]
-        written = torch.cat([key, value], dim=-1)[:, :, :, None]
 
-        def update(slots: Tensor, t: int) -> tuple[Tensor, Tensor]:
-            slots = alpha[:, :, t] * slots + (1 - alpha[:, :, t]) * written[:, :, t]
+        def update(slots: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+            slots = a * slots + (1 - a) @ torch.cat([k, v], dim=2).mT
             keys, values = slots.chunk(2, dim=-1)
-            weights = (keys @ query[:, :, t, :, None]).softmax(dim=2)
-            return slots, (weights.mT @ values)[:, :, 0]
+            return slots, values.mT @ (keys @ q).softmax(dim=2)
 
-        return self.scan(update, query, written[:, :, :, 0])
+        return self.scan(update, query, key, value, log_gates.exp())
 
     def rows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> list[Tensor]:
         """Queries, keys and values after SiLU, and log α, which is 0 for padded tokens."""

@@ -70,12 +70,11 @@ class KimiDelta(ChunkedMemory[Options]):
         alpha, beta = self.forget(decay, key_valid).exp(), per_head(strength).sigmoid()
         identity = torch.eye(key.shape[-1], dtype=key.dtype, device=key.device)
 
-        def update(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
-            k, b = key[:, :, t, :, None], beta[:, :, t, :, None]
-            state = (identity - b * k * k.mT) @ (alpha[:, :, t, :, None] * state) + b * k * value[:, :, t, None]
-            return state, (query[:, :, t, None] @ state)[:, :, 0]
+        def update(S: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+            S = (identity - b * k @ k.mT) @ (a * S) + b * k @ v.mT
+            return S, S.mT @ q
 
-        return self.scan(update, query, value)
+        return self.scan(update, query, key, value, alpha, beta)
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Updates:
         """Write β k (v − what the decayed memory holds at k)."""

@@ -88,14 +88,14 @@ class Retention(ChunkedMemory[Options]):
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Apply the recurrence token by token; in both directions if not causal."""
         query, key, value = self._prepared(query, key, value)
-        gamma = self.log_decays(value).exp()[:, None].expand(*value.shape[:3])
-        gamma = gamma if key_valid is None else gamma.masked_fill(~key_valid[:, None], 1)
+        gamma = self.log_decays(value).exp()[:, None, None].expand(*value.shape[:3], 1)
+        gamma = gamma if key_valid is None else gamma.masked_fill(~key_valid[:, None, :, None], 1)
 
-        def update(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
-            state = gamma[:, :, t, None, None] * state + key[:, :, t, :, None] * value[:, :, t, None]
-            return state, (query[:, :, t, None] @ state)[:, :, 0]
+        def update(S: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+            S = g * S + k @ v.mT
+            return S, S.mT @ q
 
-        return self.scan(update, query, value)
+        return self.scan(update, query, key, value, gamma)
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Updates:
         """Add k vᵀ to the memory."""

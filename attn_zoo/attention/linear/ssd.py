@@ -67,14 +67,13 @@ class StateSpaceDuality(ChunkedMemory[Options]):
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys) -> Queries:
         """Apply the recurrence token by token; in both directions if not causal."""
-        c, b, x = F.silu(query), F.silu(key), F.silu(value)
-        decay, size = self.forget(per_head(step), key_valid).exp(), self.forget.step(per_head(step))
+        decay, delta = self.forget(per_head(step), key_valid).exp(), self.forget.step(per_head(step))
 
-        def update(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
-            state = decay[:, :, t, :, None] * state + size[:, :, t, :, None] * b[:, :, t, :, None] * x[:, :, t, None]
-            return state, (c[:, :, t, None] @ state)[:, :, 0] + self.skip[:, None] * x[:, :, t]
+        def update(S: Tensor, C: Tensor, B: Tensor, x: Tensor, a: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
+            S = a * S + dt * B @ x.mT
+            return S, S.mT @ C + self.skip[:, None, None] * x
 
-        return self.scan(update, query, value)
+        return self.scan(update, F.silu(query), F.silu(key), F.silu(value), decay, delta)
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys) -> Updates:
         """Add Δ B xᵀ to the memory."""
