@@ -1,4 +1,4 @@
-"""attn-zoo: efficient attention mechanisms behind one interface, compared fairly."""
+"""attn-zoo compares efficient attention mechanisms behind one interface."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _ROOMS = ("contract", "layer", "registry")
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name on first access, because tables of records need no tensor library, whose import takes seconds."""
+    """Import a name when it is first used. Tables of records then do not wait for PyTorch, whose import takes seconds."""
     from importlib import import_module
 
     if name in __all__:

@@ -1,4 +1,4 @@
-"""Checks of single arguments: types, bounds and names. Each raises a ValueError that names the argument."""
+"""Checks of single arguments: types, bounds and names. Each check raises a ValueError that names the argument."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u20
 
 
 def check_whole(name: str, value: object, least: int = 1, most: int = MOST) -> None:
-    """Refuse a value that is not an integer from ``least`` to ``most``; True and 2.0 are refused, too.
+    """Check that a value is an integer from ``least`` to ``most``. True and 2.0 do not count as integers.
 
     Raises:
         ValueError: the message names the argument, the rule and the value.
@@ -31,7 +31,7 @@ def check_whole(name: str, value: object, least: int = 1, most: int = MOST) -> N
 
 
 def check_shared_heads(owner: str, key_value_heads: object, heads: int) -> None:
-    """Refuse a number of heads of keys and values that equally many heads of queries cannot share; 0 stands for ``heads``.
+    """Check that the heads of queries can share the heads of keys and values in equal numbers. 0 means as many as ``heads``.
 
     Raises:
         ValueError: the message names the owner, the rule and both numbers.
@@ -46,7 +46,7 @@ def check_shared_heads(owner: str, key_value_heads: object, heads: int) -> None:
 
 
 def check_seed(value: object) -> None:
-    """Refuse a seed that is not an integer from 0 to 2**63 - 1.
+    """Check that a seed is an integer from 0 to 2**63 - 1.
 
     Raises:
         ValueError: the message names the rule and the value.
@@ -56,7 +56,7 @@ def check_seed(value: object) -> None:
 
 
 def check_number(name: str, value: object, least: float = -math.inf, *, above: float = -math.inf) -> None:
-    """Refuse a value that is not a finite number, is below ``least``, or is not above ``above``.
+    """Check that a value is a finite number that is at least ``least`` and above ``above``.
 
     Raises:
         ValueError: the message names the argument, the rule and the value.
@@ -70,7 +70,7 @@ def check_number(name: str, value: object, least: float = -math.inf, *, above: f
 
 
 def check_flag(name: str, value: object) -> None:
-    """Refuse a value that is neither True nor False.
+    """Check that a value is True or False.
 
     Raises:
         ValueError: the message names the argument and the value.
@@ -80,7 +80,7 @@ def check_flag(name: str, value: object) -> None:
 
 
 def check_text(name: str, value: object, known: Collection[str] = ()) -> None:
-    """Refuse a value that is not a string or, if ``known`` is given, is not one of ``known``.
+    """Check that a value is a string and, if ``known`` is given, one of ``known``.
 
     Raises:
         ValueError: the message names the argument, the rule and the value.
@@ -90,7 +90,7 @@ def check_text(name: str, value: object, known: Collection[str] = ()) -> None:
 
 
 def check_name(kind: str, name: object) -> None:
-    """Refuse a name that cannot be used on a command line or in a file name.
+    """Check that a name can be used on a command line and in a file name.
 
     Raises:
         ValueError: the message names the kind of thing, the rule and the name.
@@ -101,7 +101,7 @@ def check_name(kind: str, name: object) -> None:
 
 
 def check_printed(owner: str, name: str, text: object) -> None:
-    """Refuse a field of a card that is not text, or holds control characters, which would steer a terminal.
+    """Check that a field of a card is text without control characters, because these could change the terminal.
 
     Raises:
         ValueError: the message names the card and the field.
@@ -113,7 +113,7 @@ def check_printed(owner: str, name: str, text: object) -> None:
 
 
 def check_types(owner: str, kind: Any, given: Mapping[str, Any] | None = None) -> None:
-    """Refuse field values of a dataclass that do not have the type of their annotation: int, float, bool or str.
+    """Check that the fields of a dataclass have the types of their annotations: int, float, bool or str.
 
     Args:
         kind: the dataclass; an instance of it if no values are ``given``.

@@ -1,4 +1,4 @@
-"""Deaths of processes: each process notes its present work where its parent reads it; later processes know of earlier deaths."""
+"""Deaths of processes. Each process notes what it is doing where its parent can read it, so later processes know about deaths."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _note: mmap.mmap | None = None
 
 
 def shared() -> mmap.mmap:
-    """Return memory for the note of a process that is about to be forked."""
+    """Return memory for the note of a process that will be forked next."""
     return mmap.mmap(-1, _SIZE)
 
 
 def note_in(memory: mmap.mmap) -> None:
-    """Write the notes of this process into memory that the process that forked it reads."""
+    """Write the notes of this process into memory that its parent process reads."""
     global _note
     _note = memory
 
 
 def in_command() -> bool:
-    """Return True if another process continues the command of this process when this process dies."""
+    """Return True if another process continues the command if this process dies."""
     return STARTED in os.environ
 
 
@@ -52,15 +52,16 @@ def read(memory: mmap.mmap) -> str:
 
 
 def note(what: str) -> None:
-    """Note what this process is doing."""
+    """Write down what this process is doing."""
     if _note is not None:
         _note[:] = what.encode()[:_SIZE].ljust(_SIZE, b"\0")
 
 
 @contextmanager
 def during(what: str) -> Iterator[None]:
-    """Return a context in which the end of this process counts as a death during ``what``; a process that was forked in it ends
-    with it."""
+    """Return a context in which the end of this process counts as a death during ``what``. A process that was forked inside ends
+    with it.
+    """
     before, here = "" if _note is None else read(_note), os.getpid()
     note(what)
     try:
@@ -72,13 +73,13 @@ def during(what: str) -> Iterator[None]:
 
 
 def reasons(what: str) -> list[str]:
-    """Return how processes of this command ended during ``what``, in order."""
+    """Return how processes of this command ended during ``what``, in the order of their ends."""
     found = _all().get(what, [])
     return [str(reason) for reason in found]
 
 
 def add(what: str, reason: str) -> None:
-    """Remember a death, also for the processes that this one starts."""
+    """Remember a death for this process and for those that it starts."""
     found = _all()
     os.environ[VARIABLE] = json.dumps({**found, what: [*found.get(what, []), reason]})
 
@@ -89,7 +90,7 @@ def _all() -> dict[str, list[str]]:
 
 
 def go_on(process: int, stopped_by: int) -> None:
-    """Let a child go on that stopped itself, as no time limit holds in a stopped process and no Ctrl-C ends it."""
+    """Continue a child process that stopped itself. A stopped process would ignore its time limit and Ctrl-C."""
     if stopped_by == signal.SIGSTOP:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGCONT)
@@ -97,7 +98,7 @@ def go_on(process: int, stopped_by: int) -> None:
 
 @contextmanager
 def children_going_on() -> Iterator[None]:
-    """Return a context in which children that stop themselves go on."""
+    """Return a context in which child processes that stop themselves are continued."""
     over = threading.Event()
     watch = threading.Thread(target=_watch_children, args=(over,), daemon=True)
     if hasattr(os, "waitid"):
@@ -116,7 +117,7 @@ def _watch_children(over: threading.Event) -> None:
 
 
 def ending(status: int) -> str:
-    """Return how a process ended, in words, from its exit status, which is negative for a signal."""
+    """Return in words how a process ended. A negative exit status stands for a signal."""
     if status == -signal.SIGKILL:
         return KILLED
     if status < 0:

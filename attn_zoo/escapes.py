@@ -1,4 +1,4 @@
-"""Escape functions for foreign text, such as that of records, plugins and file names, one for each output format.
+"""Functions that escape foreign text, such as that of records, plugins and file names. There is one for each output format.
 
 ``terminal`` makes every character visible; the functions of the other formats call it, and then escape the marks of their format.
 """
@@ -22,19 +22,21 @@ _NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 
 
 def terminal(text: str) -> str:
-    """Escape text for one line of a terminal: characters that are not shown, such as controls, become escapes like ``\\x1b``."""
+    """Escape text for one line of a terminal. Characters that are not shown, such as controls, become escapes like ``\x1b``."""
     if not text.isprintable():
         text = "".join(ascii(sign)[1:-1] if unicodedata.category(sign) in _STEERING else sign for sign in text)
     return text if text.isascii() else _BLANK.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def terminal_lines(text: str) -> str:
-    """Escape each line of a text or document for a terminal."""
+    """Escape each line of a text for a terminal."""
     return "\n".join(map(terminal, text.split("\n")))
 
 
 def markdown(text: str) -> str:
-    """Escape text for a cell or paragraph of GitHub Markdown: one line without tags, entities, links, and pipes that end a cell."""
+    """Escape text for a cell or paragraph of GitHub Markdown: one line without tags, entities, links, or pipes that would end a
+    cell.
+    """
     plain = _ENTITY.sub("&amp;", terminal(text)).replace("|", r"\|").replace("](", r"]\(")
     return _TAG.sub("&lt;", plain)
 
@@ -45,7 +47,7 @@ def escaped(text: str, format: str) -> str:
 
 
 def csv_cell(value: Any) -> Any:
-    """Return the value of a CSV cell: a number, or text on one line; a text that is a formula begins with an apostrophe."""
+    """Return the value of a CSV cell: a number, or text on one line. An apostrophe is put before a text that would be a formula."""
     if value is None or isinstance(value, int | float):
         return value
     text = terminal(str(value))
@@ -54,13 +56,13 @@ def csv_cell(value: Any) -> Any:
 
 
 def label(text: str, most: int = 80) -> str:
-    """Escape a name for a picture or a narrow column: of at most ``most`` characters, and different for different names."""
+    """Escape a name for a picture or a narrow column. It has at most ``most`` characters, and different names stay different."""
     shown = terminal(text)
     return shown if len(shown) <= most else f"{shown[: most - 5]}…{_digest(text)[:4]}"
 
 
 def file_words(text: str, most: int = 80) -> str:
-    """Return words for a file name: letters, digits, dots, dashes and underscores, different for different texts."""
+    """Return words for a file name: letters, digits, dots, dashes and underscores. Different texts give different words."""
     plain = re.sub(r"[^A-Za-z0-9_.-]", "_", text)
     return plain if plain == text and len(plain) <= most else f"{plain[:most]}-{_digest(text)[:8]}"
 
@@ -70,7 +72,7 @@ def _digest(text: str) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return class and message of an error from outside, whose message may itself fail."""
+    """Return the class and message of an error that foreign code raised. Making its message may fail, too."""
     try:
         message = str(error)
     except BaseException as second:

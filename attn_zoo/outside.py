@@ -1,4 +1,4 @@
-"""Ends that come from outside of a plugin's code: Ctrl-C, SIGTERM, and whatever another handler of signals raises."""
+"""Events from outside of a plugin that end its code: Ctrl-C, SIGTERM, and what other signal handlers raise."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _TRACEBACK = vars(BaseException)["__traceback__"]
 
 
 class Interrupted(KeyboardInterrupt):
-    """End of a run that SIGINT asked for, and that waited until a checkpoint was saved."""
+    """Error that ends a run after SIGINT, once a checkpoint is saved."""
 
 
 class Terminated(SystemExit):
-    """End of the process that SIGTERM asked for."""
+    """Error that ends the process after SIGTERM."""
 
 
 class Outside:
-    """Context that tells ends that come from outside of a plugin's code from errors that the code raises itself.
+    """Context that distinguishes errors of the code inside from events outside of it, such as signals.
 
-    KeyboardInterrupt comes from outside if SIGINT arrived in the context, whoever sent it, because a process does not learn that.
+    KeyboardInterrupt comes from outside if SIGINT arrived in the context. A process cannot know who sent the signal.
 
     Args:
         callers: functions of others that the code calls or that are called beside it; what they raise comes from outside.
@@ -52,7 +52,7 @@ class Outside:
             signal.signal(signal.SIGINT, self._before)
 
     def pass_on(self, error: BaseException) -> None:
-        """Raise an error again that came from outside, or an interrupt that the code turned into another error or lost."""
+        """Raise an error again if it came from outside, also if the code turned it into another error or lost it."""
         kind = type(error)  # the class as such: every attribute of an error may be code of a plugin
         if issubclass(kind, Interrupted | Terminated) or (issubclass(kind, KeyboardInterrupt) and self._may_be_a_signal()):
             raise error
@@ -62,7 +62,7 @@ class Outside:
             raise error
 
     def _may_be_a_signal(self) -> bool:
-        """Return True if SIGINT arrived, or another handler was set, which may have hidden it."""
+        """Return True if SIGINT arrived, or if another signal handler was set, which may have hidden it."""
         now = signal.getsignal(signal.SIGINT)
         in_main = threading.current_thread() is threading.main_thread()  # other threads are never interrupted
         return self._arrived or (in_main and now is not self._noted and now not in (signal.SIG_IGN, signal.SIG_DFL))
@@ -73,6 +73,6 @@ class Outside:
 
 
 def is_plain(handler: Any) -> bool:
-    """Return True if nobody has set the handler of a signal, apart from an ``Outside``."""
+    """Return True if only an ``Outside`` has changed the handler of a signal."""
     noting = getattr(handler, "__self__", None)
     return is_plain(noting._before) if isinstance(noting, Outside) else handler in PLAIN

@@ -1,4 +1,4 @@
-"""Plugins given as a file or folder instead of an installed package, in this process and in its subprocesses."""
+"""Plugins that are given as a file or folder instead of an installed package. Subprocesses load them, too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VARIABLE = "ATTN_ZOO_PLUGIN"
 
 
 def load(path: Path) -> list[ModuleType]:
-    """Import a file, a package, the packages below ``src``, or every file of a folder; each once.
+    """Import a file, a package, the packages below ``src``, or every file of a folder. Each is imported once.
 
     Raises:
         FileNotFoundError: the path does not exist.
@@ -53,7 +53,7 @@ def exported_plugins() -> list[Path]:
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file, or of every Python file in a folder and their names."""
+    """Return the SHA-256 of a file. For a folder, it covers the names and contents of all its Python files."""
     found = hashlib.sha256()
     for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
         found.update(b"" if file == path else file.relative_to(path).as_posix().encode())
@@ -72,12 +72,12 @@ def _files(path: Path) -> list[Path]:
     packages = [path / "__init__.py"] if (path / "__init__.py").is_file() else sorted(path.glob("src/*/__init__.py"))
     files = packages or sorted(path.glob("*.py"))
     if not files:
-        raise ValueError(f"{path} holds no Python: a plugin is FILE.py, a package, or a folder that attn-zoo new wrote")
+        raise ValueError(f"{path} must be a Python file, a package, or a folder that attn-zoo new wrote, and is none of these")
     return files
 
 
 def _module(file: Path) -> ModuleType:
-    """Import a file under its full name, unless it is loaded already."""
+    """Import a file under its full name, unless it is already loaded."""
     for module in list(sys.modules.values()):
         path = str(getattr(module, "__file__", ""))
         if (path.endswith(file.name) or os.path.islink(path)) and file_of(module) == file:
@@ -95,12 +95,16 @@ def _module(file: Path) -> ModuleType:
             raise
         raise ValueError(f"{file} cannot be imported: {error_text(error)} ({_where(error, root)})") from error
     if file_of(module) != file:
-        raise ValueError(f"{file} would be module {name!r}, which is another file here ({module.__file__}); rename it")
+        raise ValueError(
+            f"{file} would be imported as module {name!r}, which is already another file ({module.__file__}); rename the plugin"
+        )
     return module
 
 
 def _where(error: BaseException, root: Path) -> str:
-    """File and line of an error: the last frame below ``root``, since a library that the plugin calls may raise it."""
+    """Return the file and line of an error. It is the last frame below ``root``, because a library that the plugin calls may raise
+    the error.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -110,6 +114,6 @@ def _where(error: BaseException, root: Path) -> str:
 
 
 def file_of(module: ModuleType | None) -> Path | None:
-    """Return the file that a module was loaded from; None if there is none."""
+    """Return the file from which a module was loaded, or None if there is none."""
     file = getattr(module, "__file__", None)
     return Path(file).resolve() if isinstance(file, str) else None

@@ -1,4 +1,4 @@
-"""Import of a plugin, which may raise anything, end the process, hang, or change settings of the whole process."""
+"""Import of a plugin. A plugin may raise anything, end the process, hang, or change settings of the process."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ SLOW = 5.0
 
 
 class PluginWarning(UserWarning):
-    """Plugin that is left out, slow, or has changed settings of the whole process."""
+    """Warning about a plugin that is left out, is slow, or has changed settings of the process."""
 
 
 def tell(words: str) -> None:
-    """Warn of a plugin."""
+    """Issue a warning about a plugin."""
     warnings.warn(terminal(words), PluginWarning, stacklevel=2)
 
 
 @contextmanager
 def apart(who: str, when: str) -> Iterator[list[str]]:
-    """Return a context that restores the settings of the process on exit, and warns of those that had changed.
+    """Return a context that restores the settings of the process at its end, and warns about those that had changed.
 
-    It yields a list, which on exit receives their names.
+    It yields a list, to which the names of the changed settings are added at the end.
     """
     with kept() as changed:
         yield changed
@@ -39,13 +39,13 @@ def apart(who: str, when: str) -> Iterator[list[str]]:
 
 
 def in_words(error: BaseException) -> str:
-    """Return class, message and place of an error that a plugin raised."""
+    """Return the class, message and place of an error that a plugin raised."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{error_text(error)} ({where.filename}:{where.lineno})"
 
 
 def imported(name: str, place: str, load: Callable[[], object]) -> str | None:
-    """Import a plugin with ``load``, and put settings of the whole process back that it changes.
+    """Import a plugin with ``load``, and restore the settings of the process that the import changed.
 
     Args:
         name: name in messages.
@@ -60,7 +60,7 @@ def imported(name: str, place: str, load: Callable[[], object]) -> str | None:
     """
     what = f"{deaths.IMPORT}{place}"
     if ends := deaths.reasons(what):
-        raise ValueError(f"the process that imports {place} {ends[-1]}, so it cannot be loaded")
+        raise ValueError(f"{place} cannot be loaded, because a process that imports it {ends[-1]}")
     who, when = f"plugin {name}", "when it was imported"
     with _named_if_slow(name), deaths.during(what), apart(who, when) as changed:
         _interrupted_by_signals_alone(load)
@@ -68,7 +68,7 @@ def imported(name: str, place: str, load: Callable[[], object]) -> str | None:
 
 
 def _interrupted_by_signals_alone(load: Callable[[], object]) -> None:
-    """Load a plugin; an interrupt that it raises without any signal is an error of its own.
+    """Import a plugin. If it raises KeyboardInterrupt without a signal, raise a RuntimeError instead.
 
     Raises:
         RuntimeError: it raised KeyboardInterrupt.
@@ -86,7 +86,7 @@ def _interrupted_by_signals_alone(load: Callable[[], object]) -> None:
 
 @contextmanager
 def _named_if_slow(name: str) -> Iterator[None]:
-    """Context that warns of a plugin whose import takes longer than ``SLOW`` seconds."""
+    """Return a context that prints a warning if the import of a plugin takes longer than ``SLOW`` seconds."""
     waiting = threading.Timer(SLOW, tell, [f"plugin {name} is still being imported after {SLOW:g} seconds; Ctrl-C ends the wait"])
     waiting.daemon = True
     waiting.start()

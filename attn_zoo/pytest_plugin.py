@@ -1,4 +1,4 @@
-"""Plugin for pytest: ``pytest --attn-zoo NAME`` adds the conformance kit of an attention or a task, one test for each check.
+"""Plugin for pytest. ``pytest --attn-zoo NAME`` adds the conformance tests of a mechanism or task, one test per check.
 
 pytest loads it wherever attn-zoo is installed, so nothing of the zoo, and no tensor library, is imported before the option is
 used. Its entry point has the name of this module, so that ``-p`` and ``pytest_plugins`` also find it loaded already.
@@ -20,7 +20,7 @@ CARDS: pytest.StashKey[list[Card]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option ``--attn-zoo``, which may be given more than once."""
+    """Add the option ``--attn-zoo``, which can be given several times."""
     parser.getgroup("attn-zoo", "efficient attention (attn-zoo)").addoption(
         "--attn-zoo",
         action="append",
@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Resolve the targets of the option before tests are collected.
+    """Resolve the targets of the option before pytest collects tests.
 
     Raises:
         UsageError: there is no such attention, task, class or file, or it cannot be imported.
@@ -65,22 +65,22 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 
 class Kit(pytest.Collector):
-    """Parent node of the checks, as a file is the parent node of its tests."""
+    """Parent node of the checks in pytest's tree, as a file is the parent node of its tests."""
 
     def collect(self) -> list[pytest.Item]:
-        """Collect nothing; the checks are created together with this node."""
+        """Return nothing, because the checks are created together with this node."""
         return []
 
 
 class Check(pytest.Item):
-    """One check on one setting of one attention or task."""
+    """Test that runs one check with one setting of one mechanism or task."""
 
     def __init__(self, *, case: Case, place: tuple[str | PathLike[str], int | None], **others: Any) -> None:
         super().__init__(**others)
         self.case, self.place = case, place
 
     def runtest(self) -> None:
-        """Run the check; where there is nothing to prove it raises a ``SkipTest``, which pytest reports as skipped."""
+        """Run the check. If it does not apply, raise ``SkipTest``, so that pytest reports it as skipped."""
         self.case()
 
     def reportinfo(self) -> tuple[str | PathLike[str], int | None, str]:
@@ -88,7 +88,7 @@ class Check(pytest.Item):
         return *self.place, self.name
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Return the message of a violation; for any other exception pytest's traceback, from this test on."""
+        """Return the message if a check fails. For any other exception, return pytest's traceback from this test on."""
         from attn_zoo.conformance.harness import Violation
         from attn_zoo.conformance.pytest_support import told
 
@@ -100,7 +100,9 @@ class Check(pytest.Item):
 
 
 def _place(kind: type) -> tuple[str | PathLike[str], int | None]:
-    """File of a class and its line, from 0 as pytest counts; a class created at run time may have neither."""
+    """Return the file of a class and its line, counted from 0 as in pytest. A class that was created at run time may have
+    neither.
+    """
     try:
         return inspect.getsourcefile(kind) or "", inspect.getsourcelines(kind)[1] - 1
     except (OSError, TypeError):

@@ -1,4 +1,4 @@
-"""Registry of attentions and tasks, built-in or from plugins: registration, look-up and building."""
+"""Registry of mechanisms and tasks. They are built in or come from plugins. This module registers, finds and builds them."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
 
 
 def register_task(name: str, **facts: Any) -> Callable[[T], T]:
-    """Return a class decorator that registers a task; ``facts`` are the fields of ``TaskCard``.
+    """Return a class decorator that registers a task. ``facts`` are the fields of ``TaskCard``.
 
     Raises:
         ValueError: the name is taken or not an identifier, or a fact is missing, unknown or of the wrong type.
@@ -133,7 +133,7 @@ def register_task(name: str, **facts: Any) -> Callable[[T], T]:
 
 
 def _check_facts(owner: str, card: type, cls: object, base: type, facts: Mapping[str, Any]) -> None:
-    """Refuse fields of a card that are unknown, missing or of the wrong type; the error names the field."""
+    """Check that all required fields of a card are given, known and of the right type. The error names the field."""
     if not (isinstance(cls, type) and issubclass(cls, base)):
         raise ValueError(f"{owner} must decorate a subclass of {base.__name__}; got {cls!r}")
     known = {field.name: field for field in fields(card) if field.name not in ("name", "build")}
@@ -141,7 +141,7 @@ def _check_facts(owner: str, card: type, cls: object, base: type, facts: Mapping
         raise ValueError(f"{owner}: no field of a card is called {unknown[0]!r}; known: {', '.join(known)}")
     needed = [name for name, field in known.items() if field.default is MISSING and field.default_factory is MISSING]
     if missing := [name for name in needed if name not in facts]:
-        raise ValueError(f"{owner}: the card needs {', '.join(missing)}")
+        raise ValueError(f"{owner}: the card must have {', '.join(missing)}; got none")
     for name in ("time", "memory"):
         check_text(f"{owner}: {name}", facts.get(name, ""))
     if not is_dataclass(facts["options"]) or not isinstance(facts["options"], type):
@@ -151,19 +151,19 @@ def _check_facts(owner: str, card: type, cls: object, base: type, facts: Mapping
 
 
 def attentions() -> tuple[str, ...]:
-    """Return the names of all attentions, plugins included, in alphabetical order."""
+    """Return the names of all mechanisms in alphabetical order. Those of plugins are included."""
     _look_for_plugins()
     return tuple(sorted(_ATTENTIONS))
 
 
 def task_names() -> tuple[str, ...]:
-    """Return the names of all tasks, plugins included, in alphabetical order."""
+    """Return the names of all tasks in alphabetical order. Those of plugins are included."""
     _look_for_plugins()
     return tuple(sorted(_TASKS))
 
 
 def card(name: str) -> AttentionCard:
-    """Return the card of an attention.
+    """Return the card of a mechanism.
 
     Raises:
         UnknownNameError: no attention has this name; the nearest one is suggested.
@@ -241,7 +241,7 @@ def build_task(name: str, **options: Any) -> Task:
 
 
 def make_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
-    """Create an instance of the options dataclass ``kind``.
+    """Return an instance of the options dataclass ``kind``.
 
     Raises:
         UnknownNameError: no such option of ``owner``.
@@ -266,7 +266,7 @@ def make_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
 
 
 def attention_options(entry: AttentionCard, geometry: Geometry, given: Mapping[str, Any]) -> Any:
-    """Return the options of an attention with every default filled in; defaults that follow the length are computed by their rules.
+    """Return the options of a mechanism with all defaults filled in. Defaults that depend on the length are computed.
 
     Raises:
         UnknownNameError: no such option.
@@ -277,7 +277,8 @@ def attention_options(entry: AttentionCard, geometry: Geometry, given: Mapping[s
 
 
 def stated_options(entry: AttentionCard, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of an attention as plain data while no geometry is known: defaults that follow the length are left out.
+    """Return the options of a mechanism as plain data if the geometry is not known. Defaults that depend on the length are left
+    out.
 
     Raises:
         UnknownNameError: no such option.
@@ -288,7 +289,7 @@ def stated_options(entry: AttentionCard, given: Mapping[str, Any]) -> dict[str, 
 
 
 def load_plugins() -> Mapping[str, str]:
-    """Load every package that offers the entry-point group ``attn_zoo.plugins``, and the files of ``$ATTN_ZOO_PLUGIN``, once.
+    """Load all plugins once: packages with the entry-point group ``attn_zoo.plugins``, and the files of ``$ATTN_ZOO_PLUGIN``.
 
     A plugin that fails registers nothing and breaks nothing. Lists of names, and look-ups of tasks and of attentions that are not
     built in, call this by themselves; an explicit call is needed for packages installed while the process runs.
@@ -316,7 +317,7 @@ def load_plugins() -> Mapping[str, str]:
 
 
 def _leave_out(name: str, reason: str, error: BaseException) -> None:
-    """Report a plugin that failed, unless the user interrupted its import."""
+    """Record and print why a plugin failed. If the user interrupted its import, raise the interrupt again."""
     if isinstance(error, KeyboardInterrupt):
         raise error
     _FAILURES[terminal(name)] = terminal(reason)
@@ -324,13 +325,13 @@ def _leave_out(name: str, reason: str, error: BaseException) -> None:
 
 
 def changes_outside_runs(entry: AttentionCard | TaskCard) -> list[str]:
-    """Return sentences on the settings of the process that a plugin changed when it was imported and when its options were made."""
+    """Return sentences about settings of the process that a plugin changed during its import or while its options were made."""
     places = entry.origin, f"{entry.options.__module__}:{entry.options.__qualname__}"
     return [_CHANGES[place] for place in places if place in _CHANGES]
 
 
 def load_plugin(path: Path) -> list[AttentionCard | TaskCard]:
-    """Load a plugin from a file or folder, once, in this process and, by ``$ATTN_ZOO_PLUGIN``, in its subprocesses.
+    """Load a plugin from a file or folder once, for this process and, by ``$ATTN_ZOO_PLUGIN``, for its subprocesses.
 
     Returns:
         Cards that it registers.
@@ -344,7 +345,10 @@ def load_plugin(path: Path) -> list[AttentionCard | TaskCard]:
     known: list[AttentionCard | TaskCard] = [*_ATTENTIONS.values(), *_TASKS.values()]
     cards = [card for card in known if _stands_in(path.resolve(), card)]
     if not cards:
-        raise ValueError(f"{path} registers nothing; decorate a class with @register_attention(...) or @register_task(...)")
+        raise ValueError(
+            f"{path} must register a mechanism or a task, and registers none; decorate a class with @register_attention(...) or "
+            "@register_task(...)"
+        )
     plugin_files.export_plugin(path)
     return cards
 
@@ -355,13 +359,13 @@ def _stands_in(place: Path, card: AttentionCard | TaskCard) -> bool:
 
 
 def _load_file(path: Path) -> None:
-    """Import a plugin; one that fails registers nothing."""
+    """Import a plugin. If the import fails, it registers nothing."""
     _LOADED.add(("", str(path.resolve())))
     _load(path.name, str(path.resolve()), lambda: plugin_files.load(path))
 
 
 def _load(name: str, place: str, load: Callable[[], object]) -> None:
-    """Import a plugin; one that fails registers nothing."""
+    """Import a plugin. If the import fails, it registers nothing."""
     registered: tuple[dict[str, Any], ...] = (_ATTENTIONS, _TASKS)
     before = [dict(entries) for entries in registered]
     try:
@@ -381,7 +385,7 @@ def _register_built_in() -> None:
 
 
 def _look_for_plugins() -> None:
-    """Load plugins, unless the current ``sys.path`` has been searched already."""
+    """Load plugins, unless they were already loaded for the current ``sys.path``."""
     if sys.path != _SEARCHED:
         load_plugins()
 

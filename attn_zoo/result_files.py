@@ -1,4 +1,4 @@
-"""Result files of ``attn-zoo measure`` and ``attn-zoo transplant``: JSON that names its experiment."""
+"""Result files of ``attn-zoo measure`` and ``attn-zoo transplant``. They are JSON and name their experiment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def read_results(path: Path, experiment: str, option: str, *, finished: bool = False) -> dict[str, Any]:
-    """Read the results of an experiment.
+    """Read the result file of an experiment.
 
     Args:
         option: option or key of the command line that names the file, for error messages.
@@ -33,12 +33,12 @@ def read_results(path: Path, experiment: str, option: str, *, finished: bool = F
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file atomically."""
+    """Write a JSON file as a whole, so that no reader sees a part of it."""
     write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
+    """Write a text file as a whole, so that no reader sees a part of it."""
     beside = path.with_name(f"{path.name}.part")
     beside.write_text(text, encoding="utf-8")
     beside.replace(path)

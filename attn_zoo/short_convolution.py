@@ -1,4 +1,4 @@
-"""Short depthwise convolution of tokens before attention."""
+"""Short depthwise convolution of tokens, applied before attention."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 
 class ShortConvolution(nn.Module):
-    """Depthwise convolution yᵢ = Σₜ w_t ∘ x_{i+t}: (batch, n, dim) -> same shape.
+    """Depthwise convolution yᵢ = Σₜ w_t ∘ x_{i+t}. Inputs and outputs have shape (batch, n, dim).
 
-    Initialised as the identity: the position's own tap is 1, the others are 0, and there is no bias.
+    It starts as the identity: the weight of the position itself is 1, the other weights are 0, and there is no bias.
 
     Papers: Fu et al. 2022, arXiv:2212.14052 (shift SSM before attention); Arora et al. 2023, arXiv:2312.04927 (Zoology); Arora et
         al. 2024, arXiv:2402.18668 (Based).
@@ -32,8 +32,8 @@ class ShortConvolution(nn.Module):
         super().__init__()
         if not isinstance(width, int) or isinstance(width, bool) or width < 1:
             raise ValueError(
-                f"a short convolution takes an integer of positions together, at least 1; a layer's short_convolution=0 means "
-                f"none; got {width!r}"
+                "the width of a short convolution must be an integer of at least 1, the number of positions that it reads; for a "
+                f"layer without one, set short_convolution=0; got {width!r}"
             )
         self.before, self.after = (width - 1, 0) if causal else (width // 2, width // 2)
         taps = torch.zeros(dim, self.before + 1 + self.after)
@@ -43,7 +43,7 @@ class ShortConvolution(nn.Module):
     def forward(
         self, tokens: Float[Tensor, "batch n dim"], valid: Bool[Tensor, "batch n"] | None = None
     ) -> Float[Tensor, "batch n dim"]:
-        """Convolve tokens. Positions outside the sequence count as zeros; so does padding, which may hold anything, NaN included.
+        """Convolve tokens. Positions outside the sequence count as zeros, and so does padding, which may hold anything.
 
         Args:
             valid: True for a real token; the result is zero at padding.
@@ -59,7 +59,7 @@ class ShortConvolution(nn.Module):
     def step(
         self, tokens: Float[Tensor, "batch n dim"], tail: Float[Tensor, "batch held dim"]
     ) -> tuple[Float[Tensor, "batch n dim"], Float[Tensor, "batch kept dim"]]:
-        """Convolve the next tokens, one or many, of a causal sequence.
+        """Convolve the next tokens of a causal sequence.
 
         Args:
             tail: the preceding tokens, at most the last ``width - 1``; not modified.
@@ -72,7 +72,9 @@ class ShortConvolution(nn.Module):
         return self.slide(F.pad(read, (0, 0, self.before - tail.shape[1], 0))), kept
 
     def slide(self, filled: Float[Tensor, "batch filled dim"]) -> Float[Tensor, "batch n dim"]:
-        """Return the outputs at the positions of ``filled`` that have a whole window: ``before + after`` fewer than it holds."""
+        """Return the outputs at the positions of ``filled`` that have a whole window. There are ``before + after`` fewer than
+        inputs.
+        """
         # conv2d over an image of height 1 in channels-last layout, that of tokens: on a CPU two to four times as fast as conv1d.
         image = filled.transpose(1, 2).unsqueeze(2)
         mixed = F.conv2d(image, self.weight[:, None, None], groups=self.weight.shape[0])

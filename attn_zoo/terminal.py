@@ -1,4 +1,4 @@
-"""Layout of text for the terminal: tables with as many columns as fit, and wrapped lines.
+"""Layout of text for a terminal: tables with as many columns as fit, and wrapped lines.
 
 Tables are laid out here, not by rich, because rich takes thirty times as long: the tables of ``leaderboard --reference`` would take
 a quarter of the time in which PyTorch is imported.
@@ -32,7 +32,7 @@ _GAP = 2
 
 
 def columns() -> int:
-    """Return the width of the terminal in characters; ``COLUMNS`` if there is none."""
+    """Return the width of the terminal in characters. If there is no terminal, return ``COLUMNS``."""
     return shutil.get_terminal_size((COLUMNS, 30)).columns
 
 
@@ -46,7 +46,7 @@ def fit(
     wide: bool = False,
     width: int | None = None,
 ) -> str:
-    """Format a table no wider than the terminal: optional columns are left out if there is no room, then text is wrapped.
+    """Format a table no wider than the terminal. If there is no room, leave optional columns out first, then wrap text.
 
     Args:
         head: names of the columns; empty for a table without a head.
@@ -75,28 +75,28 @@ def fit(
 
 
 def wrap(text: str, width: int | None = None) -> str:
-    """Wrap every line at spaces to the width of the terminal; continuations are indented to where the line's text begins."""
+    """Wrap every line at spaces to the width of the terminal. Continued lines are indented to where the text of the line begins."""
     width = columns() if width is None else width
     return "\n".join(_wrapped(line, width) for line in text.split("\n"))
 
 
 def paragraph(text: str, width: int, mark: str = "", indent: str = "") -> list[str]:
-    """Return the lines of a paragraph after a mark, wrapped such that no figure is parted from its unit or its interval."""
+    """Return the lines of a wrapped paragraph that begins with a mark. A number stays on one line with its unit or interval."""
     whole = terminal(text).replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")
     made = textwrap.wrap(whole, width, initial_indent=mark, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace("\xa0", " ") for line in made]
 
 
 def show(text: str, format: str = "terminal") -> None:
-    """Print text; on a terminal, lines that are too long are wrapped unless ``format`` is one of files."""
+    """Print text. On a terminal, wrap lines that are too long, unless ``format`` is meant for files."""
     print(wrap(text) if format == "terminal" and sys.stdout.isatty() else text, flush=True)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]], format: str = "terminal", *, left: Collection[int] = (0,)) -> str:
-    """Format a table of figures: as Markdown, or no wider than the terminal.
+    """Format a table of numbers, as Markdown or no wider than the terminal.
 
-    If words or figures would be broken, the table for the terminal is divided: the remaining columns follow below, and the first
-    columns that hold words are repeated.
+    If the table is too wide for the terminal, it is divided. The remaining columns follow below, and the first columns with words
+    are repeated.
 
     Args:
         format: one of ``FORMATS``.
@@ -118,7 +118,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]], format: str = "ter
 
 
 def shell(command: str, width: int | None = None) -> str:
-    """Wrap a shell command between its words to the width of the terminal, with a backslash at the end of a continued line."""
+    """Wrap a shell command between its words to the width of the terminal. A backslash ends each continued line."""
     width = columns() if width is None else width
     rows = [""]
     for word in map(terminal, map(shlex.quote, shlex.split(command))):
@@ -149,7 +149,9 @@ def _total(kept: Sequence[int], widths: Mapping[int, int]) -> int:
 
 
 def _widths(natural: Mapping[int, int], floors: Sequence[Mapping[int, int]], width: int) -> dict[int, int]:
-    """Column widths that fit together: the widest column shrinks first, down to the first floors and, if needed, to the next."""
+    """Return widths of columns that fit together. The widest column shrinks first, to the first floors and, if needed, to the
+    next.
+    """
     widths = dict(natural)
     for floor in floors:
         while (over := _total(list(widths), widths) - width) > 0:
@@ -163,7 +165,7 @@ def _widths(natural: Mapping[int, int], floors: Sequence[Mapping[int, int]], wid
 
 
 def _laid_out(cells: Sequence[Sequence[str]], kept: Sequence[int], widths: Mapping[int, int], flush: set[int], head: bool) -> str:
-    """Lay out cells as lines, wrapped to the widths of their columns, with a rule below the head."""
+    """Return cells as lines, wrapped to the widths of their columns, with a rule below the head."""
     broken = [[_broken(row[at], widths[at]) for at in kept] for row in cells]
     last = kept[-1] if kept else 0
     lines = []

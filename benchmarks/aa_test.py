@@ -141,7 +141,7 @@ class AATest(Grid):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.smallest_difference < 1 / PASSES:
-            raise ValueError(f"smallest_difference must lie from 0 to below {1 / PASSES:g}; got {self.smallest_difference}")
+            raise ValueError(f"smallest_difference must be at least 0 and below {1 / PASSES:g}; got {self.smallest_difference}")
         with torch.device("meta"):
             build_layer(self.subject, self.dim, self.heads, self.length)
 

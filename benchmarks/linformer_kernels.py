@@ -166,7 +166,10 @@ def begin(output: Path, setting: Setting) -> dict[str, Any]:
     """
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if setting.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("no CUDA device; TRITON_INTERPRET=1 and --device interpreter check results without one")
+        raise ValueError(
+            "there must be a CUDA device, and this machine has none; to check results without one, set TRITON_INTERPRET=1 and use "
+            "--device interpreter"
+        )
     if interpreted != (setting.device == "interpreter"):  # Triton reads it when it is imported
         raise ValueError(f"--device {setting.device} needs TRITON_INTERPRET={int(not interpreted)} in the environment")
     if (reason := unavailable("triton", torch.device("cuda"))) is not None:
@@ -184,7 +187,9 @@ def begin(output: Path, setting: Setting) -> dict[str, Any]:
     except json.JSONDecodeError:
         earlier = None
     if not isinstance(earlier, dict) or any(earlier.get(name) != value for name, value in new.items()):
-        raise ValueError(f"{output} holds no measurement of this setting, these kernels and this machine; name another file")
+        raise ValueError(
+            f"{output} must hold a measurement of the same setting, kernels and machine, but holds another one; name another file"
+        )
     return earlier
 
 

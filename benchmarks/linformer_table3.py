@@ -204,7 +204,7 @@ class LinformerTable3(Timed):
         assert self.lengths and self.projected_lengths
         if not pairs(self.lengths, self.projected_lengths):
             raise ValueError(
-                f"nothing to compare: no projected length is below any of the lengths; got "
+                f"a projected length must be below one of the lengths, and none is; got "
                 f"projected_lengths={self.projected_lengths} and lengths={self.lengths}"
             )
         with torch.device("meta"):

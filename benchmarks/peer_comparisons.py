@@ -257,8 +257,8 @@ def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]
     versions = {peer.package: version(peer.package) for peer in peers if peer.missing() is None}
     if not versions:
         raise ValueError(
-            f"peers compares with public packages, and none of them is installed: {'; '.join(missing)}; "
-            "install them with: pip install 'attn-zoo[peers]'"
+            f"peers compares with public packages, so at least one must be installed: {'; '.join(missing)}; install them with: "
+            "pip install 'attn-zoo[peers]'"
         )
     return versions, missing
 

@@ -1,4 +1,4 @@
-"""Tasks of the zoo: a plugin, registered through the same entry point as third-party plugins."""
+"""Tasks of attn-zoo. They are a plugin that is registered like plugins of others."""
 
 from . import adding as adding
 from . import causal_language as causal_language

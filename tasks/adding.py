@@ -89,7 +89,7 @@ class Adding(SyntheticTask):
         return TaskSpec(Frames(1 + o.key), o.length, classes=1, labels="position", causal=o.causal, problem="regression")
 
     def examples(self, split: Split) -> ArrayExamples:
-        """Frames of a split; labels are the sum at the last frame and NaN at all others."""
+        """Return the frames of a split. Labels are the sum at the last frame, and NaN at all others."""
         frames, sums = self.drawn(split)
         labels = torch.full((*frames.shape[:2], 1), torch.nan)
         labels[:, -1, 0] = torch.from_numpy(sums) / STEPS
@@ -97,7 +97,7 @@ class Adding(SyntheticTask):
         return ArrayExamples(torch.from_numpy(frames) / scale, labels)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Frames, with values in units of 1 / ``STEPS``, and sums in the same unit."""
+        """Return frames, with values in units of 1 / ``STEPS``, and sums in the same unit."""
         o = self.options
         keys, is_marked = shared_keys(random, rows, o.length, o.marked, o.key)
         values = below(random, 2 * STEPS + 1, rows, o.length) - STEPS

@@ -1,4 +1,4 @@
-"""Causal language modelling: the next token of running text, with separate scores for tokens that repeat an earlier run."""
+"""Causal language modelling: the next token of running text, with separate scores for tokens that repeat earlier text."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ class Options(TextOptions):
 class CausalLanguage(TextTask):
     """Prediction of the next token at every position of a sequence.
 
-    A token is ``repeated`` if the run that it ends occurred earlier in the sequence and is rare in the training text, such as a
-    name or a phrase of the author's. Its prediction requires associative recall: attention to the earlier occurrence of the run.
-    All other tokens are the ``rest``, for which neighbouring tokens are informative.
+    A run is ``run`` consecutive tokens. A token is ``repeated`` if it ends a run that occurred earlier in the sequence and is rare
+    in the training text, such as a name. To predict it, a network must find the earlier occurrence (associative recall). All other
+    tokens are the ``rest``, for which neighbouring tokens are informative.
 
     Source: Arora et al. 2023 find that the tokens that end a bigram seen earlier in the context and rare in training, 6 % of all
         tokens, account for 82 % of the difference between a gated convolution and attention on the Pile, at 1,024 tokens.
@@ -105,12 +105,12 @@ class CausalLanguage(TextTask):
         return TaskSpec(TokenInputs(o.ids), o.length, classes=o.ids, labels="position", causal=True)
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
-        """Masks of tokens that repeat a rare run of their sequence, and of the rest."""
+        """Return the masks of tokens that repeat a rare run of their sequence, and of the rest."""
         repeated = torch.from_numpy(self.made()[f"{split} repeated"])
         return {"repeated": repeated, "rest": ~repeated}
 
     def arrays(self, texts: Texts, tokeniser: Tokeniser) -> Arrays:
-        """Sequences with the next token at each position, and a mask of repeated tokens."""
+        """Return sequences with the next token at each position, and a mask of repeated tokens."""
         o, run = self.options, self.options.run or (8 if self.options.tokens is Tokens.bytes else 2)
         rows: dict[str, NDArray[Any]] = {}
         taken: set[bytes] = set()
@@ -135,7 +135,7 @@ class CausalLanguage(TextTask):
 
 
 def _windows(tokeniser: Tokeniser, texts: Sequence[str], length: int) -> NDArray[Any]:
-    """Sequences of ``length`` tokens, each beginning with the last token of the previous one, and none across texts."""
+    """Return sequences of ``length`` tokens. Each begins with the last token of the previous one, and none spans two texts."""
     windows = []
     for text in texts:
         ids = np.array(list(tokeniser.encode([text])[0]), dtype=tokeniser.dtype)
@@ -143,12 +143,15 @@ def _windows(tokeniser: Tokeniser, texts: Sequence[str], length: int) -> NDArray
         windows.append(ids[starts[:, None] + np.arange(length)])
     rows = np.concatenate(windows)
     if not len(rows):
-        raise ValueError(f"causal_language: one split has no text of {length} tokens; give it longer texts, or lower length")
+        raise ValueError(
+            f"causal_language: each split must have a text of at least {length} tokens, and one has none; give longer texts, or "
+            "choose a smaller length"
+        )
     return rows
 
 
 def _codes(rows: list[NDArray[Any]], run: int) -> list[NDArray[np.int64]]:
-    """Code of each run of ``run`` tokens, at its last token; equal codes mean equal runs, across all arrays."""
+    """Return a code for each run of ``run`` tokens, at its last token. Equal codes mean equal runs in all arrays."""
     together = np.concatenate(rows).astype(np.int64)
     vocabulary = int(together.max()) + 1
     codes, count = together, vocabulary  # codes are below count
@@ -167,7 +170,7 @@ def _numbered(codes: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
 
 
 def stood_before(codes: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Mask of numbers that occur earlier in their row."""
+    """Return the mask of numbers that occur earlier in their row."""
     order = np.argsort(codes, axis=1, kind="stable")
     ordered = np.take_along_axis(codes, order, axis=1)
     again = np.zeros(codes.shape, dtype=bool)

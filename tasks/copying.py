@@ -1,4 +1,4 @@
-"""Copying: symbols, a delimiter, and equally many blanks, whose labels are the symbols."""
+"""Copying: symbols, a delimiter, and as many blanks, whose labels are the symbols."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Options(SyntheticOptions):
     },
 )
 class Copying(SyntheticTask):
-    """Copy of the symbols before the delimiter, one at each blank after it.
+    """Copying of the symbols before the delimiter, one at each blank after it.
 
     A model that counts symbols without their positions predicts the most frequent one, whose share of the ``tokens`` symbols is on
     average well above 1 / ``vocabulary``.
@@ -116,7 +116,7 @@ class Copying(SyntheticTask):
         return TaskSpec(Tokens(FIRST_SYMBOL + o.vocabulary), o.length, o.vocabulary, labels="position", causal=o.causal)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens and labels."""
+        """Return tokens and labels."""
         o = self.options
         delimiter = o.length - o.tokens - 1
         symbols = below(random, o.vocabulary, rows, o.tokens)

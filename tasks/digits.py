@@ -1,4 +1,4 @@
-"""Digits: 8 × 8 images of handwritten digits from scikit-learn, cut into patches; no download."""
+"""Digits: 8 × 8 images of handwritten digits from scikit-learn, cut into patches. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.patch not in (1, 2, 4):
             raise ValueError(
-                f"digits.patch must be 1, 2 or 4, which divide 8 pixels into at least two patches a side; got {self.patch}"
+                f"digits.patch must be 1, 2 or 4, so that at least two patches lie along the 8 pixels of a side; got {self.patch}"
             )
         if not 0 <= self.data_seed < 2**32:
             raise ValueError(f"digits.data_seed must be from 0 to 2^32 - 1; got {self.data_seed}")
@@ -87,7 +87,7 @@ class Digits(Task):
         return "UCI digits (scikit-learn)"
 
     def examples(self, split: Split) -> Examples:
-        """Images of a split, standardised by mean and standard deviation of the training pixels."""
+        """Return the images of a split, standardised with the mean and standard deviation of the training pixels."""
         return _splits(self.options.data_seed)[SPLITS.index(split)]
 
 
@@ -100,7 +100,7 @@ def _splits(seed: int) -> tuple[ArrayExamples, ...]:
 
 @lru_cache(maxsize=4)
 def divided(seed: int) -> dict[Split, Images]:
-    """Grey levels (images, 1, 8, 8) and labels of each split; cached, so must not be modified."""
+    """Return the grey levels (images, 1, 8, 8) and labels of each split. They are cached, so they must not be modified."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)

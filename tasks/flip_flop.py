@@ -1,4 +1,4 @@
-"""Flip-flop language: instructions to write, ignore or read a symbol; a read returns the symbol written last."""
+"""Flip-flop language: instructions to write, ignore or read a symbol. A read returns the symbol that was written last."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ class Options(SyntheticOptions):
 class FlipFlop(SyntheticTask):
     """Prediction, at every read, of the symbol that followed the latest write.
 
-    In ``w 1 i 0 r 1 i 1 r 1 ...`` a symbol follows each instruction: any symbol after a write or an ignore, and the one written
-    last after a read. The first instruction is a write, the last a read. The label is at the read instruction, right before the
-    symbol, so that symbols of earlier reads are informative as well. A third of the test is drawn like training, a third is sparse
-    and a third dense, with separate scores.
+    In ``w 1 i 0 r 1 i 1 r 1 ...``, a symbol follows each instruction. After a write or an ignore it is any symbol, and after a read
+    it is the one written last. The first instruction is a write, and the last is a read. The label is at the read instruction,
+    right before the symbol, so the symbols of earlier reads are informative, too. A third of the test is drawn like training, a
+    third is sparse and a third dense, with separate scores.
 
     Source: the flip-flop language of Liu et al. 2023, Section 3: 512 tokens, two symbols, 0.8 to ignore in training, 0.98
         (sparse) and 0.1 (dense) out of distribution; a Transformer of 6 layers and width 512, 10,000 batches of 16. Yang et al.
@@ -107,16 +107,18 @@ class FlipFlop(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Examples that end a run: those of validation, drawn like training."""
+        """Phrase for the examples that end a run: those of validation, drawn like training."""
         return f"validation, {PARTS[0]}"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Masks of the parts of the test: the share of ignore instructions is that of training, larger, or smaller."""
+        """Return the masks of the parts of the test. In these parts, the share of ignore instructions is that of training, larger,
+        or smaller.
+        """
         part = torch.from_numpy(self.drawn(split)[2])
         return {name: part == at for at, name in enumerate(PARTS)}
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens, labels, and the part of the test for each example."""
+        """Return tokens, labels, and the part of the test for each example."""
         o = self.options
         shares = (o.ignored, o.sparse, o.dense) if split == "test" else (o.ignored,)
         return in_turn([self._draw(random, rows // len(shares), share, part) for part, share in enumerate(shares)])

@@ -1,4 +1,4 @@
-"""Fuzzy in-context recall of the earlier value of a key; keys and values are motifs of one to three tokens."""
+"""Fuzzy recall of the earlier value of a key. Keys and values are motifs of one to three tokens."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Options(SyntheticOptions):
         require_range("fuzzy_recall.vocabulary", self.vocabulary, 4, 2 * MOST_MOTIFS, "counts tokens of keys and values")
         if self.vocabulary % 2 or (self.vocabulary // 2) ** self.longest > MOST_MOTIFS:
             raise ValueError(
-                "fuzzy_recall.vocabulary must be even (half keys, half values), and (vocabulary / 2) to the power of "
-                f"longest={self.longest} must be at most {MOST_MOTIFS:,}; got {self.vocabulary}"
+                "fuzzy_recall.vocabulary must be even, because half of it are keys and half values, and (vocabulary / 2) to the "
+                f"power of longest={self.longest} must be at most {MOST_MOTIFS:,}; got {self.vocabulary}"
             )
         most = min(self.length // (2 * self.longest) - 1, self.vocabulary // 2)
         require_range("fuzzy_recall.pairs", self.pairs, 1, most, "is below length / (2 longest) and at most half of vocabulary")
@@ -83,7 +83,7 @@ class Options(SyntheticOptions):
     },
 )
 class FuzzyRecall(SyntheticTask):
-    """Recall of the value of an earlier key, where keys and values are motifs of several tokens and must be matched as a whole.
+    """Recall of the value of an earlier key. Keys and values are motifs of several tokens, which must be matched as a whole.
 
     A sequence consists of keys, each followed by its value, drawn from the ``pairs`` of the example. A value is predicted from the
     second occurrence of its key on: its first token at the last token of the key, each further one at the value's previous token.
@@ -105,7 +105,7 @@ class FuzzyRecall(SyntheticTask):
         return TaskSpec(Tokens(1 + FILLER + o.vocabulary), o.length, o.vocabulary // 2, labels="position", causal=True)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens and labels."""
+        """Return tokens and labels."""
         o = self.options
         letters = o.vocabulary // 2
         motifs = [motif for size in range(1, o.longest + 1) for motif in product(range(letters), repeat=size)]

@@ -100,7 +100,7 @@ class Options(SyntheticOptions):
     },
 )
 class Haystack(SyntheticTask):
-    """Prediction of the value of the key in the question, at the last byte, its question mark.
+    """Prediction of the value of the key in the question. The prediction is made at the last byte, which is the question mark.
 
     The text consists of words of two to seven letters. Between them are the needle (``K is 7.``), needles with other keys, and
     single digits (or letters), as many as make every digit equally frequent over needles and single digits. Values of needles

@@ -63,7 +63,7 @@ class Options:
     levels={name: Level(level.model, level.budget, {}, level.differs) for name, level in patch_levels("none").items()},
 )
 class ImageArrays(PatchTask):
-    """Classification of images.
+    """Classification of images that an .npz file holds.
 
     Source: the file; results identify its content by digests, and ``title`` is its printed name.
     Differs: training images that occur in the test split, and duplicates, are left out; validation is cut from the rest. All splits
@@ -84,7 +84,7 @@ class ImageArrays(PatchTask):
         return Expected(0, 0, o.channels, o.height, o.width, o.classes)
 
     def splits(self, root: Path) -> Splits:
-        """Train, valid and test splits from a data folder, computed once."""
+        """Return the train, valid and test splits from a data folder. They are computed once."""
         return _splits(root / Path(self.options.path).expanduser(), self.expected, self.options.valid, self.options.train)
 
 

@@ -1,4 +1,4 @@
-"""Images in one folder for each class, like ImageNet, cut into patches and decoded on demand."""
+"""Images in one folder per class, as in ImageNet. They are cut into patches, and decoded when they are needed."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ class Options:
     },
 )
 class ImageFolder(PatchTask):
-    """Classification of images.
+    """Classification of images in folders, one folder per class.
 
-    The shorter side of an image is scaled to ``side / crop`` pixels, bicubically, and the central square is cropped. Results
-    identify the files' content by digests, and ``title`` is its printed name.
+    The shorter side of an image is scaled to ``side / crop`` pixels (bicubic), and the central square is cut out. Results identify
+    the content of the files by digests, and print ``title`` as its name.
 
     Source: the folder. Without ``test``, ``val`` is the test split, as is usual for ImageNet, whose test labels are not public, and
         validation is cut from ``train``.
@@ -123,13 +123,13 @@ class ImageFolder(PatchTask):
         return Expected(0, 0, 3, self.options.side, self.options.side, self.options.classes)
 
     def splits(self, root: Path) -> Splits:
-        """Train, valid and test splits from a data folder, computed once."""
+        """Return the train, valid and test splits from a data folder. They are computed once."""
         o = self.options
         return _splits(root / Path(o.path).expanduser(), o.classes, o.valid, o.side, o.crop)
 
 
 class FolderExamples(Examples):
-    """Image files, decoded for each batch.
+    """Image files that are decoded for each batch.
 
     Args:
         files: image files with their classes.
@@ -144,7 +144,10 @@ class FolderExamples(Examples):
 
     def __init__(self, files: ImageFiles, at: Sequence[int], side: int, crop: float, scale: Float[Tensor, "3 256"]) -> None:
         if not at:
-            raise ValueError("image_folder: every image of a split is also in another split, so that no example is left")
+            raise ValueError(
+                "image_folder: every image of a split is also in another split, so no example is left; give folders with "
+                "different images"
+            )
         places = np.array(at, dtype=np.int64)
         self._paths = [files.paths[place] for place in at]
         self._labels, self._digests = torch.from_numpy(files.labels[places]), files.digests[places]
@@ -154,7 +157,7 @@ class FolderExamples(Examples):
         return len(self._paths)
 
     def batch(self, indices: Sequence[int] | Int[Tensor, " batch"]) -> Batch:
-        """Images at these indices, in this order.
+        """Return the images at these indices, in this order.
 
         Raises:
             DamagedDataError: a file cannot be decoded.
@@ -166,11 +169,11 @@ class FolderExamples(Examples):
         return Batch(self._scale[torch.arange(3)[:, None, None], levels], None, self._labels[at])
 
     def labels(self) -> Int[Tensor, " examples"]:
-        """All labels, in order."""
+        """Return all labels in order."""
         return self._labels
 
     def digest(self) -> str:
-        """SHA-256 of side and crop, the digests of the files, and the labels."""
+        """Return the SHA-256 of side and crop, the digests of the files, and the labels."""
         digest = hashlib.sha256(f"image folder {self._side} {self._crop} {len(self)}".encode())
         digest.update(self._digests.tobytes())
         digest.update(self._labels.numpy().astype("<i8").tobytes())

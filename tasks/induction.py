@@ -72,7 +72,7 @@ class Options(SyntheticOptions):
     },
 )
 class Induction(SyntheticTask):
-    """Prediction, at the last position, of the symbol after the latest earlier occurrence of the last symbol.
+    """Prediction of the symbol after the latest earlier occurrence of the last symbol. It is made at the last position.
 
     The last symbol is drawn first; it occurs before at ``occurrences`` random positions, never at adjacent ones, and nowhere else.
     Every other position has one of the other symbols, uniformly.
@@ -91,7 +91,7 @@ class Induction(SyntheticTask):
         return TaskSpec(Tokens(FIRST_SYMBOL + o.vocabulary), o.length, o.vocabulary, labels="position", causal=o.causal)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens and labels."""
+        """Return tokens and labels."""
         o = self.options
         last = below(random, o.vocabulary, rows, 1)
         symbols = (last + 1 + below(random, o.vocabulary - 1, rows, o.length)) % o.vocabulary  # all except the last symbol

@@ -84,8 +84,8 @@ class Options:
         room = _room(self.max_depth, self.max_arguments)
         if room < self.length:
             raise ValueError(
-                f"listops: {self.max_depth} levels of {self.max_arguments} arguments make at most {room} tokens, fewer than "
-                f"length={self.length}; raise max_depth or max_arguments"
+                f"listops: length must be at most {room}, because {self.max_depth} levels of {self.max_arguments} arguments make "
+                f"no longer expression; got {self.length}; raise max_depth or max_arguments"
             )
         if self.files is Files.lra:
             self._require_sizes_of_files()
@@ -148,7 +148,7 @@ class Options:
     },
 )
 class ListOps(Task):
-    """Evaluation of a prefix expression over digits, with a value of 0 to 9.
+    """Evaluation of a prefix expression over digits. Its value is from 0 to 9.
 
     MED is the median, for an even number of arguments the mean of the two middle ones rounded down; SM is the sum modulo ten.
     Labels are computed while the expression is drawn, and recomputed from the tokens by other means in the tests.
@@ -174,7 +174,7 @@ class ListOps(Task):
         return TaskSpec(Tokens(len(VOCABULARY)), self.options.length, classes=10)
 
     def examples(self, split: Split) -> Examples:
-        """Examples of a split; the three are disjoint, and computed together, once per process.
+        """Return the examples of a split. The splits have no example in common, and are computed together once per process.
 
         Raises:
             FileNotFoundError: the files of Long Range Arena are missing; the message states which files are needed.
@@ -199,7 +199,7 @@ class ListOps(Task):
 
 
 def render(ids: Int[Tensor, " length"]) -> str:
-    """Text of an expression, without padding."""
+    """Return the text of an expression without padding."""
     return " ".join(VOCABULARY[i] for i in ids.tolist() if VOCABULARY[i] != PADDING)
 
 
@@ -227,7 +227,7 @@ def _generate(
 
 @lru_cache(maxsize=2)
 def _published(root: Path, length: int, sizes: tuple[int, ...]) -> tuple[ArrayExamples, ...]:
-    """First ``sizes`` expressions of the files, without those of train and valid that also occur in a later split."""
+    """Return the first ``sizes`` expressions of the files, without those of train and valid that also occur in a later split."""
 
     def make() -> dict[str, NDArray[np.uint8]]:
         read = LISTOPS.load(root)
@@ -257,7 +257,7 @@ def _as_examples(arrays: Mapping[str, NDArray[np.uint8]]) -> tuple[ArrayExamples
 
 
 class _Author:
-    """Generator of expressions without repetition."""
+    """Generator of expressions that never repeats one."""
 
     def __init__(self, seed: str, least: int, length: int, max_depth: int, max_arguments: int) -> None:
         self.random = Random(seed).random  # Python guarantees the sequence of this method only
@@ -267,7 +267,7 @@ class _Author:
         self.seen: set[bytes] = set()
 
     def fresh(self) -> tuple[bytearray, int]:
-        """Tokens and value of a new expression of a length drawn uniformly from least to length."""
+        """Return the tokens and value of a new expression. Its length is drawn uniformly from least to length."""
         for _ in range(1000):
             tokens = bytearray()
             value = self._list(self.least + self._below(self.length - self.least + 1), len(self.rooms) - 1, tokens)
@@ -276,12 +276,12 @@ class _Author:
                 self.seen.add(key)
                 return tokens, value
         raise ValueError(
-            f"listops: {len(self.seen)} different expressions of {self.least} to {self.length} tokens were found and no more; "
-            f"ask for fewer or longer ones"
+            f"listops: only {len(self.seen)} different expressions of {self.least} to {self.length} tokens were found; ask for "
+            "fewer examples or for longer expressions"
         )
 
     def write(self, size: int) -> list[tuple[str, NDArray[np.uint8]]]:
-        """Tokens, padded with 0, and values of ``size`` expressions."""
+        """Return the tokens, padded with 0, and values of ``size`` expressions."""
         ids = np.zeros((size, self.length), dtype=np.uint8)
         labels = np.zeros(size, dtype=np.uint8)
         for row in range(size):
@@ -293,7 +293,7 @@ class _Author:
         return int(self.random() * bound)
 
     def _list(self, budget: int, depth: int, tokens: bytearray) -> int:
-        """Append a list of at most ``budget`` tokens and ``depth`` levels; return its value."""
+        """Append a list of at most ``budget`` tokens and ``depth`` levels, and return its value."""
         operator = OPERATORS[self._below(len(OPERATORS))]
         tokens.append(OPEN_IDS[operator])
         values = []
@@ -307,7 +307,7 @@ class _Author:
         return evaluate(operator, values)
 
     def _shares(self, inner: int, room: int) -> list[int]:
-        """Divide the tokens between the brackets among two or more arguments, most of them digits, in random order."""
+        """Divide the tokens between the brackets among two or more arguments. Most of them are digits, and the order is random."""
         most = min(self.max_arguments, inner)
         count = max(2 + self._below(most - 1), math.ceil(inner / room))
         shares = []
@@ -323,7 +323,7 @@ class _Author:
 
 
 def _room(depth: int, max_arguments: int) -> int:
-    """Number of tokens of the longest expression with ``depth`` levels of lists."""
+    """Return the number of tokens of the longest expression with ``depth`` levels of lists."""
     room = 1
     for _ in range(depth):
         room = 2 + max_arguments * room

@@ -100,10 +100,10 @@ class Options(TextOptions):
     },
 )
 class MaskedLanguage(TextTask):
-    """Prediction of masked tokens.
+    """Prediction of masked tokens in running text.
 
-    A predicted token is ``repeated`` if it is rare in the training text, such as a name, and the sequence shows it at other
-    positions, none of them within 16 tokens. Attention can copy it, a short convolution cannot. All other tokens are the ``rest``.
+    A predicted token is ``repeated`` if it is rare in the training text, such as a name, and if the sequence shows it elsewhere,
+    but not within 16 tokens. Attention can copy it; a short convolution cannot. All other tokens are the ``rest``.
 
     Source: 15 % of the tokens of each sequence are predicted; of these 80 % are replaced by the mask, 10 % by a random token, and
         10 % are unchanged (BERT). The Linformer paper trains in this way on books and an encyclopedia and shows curves of
@@ -130,7 +130,7 @@ class MaskedLanguage(TextTask):
         return TaskSpec(TokenInputs(self.options.ids), self.options.length, classes=self.options.ids, labels="position")
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
-        """Masks of predicted rare tokens that the sequence shows only at distant positions, and of the rest."""
+        """Return the masks of predicted rare tokens that the sequence shows only at distant positions, and of the rest."""
         made = self.made()
         shown, asked = made["train ids"], made["train labels"]
         frequency = np.bincount(np.where(asked == UNASKED, shown, asked).ravel(), minlength=self.options.ids)
@@ -141,7 +141,7 @@ class MaskedLanguage(TextTask):
         return {"repeated": torch.from_numpy(repeated), "rest": torch.from_numpy((labels != UNASKED) & ~repeated)}
 
     def arrays(self, texts: Texts, tokeniser: Tokeniser) -> Arrays:
-        """Masked sequences with labels; sequences that also occur in a later split are left out.
+        """Return masked sequences with labels. Sequences that also occur in a later split are left out.
 
         Raises:
             ValueError: a split has no others.
@@ -155,7 +155,10 @@ class MaskedLanguage(TextTask):
             fresh = np.array([key not in taken for key in keys])
             taken.update(keys)
             if not fresh.any():
-                raise ValueError(f"masked_language: every sequence of {split} is in a later split, too; give other texts")
+                raise ValueError(
+                    f"masked_language: every sequence of {split} also occurs in a later split, so no example is left; give other "
+                    "texts"
+                )
             ids, words = ids[fresh], words[fresh]
             if split == "train":
                 order = np.random.RandomState([o.data_seed, 3]).permutation(len(ids))[: o.train or None]
@@ -170,7 +173,7 @@ class MaskedLanguage(TextTask):
 
 
 def shown_far_away(ids: NDArray[Any], labels: NDArray[Any], wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mask of predicted tokens that their sequence shows more than ``NEAR`` positions away, and nowhere nearer.
+    """Return the mask of predicted tokens that their sequence shows more than ``NEAR`` positions away, and nowhere nearer.
 
     Args:
         ids: (examples, length), the input.
@@ -189,7 +192,8 @@ def shown_far_away(ids: NDArray[Any], labels: NDArray[Any], wanted: NDArray[np.b
 
 
 def _packed(tokeniser: Tokeniser, texts: Sequence[str], length: int, most: int = 0) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Ids of sequences of nearly equal length, cut from each text, and for each token the first position of its word.
+    """Return the ids of sequences of nearly equal length that are cut from each text, and for each token the first position of its
+    word.
 
     Args:
         most: number of tokens of all texts together, the same share of each from its beginning at any ``length``; 0 for all.
@@ -200,7 +204,8 @@ def _packed(tokeniser: Tokeniser, texts: Sequence[str], length: int, most: int =
     rows = [row for one in kept if one.shape[1] >= FEWEST for row in np.array_split(one, -(-one.shape[1] // length), axis=1)]
     if not rows:
         raise ValueError(
-            f"masked_language: one split has no text of {FEWEST} tokens; give it longer texts, or raise valid_tokens or test_tokens"
+            f"masked_language: each split must have a text of at least {FEWEST} tokens, and one has none; give longer texts, or "
+            "raise valid_tokens or test_tokens"
         )
     padded = np.zeros((2, len(rows), length), dtype=np.int64)
     padded[1] = -(2**40) - np.arange(length)  # padding belongs to no word

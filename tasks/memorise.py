@@ -1,4 +1,4 @@
-"""Memorisation of a fixed value for each key; values occur as labels only, so that the weights must store them."""
+"""Memorisation of a fixed value for each key. Values occur only as labels, so the weights must store them."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class Options(SyntheticOptions):
     },
 )
 class Memorise(SyntheticTask):
-    """Prediction of the value of the key before each blank, from a table of values that is drawn once and shared by all splits.
+    """Prediction of the value of the key before each blank. A table of values is drawn once, and all splits share it.
 
-    Examples contain no information on values, which must be learned by the weights; attention only needs to reach one token back.
-    The task measures how much a network stores in its weights, and how fast, nearly independently of its attention.
+    Examples contain no information about the values, so the weights must learn them. Attention only needs to reach one token back.
+    The task measures how much a network stores in its weights and how fast, almost independently of its attention.
 
     Source: memorisation of Poli et al. 2024, and its code: 32 tokens, vocabulary 256, 256 training and 1,280 test examples, 200
         epochs in batches of 128, width 128, learning rates 1e-4, 5e-4 and 1e-3 with weight decay 0 and 0.1.
@@ -87,7 +87,7 @@ class Memorise(SyntheticTask):
         return TaskSpec(Tokens(1 + BLANK + o.vocabulary // 2), o.length, o.vocabulary // 2, labels="position", causal=True)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens and labels."""
+        """Return tokens and labels."""
         o = self.options
         (table,) = subsets(stream(f"memorise {o.data_seed} table"), 1, o.vocabulary // 2, o.vocabulary // 2)
         keys = below(random, o.vocabulary // 2, rows, o.length // 2)

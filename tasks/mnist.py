@@ -33,7 +33,7 @@ class Options(PublishedOptions):
     def __post_init__(self) -> None:
         require_options("mnist", self, EXPECTED["mnist"], patches=(2, 4, 7, 14))
         if self.augment is Augment.crop_flip:
-            raise ValueError("mnist.augment must be none, crop or timm, as a mirrored digit is not a digit; got crop_flip")
+            raise ValueError("mnist.augment must be none, crop or timm, because a mirrored digit is not a digit; got crop_flip")
 
 
 @register_task(
@@ -64,7 +64,7 @@ class Mnist(PublishedTask):
     mirrored = False
 
     def splits(self, root: Path) -> Splits:
-        """Train, valid and test splits from a data folder, computed once."""
+        """Return the train, valid and test splits from a data folder. They are computed once."""
         return _splits(root, self.options.valid, self.options.train)
 
 

@@ -1,4 +1,4 @@
-"""Mosaic of handwritten digits; the label is the digit to the right of the mark that the first cell shows."""
+"""Mosaic of handwritten digits. The label is the digit to the right of the mark that the first cell shows."""
 
 from __future__ import annotations
 
@@ -133,13 +133,13 @@ class Mosaic(SyntheticTask):
         return "UCI digits (scikit-learn)"
 
     def examples(self, split: Split) -> ArrayExamples:
-        """Mosaics of a split, standardised by mean and standard deviation of the training digits."""
+        """Return the mosaics of a split, standardised with the mean and standard deviation of the training digits."""
         images, labels = self.drawn(split)
         scale = channel_scale(divided(self.options.data_seed)["train"].levels)
         return ArrayExamples(torch.from_numpy(images), torch.from_numpy(labels), scale=scale)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Grey levels and labels."""
+        """Return grey levels and labels."""
         o = self.options
         pool = _pool(o.data_seed, split)
         skipped = _skipped(o)
@@ -162,17 +162,19 @@ class Mosaic(SyntheticTask):
 
 
 def _pairs(grid: int) -> int:
-    """Number of pairs of adjacent cells for a mark and its digit: each row is cut into pairs; the grid's first pair is excluded."""
+    """Return the number of pairs of adjacent cells for a mark and its digit. Each row is cut into pairs; the first pair of the grid
+    does not count.
+    """
     return grid * (grid // 2) - 1
 
 
 def _skipped(o: Options) -> int:
-    """Number of pairs of the first row that are blank; the grid's first pair is not counted."""
+    """Return the number of pairs of the first row that are blank. The first pair of the grid does not count."""
     return o.grid // 2 - 1 if o.question_row else 0
 
 
 class _Pool(NamedTuple):
-    """Images of marks, a blank one, then those of the digits of a split, sorted by digit."""
+    """Images of marks, then a blank one, then those of the digits of a split, sorted by digit."""
 
     images: UInt8[np.ndarray, "images 8 8"]
     first: Int[np.ndarray, " digits"]
@@ -180,7 +182,7 @@ class _Pool(NamedTuple):
     counts: Int[np.ndarray, " digits"]
 
     def draw(self, random: np.random.RandomState, digits: Int[np.ndarray, "rows cells"]) -> Int[np.ndarray, "rows cells"]:
-        """Indices of images of these digits, each drawn uniformly from all images of its digit."""
+        """Return indices of images of these digits. Each is drawn uniformly from all images of its digit."""
         return self.first[digits] + (random.random_sample(digits.shape) * self.counts[digits]).astype(np.int64)
 
 

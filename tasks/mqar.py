@@ -1,4 +1,4 @@
-"""Multi-query associative recall: pairs of keys and values, then keys as queries, whose values are the labels."""
+"""Multi-query associative recall: pairs of keys and values, then keys as queries. Labels are the values of these keys."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class Options(SyntheticOptions):
         most = max(self.pairs, self.most_pairs)
         if self.vocabulary % 2 or self.vocabulary < 2 * most:
             raise ValueError(
-                f"mqar.vocabulary must be even (half keys, half values) and hold at least {most} of each; got {self.vocabulary}"
+                f"mqar.vocabulary must be even and at least {2 * most}, because half of it are keys and half values; got "
+                f"{self.vocabulary}"
             )
         require_range("mqar.alpha", self.alpha, -4, 4, "is the exponent of the distribution of gaps")
         require_range("mqar.fillers", self.fillers, 1, 1_000, "counts tokens of filler")
@@ -137,7 +138,7 @@ class Options(SyntheticOptions):
     },
 )
 class Mqar(SyntheticTask):
-    """Prediction of the value that a key was paired with, at every recurrence of a key.
+    """Prediction of the value that a key was paired with, at every later occurrence of the key.
 
     A sequence begins with ``k1 v1 k2 v2 ... kP vP``, with different keys and different values. Each key recurs once at a later even
     position, where its value is the label; no other position has one. The value never follows the query, so that looking ahead is
@@ -164,17 +165,19 @@ class Mqar(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Examples that end a run: those of validation, with as many pairs as in training; the test may have more."""
+        """Phrase for the examples that end a run: those of validation, with as many pairs as in training. The test can have
+        more.
+        """
         o = self.options
         return f"validation, with {o.fewest_pairs} to {o.pairs} pairs" if self._ladder() else "validation"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Masks of the examples with each number of pairs, if the test has several numbers."""
+        """Return the masks of the examples with each number of pairs, if the test has several numbers."""
         counts = (self.examples(split).labels() != UNASKED).sum(dim=1)
         return {f"{pairs} pairs": counts == pairs for pairs in self._ladder()}
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens and labels; every number of pairs has an equal share of the examples."""
+        """Return tokens and labels. Every number of pairs has an equal share of the examples."""
         o = self.options
         trained = list(range(o.fewest_pairs or o.pairs, o.pairs + 1))
         counts = (split == "test" and self._ladder()) or trained
@@ -182,7 +185,7 @@ class Mqar(SyntheticTask):
         return in_turn(blocks)
 
     def _ladder(self) -> list[int]:
-        """Numbers of pairs of the test: ``fewest_pairs``, twice as many, and so on up to ``most_pairs``."""
+        """Return the numbers of pairs of the test: ``fewest_pairs``, twice as many, and so on up to ``most_pairs``."""
         o = self.options
         return [o.fewest_pairs << step for step in range(o.most_pairs.bit_length()) if 0 < o.fewest_pairs << step <= o.most_pairs]
 
@@ -203,6 +206,8 @@ class Mqar(SyntheticTask):
 
 
 def gap_weights(gaps: int, alpha: float) -> NDArray[np.int64]:
-    """Weights g^(alpha - 1) for g from 1 to ``gaps``, scaled to a maximum of 2^32: integers, equal on every machine."""
+    """Return the weights g^(alpha - 1) for g from 1 to ``gaps``, scaled to a maximum of 2^32. They are integers, equal on every
+    machine.
+    """
     powers = [Decimal(gap) ** (Decimal(str(alpha)) - 1) for gap in range(1, gaps + 1)]
     return np.array([max(1, int(power / max(powers) * 2**32)) for power in powers], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Needles in hay: recall, at the end, of key-value pairs in repetitive or diverse filler, also beyond the trained length."""
+"""Needles in hay: recall of key-value pairs at the end of repetitive or diverse filler, also at lengths beyond training."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Options(SyntheticOptions):
         require_range("needle.vocabulary", self.vocabulary, 4, 30_000, "counts keys and values, at least two of each")
         if self.vocabulary % 2 or self.vocabulary < 2 * self.needles:
             raise ValueError(
-                f"needle.vocabulary must be even (half keys, half values) and hold {self.needles} of each; got {self.vocabulary}"
+                f"needle.vocabulary must be even and at least {2 * self.needles}, because half of it are keys and half values; "
+                f"got {self.vocabulary}"
             )
         require_range("needle.hay", self.hay, PHRASE, 30_000, "counts tokens of diverse hay")
         require_range("needle.longer", self.longer, 1, 64, "is the longest test length as a multiple of length")
@@ -53,7 +54,8 @@ class Options(SyntheticOptions):
             raise ValueError(f"needle.longer must be a power of two; got {self.longer}")
         if not self.causal and self.longer > 1:
             raise ValueError(
-                "needle.longer must be 1 with causal=false, because a bidirectional network sees the hay after the queries; got "
+                "needle.longer must be 1 with causal=false, because longer inputs are for causal tests only: a bidirectional "
+                "network also sees the hay after the queries; got "
                 f"{self.longer}"
             )
         self.require_sizes("needle")
@@ -101,7 +103,7 @@ class Options(SyntheticOptions):
     },
 )
 class Needle(SyntheticTask):
-    """Prediction of the value that follows a key somewhere in the hay, where the key recurs at the end.
+    """Prediction of the value that follows a key somewhere in the hay. The key is repeated at the end.
 
     A needle is a key followed by its value, at a random position in the hay. Hay is repetitive (a repeated phrase of eight tokens)
     or diverse (random tokens); training has both. One network is trained on ``length`` tokens and tested on as many, twice as many
@@ -127,22 +129,22 @@ class Needle(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Examples that end a run: those of validation, with sequences of the training length."""
+        """Phrase for the examples that end a run: those of validation, with sequences of the training length."""
         return f"validation, with {self.options.length} tokens"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Masks of the examples with each kind of hay at each length."""
+        """Return the masks of the examples with each kind of hay at each length."""
         part = torch.from_numpy(self.drawn(split)[2])
         return {f"{kind}, {length} tokens": part == at for at, (kind, length) in enumerate(self._parts(split))}
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens, labels, and the test part (kind of hay and length) of each example."""
+        """Return tokens, labels, and the part of the test (kind of hay and length) of each example."""
         parts = self._parts(split)
         longest = max(length for _, length in parts)
         return in_turn([self._draw(random, rows // len(parts), *part, longest, at) for at, part in enumerate(parts)])
 
     def _parts(self, split: Split) -> list[tuple[str, int]]:
-        """Kinds of hay, each with its lengths."""
+        """Return the kinds of hay, each with its lengths."""
         o = self.options
         lengths = [o.length << step for step in range(o.longer.bit_length() if split == "test" else 1)]
         return [(kind, length) for kind in KINDS for length in lengths]

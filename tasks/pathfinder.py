@@ -1,4 +1,4 @@
-"""Pathfinder: images, read pixel by pixel, with two dots on the ends of one dashed path or of two."""
+"""Pathfinder: images that are read pixel by pixel, with two dots on the ends of one dashed path or of two."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Options:
     },
 )
 class Pathfinder(Task):
-    """Classification of images by two dots, on the two ends of one dashed path (1) or on ends of different paths (0).
+    """Classification of images by two dots. They are on both ends of one dashed path (1), or on ends of different paths (0).
 
     An image has two long paths, several short ones, and two dots; paths neither cross nor touch. A token is a grey level plus one;
     token 0 is padding, which does not occur. Rows follow each other from the top. The tests solve every image again, from its
@@ -166,7 +166,7 @@ class Pathfinder(Task):
         return TaskSpec(Tokens(257), self.options.side**2, classes=2)
 
     def examples(self, split: Split) -> Examples:
-        """Images of a split; the three are disjoint, and computed together, once per process.
+        """Return the images of a split. The splits have no image in common, and are computed together once per process.
 
         Raises:
             MissingDataError: the files of Long Range Arena are missing; the message states which files are needed.
@@ -194,16 +194,16 @@ class Pathfinder(Task):
 
 
 class Pixels(ArrayExamples):
-    """Grey levels stored as bytes, with batches of tokens: level plus one, since 0 is padding."""
+    """Grey levels that are stored as bytes. In batches, a token is a level plus one, because 0 is padding."""
 
     def batch(self, indices: Any) -> Batch:
-        """Examples at these indices, in this order."""
+        """Return the examples at these indices, in this order."""
         levels, valid, labels = super().batch(indices)
         return Batch(levels + 1, valid, labels)
 
 
 def render(ids: Int[Tensor, " length"]) -> str:
-    """Text of an image for a terminal, two characters for each pixel."""
+    """Return an image as text for a terminal, with two characters per pixel."""
     side = round(len(ids) ** 0.5)
     return "\n".join("".join(2 * " .:+*#@"[(level + 41) // 43] for level in row) for row in (ids.view(side, side) - 1).tolist())
 
@@ -231,10 +231,10 @@ def _published(root: Path, side: int, contour: int, sizes: tuple[int, ...], seed
 
 
 def _divided(release: Release, contour: int, sizes: tuple[int, ...], seed: int) -> dict[str, NDArray[np.uint8]]:
-    """Images and labels of a level, divided into eight tenths, one and one, in random order."""
+    """Return the images and labels of a level, divided into eight tenths, one and one, in random order."""
     images, labels = release.read(contour)
     if len(images) < 10:
-        raise DamagedDataError(f"{release.level(contour)} lists {len(images)} images, too few for three splits")
+        raise DamagedDataError(f"{release.level(contour)} must list enough images for three splits, but lists only {len(images)}")
     order = np.random.RandomState(seed).permutation(len(images))  # frozen by numpy: equal in every version
     cuts = len(images) * 8 // 10, len(images) * 9 // 10
     train, valid, test = np.split(order, cuts)

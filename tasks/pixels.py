@@ -35,7 +35,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.side not in (8, 16, 32):
-            raise ValueError(f"pixels.side must be 8, 16 or 32, which divide the 32 pixels of an image; got {self.side}")
+            raise ValueError(f"pixels.side must be 8, 16 or 32, because it must divide the 32 pixels of an image; got {self.side}")
         require_shares("pixels", self, EXPECTED["cifar10"])
 
 
@@ -78,7 +78,7 @@ class Options:
     datasets=(CIFAR10,),
 )
 class Pixels(Task):
-    """Classification of images into ten classes, read pixel by pixel, row after row.
+    """Classification of images into ten classes. An image is read pixel by pixel, row after row.
 
     A token is a grey level plus one; token 0 is padding, which does not occur. Grey is the luma of ITU-R BT.601 in integers,
     (19595 R + 38470 G + 7471 B + 32768) / 65536 rounded down.
@@ -97,7 +97,7 @@ class Pixels(Task):
         return TaskSpec(Tokens(257), self.options.side**2, classes=10)
 
     def examples(self, split: Split) -> Examples:
-        """Images of a split.
+        """Return the images of a split.
 
         Raises:
             MissingDataError: the data are missing; the message states which files are needed.
@@ -108,13 +108,13 @@ class Pixels(Task):
 
 
 def grey(levels: UInt8[np.ndarray, "images 3 height width"]) -> UInt8[np.ndarray, "images 1 height width"]:
-    """Luma of ITU-R BT.601, in integers like Pillow's mode L."""
+    """Return the luma of ITU-R BT.601, computed with integers as in Pillow's mode L."""
     red, green, blue = (levels[:, channel].astype(np.int32) for channel in range(3))
     return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).astype(np.uint8)[:, None]
 
 
 def means(levels: UInt8[np.ndarray, "images 1 height width"], side: int) -> UInt8[np.ndarray, "images 1 side side"]:
-    """Mean levels of ``side`` × ``side`` squares of each image, with halves rounded up."""
+    """Return the mean levels of ``side`` × ``side`` squares of each image. Halves are rounded up."""
     images, _, height, width = levels.shape
     if (height, width) == (side, side):
         return levels

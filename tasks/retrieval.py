@@ -1,4 +1,4 @@
-"""Byte-level retrieval: classification of pairs of documents, each encoded separately; Retrieval of Long Range Arena."""
+"""Byte-level retrieval: classification of pairs of documents, which are encoded separately. It is Retrieval of Long Range Arena."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Options:
     variants={"small": {"length": 128, "train": 600, "valid": 200, "test": 400}},
 )
 class Retrieval(Task):
-    """Classification of pairs of documents: related or not.
+    """Classification of pairs of documents as related or not.
 
     Source: Long Range Arena uses pairs of papers of the ACL Anthology Network, 4,000 bytes of each.
     Differs: those files can no longer be downloaded everywhere, so that the default is a substitute, named as such: posts of 20
@@ -136,7 +136,7 @@ class Retrieval(Task):
         return AAN.title if self.options.files is Files.aan else "20 Newsgroups pairs (stand-in for AAN)"
 
     def examples(self, split: Split) -> Examples:
-        """Pairs of a split.
+        """Return the pairs of a split.
 
         Raises:
             FileNotFoundError: the documents are missing; the message states which files are needed.
@@ -177,7 +177,7 @@ def _drawn(root: Path, length: int, sizes: Sequence[int], seed: int) -> dict[str
 
 
 def draw_pairs(groups: Sequence[int], count: int, random: Callable[[], float]) -> list[tuple[int, int, int]]:
-    """Draw pairs of different documents, none twice, with labels: 1 for pairs of one group, which are half of all, else 0.
+    """Draw pairs of different documents, none twice, with labels. Half of the pairs are from one group (1), half are not (0).
 
     Args:
         groups: group of each document.
@@ -203,7 +203,7 @@ def draw_pairs(groups: Sequence[int], count: int, random: Callable[[], float]) -
                 pairs[key] = (first, second, labels[place])
                 break
         else:
-            raise ValueError(f"retrieval: {len(groups)} documents are too few for {count} different pairs; ask for fewer")
+            raise ValueError(f"retrieval: {len(groups)} documents cannot make {count} different pairs; ask for fewer pairs")
     return list(pairs.values())
 
 
@@ -227,5 +227,5 @@ def _published(root: Path, length: int, train: int) -> dict[str, NDArray[Any]]:
 
 
 def _either_order(one: bytes, other: bytes) -> bytes:
-    """Digest of two documents, independent of their order."""
+    """Return a digest of two documents that does not depend on their order."""
     return b"".join(sorted(hashlib.sha256(ids).digest() for ids in (one, other)))

@@ -63,8 +63,8 @@ class Options(SyntheticOptions):
         require_range("selective.marked", self.marked, 1, most, f"is at most (length - 1) / (modulus + 1), here {most},")
         if self.kind is Kind.majority and self.marked == 2:
             raise ValueError(
-                "selective.marked must be 1, or 3 or more, with kind=majority: two digits have a majority only if they are equal; "
-                "got 2"
+                "selective.marked must not be 2 with kind=majority, because two digits have a majority only if they are equal; "
+                "choose 1, or 3 or more"
             )
         self.require_sizes("selective")
 
@@ -123,7 +123,7 @@ class Selective(SyntheticTask):
         return TaskSpec(Tokens(FIRST_DIGIT + o.modulus), o.length, o.modulus, labels="position", causal=o.causal)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens and labels."""
+        """Return tokens and labels."""
         o = self.options
         majority = o.kind is Kind.majority
         chosen = below(random, o.modulus, rows, o.marked)
@@ -142,7 +142,9 @@ class Selective(SyntheticTask):
 
 
 def _arrange(random: np.random.RandomState, chosen: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Tokens with the chosen digits after marks at random positions, in order, and the others everywhere else, in order."""
+    """Return tokens with the chosen digits after marks at random positions, in order, and the other digits everywhere else, in
+    order.
+    """
     rows, marked = chosen.shape
     units = marked + others.shape[1]
     places = np.sort(subsets(random, rows, marked, units), axis=1)

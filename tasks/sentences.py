@@ -62,7 +62,9 @@ class Options:
 
 
 def levels(steps: int, **longer: Any) -> Mapping[str, Level]:
-    """Levels of experiments; ``steps`` and the options ``longer`` are those of the published size, the level ``lra``."""
+    """Return the presets of experiments. ``steps`` and the options ``longer`` are those of the published size, the preset
+    ``lra``.
+    """
     return {
         "cpu": Level(
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0},
@@ -120,7 +122,7 @@ class Sentences(Task):
         return self.source.title
 
     def examples(self, split: Split) -> Examples:
-        """Rows of a split.
+        """Return the rows of a split.
 
         Raises:
             FileNotFoundError: the data or the tokeniser's file are missing; the message states which files are needed.
@@ -132,7 +134,8 @@ class Sentences(Task):
         return _splits(self.source.name, data_root(o.root), chosen, o.train)[SPLITS.index(split)]
 
     def rows(self, split: Split) -> list[LabelledText]:
-        """Rows of a split as texts, for networks with their own tokeniser; here rows with equal texts count as duplicates.
+        """Return the rows of a split as texts, for networks with their own tokeniser. Here rows with equal texts count as
+        duplicates.
 
         Raises:
             FileNotFoundError: the data are missing; the message states which files are needed.
@@ -203,7 +206,7 @@ class Sst2Options(Options):
     variants={"short": {"length": 32, "train": 2_000, "valid": 500}},
 )
 class Sst2(Sentences):
-    """Classification of phrases by sentiment: positive or negative.
+    """Classification of phrases by sentiment, as positive or negative.
 
     Source: 67,349 training phrases, including parts of sentences, and 872 sentences, GLUE's development split.
     Differs: see ``Sentences``. Phrases of one sentence may be in both train and valid; phrases of test sentences are in neither.
@@ -251,7 +254,7 @@ class QnliOptions(Options):
     variants={"dev": {"files": "dev", "length": 64}},
 )
 class Qnli(Sentences):
-    """Classification of pairs of a question and a sentence: answered by the sentence or not.
+    """Classification of pairs of a question and a sentence: whether the sentence answers the question.
 
     Source: 104,743 training pairs and 5,463 pairs of GLUE's development split.
     Differs: see ``Sentences``. With ``files=dev`` only the development split is read, and one pair in five is the test split.
@@ -259,7 +262,7 @@ class Qnli(Sentences):
 
     @property
     def source(self) -> DataSet[Parts]:
-        """Data set of both splits, or of dev only."""
+        """Data set of both splits, or of the development split alone."""
         return QNLI_DEV if self.options.files is QnliFiles.dev else QNLI
 
 
@@ -285,7 +288,7 @@ class QqpOptions(Options):
     variants={"short": {"length": 64, "train": 2_000, "valid": 500}},
 )
 class Qqp(Sentences):
-    """Classification of pairs of questions: duplicates or not.
+    """Classification of pairs of questions as duplicates or not.
 
     Source: 363,846 training pairs and 40,430 pairs of GLUE's development split.
     Differs: see ``Sentences``. The metric is F1, as in GLUE; the Linformer paper reports accuracy.
@@ -319,7 +322,7 @@ class MrpcOptions(Options):
     variants={"short": {"length": 64}},
 )
 class Mrpc(Sentences):
-    """Classification of pairs of sentences: paraphrases or not.
+    """Classification of pairs of sentences as paraphrases or not.
 
     Source: the published division into 4,076 training and 1,725 test pairs, whose labels are known.
     Differs: see ``Sentences``; the Linformer paper does not report it. GLUE cuts its development split from the 4,076, here
@@ -353,7 +356,7 @@ class ImdbOptions(Options):
     variants={"short": {"length": 64, "train": 2_000, "valid": 500}},
 )
 class Imdb(Sentences):
-    """Classification of film reviews by sentiment: positive or negative.
+    """Classification of film reviews by sentiment, as positive or negative.
 
     Source: 25,000 training and 25,000 test reviews.
     Differs: see ``Sentences``. With bytes as tokens it is the task ``text`` with other ids.

@@ -1,4 +1,4 @@
-"""Recall of a set: multi-label prediction of the classes in the earlier frame with the key of the last frame."""
+"""Recall of a set. The labels are all classes in the earlier frame that has the key of the last frame."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ class SetRecall(SyntheticTask):
         return TaskSpec(frames, o.length, o.classes, labels="position", causal=o.causal, problem="multi_label")
 
     def examples(self, split: Split) -> ArrayExamples:
-        """Frames of a split; labels are the set of classes at the last frame and NaN at all others."""
+        """Return the frames of a split. Labels are the set of classes at the last frame, and NaN at all others."""
         frames, sets = self.drawn(split)
         labels = torch.full((*frames.shape[:2], self.options.classes), torch.nan)
         labels[:, -1] = torch.from_numpy(sets).float()
         return ArrayExamples(torch.from_numpy(frames).float(), labels)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Frames and sets."""
+        """Return frames and sets."""
         o = self.options
         keys, is_marked = shared_keys(random, rows, o.length, 1, o.key)
         held = (below(random, o.rare, rows, o.length, o.classes) == 0).astype(np.int64)

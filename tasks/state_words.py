@@ -1,4 +1,4 @@
-"""State tracking: product of all group elements so far, predicted at every position, also beyond the trained length."""
+"""State tracking: the product of all group elements so far, predicted at every position, also at lengths beyond training."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Options(SyntheticOptions):
         self.group = choice("state_words.group", self.group, Group)
         if self.swaps and self.group is Group.parity:
             raise ValueError(
-                "state_words.swaps leaves out the elements of s3 and s5 that move more than two things, and parity has none; got "
-                "swaps=True with parity; set swaps=false"
+                "state_words.swaps must be false with parity, because it leaves out elements of s3 and s5 that move more than two "
+                "things, and parity has none; set swaps=false"
             )
         require_range("state_words.length", self.length, 2, 16_384, "counts elements")
         meaning = f"counts elements, at least as many as length={self.length},"
@@ -98,7 +98,7 @@ class Options(SyntheticOptions):
     },
 )
 class StateWords(SyntheticTask):
-    """Prediction of the product of the permutations so far: the state of an automaton that every element can change.
+    """Prediction of the product of all permutations so far. This is the state of an automaton that every element can change.
 
     Mechanisms that cannot represent the state, in a fixed number of layers, track it over short words only: softmax and linear
     attention and, for parity, recurrences whose transitions have no negative eigenvalues. One network is trained on words of
@@ -122,11 +122,11 @@ class StateWords(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Examples that end a run: those of validation, with words of the training length."""
+        """Phrase for the examples that end a run: those of validation, with words of the training length."""
         return f"validation, with words of {self.options.length} elements"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
-        """Masks of test positions up to ``length``, from there up to twice that, and so on."""
+        """Return the masks of test positions up to ``length``, from there up to twice that, and so on."""
         o = self.options
         ends = [0, *(o.length << step for step in range((o.test_length // o.length).bit_length()))]
         if ends[-1] < o.test_length:
@@ -150,17 +150,17 @@ class StateWords(SyntheticTask):
 
 
 def table_of(group: Group) -> NDArray[np.int64]:
-    """Multiplication table with a ∘ b (first b, then a) at [a, b]; elements are sorted, with the identity as 0."""
+    """Return the multiplication table with a ∘ b (first b, then a) at [a, b]. Elements are sorted, with the identity as 0."""
     elements = _elements(group)
     number = {element: at for at, element in enumerate(elements)}
     return np.array([[number[tuple(a[place] for place in b)] for b in elements] for a in elements])
 
 
 def _elements(group: Group) -> list[tuple[int, ...]]:
-    """Permutations of a group, sorted."""
+    """Return the permutations of a group in sorted order."""
     return list(permutations(range(THINGS[group])))
 
 
 def _moved(element: tuple[int, ...]) -> int:
-    """Number of points that a permutation moves."""
+    """Return the number of points that a permutation moves."""
     return sum(place != thing for place, thing in enumerate(element))

@@ -1,4 +1,4 @@
-"""Byte-level text classification: sentiment of film reviews, read byte by byte; Text of Long Range Arena."""
+"""Byte-level text classification: the sentiment of film reviews, read byte by byte. It is Text of Long Range Arena."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ class Options:
     def __post_init__(self) -> None:
         require_range("text.length", self.length, 16, 16_384, "counts bytes")
         if not 2 <= self.valid <= 12_500:
-            raise ValueError(f"text.valid must be from 2 to 12,500 of the 25,000 training reviews; got {self.valid}")
+            raise ValueError(
+                f"text.valid must be from 2 to 12,500, because it is taken from the 25,000 training reviews; got {self.valid}"
+            )
         if not 0 <= self.train <= 25_000:
             raise ValueError(f"text.train must be 0 (all) or at most 25,000; got {self.train}")
 
@@ -82,7 +84,7 @@ class Options:
     variants={"short": {"length": 64, "train": 2_000, "valid": 500}},
 )
 class Text(Task):
-    """Classification of film reviews by sentiment: positive or negative.
+    """Classification of film reviews by sentiment, as positive or negative.
 
     Source: 25,000 training and 25,000 test reviews, equally many positive and negative, UTF-8, cut to ``length``.
     Differs: Long Range Arena validates on the test reviews; here ``valid`` reviews are cut from the training split. Training
@@ -99,7 +101,7 @@ class Text(Task):
         return TaskSpec(Tokens(VOCABULARY), self.options.length, classes=2)
 
     def examples(self, split: Split) -> Examples:
-        """Reviews of a split.
+        """Return the reviews of a split.
 
         Raises:
             FileNotFoundError: the reviews are missing; the message states which files are needed.

@@ -1,4 +1,4 @@
-"""Recall of tones in padded frames of a filter bank: which high tone sounded with the low tone at the end?"""
+"""Recall of tones in padded frames of a filter bank. The question is which high tone sounded with the low tone at the end."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Options(SyntheticOptions):
     variants={"causal": {"tones": 5, "fewest": 1, "causal": True, "train": 500, "valid": 100, "test": 100}},
 )
 class Tones(SyntheticTask):
-    """Prediction, at the last frame, of the high tone that sounded with the low tone at the end of the example.
+    """Prediction of the high tone that sounded with the low tone at the end of the example. It is made at the last frame.
 
     A frame holds the level of each band of a filter bank, low bands first. A double tone, of one low and one high band, sounds for
     some frames at one level, followed by a pause; every band has noise. The low tones of an example differ, the high ones are
@@ -103,14 +103,14 @@ class Tones(SyntheticTask):
         return TaskSpec(Frames(o.low + o.high), o.length, classes=o.high, labels="position", causal=o.causal)
 
     def examples(self, split: Split) -> ArrayExamples:
-        """Padded frames of a split, with the class as the label of the last real frame."""
+        """Return the padded frames of a split. The class is the label of the last real frame."""
         frames, answers, ends = (torch.from_numpy(part) for part in self.drawn(split))
         real: Bool[Tensor, "examples length"] = torch.arange(self.options.length) < ends[:, None]
         labels = torch.full(real.shape, UNASKED).scatter_(1, ends[:, None] - 1, answers[:, None])
         return ArrayExamples(frames / STEPS, labels, real)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Frames in units of 1 / ``STEPS``, answers, and numbers of real frames."""
+        """Return frames in units of 1 / ``STEPS``, answers, and numbers of real frames."""
         o = self.options
         count = o.fewest + below(random, o.tones - o.fewest + 1, rows, 1)
         low, high = subsets(random, rows, o.tones, o.low), below(random, o.high, rows, o.tones)

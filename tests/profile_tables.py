@@ -14,7 +14,7 @@ from attn_zoo.registry import attentions, card
 
 
 def uses() -> str:
-    """Answers of ``attn-zoo recommend`` to every use case."""
+    """Return the answers of ``attn-zoo recommend`` to every use case."""
     return use_table(_use_cases(), format="github")
 
 
@@ -24,38 +24,40 @@ def _use_cases() -> list[Answer]:
 
 
 def choice() -> str:
-    """Each use case with the mechanism to use and the lengths of the evidence: the short form of ``uses``."""
+    """Return each use case with the mechanism to use and the lengths of the tested inputs."""
     lines = [(use, name, tokens) for use, name, _, _, tokens in map(use_line, _use_cases())]
-    return tabulate(lines, ("use case", "use", "tested with inputs of (tokens)"), tablefmt="github", disable_numparse=True)
+    return tabulate(lines, ("use case", "use", "length of the tested inputs (tokens)"), tablefmt="github", disable_numparse=True)
 
 
 def regime() -> str:
-    """Sizes and lengths of the runs of the picture."""
+    """Return the sizes and lengths of the runs in the picture."""
     tables = profile_boards()
     ((dim, depth),) = {(table.model["dim"], table.model["depth"]) for table in tables}
     lengths = sorted(table.task["length"] for table in tables)
     told = (
-        f"The networks have {depth} layers of width {dim}, and the inputs {lengths[0]} to {lengths[-1]} tokens. Larger networks "
-        "and longer inputs may rank mechanisms differently. "
+        f"All networks in the picture have {depth} layers of width {dim}. Their inputs have {lengths[0]} to {lengths[-1]} tokens. "
+        "Larger networks and longer inputs may change the ranking. "
     )
     newer = [_titled(table) for table in tables if table.budget.get("until") == "criterion"]
     if newer:
-        told += f"On {' and '.join(newer)}, a run ended when it had learned the task; not every mechanism was trained yet. "
-        told += "On the others, training"
+        told += f"On {' and '.join(newer)}, a run ended when it had learned the task. Some mechanisms were not trained yet. "
+        told += "On the other tasks, training"
     else:
         told += "Training"
-    told += " had a fixed number of steps, so a mechanism that learns late looks like one that does not learn."
+    told += " had a fixed number of steps, so a mechanism that learns late looks like one that never learns."
     if late := late_learners():
         learned = [f"{' and '.join(names)} learn{'' if names[1:] else 's'} {task}" for task, names in late.items()]
         told += (
-            " Some mechanisms with a white cell do learn the task, with every seed, if [training has no fixed number of steps]"
+            " Some mechanisms with a white cell learn the task with every seed if they are [trained for more steps]"
             f"(docs/explanation/profile.md#trained-until-a-criterion): {'; '.join(learned)}."
         )
     return told
 
 
 def late_learners() -> dict[str, list[str]]:
-    """Mechanisms no better than a control after a fixed budget that reach the criterion with every seed, by task."""
+    """Return by task the mechanisms that are no better than a control after a fixed budget, but meet the criterion with every
+    seed.
+    """
     fixed = {
         (_titled(table), row.attention)
         for table in profile_boards()
@@ -87,7 +89,7 @@ def learned() -> str:
 
 
 def _titled(table: Table, name: str = "name") -> str:
-    """Name of a table's task, or its title, and its direction."""
+    """Return the name of a table's task, or its title, and its direction."""
     return f"{table.task[name]} ({'causal' if table.task.get('causal') else 'bidirectional'})"
 
 
@@ -103,14 +105,14 @@ def trust() -> str:
     tested = sorted(table.data["test"]["examples"] for table in tables)
     failed, runs = sum(len(row.failures) for row in rows), sum(row.attempts for row in rows)
     facts = {
-        "Lengths": f"The inputs have {lengths[0]} to {lengths[-1]} tokens. Nothing here was trained on longer inputs.",
+        "Lengths": f"The inputs have {lengths[0]} to {lengths[-1]} tokens. No network was trained on longer inputs.",
         "Width": f"The networks have {depth} layers of width {dim}, with {heads} heads of width {dim // heads}.",
-        "Seeds": f"Each mechanism was trained with {seeds[0]} to {seeds[-1]} seeds on a task. A verdict needs {SEEDS_NEEDED}.",
+        "Seeds": f"Mechanisms were trained with {seeds[0]} to {seeds[-1]} seeds per task. A verdict needs {SEEDS_NEEDED} or more.",
         "Failures": f"{failed or 'None'} of the {runs:,} runs failed.",
-        "Controls": f"{len(controls)} networks cannot select tokens by content: {', '.join(f'`{name}`' for name in controls)}. "
-        f"Softmax is better than the best of them on {above} of {len(tables)} tasks.",
-        "Data": f"The data: {', '.join(sorted({table.data_title for table in tables}))}. Each score was computed on "
+        "Controls": f"The controls are {', '.join(f'`{name}`' for name in controls)}. They cannot select tokens by content. "
+        f"Softmax is better than the best control on {above} of {len(tables)} tasks.",
+        "Data": f"The data of a task are {' or '.join(sorted({table.data_title for table in tables}))}. Each score was computed on "
         f"{tested[0]:,} to {tested[-1]:,} test examples.",
-        "Device": f"All ran in {' and '.join(sorted({f'{t.precision} on {t.device}' for t in tables}))}.",
+        "Device": f"All runs used {' and '.join(sorted({f'{t.precision} on the {t.device.upper()}' for t in tables}))}.",
     }
     return "\n".join(f"- **{name}**: {fact}" for name, fact in facts.items())

@@ -34,9 +34,9 @@ def test_resolve_finds_names_and_classes() -> None:
     [
         ("nowhere.at_all:Thing", "module 'nowhere.at_all' cannot be imported: ModuleNotFoundError"),
         ("attn_zoo.attention.dense.softmax:Softmix", "module 'attn_zoo.attention.dense.softmax' has no attribute 'Softmix'"),
-        ("attn_zoo.attention.dense.softmax:Options", "'Options' in 'attn_zoo.attention.dense.softmax' is no class with a card"),
-        ("attn_zoo.attention.dense.softmax:cost", "is no class with a card"),
-        ("attn_zoo.contract:Attention", "is no class with a card"),
+        ("attn_zoo.attention.dense.softmax:Options", "'Options' in 'attn_zoo.attention.dense.softmax' is not a class with a card"),
+        ("attn_zoo.attention.dense.softmax:cost", "is not a class with a card"),
+        ("attn_zoo.contract:Attention", "is not a class with a card"),
     ],
 )
 def test_resolve_says_what_is_wrong_with_a_target(target: str, message: str) -> None:
@@ -60,5 +60,5 @@ def test_resolve_finds_tasks_which_are_no_attentions() -> None:
     found = resolve(name)
     assert isinstance(found, TaskCard)
     assert resolve(found.origin) is found
-    with pytest.raises(ValueError, match=f"'{name}' is a task, not an attention; use check_task"):
+    with pytest.raises(ValueError, match=f"'{name}' is a task, not an attention mechanism; use check_task"):
         check_attention(name)

@@ -127,11 +127,11 @@ def test_cross_attention_reads_the_context():
     x, context = tokens(), tokens(length=7, dim=8)
     assert layer(x, context).shape == x.shape
     assert not torch.equal(layer(x, context), layer(x, context.flip(1) * 2))
-    with pytest.raises(ValueError, match="built with a context"):
+    with pytest.raises(ValueError, match="called with a context, because the layer was built with one"):
         layer(x)
     with pytest.raises(ValueError, match="context must have shape"):
         layer(x, tokens(length=7, dim=9))
-    with pytest.raises(ValueError, match="built without a context"):
+    with pytest.raises(ValueError, match="called without a context, because the layer was built without one"):
         build("softmax")(x, context)
     with pytest.raises(UnsupportedError, match="same tokens"):
         build("none", context_dim=8)
@@ -350,7 +350,7 @@ def test_what_cannot_be_remembered_or_recalled_is_refused():
     layer = build("softmax")
     with pytest.raises(ValueError, match="remembered replaces context and key_valid"):
         layer(tokens(), key_valid=padding(), remembered=layer.remember(tokens()))
-    with pytest.raises(ValueError, match="remembered has a batch of 2"):
+    with pytest.raises(ValueError, match="the same batch size; got 2"):
         layer(tokens(), remembered=layer.remember(tokens(2)))
     with pytest.raises(ValueError, match="the context must have shape"):
         layer.remember(tokens(dim=9))

@@ -106,7 +106,7 @@ def test_failed_checks_can_be_run_again_alone(zoo, pytester):
     [
         ("listop", "--attn-zoo: no attention or task is called 'listop'; did you mean 'listops'"),
         ("lost.py", "--attn-zoo: there is no file lost.py"),
-        ("attn_zoo.contract:Geometry", "is no class with a card"),
+        ("attn_zoo.contract:Geometry", "is not a class with a card"),
     ],
 )
 def test_an_unknown_target_is_a_usage_error(target, message, zoo):

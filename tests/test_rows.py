@@ -52,7 +52,7 @@ def test_layers_take_the_mechanisms_of_a_hybrid_in_turn():
     assert [layer.attention for layer in row.layers(5)] == ["linformer", "linformer", "softmax", "linformer", "linformer"]
     assert [dict(layer.options) for layer in row.layers(3)] == [{"projected_length": 8}] * 2 + [{}]
     assert [layer.attention for layer in RowName("linformer").layers(2)] == ["linformer"] * 2
-    with pytest.raises(ValueError, match=r"takes at least 3 layers, each with weights of its own, but the network has 2"):
+    with pytest.raises(ValueError, match=r"needs at least 3 layers, each with its own weights, but the network has 2"):
         row.layers(2)
 
 
@@ -80,7 +80,10 @@ def test_one_hybrid_has_one_name():
         ("linformer+softmaks", "no attention is called 'softmaks'; did you mean 'softmax'"),
         ("linformer[projected_lenght=8]+softmax", "no option of attention linformer is called 'projected_lenght'; did you mean"),
         ("linformer+linformer", "all layers of 'linformer\\+linformer' are linformer; write linformer"),
-        ("linformer[projected_length=8]+softmax+linformer[projected_length=9]", "linformer has two settings in"),
+        (
+            "linformer[projected_length=8]+softmax+linformer[projected_length=9]",
+            "linformer must have the same options in all layers",
+        ),
         ("2*linformer", "a row must be NAME, .* such as 3\\*linformer\\+softmax; got '2\\*linformer'"),
         ("0*linformer+softmax", "got '0\\*linformer'"),
         ("linformer+", "a row must be NAME, "),
@@ -93,11 +96,11 @@ def test_what_is_no_hybrid_is_refused_by_name(text, message):
 
 
 def test_commands_on_one_mechanism_refuse_a_hybrid():
-    with pytest.raises(ValueError, match=r"linformer\+softmax is a hybrid of layers, .* name linformer and softmax separately"):
+    with pytest.raises(ValueError, match=r"linformer\+softmax is a hybrid, .* name linformer and softmax separately"):
         rows_of("linformer+softmax")
     for options, implementation, message in [
         ({"projected_length": 8}, "auto", "no option of the hybrid linformer\\+softmax is called 'projected_length'"),
-        ({}, "eager+eager+eager", "has 2 mechanisms, so it takes one implementation for all or one for each"),
+        ({}, "eager+eager+eager", "has 2 mechanisms, so there must be one implementation for all of them"),
     ]:
         with pytest.raises((ValueError, UnknownNameError), match=message):
             RowName("linformer+softmax", options, implementation).parts()
@@ -164,7 +167,7 @@ def test_parts_of_a_list_are_those_outside_brackets_and_quotes():
         ("linformer[projected_length=8|]", "a value is missing between '|'"),
         ('linformer[projected_lengths="8\\x"]', "must be valid JSON"),
         ("softmax,softmax", "softmax is named twice"),
-        ("", "name at least one row"),
+        ("", "at least one row must be named"),
     ],
 )
 def test_what_is_no_row_is_refused_by_name(text, message):

@@ -142,7 +142,7 @@ def test_compiles_whole(causal):
 
 
 def test_what_makes_no_sense_is_refused():
-    with pytest.raises(UnsupportedError, match="this layer reads a context; use short_convolution=0, got 4"):
+    with pytest.raises(UnsupportedError, match="short_convolution must be 0 for a layer that reads a context"):
         MultiHeadAttention(DIM, HEADS, length=LENGTH, context_length=7, short_convolution=4)
     bad: tuple[Any, ...] = (-1, 2.0, True)
     for width in bad:

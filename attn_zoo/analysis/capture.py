@@ -1,4 +1,4 @@
-"""Softmax attention matrices P of a model on a batch: models of the zoo, transformers, timm and others."""
+"""Softmax attention matrices P of a model on a batch. The model can come from attn-zoo, transformers, timm or elsewhere."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def _transformers_matrices(model: nn.Module, batch: Any) -> list[Tensor]:
     matrices = outputs.get("attentions")
     if not matrices or any(layer is None for layer in matrices):
         raise UnsupportedError(
-            f"{type(model).__name__} does not return the attention of every layer; for a model with encoder and decoder, "
-            "give one of the two, such as model.get_encoder()"
+            f"{type(model).__name__} does not return the attention of every layer. If the model has an encoder and a decoder, "
+            "give only one of them, such as model.get_encoder()"
         )
     return list(matrices)
 
@@ -108,7 +108,7 @@ def _softmax_matrix(
     mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None = None,
     causal: bool = False,
 ) -> Float[Tensor, "batch heads queries keys"]:
-    """Compute softmax(Q Kᵀ · scale) in float32 at least, under a mask, which is True for visible keys or added to the scores."""
+    """Compute softmax(Q Kᵀ · scale) in float32 or more. The mask is True for visible keys, or is added to the scores."""
     float_dtype = torch.promote_types(query.dtype, torch.float32)
     scores = (query.to(float_dtype) @ key.to(float_dtype).mT) * scale
     if causal:
@@ -122,6 +122,5 @@ def _softmax_matrix(
 def _refuse_padding(valid: Tensor | None) -> None:
     if valid is not None and not bool(valid.all()):
         raise UnsupportedError(
-            "the batch holds padding, whose rows and columns would change the singular values; cut the sequences to real tokens "
-            "only"
+            "the batch must not hold padding, because padding would change the singular values; cut the sequences to real tokens"
         )

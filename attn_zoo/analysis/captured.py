@@ -1,4 +1,6 @@
-"""Queries, keys and values of the softmax attentions of a model: models of the zoo, transformers, timm and others."""
+"""Queries, keys and values of the softmax attentions of a model. The model can come from attn-zoo, transformers, timm or
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,11 @@ _HIDDEN = -1e4
 
 
 def attention_inputs(model: nn.Module, batch: Any) -> list[AttentionInputs]:
-    """Capture queries, keys and values, after projection and head split, of every attention of ``model``, in execution order.
+    """Capture the queries, keys and values of every attention of ``model``, in the order in which they run.
 
-    The kinds of model are those of ``attention_matrices``; models of Hugging Face are switched to
-    ``scaled_dot_product_attention`` during this run. The queries absorb a scale other than 1/√d; grouped key and value heads
-    are repeated.
+    They are captured after projection and head split. ``attention_matrices`` lists the kinds of model. Models of Hugging Face use
+    ``scaled_dot_product_attention`` during this run. If the scale is not 1/√d, the queries are multiplied to make up for it.
+    Grouped key and value heads are repeated.
 
     Args:
         batch: keyword arguments of the model if it is a mapping, else its only argument.
@@ -51,7 +53,10 @@ def attention_inputs(model: nn.Module, batch: Any) -> list[AttentionInputs]:
     refuse_blind(model, inputs)
     mask = padding_mask(batch)
     if mask is not None and not bool(mask.all()) and any(layer.key_valid is None for layer in inputs):
-        raise UnsupportedError("the batch holds padding that the attention does not mask; cut the sequences to real tokens only")
+        raise UnsupportedError(
+            "the batch must not hold padding, because the attention of this model does not mask it; cut the sequences to real "
+            "tokens"
+        )
     return inputs
 
 
@@ -85,7 +90,7 @@ def _call_inputs(
 
 
 def _read_mask(mask: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor | None, bool]:
-    """Split an attention mask into a padding mask (None if all keys are real) and True for causality.
+    """Return the padding mask in an attention mask (None if all keys are real), and True if it is causal.
 
     Raises:
         UnsupportedError: the mask is not a combination of a causal mask and padding.
@@ -103,14 +108,14 @@ def _read_mask(mask: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor | None,
     if query.shape[2] == key.shape[2] and bool((whole == (last & past)).all()):
         return key_valid, True
     raise UnsupportedError(
-        "the model hides different keys from different queries in a pattern of its own, which other mechanisms cannot use; give "
-        "another model"
+        "the model has a mask of its own that hides different keys from different queries. Other mechanisms cannot use this mask; "
+        "give another model"
     )
 
 
 @contextmanager
 def _calling_pytorch(model: nn.Module) -> Iterator[None]:
-    """Context in which a model of Hugging Face calls PyTorch's ``scaled_dot_product_attention``."""
+    """Return a context in which a model of Hugging Face calls PyTorch's ``scaled_dot_product_attention``."""
     before = implementation_of(model) if is_transformers(model) else None
     if before in (None, "sdpa"):
         yield

@@ -1,6 +1,6 @@
 """Effective attention matrix A of a mechanism whose output is Y = A V, where A depends on queries and keys only.
 
-A is computed by probing: V = I gives Y = A. Because values have head_dim channels, I is fed in groups of head_dim columns.
+If V is the identity I, the output Y is A. Values have head_dim channels, so I is given in groups of head_dim columns.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _ROUNDING = 1e-6
 
 
 def effective_matrix(mechanism: Attention, inputs: AttentionInputs) -> Float[Tensor, "batch heads queries keys"]:
-    """Compute A with Y = A V for the mechanism's random draws and parameters, in float64. Columns of padded keys are zero.
+    """Compute A with Y = A V in float64, for the present random draws and parameters of the mechanism. Columns of padded keys are
+    zero.
 
-    Streams that are initialised as copies of the values are probed together with them.
+    Streams that start as copies of the values get the same columns as the values.
 
     Args:
         mechanism: mechanism in evaluation mode and float64, as ``build_layers`` returns it.
@@ -39,7 +40,7 @@ def effective_matrix(mechanism: Attention, inputs: AttentionInputs) -> Float[Ten
 
 
 def _probe(mechanism: Attention, inputs: AttentionInputs) -> Tensor:
-    """Matrix A, computed head_dim columns at a time."""
+    """Return the matrix A, computed head_dim columns at a time."""
     keys, width = inputs.value.shape[2:]
     columns = []
     for start in range(0, keys, width):
@@ -51,9 +52,9 @@ def _probe(mechanism: Attention, inputs: AttentionInputs) -> Tensor:
 
 
 def _check(mechanism: Attention, inputs: AttentionInputs, matrix: Tensor, out: Tensor) -> None:
-    """Refuse a matrix A if A V differs from the output; non-linearity in the values has its own message.
+    """Raise an error if A V differs from the output. If the output is not linear in the values, the error says so.
 
-    Linearity is tested with random values as well, because the given values might hide a non-linear term by chance.
+    Linearity is also tested with random values, because the given values might hide a non-linear term by chance.
     """
     name = mechanism.card.name
     value = inputs.value
@@ -64,14 +65,15 @@ def _check(mechanism: Attention, inputs: AttentionInputs, matrix: Tensor, out: T
     nonlinear = attend(mechanism, replace(inputs, value=2 * inputs.value - 3 * other)) - (2 * out - 3 * second)
     if (gap := _relative(nonlinear, out)) > _ROUNDING:
         raise UnsupportedError(
-            f"{name} has no effective attention matrix with these options: its output is not linear in the values "
-            f"(2 Y(V) - 3 Y(W) differs from Y(2 V - 3 W) by {gap:.2g} of it), as when outputs or values are normalised; "
-            "choose options without that, or another attention"
+            f"{name} has no effective attention matrix with these options: its output must be linear in the values, but 2 Y(V) - "
+            f"3 Y(W) differs from Y(2 V - 3 W) by {gap:.2g} of it. A usual cause is that outputs or values are normalised; choose "
+            "other options or another mechanism"
         )
     if (gap := _relative(matrix @ value - out, out)) > _ROUNDING:
         raise UnsupportedError(
-            f"{name} has no effective attention matrix: its output is linear in the values, but not A V with one matrix A for each "
-            f"head (the difference is {gap:.2g} of the output), since it treats channels differently or mixes channels or heads"
+            f"{name} has no effective attention matrix: its output must be A V with one matrix A for each head, but it differs "
+            f"from that by {gap:.2g} of the output. The mechanism treats channels differently, or mixes channels or heads; choose "
+            "another mechanism"
         )
 
 
@@ -81,7 +83,7 @@ def _relative(gap: Tensor, whole: Tensor) -> float:
 
 @dataclass(frozen=True)
 class MatrixFacts:
-    """Properties of one head's effective matrix and its distance from softmax's matrix; rows of padding are excluded."""
+    """Properties of the effective matrix of one head, and its distance from softmax's matrix. Rows of padding do not count."""
 
     row_sum_least: float
     """Smallest sum of a row; each row of softmax's matrix sums to 1."""
@@ -98,7 +100,7 @@ class MatrixFacts:
 def matrix_facts(
     matrix: Float[Tensor, "queries keys"], exact: Float[Tensor, "queries keys"], query_valid: Tensor | None = None
 ) -> MatrixFacts:
-    """Compute the properties of an effective matrix, and its distance from softmax's matrix ``exact``."""
+    """Compute the properties of an effective matrix, and its distance from the matrix ``exact`` of softmax."""
     if query_valid is not None:
         matrix, exact = matrix[query_valid], exact[query_valid]
     sums = matrix.sum(dim=-1)

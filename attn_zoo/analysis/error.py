@@ -1,4 +1,4 @@
-"""Relative error ‖Y - Y_exact‖ / ‖Y_exact‖ of mechanisms against exact attention on the same inputs, for each head, and cost.
+"""Relative error ‖Y - Y_exact‖ / ‖Y_exact‖ of mechanisms for each head, against exact attention on the same inputs, and their cost.
 
 Everything is computed in float64, so that rounding does not contribute to an error.
 """
@@ -23,7 +23,7 @@ from attn_zoo.registry import build_attention
 
 @dataclass(frozen=True, eq=False)
 class ApproximationError:
-    """Errors of one mechanism with one set of options, its cost, and facts for their interpretation."""
+    """Errors of one mechanism with one set of options, its cost, and facts that help to interpret the errors."""
 
     errors: Float[Tensor, "draws layers sequences heads"]
     """Relative errors, float64; one draw for a deterministic mechanism."""
@@ -46,7 +46,7 @@ class ApproximationError:
 
     @property
     def mean(self) -> float:
-        """Mean over draws, layers, sequences and heads."""
+        """Mean error over draws, layers, sequences and heads."""
         return float(self.errors.mean())
 
     @property
@@ -56,19 +56,19 @@ class ApproximationError:
 
     @property
     def over_heads(self) -> float | None:
-        """Standard deviation of the error over the heads of all layers; None for a single head."""
+        """Standard deviation of the error over the heads of all layers, or None if there is one head."""
         heads = self.errors.mean(dim=(0, 2)).flatten()
         return float(heads.std()) if len(heads) > 1 else None
 
     @property
     def over_draws(self) -> float | None:
-        """Standard deviation over draws of the mean error; None for a single draw."""
+        """Standard deviation over draws of the mean error, or None if there is one draw."""
         means = self.errors.mean(dim=(1, 2, 3))
         return float(means.std()) if len(means) > 1 else None
 
 
 class Reference:
-    """Inputs of some layers and their exact outputs, on which mechanisms are compared.
+    """Inputs of some layers and their exact outputs, with which mechanisms are compared.
 
     Raises:
         ValueError: there is no layer, or the exact output of a head is zero or not finite, so that relative errors are undefined.
@@ -76,14 +76,14 @@ class Reference:
 
     def __init__(self, layers: Sequence[AttentionInputs]) -> None:
         if not layers:
-            raise ValueError("an error needs inputs of at least one layer")
+            raise ValueError("the inputs must come from at least one layer; got none")
         self.layers = [layer.double() for layer in layers]
         self.exact = [exact_attention(layer) for layer in self.layers]
         for layer, exact in zip(self.layers, self.exact, strict=True):
             relative_error(exact, exact, layer.query_valid)
 
     def error(self, name: str, options: Mapping[str, Any], *, seeds: int = 1, first_seed: int = 0) -> ApproximationError:
-        """Build the mechanism for every layer and compare it with the exact output; repeat a random mechanism for all seeds.
+        """Build the mechanism for every layer and compare it with the exact output. A random mechanism is built once per seed.
 
         Args:
             seeds: number of seeds for a random mechanism, counted from ``first_seed``.
@@ -118,17 +118,17 @@ class Reference:
 
     @cached_property
     def _tied(self) -> list[Tensor]:
-        """Exact outputs with the queries as keys."""
+        """Exact outputs if the queries serve as keys."""
         return [exact_attention(replace(layer, key=layer.query)) for layer in self.layers]
 
     def _compare(self, outputs: Sequence[Tensor], exact: Sequence[Tensor]) -> Float[Tensor, "layers sequences heads"]:
-        """Relative errors of the outputs of every layer."""
+        """Return the relative errors of the outputs of every layer."""
         triples = zip(outputs, exact, self.layers, strict=True)
         return torch.stack([relative_error(out, right, layer.query_valid) for out, right, layer in triples])
 
 
 def exact_attention(inputs: AttentionInputs) -> Float[Tensor, "batch heads queries head_dim"]:
-    """Return softmax(Q Kᵀ / √d) V in float64, by the zoo's ``softmax``."""
+    """Return softmax(Q Kᵀ / √d) V in float64, computed by the mechanism ``softmax``."""
     return _attend_one_by_one(build_attention("softmax", inputs.geometry).eval(), inputs.double())
 
 
@@ -155,5 +155,5 @@ def relative_error(
 
 
 def _attend_one_by_one(mechanism: Attention, inputs: AttentionInputs) -> Tensor:
-    """Output computed one sequence at a time, to bound the memory of the scores."""
+    """Compute the output one sequence at a time, to limit the memory of the scores."""
     return torch.cat([attend(mechanism, inputs.sequence(at)) for at in range(inputs.query.shape[0])])

@@ -1,4 +1,4 @@
-"""Execution of any mechanism on given queries, keys and values, as inside an attention layer."""
+"""Functions that run any mechanism on given queries, keys and values, as an attention layer would."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from attn_zoo.registry import build_attention
 def build_layers(
     name: str, layers: Sequence[AttentionInputs], options: Mapping[str, Any], seed: int = 0
 ) -> tuple[list[Attention], bool]:
-    """Build mechanisms for all layers, joined as in a model, in float64 and evaluation mode; tell if this drew random numbers.
+    """Build mechanisms for all layers, joined as in a model, in float64 and evaluation mode. Also return whether this drew random
+    numbers.
 
     PyTorch's global generator is left unchanged.
 
@@ -41,8 +42,8 @@ def build_layers(
 def attend(mechanism: Attention, inputs: AttentionInputs) -> Float[Tensor, "batch heads queries head_dim"]:
     """Run a mechanism on inputs of its dtype, and return its output.
 
-    Inputs that the mechanism does not read are left out. If it shares queries and keys, the queries serve as both. Each stream
-    equals the projection that it is initialised from.
+    Inputs that the mechanism does not read are left out. If it shares queries and keys, the queries serve as both. Each stream gets
+    the projection that it starts from.
 
     Raises:
         UnsupportedError: the mechanism lacks a capability that the inputs need.

@@ -1,4 +1,4 @@
-"""Queries, keys and values for comparisons of mechanisms: drawn from a normal distribution, or taken from a model."""
+"""Queries, keys and values on which mechanisms are compared: drawn from a normal distribution, or taken from a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attn_zoo.contract import Geometry, UnsupportedError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionInputs:
-    """Inputs of one attention layer after projection and head split; softmax(Q Kᵀ / √d) V is its exact output."""
+    """Inputs of one attention layer after projection and head split. The exact output is softmax(Q Kᵀ / √d) V."""
 
     query: Float[Tensor, "batch heads queries head_dim"]
     key: Float[Tensor, "batch heads keys head_dim"]
@@ -31,11 +31,11 @@ class AttentionInputs:
 
     @property
     def query_valid(self) -> Bool[Tensor, "batch queries"] | None:
-        """Mask of queries that are real tokens; None (all are real) unless queries and keys are the same tokens."""
+        """Mask of queries that are real tokens. It is None, so that all are real, unless queries and keys are the same tokens."""
         return self.key_valid if self.query.shape[2] == self.key.shape[2] else None
 
     def double(self) -> AttentionInputs:
-        """Copy in float64."""
+        """Return a copy in float64."""
         return replace(self, query=self.query.double(), key=self.key.double(), value=self.value.double())
 
     def sequence(self, at: int) -> AttentionInputs:
@@ -48,7 +48,7 @@ class AttentionInputs:
 def random_inputs(
     sequences: int, heads: int, length: int, head_dim: int, *, scale: float = 1.0, seed: int = 0, causal: bool = False
 ) -> AttentionInputs:
-    """Draw independent normal inputs: values of variance 1, queries and keys of variance ``scale``.
+    """Draw independent normal inputs. Values have variance 1; queries and keys have variance ``scale``.
 
     The scores q·k / √d then have standard deviation ``scale``.
 

@@ -1,5 +1,4 @@
-"""Plot of error against FLOPs on logarithmic axes: one line for each mechanism and varied hyperparameter, and reference lines for
-softmax's cost and the error of a uniform average."""
+"""Plot of error against FLOPs on logarithmic axes. Reference lines show the cost of softmax and the error of a uniform average."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def plot_error(found: Mapping[str, Any], folder: Path, *, title: str) -> list[Pa
 
 
 def _lines(rows: Sequence[Row]) -> list[list[Row]]:
-    """Group rows into lines by mechanism and varied hyperparameter, in order; softmax is left out, as it is a reference line."""
+    """Group rows into lines by mechanism and varied option, in order. Softmax is left out, because it is a reference line."""
     lines: dict[tuple[str, str | None], list[Row]] = defaultdict(list)
     for row in rows:
         if row["attention"] != "softmax":
@@ -58,7 +57,7 @@ def _lines(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _axes(axes: Any, found: Mapping[str, Any]) -> tuple[float, float]:
-    """Set limits and ticks; return the positions that stand for zero cost and zero error, which logarithmic axes lack."""
+    """Set limits and ticks. Return the positions that stand for zero cost and zero error, which logarithmic axes lack."""
     rows = [row for row in found["rows"] if row["attention"] != "softmax"]
     costs = [found["softmax"]["flops"], *(row["flops"] for row in rows if row["flops"])]
     errors = [found["uniform"], *(row["error"] for row in rows if row["error"] > _EXACT)]
@@ -150,7 +149,7 @@ def _name_lines(figure: Any, axes: Any, lines: Sequence[Sequence[Row]], zero: fl
 
 
 def _reference_boxes(axes: Any) -> list[Box]:
-    """Bounding boxes of the reference lines for softmax's cost and the uniform average's error."""
+    """Return boxes around the reference lines for the cost of softmax and the error of the uniform average."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     boxes = []
     for line in axes.lines:
@@ -163,7 +162,7 @@ def _reference_boxes(axes: Any) -> list[Box]:
 
 
 def _line_boxes(places: Sequence[Sequence[tuple[float, float]]], to_pixels: Any) -> list[Box]:
-    """Small boxes along the lines, which line names must not cover."""
+    """Return small boxes along the lines, which the names of lines must not cover."""
     boxes = []
     for line in places:
         for start, stop in itertools.pairwise(line):
@@ -176,7 +175,7 @@ def _line_boxes(places: Sequence[Sequence[tuple[float, float]]], to_pixels: Any)
 
 
 def _name(line: Sequence[Row]) -> str:
-    """Name of a line, such as ``performer`` and below it ``features 16 to 256``, from the first to the last value."""
+    """Return the name of a line, such as ``performer``, and below it its first and last value, such as ``features 16 to 256``."""
     first, last = line[0], line[-1]
     dial = first["dial"]
     if dial is None or len(line) == 1:
@@ -185,7 +184,7 @@ def _name(line: Sequence[Row]) -> str:
 
 
 def _legend(figure: Any, rows: Sequence[Row], unnamed: Sequence[str]) -> None:
-    """Draw the legend of hollow and grey markers, and list the lines without a name."""
+    """Draw the legend for hollow and grey markers, and list the lines without a name."""
     from matplotlib.lines import Line2D
 
     mark: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 5.5, "color": INK}

@@ -1,4 +1,4 @@
-"""Plot of softmax's matrix, the effective matrix of a mechanism, and their difference on one colour scale."""
+"""Plot of softmax's matrix, of the effective matrix of a mechanism, and of their difference, on one colour scale."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def plot_matrix(
 ) -> list[Path]:
     """Draw both matrices and their difference into ``folder`` as matrix.png and matrix.svg.
 
-    The colour scale is linear up to the weight of a uniform average, 1 / keys, and logarithmic beyond it; on a linear scale a few
+    The colour scale is linear up to 1 / keys, the weight of a uniform average, and logarithmic above. On a linear scale, a few
     entries near 1 would hide all others.
 
     Args:
@@ -53,7 +53,7 @@ def plot_matrix(
 
 
 def _ticks(uniform: float, most: float) -> list[float]:
-    """Ticks at zero, and with both signs at the uniform weight and the powers of ten beyond it."""
+    """Return ticks at zero and, with both signs, at the uniform weight and the powers of ten above it."""
     beyond = [10.0**power for power in range(-6, 7) if 1.5 * uniform < 10.0**power <= most]
     positive = [uniform, *beyond]
     return [*(-tick for tick in reversed(positive)), 0.0, *positive]

@@ -1,4 +1,4 @@
-"""Plot of the error of projected attention against the projected length, one panel for each model or training step."""
+"""Plot of the error of projected attention against the projected length, with one panel per model or training step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relative error of softmax attention over projected keys and values, by kind of projection and projected length k.
+"""Relative error of softmax attention over projected keys and values, for several kinds of projection and projected lengths k.
 
 Paper: Wang et al. 2020, arXiv:2006.04768, Theorem 1 and Eq. 7.
 Symbols: n → keys, P = softmax(Q Kᵀ / √d), R, E and F → k × n matrices, ε → relative error.
@@ -33,7 +33,7 @@ _BATCH = 8
 
 
 class Kind(Enum):
-    """Kind of projection."""
+    """Kind of a projection."""
 
     theorem = "theorem"
     """P Rᵀ R V with R from N(0, 1/k), as in Theorem 1; it needs P, so it costs more than softmax attention."""
@@ -49,7 +49,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class ProjectionErrors:
-    """Errors on held-out sequences, and the spectrum of P on the same sequences."""
+    """Errors on sequences that were not used for fitting, and the spectrum of P on the same sequences."""
 
     lengths: tuple[int, ...]
     """Projected lengths k, the smallest first."""
@@ -65,8 +65,7 @@ class ProjectionErrors:
         return [float(error) for error in self.errors[kind].mean(dim=(1, 2, 3, 4))]
 
     def exponent(self, kind: Kind) -> float | None:
-        """Return the exponent a of error ~ k^a, by a least-squares fit of the logarithms over all lengths; None for a single
-        length."""
+        """Return the exponent a of error ~ k^a, fitted to the logarithms of all lengths. Return None for a single length."""
         if len(self.lengths) < 2:
             return None
         k = torch.tensor(self.lengths, dtype=torch.float64).log()
@@ -77,7 +76,7 @@ class ProjectionErrors:
 def measure_projections(
     layers: Sequence[AttentionInputs], lengths: Sequence[int], *, draws: int = 3, steps: int = 200, seed: int = 0
 ) -> ProjectionErrors:
-    """Measure all kinds of projection: fit them on the first half of the sequences, and compute errors on the second half.
+    """Fit all kinds of projection on the first half of the sequences, and compute their errors on the second half.
 
     Args:
         lengths: projected lengths k.
@@ -93,7 +92,10 @@ def measure_projections(
             f"projected lengths must be from 1 to {n - 1}, below the {n} keys; got {', '.join(map(str, lengths)) or 'none'}"
         )
     if layers[0].query.shape[0] < 2:
-        raise ValueError("projections are fitted on half of the sequences and measured on the others; give at least two")
+        raise ValueError(
+            "there must be at least two sequences, because projections are fitted on half of them and measured on the others; "
+            "give more"
+        )
     if any(layer.causal or (layer.key_valid is not None and not bool(layer.key_valid.all())) for layer in layers):
         raise ValueError("projections mix all positions, so inputs must not be causal or hold padding")
     ordered = tuple(sorted(set(lengths)))
@@ -117,7 +119,7 @@ def measure_projections(
 
 
 def least_length(n: int, error: float) -> float:
-    """Return the projected length k = 5 log n / (ε² - ε³) from which on Theorem 1 guarantees a relative error below ε.
+    """Return the projected length k = 5 log n / (ε² - ε³), from which on Theorem 1 guarantees a relative error below ε.
 
     Raises:
         ValueError: ε is not in (0, 1).
@@ -163,7 +165,9 @@ def _error(
 
 
 def _fitted(fit: AttentionInputs, k: int, steps: int, generator: torch.Generator) -> tuple[Matrices, Matrices]:
-    """Fit E and F to minimise the mean squared relative error, by Adam in float32, initialised as means over equal segments."""
+    """Fit E and F with Adam in float32, so that the mean squared relative error is least. They start as means over equal
+    segments.
+    """
     sequences, heads, n, _ = fit.query.shape
     parts = [part.float() for part in (fit.query, fit.key, fit.value, exact_attention(fit))]
     start = torch.stack([segment_means(equal_bounds(n, k))] * heads).float()

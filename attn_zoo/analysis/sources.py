@@ -1,4 +1,4 @@
-"""Loading of models to analyse and real input for them, by name: from the zoo and its runs, timm and Hugging Face."""
+"""Functions that load a model by name, from attn-zoo and its runs, timm or Hugging Face, and real inputs for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CHARACTERS_PER_TOKEN = 16
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Model and input that a user asks for; for None the kind of model determines the value.
+    """Model and input that a user asks for. If a field is None, the kind of model determines it.
 
     Raises:
         ValueError: there is less than one sequence or fewer than two positions, or ``weights`` is not in ``WEIGHTS``.
@@ -71,7 +71,7 @@ class Subject:
 
 
 def load_subject(request: Request) -> Subject:
-    """Load the model and its input.
+    """Load the requested model and its inputs.
 
     Raises:
         ValueError: an option does not apply to this kind of model, or there is too little input.
@@ -90,7 +90,7 @@ def load_subject(request: Request) -> Subject:
 
 
 def _transformers_subject(request: Request) -> Subject:
-    """Load a language model from a folder, or from the hub if pretrained weights are requested, with text."""
+    """Load a language model and text. The model comes from a folder or, if pretrained weights are requested, from the hub."""
     _refuse(request, "images", "reads text")
     place, title = _place(request)
     if importlib.util.find_spec("transformers") is None:
@@ -122,7 +122,7 @@ def _transformers_subject(request: Request) -> Subject:
 
 
 def _place(request: Request) -> tuple[str, str]:
-    """Folder or hub name of the model, and its printed name."""
+    """Return the folder or hub name of a model, and the name to print."""
     if request.model == "minilm":
         # Finds the folder without importing the package, which is needed for its files only.
         spec = importlib.util.find_spec(_MINILM)
@@ -133,14 +133,14 @@ def _place(request: Request) -> tuple[str, str]:
         return request.model, Path(request.model).resolve().name
     if request.weights == "auto":
         raise ValueError(
-            f"{request.model!r} is not a folder, and nothing is downloaded without --weights pretrained; give minilm, timm/NAME, "
-            "task/NAME or a folder with a model of transformers, or add that option to load this name from the Hugging Face hub"
+            f"{request.model!r} is not a folder. Give minilm, timm/NAME, task/NAME or a folder with a model of transformers. To "
+            "download a model of this name from the Hugging Face hub, add --weights pretrained"
         )
     return request.model, request.model
 
 
 def _cut(text: str, tokenizer: Any, length: int, sequences: int) -> Iterator[Tensor]:
-    """Cut sequences of exactly ``length`` tokens, special ones included, evenly spaced over the text."""
+    """Cut sequences of exactly ``length`` tokens, with special tokens, evenly spaced over the text."""
     for at, stretch in enumerate(stretches(text, sequences)):
         ids: list[int] = []
         for part in (stretch[: _CHARACTERS_PER_TOKEN * length], stretch):
@@ -149,14 +149,14 @@ def _cut(text: str, tokenizer: Any, length: int, sequences: int) -> Iterator[Ten
                 break
         if len(ids) != length:
             raise ValueError(
-                f"the text is too short: part {at + 1} of {sequences} gives {len(ids)} tokens of the {length} needed; "
-                "give more text, or lower --sentences or --length"
+                f"the text is too short: part {at + 1} of {sequences} gives {len(ids)} tokens, but {length} are needed; give more "
+                "text, or choose a smaller --sentences or --length"
             )
         yield torch.tensor(ids)
 
 
 def _timm_subject(request: Request, name: str) -> Subject:
-    """Load an image model of timm, with photographs."""
+    """Load an image model of timm and photographs."""
     _refuse(request, "text", "reads images")
     _refuse(request, "length", "gets its number of positions from its image size")
     import timm
@@ -183,13 +183,15 @@ def _images(folder: Path, count: int) -> tuple[list[Any], str]:
 
     files = sorted(file for file in folder.glob("*") if file.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp"))
     if len(files) < count:
-        raise ValueError(f"{folder} holds {len(files)} images (png, jpg, jpeg, webp); lower --sentences={count}")
+        raise ValueError(
+            f"{folder} holds only {len(files)} images (png, jpg, jpeg, webp); got --sentences={count}; choose a smaller number"
+        )
     chosen = [files[at * len(files) // count] for at in range(count)]
     return [Image.open(file).convert("RGB") for file in chosen], f"images of {_short(folder)}"
 
 
 def _photographs(count: int) -> tuple[list[Any], str]:
-    """Cut overlapping squares of 256 pixels, evenly spaced over the two photographs that scikit-learn ships."""
+    """Cut overlapping squares of 256 pixels from the two photographs that scikit-learn ships. They are evenly spaced."""
     from PIL import Image
     from sklearn.datasets import load_sample_images
 
@@ -207,9 +209,11 @@ def _photographs(count: int) -> tuple[list[Any], str]:
 
 
 def _task_subject(request: Request, name: str) -> Subject:
-    """Build a classifier of the zoo with softmax attention, initialised as in a run of the quick level: records hold no weights."""
+    """Build a softmax network for a task, with initial weights as in a run of the preset ``quick``, because records hold no
+    weights.
+    """
     if request.weights == "pretrained":
-        raise ValueError("task/NAME builds our network anew, since records keep no weights; leave --weights out")
+        raise ValueError("--weights cannot be used with task/NAME, because records keep no weights; leave --weights out")
     card, task = task_card(name), build_task(name)
     batches, words = _examples(request, task)
     size = replace(ModelSpec(), **(card.levels["quick"].model if "quick" in card.levels else {}))
@@ -218,9 +222,12 @@ def _task_subject(request: Request, name: str) -> Subject:
 
 
 def _run_subject(request: Request) -> Subject:
-    """Load the network of a run with its weights after some step, with validation examples of its task."""
+    """Load the network of a run with its weights after some step, and validation examples of its task."""
     if request.weights != "auto":
-        raise ValueError(f"{request.model} holds the weights of a run; leave --weights out")
+        raise ValueError(
+            f"--weights cannot be used with {request.model}, because this file already holds the weights of a run; leave "
+            "--weights out"
+        )
     file = Path(request.model)
     tensors, facts = read_weights(file)
     spec, step = RunSpec.from_dict(facts["spec"]), int(facts["step"])
@@ -229,7 +236,9 @@ def _run_subject(request: Request) -> Subject:
         (spec.attention, spec.attention_version, attention_version(RowName(spec.attention))),
     ):
         if then != now:
-            raise ValueError(f"{request.model} was trained on version {then} of {name}, and this is {now}; train it anew")
+            raise ValueError(
+                f"{request.model} was trained on version {then} of {name}, but this is version {now}; train the network again"
+            )
     task = build_task(spec.task, **spec.task_options)
     batches, words = _examples(request, task)
     model = build_paired_model(task.spec, seed=spec.seed, attention=spec.attention, options=spec.options, **asdict(spec.model))
@@ -239,7 +248,7 @@ def _run_subject(request: Request) -> Subject:
 
 
 def _examples(request: Request, task: Task) -> tuple[list[Tensor], str]:
-    """Select validation examples without padding, each as a batch of one, and describe them."""
+    """Return validation examples without padding, each as a batch of one, with a description."""
     _refuse(request, "text", "reads the task's own examples")
     _refuse(request, "images", "reads the task's own examples")
     spec, name, length = task.spec, task.card.name, request.length
@@ -251,7 +260,7 @@ def _examples(request: Request, task: Task) -> tuple[list[Tensor], str]:
         length = usual if length is None else length
         words = f"{words} cut to {length} tokens"
         if length > spec.length:
-            raise ValueError(f"examples of {name} have at most {spec.length} tokens; got --length {length}")
+            raise ValueError(f"--length must be at most {spec.length}, because no example of {name} is longer; got {length}")
     examples = task.examples("valid")
     batch = examples.batch(range(len(examples)))
     inputs: Float[Tensor, "examples ..."] = batch.inputs
@@ -259,17 +268,19 @@ def _examples(request: Request, task: Task) -> tuple[list[Tensor], str]:
         inputs = inputs[batch.valid[:, :length].all(dim=1)]
     inputs = inputs if length is None else inputs[:, :length]
     if len(inputs) < request.sequences:
-        raise ValueError(f"there are {len(inputs)} {words}; lower --sentences from {request.sequences}, or --length")
+        raise ValueError(
+            f"there are only {len(inputs)} {words}; got --sentences={request.sequences}; choose a smaller --sentences or --length"
+        )
     return [row[None] for row in inputs[: request.sequences]], words
 
 
 def _refuse(request: Request, option: str, why: str) -> None:
     if getattr(request, option) is not None:
-        raise ValueError(f"--{option} does not go with {request.model}, which {why}; leave it out")
+        raise ValueError(f"--{option} cannot be used with {request.model}, which {why}; leave --{option} out")
 
 
 def _short(path: Path) -> str:
-    """Last two parts of a path, which identify data without revealing where they are stored."""
+    """Return the last two parts of a path. They identify data without revealing where they are stored."""
     return "/".join(path.resolve().parts[-2:])
 
 

@@ -1,4 +1,4 @@
-"""Cumulative spectrum of attention matrices: c(k) = (σ₁ + … + σ_k) / (σ₁ + … + σ_n), averaged over sequences.
+"""Cumulative spectrum of attention matrices, averaged over sequences: c(k) = (σ₁ + … + σ_k) / (σ₁ + … + σ_n).
 
 Paper: Wang et al. 2020, arXiv:2006.04768, Section 3 and Figure 1.
 Symbols: P → weights; eigenvalue index → index k, counted from 1; sentences → sequences.
@@ -23,7 +23,7 @@ _ROUNDING = 1e-6
 
 
 def cumulative_spectrum(weights: Float[Tensor, "... queries keys"]) -> Float[Tensor, "... rank"]:
-    """Sum of the k largest singular values as a share of the sum of all, for k = 1 to rank = min(queries, keys).
+    """Return the sum of the k largest singular values divided by the sum of all, for k = 1 to rank = min(queries, keys).
 
     The computation is in float64 for float64 matrices, else in float32.
 
@@ -31,7 +31,9 @@ def cumulative_spectrum(weights: Float[Tensor, "... queries keys"]) -> Float[Ten
         ValueError: an entry is not finite, or a matrix is zero, so that shares are undefined.
     """
     if not bool(weights.isfinite().all()):
-        raise ValueError("an attention matrix holds NaN or infinity, so it has no singular values; look for a row that sees no key")
+        raise ValueError(
+            "an attention matrix holds NaN or infinity, so it has no singular values; make sure that every query sees a key"
+        )
     matrices = weights if weights.dtype == torch.float64 else weights.float()
     sums = torch.linalg.svdvals(matrices).cumsum(dim=-1)
     total = sums[..., -1:]
@@ -41,7 +43,7 @@ def cumulative_spectrum(weights: Float[Tensor, "... queries keys"]) -> Float[Ten
 
 
 def default_index(length: int) -> int:
-    """Return the default index: a quarter of the length, at most the paper's 128 (of 512)."""
+    """Return the default index: a quarter of the length, and at most 128, which the paper uses for length 512."""
     return min(PAPER_INDEX, max(1, length // 4))
 
 
@@ -57,11 +59,11 @@ class Spectrum:
 
     @property
     def rank(self) -> int:
-        """Number of singular values; for self-attention, the length of the sequences."""
+        """Number of singular values. For self-attention, this is the length of the sequences."""
         return self.mean.shape[-1]
 
     def at(self, index: int) -> Float[Tensor, "layers heads"]:
-        """Share held by the ``index`` largest singular values, as in the paper's heat map.
+        """Return the share of the ``index`` largest singular values, as in the paper's heat map.
 
         Raises:
             ValueError: there are fewer than ``index`` singular values.
@@ -89,17 +91,19 @@ class Spectrum:
         return (self.mean < share - _ROUNDING).sum(dim=-1) + 1
 
     def check_index(self, index: int) -> None:
-        """Refuse an index beyond the number of singular values.
+        """Check that an index is not larger than the number of singular values.
 
         Raises:
             ValueError: ``index`` is below 1 or above ``rank``.
         """
         if not 1 <= index <= self.rank:
-            raise ValueError(f"the index counts singular values, of which a matrix here has {self.rank}; got {index}")
+            raise ValueError(
+                f"the index must be from 1 to {self.rank}, the number of singular values of a matrix here; got {index}"
+            )
 
 
 class SpectrumAverage:
-    """Running mean of spectra over sequences; attention matrices are not kept."""
+    """Running mean of spectra over sequences. It does not keep attention matrices."""
 
     def __init__(self) -> None:
         self._sequences = 0
@@ -137,6 +141,6 @@ class SpectrumAverage:
             ValueError: no sequence was added.
         """
         if self._mean is None or self._squares is None:
-            raise ValueError("there is no average of no sequences; add some first")
+            raise ValueError("an average must have at least one sequence; add a sequence first")
         deviation = (self._squares / max(1, self._sequences - 1)).sqrt()
         return Spectrum(self._mean, deviation, self._sequences)

@@ -1,11 +1,11 @@
-"""Initialisation of E and F for given keys: from the second moments of the keys along the length, or as means.
+"""Initialisation of E and F for given keys, from the second moments of the keys along the length, or as means.
 
 Let M = E[K Kᵀ] be the n × n second moment over real text, heads and channels. An orthogonal projection P of the keys onto k
-directions preserves tr(P M) of tr(M), and M's leading eigenvectors U are the best k directions. But softmax gives the k projected
-keys equal prior weight, so the basis matters, too. To first order in the scores, softmax(Q (E K)ᵀ) E V equals softmax(Q Kᵀ) V on
-keys and values projected by P if E Eᵀ = (k / n) I and E 1 = 1. Means over k segments of n / k positions fulfil both conditions.
-So does √(k / n) R Uᵀ with a rotation R that equalises the row sums, if 1 lies in the span of U; this is the start ``spectrum``.
-The start ``stretches`` chooses among means over unequal segments, which are averages for any scores.
+directions preserves tr(P M) of tr(M). The best k directions are the leading eigenvectors U of M. But softmax treats the k projected
+keys alike, so the choice of the basis matters, too. To first order in the scores, softmax(Q (E K)ᵀ) E V equals softmax(Q Kᵀ) V on
+keys and values projected by P if E Eᵀ = (k / n) I and E 1 = 1. Means over k segments of n / k positions fulfil both conditions. So
+does √(k / n) R Uᵀ with a rotation R that equalises the row sums, if 1 lies in the span of U; this is the start ``spectrum``. The
+start ``stretches`` chooses among means over unequal segments, which are averages for any scores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attn_zoo.contract.length_maps import equal_bounds, segment_means
 
 
 class Start(Enum):
-    """Initialisation of E and F."""
+    """Kind of initialisation of E and F."""
 
     stretches = "stretches"
     """Means over the k segments of positions that preserve most of the second moment."""
@@ -33,7 +33,7 @@ class Start(Enum):
 
 
 def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tensor, "k n"]:
-    """Compute the initial E for a second moment.
+    """Return the initial E for a second moment.
 
     Raises:
         ValueError: ``how`` is ``random``, which is left to the mechanism.
@@ -52,9 +52,10 @@ def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tens
 
 
 def best_bounds(moment: Float[Tensor, "n n"], k: int) -> list[int]:
-    """Return the bounds of the k segments whose means preserve most of a second moment: the sum over segments of 1ᵀ M 1 / length.
+    """Return the bounds of the k segments whose means preserve most of a second moment.
 
-    Dynamic programming in k steps over all pairs of bounds finds the exact maximum.
+    The preserved amount is the sum over segments of 1ᵀ M 1 / length. Dynamic programming in k steps over all pairs of bounds finds
+    its maximum.
     """
     n = len(moment)
     corner = torch.zeros(n + 1, n + 1, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Text for language models: read from files, or shipped with Python, and cut into parts."""
+"""Text for language models. It is read from files or comes with Python, and is cut into parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_text(path: Path) -> str:
         ValueError: a file is not UTF-8, is not compressed as its suffix states, or a line has no ``text``.
     """
     if not path.exists():
-        raise FileNotFoundError(f"no text at {path}: it is neither a file nor a folder")
+        raise FileNotFoundError(f"there is no text at {path}; give a file or a folder that exists")
     files = sorted(file for file in path.rglob("*") if file.is_file() and _kind(file) in _SUFFIXES) if path.is_dir() else [path]
     if not files:
         raise FileNotFoundError(
@@ -36,7 +36,7 @@ def read_text(path: Path) -> str:
 
 
 def default_text() -> tuple[str, str]:
-    """Return a text that ships with Python (its language reference), and a description of it.
+    """Return a text that comes with Python (its language reference), and a description of it.
 
     Raises:
         FileNotFoundError: this Python comes without that text.
@@ -44,7 +44,9 @@ def default_text() -> tuple[str, str]:
     try:
         from pydoc_data.topics import topics
     except ImportError:
-        raise FileNotFoundError("this Python comes without its reference text (pydoc_data); give a text of your own") from None
+        raise FileNotFoundError(
+            "the default text, Python's reference (pydoc_data), is not installed with this Python; give a text of your own"
+        ) from None
     return "\n\n".join(topics[name] for name in sorted(topics)), f"language reference of Python {python_version()} (pydoc_data)"
 
 
@@ -75,7 +77,7 @@ def _documents(file: Path) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     except (lzma.LZMAError, gzip.BadGzipFile, EOFError) as error:
-        raise ValueError(f"{file} is not compressed as its suffix says: {error}") from None
+        raise ValueError(f"{file} must be compressed as its suffix says, but cannot be read: {error}") from None
     if _kind(file) != ".jsonl":
         yield content
         return

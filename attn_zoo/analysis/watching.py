@@ -1,4 +1,4 @@
-"""Interception of attention calls while a model runs, used by all ways of capturing attention."""
+"""Interception of attention calls while a model runs. All ways of capturing attention use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Seen = Callable[..., None]
 
 
 def watch_mechanisms(model: nn.Module, mechanisms: Mapping[str, Attention], batch: Any, seen: Seen) -> None:
-    """Call ``seen(mechanism, query=..., key=..., ...)`` before every mechanism of the zoo that runs.
+    """Return a context that calls ``seen(mechanism, query=..., key=..., ...)`` before every mechanism of attn-zoo that runs.
 
     Raises:
         UnsupportedError: a mechanism is not ``softmax``.
@@ -30,7 +30,7 @@ def watch_mechanisms(model: nn.Module, mechanisms: Mapping[str, Attention], batc
     for name, mechanism in mechanisms.items():
         if mechanism.card.name != "softmax":
             raise UnsupportedError(
-                f"{name} is {mechanism.card.name}, which forms no softmax matrix of all queries and keys; "
+                f"{name} is {mechanism.card.name}, which does not compute a softmax matrix of all queries and keys; "
                 "give a model with softmax attention in every layer"
             )
 
@@ -47,7 +47,7 @@ def watch_mechanisms(model: nn.Module, mechanisms: Mapping[str, Attention], batc
 
 
 def watch_calls(model: nn.Module, batch: Any, seen: Seen) -> None:
-    """Call ``seen`` with the arguments of every call of PyTorch's ``scaled_dot_product_attention``."""
+    """Return a context that calls ``seen`` with the arguments of every call of PyTorch's ``scaled_dot_product_attention``."""
     # Modules of timm compute attention themselves or call PyTorch's function, depending on `fused_attn`.
     switched: list[Any] = [module for module in model.modules() if getattr(module, "fused_attn", None) is False]
     for module in switched:
@@ -77,17 +77,17 @@ class _WatchCalls(TorchFunctionMode):
 
 
 def mechanisms_of(model: nn.Module) -> dict[str, Attention]:
-    """Return the mechanisms of the zoo in a model, by module name."""
+    """Return the mechanisms of attn-zoo in a model by module name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
 
 
 def call_model(model: nn.Module, batch: Any, **further: Any) -> Any:
-    """Call a model with the batch, as keyword arguments if it is a mapping, else as one argument, and with further keywords."""
+    """Call a model with further keywords and the batch. A mapping is passed as keyword arguments, anything else as one argument."""
     return model(**batch, **further) if isinstance(batch, Mapping) else model(batch, **further)
 
 
 def padding_mask(batch: Any) -> Bool[Tensor, "batch keys"] | None:
-    """Return the attention mask of a batch, True for a real token; None if the batch holds none."""
+    """Return the attention mask of a batch, which is True for a real token, or None if the batch has no mask."""
     mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
     return None if mask is None else mask.bool()
 
@@ -99,12 +99,12 @@ def is_transformers(model: nn.Module) -> bool:
 
 
 def implementation_of(model: nn.Module) -> str | None:
-    """Name of the attention implementation of a model of Hugging Face."""
+    """Return the name of the attention implementation of a model of Hugging Face."""
     return getattr(model.config, "_attn_implementation", None)
 
 
 def refuse_blind(model: nn.Module, found: object) -> None:
-    """Refuse a model in which no attention was intercepted.
+    """Raise an error if no attention was intercepted in a model.
 
     Raises:
         UnsupportedError: ``found`` is empty.
@@ -118,7 +118,7 @@ def refuse_blind(model: nn.Module, found: object) -> None:
 
 @contextmanager
 def as_in_evaluation(model: nn.Module) -> Iterator[None]:
-    """Return a context that puts the model in evaluation mode, and afterwards every module back in its earlier mode."""
+    """Return a context in which the model is in evaluation mode. Afterwards, every module has its earlier mode again."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

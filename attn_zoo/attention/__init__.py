@@ -1,4 +1,4 @@
-"""Attention mechanisms: one file each, in a folder for each family."""
+"""Attention mechanisms, one per file. Each family has a folder."""
 
 from attn_zoo.attention import content as content
 from attn_zoo.attention import controls as controls

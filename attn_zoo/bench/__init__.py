@@ -1,1 +1,1 @@
-"""Measurement of time and memory on this machine: experiments are grids of cells, measured by one engine, and reports."""
+"""Measurement of time and memory on this machine. An experiment is a grid of cells that one engine measures, and a report."""

@@ -51,28 +51,36 @@ class Bench:
     """Workloads of the last length by kind. A module is reused for all steps of its kind; training has a module of its own."""
 
     def parts(self, kind: str, batch: int, length: int) -> tuple[float, ...]:
-        """Seconds of the forward pass; in training also of the backward pass and, if there is one, of the optimiser's step."""
+        """Return the seconds of the forward pass. In training, also return those of the backward pass and, if there is one, of the
+        optimiser's step.
+        """
         protocol, parts = self.protocol, self._parts(kind, batch, length, self.protocol)
         how = (self.device, protocol.seconds, protocol.warmup, protocol.most_repeats)
         with self._kernels():
             return seconds_of_parts(parts, *how) if kind == "training" else (seconds_of(step_of(parts), *how),)
 
     def peak(self, kind: str, batch: int, length: int) -> int:
-        """Peak memory of a step: most bytes allocated at once, above those allocated before it (see ``peak_bytes``)."""
+        """Return the peak memory of a step: the most bytes that were allocated at once, above those allocated before (see
+        ``peak_bytes``).
+        """
         with self._kernels():
             step = self._step(kind, batch, length)
             step()
             return peak_bytes(step, self.device)
 
     def held(self, kind: str, batch: int, length: int) -> int:
-        """Bytes held before a step: parameters, buffers, inputs; in training also the output's gradient and optimiser state."""
+        """Return the bytes held before a step: parameters, buffers and inputs. In training, gradient of the output and optimiser
+        state are added.
+        """
         workload, inputs = self._workload(kind, length), self._inputs(batch, length)
         with torch.no_grad(), self._kernels():
             gradient = [workload.module(*inputs)] if kind == "training" else []
         return bytes_of([*workload.module.parameters(), *workload.module.buffers(), *workload.state(), *inputs, *gradient])
 
     def largest_batch(self, kind: str, length: int, budget: int) -> int:
-        """Largest batch whose step fits into ``budget`` bytes of PyTorch's CUDA memory; exact, as batches are tried."""
+        """Return the largest batch whose step fits into ``budget`` bytes of PyTorch's CUDA memory. It is exact, because batches are
+        tried.
+        """
         self._workloads = {}  # a workload of another kind would take part of the budget
         total = torch.cuda.get_device_properties(self.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), self.device)
@@ -122,7 +130,7 @@ class Bench:
 
 @dataclass
 class MatrixProducts:
-    """Matrix products that measure the rate of a device (FLOP/s), in a worker process."""
+    """Matrix products in a worker process that measure the rate of a device in FLOP/s."""
 
     device: torch.device
     size: ClassVar[int] = 2048
@@ -130,7 +138,7 @@ class MatrixProducts:
     flops: ClassVar[int] = 2 * size**3
 
     def parts(self, kind: str, batch: int, length: int) -> tuple[float]:
-        """Seconds of one fp32 matrix product, written into a preallocated result."""
+        """Return the seconds of one fp32 matrix product that is written into existing memory."""
         left, right, out = (torch.randn(self.size, self.size, device=self.device) for _ in range(3))
         with torch.inference_mode():
             return (seconds_of(lambda: torch.mm(left, right, out=out), self.device, 0.2),)

@@ -1,4 +1,4 @@
-"""Comparison of two subjects timed in interleaved rounds: which one is faster, or a tie.
+"""Comparison of two subjects that are timed in interleaved rounds: which one is faster, or whether they tie.
 
 Each round times both, in random order (``TimingProtocol.order = "shuffled"``), and gives one quotient of seconds. A disturbance
 of the whole round cancels in the quotient. A disturbance of only one of the two (another program, a change of clock rate, the
@@ -32,7 +32,9 @@ METHOD = "median of the quotients within a round, with the distribution-free int
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Result of comparing B with A. ``quotient`` is the median over rounds of seconds of B / seconds of A; above 1, A is faster."""
+    """Result of comparing B with A. ``quotient`` is the median over rounds of (seconds of B) / (seconds of A). Above 1, A is
+    faster.
+    """
 
     rounds: int
     quotient: float
@@ -44,18 +46,18 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """``A faster`` or ``B faster`` where the whole interval lies beyond the smallest difference of interest; else ``tie``."""
+        """``A faster`` or ``B faster`` if the whole interval lies beyond the smallest difference of interest, else ``tie``."""
         if self.low > 1 + self.smallest:
             return "A faster"
         return "B faster" if self.high < 1 / (1 + self.smallest) else "tie"
 
     @property
     def equal(self) -> bool:
-        """Return True if the interval lies within the smallest difference of interest, so that a tie means equal, not unknown."""
+        """True if the interval lies within the smallest difference of interest. A tie then means equal, not unknown."""
         return 1 / (1 + self.smallest) <= self.low and self.high <= 1 + self.smallest
 
     def describe(self) -> str:
-        """Verdict, quotient and interval in a line."""
+        """Return verdict, quotient and interval in one line."""
         tie = f"tie (equal within {100 * self.smallest:g} %)" if self.equal else "tie (not significant)"
         verdict = tie if self.verdict == "tie" else self.verdict
         interval = f"{100 * self.confidence:g} % interval {self.low:.3f} to {self.high:.3f}"
@@ -63,7 +65,7 @@ class Comparison:
 
 
 def fewest_rounds(confidence: float = CONFIDENCE) -> int:
-    """Minimum n of rounds whose smallest and largest quotient bound the interval: 2 · (1/2)ⁿ < 1 - confidence.
+    """Return the least number n of rounds whose smallest and largest quotient bound the interval: 2 · (1/2)ⁿ < 1 - confidence.
 
     Raises:
         ValueError: ``confidence`` is no probability between 0 and 1.
@@ -76,7 +78,7 @@ def fewest_rounds(confidence: float = CONFIDENCE) -> int:
 def compare(
     first: Sequence[float], second: Sequence[float], *, smallest: float = SMALLEST, confidence: float = CONFIDENCE
 ) -> Comparison:
-    """Compare seconds of A (``first``) and B (``second``), one value a round each; rounds without both values are left out.
+    """Compare the seconds of A (``first``) and B (``second``), with one value per round. Rounds without both values are left out.
 
     Args:
         smallest: smallest difference of interest as a share; with 0, any interval that excludes 1 is a difference.

@@ -1,9 +1,10 @@
-"""Length from which a mechanism costs less than softmax attention, with an interval: pure functions of the figures.
+"""Length from which a mechanism costs less than softmax attention, with an interval, computed from measured numbers.
 
-At each length the quotient of mechanism and baseline has a median over the rounds and a distribution-free interval (see
-``attn_zoo.bench.compare``). Between lengths the quotient is interpolated linearly in log-log. The crossover is the length at which
-the median falls below 1 for the last time; its interval reaches from the length at which the lower bounds do so to the length at
-which the upper bounds do. Memory has no rounds: PyTorch asks for the same bytes in each step, so its crossover has no interval.
+At each length, the quotient of mechanism and baseline has a median over the rounds and an interval that assumes no distribution
+(see ``attn_zoo.bench.compare``). Between lengths, the quotient is interpolated linearly in log-log. The crossover is the length at
+which the median falls below 1 for the last time. Its interval goes from the length at which the lower bounds do so to the length at
+which the upper bounds do. Memory has no rounds, because PyTorch asks for the same bytes in each step, so its crossover has no
+interval.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FITTED_LENGTHS = 4
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """Logarithm of mechanism over baseline at one length, with its interval; infinite where only one of them fits into memory."""
+    """Logarithm of (mechanism / baseline) at one length, with its interval. It is infinite if only one of them fits into memory."""
 
     length: int
     middle: float
@@ -39,10 +40,10 @@ class Quotient:
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Length from which a mechanism costs less than a baseline, at all greater lengths that were compared.
+    """Length from which a mechanism costs less than a baseline, at all longer lengths that were compared.
 
-    ``at`` and the bounds are lengths; 0 means below ``shortest`` (it costs less from the shortest length on), infinity above
-    ``longest`` (never in range).
+    ``at`` and the bounds are lengths. 0 means below ``shortest``: it costs less at all lengths. Infinity means above ``longest``:
+    it never costs less in this range.
     """
 
     at: float
@@ -55,7 +56,7 @@ class Crossover:
     """True if the figures are exact: counted figures have no noise, hence no interval."""
 
     def describe(self) -> str:
-        """Text of a table cell, with rounded lengths."""
+        """Return the text of a table cell with rounded lengths."""
         if self.low == math.inf:
             return f"never up to {self.longest:,}"
         if self.high == 0:
@@ -69,14 +70,16 @@ class Crossover:
 
 
 def round_length(length: float) -> int:
-    """Round to two significant digits, to three where the first is 1: by at most 5 %."""
+    """Round to two significant digits, or to three if the first digit is 1. The error is at most 5 %."""
     digits = math.floor(math.log10(length))
     step = 10 ** max(0, digits - (2 if length < 2 * 10**digits else 1))
     return round(length / step) * step
 
 
 def value(point: Figures, quantity: str) -> float | None:
-    """Median of a quantity over the rounds; memory is the bytes held before a step plus its peak. None if it was not measured."""
+    """Return the median of a quantity over the rounds, or None if it was not measured. Memory is the bytes held before a step plus
+    its peak.
+    """
     if quantity == "memory":
         held = [point.one(name) for name in ("held_bytes", "peak_bytes")]
         return None if None in held else sum(map(float, filter(None, held)))
@@ -85,23 +88,23 @@ def value(point: Figures, quantity: str) -> float | None:
 
 
 def select(points: Sequence[Figures], label: str, kind: str) -> list[Figures]:
-    """Figures of one layer in one direction, sorted by length."""
+    """Return the figures of one layer in one direction, sorted by length."""
     return sorted((p for p in points if (p.cell.label, p.cell.kind) == (label, kind)), key=lambda p: p.cell.length)
 
 
 def labels(points: Sequence[Figures], role: str) -> list[str]:
-    """Labels of the layers of a role."""
+    """Return the labels of the layers with a role."""
     return list(dict.fromkeys(p.cell.label for p in points if p.cell.role == role))
 
 
 def compared(points: Sequence[Figures]) -> list[str]:
-    """Labels of the mechanisms; softmax is not compared with itself, also in a file in which it is among them."""
+    """Return the labels of the mechanisms. Softmax is not compared with itself, even if a file lists it among them."""
     others = [p for p in points if p.cell.subject is None or p.cell.subject.attention != "softmax"]
     return labels(others, "mechanism")
 
 
 def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> list[Figures]:
-    """Figures of a baseline by length: those of the cheapest back end, or of a failed one where all failed."""
+    """Return the figures of a baseline by length: those of the cheapest back end, or of a failed one if all failed."""
     here = [p for p in points if (p.cell.role, p.cell.kind) == (role, kind)]
 
     def cost(point: Figures) -> float:
@@ -112,13 +115,15 @@ def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> 
 
 
 def exponent(points: Sequence[Figures], quantity: str) -> float | None:
-    """Exponent of growth, fitted to the longest ``FITTED_LENGTHS`` measured lengths; None if fewer than three were measured."""
+    """Return the exponent of growth, fitted to the longest ``FITTED_LENGTHS`` measured lengths, or None if fewer than three were
+    measured.
+    """
     known = [(p.cell.length, found) for p in points if (found := value(p, quantity)) is not None][-FITTED_LENGTHS:]
     return fit_exponent(*zip(*known, strict=True)) if len(known) >= 3 else None
 
 
 def crossover(points: Sequence[Figures], label: str, role: str, kind: str, quantity: str) -> Crossover | None:
-    """Crossover of a mechanism with a baseline; None if fewer than two lengths can be compared."""
+    """Return the crossover of a mechanism with a baseline, or None if fewer than two lengths can be compared."""
     against = {p.cell.length: p for p in baseline(points, role, kind, quantity)}
     pairs = [(p, against[p.cell.length]) for p in select(points, label, kind) if p.cell.length in against]
     found = [q for ours, theirs in pairs if (q := _quotient(ours, theirs, quantity)) is not None]
@@ -130,8 +135,7 @@ def crossover(points: Sequence[Figures], label: str, role: str, kind: str, quant
 
 
 def last_fall(lengths: Sequence[int], logs: Sequence[float]) -> float:
-    """Length at which a curve through ``logs`` falls below 0 for the last time; 0 if it is below throughout, infinity if it ends
-    above. Next to an infinite value, which cannot be interpolated, it is the next measured length."""
+    """Return the length at which a curve through ``logs`` falls below 0 for the last time."""
     above = [at for at, log in enumerate(logs) if log >= 0]
     if not above:
         return 0.0
@@ -145,7 +149,7 @@ def last_fall(lengths: Sequence[int], logs: Sequence[float]) -> float:
 
 
 def _quotient(ours: Figures, theirs: Figures, quantity: str) -> Quotient | None:
-    """Quotient at a length where both were measured, or where only one of them ran out of memory; else None."""
+    """Return the quotient at a length if both were measured, or if only one of them ran out of memory, else None."""
     length, name = ours.cell.length, QUANTITIES[quantity]
     lost = [_ran_out(point, quantity) for point in (ours, theirs)]
     known = [value(point, quantity) for point in (ours, theirs)]

@@ -28,7 +28,7 @@ UNITS: Mapping[str, tuple[str, float]] = {
 
 
 def plot_crossover(found: Measurement, path: Path) -> None:
-    """Draw the figures of one ``experiment=crossover`` into a file; equal figures give the same SVG, byte for byte.
+    """Draw the figures of one ``experiment=crossover`` into a file. Equal figures give the same SVG, byte for byte.
 
     Raises:
         ValueError: see ``check_plot``; or there is nothing to draw.
@@ -37,7 +37,7 @@ def plot_crossover(found: Measurement, path: Path) -> None:
     points = list(found.cells.values())
     quantities = [q for q in UNITS if any(analysis.value(p, q) is not None for p in points)]
     if not quantities:
-        raise ValueError("nothing was measured (see the table); omit plot=")
+        raise ValueError("there is nothing to plot, because nothing was measured (the table gives the reasons); leave plot= out")
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -96,7 +96,7 @@ def _curve(axes: Any, own: Sequence[Figures], quantity: str, name: str, style: M
 
 
 def _crossovers(axes: Any, points: Sequence[Figures], mechanisms: Sequence[str], quantity: str, kind: str, *, named: bool) -> None:
-    """Draw the crossovers of each mechanism with both baselines and their intervals, one line for each mechanism."""
+    """Draw the crossovers of each mechanism with both baselines and their intervals, one line per mechanism."""
     for at, label in enumerate(mechanisms):
         for role, offset in zip(BASELINES, (-0.18, 0.18), strict=True):
             if (found := analysis.crossover(points, label, role, kind, quantity)) is not None:
@@ -111,7 +111,7 @@ def _crossovers(axes: Any, points: Sequence[Figures], mechanisms: Sequence[str],
 
 
 def _interval(axes: Any, found: Crossover, height: float, colour: str, *, filled: bool) -> None:
-    """Draw a dot with its interval; an arrowhead at the edge of the range where the crossover lies beyond it."""
+    """Draw a dot with its interval, or an arrowhead at the edge of the range if the crossover lies beyond it."""
     clip = [min(max(length, found.shortest), found.longest) for length in (found.low, found.at, found.high)]
     axes.plot([clip[0], clip[2]], [height, height], color=colour, linewidth=1.6, solid_capstyle="butt")
     marker = {0.0: "<", math.inf: ">"}.get(found.at, "o")
@@ -148,5 +148,5 @@ def _length_axis(grid: Any, lengths: Sequence[int]) -> None:
 
 
 def _name(label: str) -> str:
-    """Name of a row's mechanism, without its options, which the table shows."""
+    """Return the name of a row's mechanism without its options, which the table shows."""
     return label.partition("[")[0]

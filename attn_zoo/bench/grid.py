@@ -1,4 +1,4 @@
-"""Grid of a measurement: a dataclass whose fields are the keys of the command line, and which yields the cells to measure."""
+"""Grid of a measurement: a dataclass whose fields are keys of the command line. It yields the cells to measure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIMITS = ("output", "read", "plot", "seconds", "time_limit")
 
 
 def resolve_device(name: str) -> str:
-    """Return ``cpu`` or ``cuda``; ``auto`` is CUDA where there is one.
+    """Return ``cpu`` or ``cuda``. ``auto`` is CUDA if there is a GPU.
 
     Raises:
         ValueError: another name, or CUDA where PyTorch finds none.
@@ -43,7 +43,7 @@ def resolve_device(name: str) -> str:
 
 @dataclass
 class Grid:
-    """Keys and defaults of every experiment. A new grid checks its values and fills in those that depend on the device.
+    """Keys and defaults of every experiment. A new grid checks its values, and fills in those that depend on the device.
 
     Raises:
         ValueError: a value breaks its rule.
@@ -100,58 +100,60 @@ class Grid:
                 raise ValueError(f"{name} must be {many}different integers of at least {least}; got {list(values)}")
 
     def flops(self, cell: Cell) -> float:
-        """Lower bound of the FLOPs of a cell's step; 0 where none is known."""
+        """Return a lower bound of the FLOPs of a cell's step, or 0 if none is known."""
         return 0.0
 
     def identity(self) -> dict[str, Any]:
-        """Values of keys that must be equal for an earlier measurement to be resumed."""
+        """Return the values of keys that must be equal for an earlier measurement to be resumed."""
         return {name: value for name, value in asdict(self).items() if name not in LIMITS}
 
     def facts(self) -> dict[str, Any]:
-        """Facts about this machine in addition to its environment."""
+        """Return facts about this machine in addition to its environment."""
         return {}
 
     @property
     def protocol(self) -> TimingProtocol | None:
-        """Protocol of timings; None if nothing is timed."""
+        """Protocol of timings, or None if nothing is timed."""
         return None
 
     def groups(self) -> list[list[Cell]]:
-        """Groups of cells; the rounds of a group visit its cells in turn."""
+        """Return groups of cells. The rounds of a group visit its cells in turn."""
         raise NotImplementedError
 
     def once(self, cell: Cell) -> Sequence[Probe]:
-        """Probes that a cell takes once, before the rounds."""
+        """Return the probes that a cell takes once, before the rounds."""
         return ()
 
     def warm_up(self, cell: Cell) -> None:
-        """Do one-time work, such as imports, so that the time of the first probe of a row can be extrapolated to longer lengths."""
+        """Do work that happens only once, such as imports, so that the time of a row's first probe predicts that at longer
+        lengths.
+        """
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
-        """Cells that the rounds of a group visit, given the figures from before the rounds."""
+        """Return the cells that the rounds of a group visit, given the figures from before the rounds."""
         return [cell for cell in cells if not found.of(cell).failures]
 
     def each(self, cell: Cell) -> Sequence[Probe]:
-        """Probes that a cell takes in each round."""
+        """Return the probes that a cell takes in each round."""
         return ()
 
     def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
-        """Cells in the order of a round."""
+        """Return the cells in the order of a round."""
         return list(cells) if self.protocol is None else self.protocol.ordered(cells, turn)
 
     def summarise(self, cells: Sequence[Cell], found: Measurement) -> None:
         """Replace the figures of a finished group by a summary."""
 
     def maker(self, cell: Cell) -> tuple[Any, ...]:
-        """Class of the object that the cell's worker process holds, and its arguments."""
+        """Return the class of the object that the worker process of a cell holds, and its arguments."""
         raise NotImplementedError
 
     def process(self, cell: Cell) -> str:
-        """Name of a cell's worker process, which ends after a group unless the next group uses it."""
+        """Return the name of a cell's worker process. It ends after a group unless the next group uses it."""
         return f"{cell.label} {cell.length} {cell.group}"
 
     def refusal(self, cell: Cell) -> str | None:
-        """Reason why a cell cannot be measured, or None; found without measuring."""
+        """Return why a cell cannot be measured, or None. The reason is found without measuring."""
         return None
 
     @staticmethod
@@ -160,9 +162,9 @@ class Grid:
         raise NotImplementedError
 
     def draw(self, found: Measurement) -> None:
-        """Draw the figures into the file that ``plot`` names, if any."""
+        """Draw the figures into the file that ``plot`` names, if it names one."""
 
     @staticmethod
     def succeeded(found: Measurement) -> bool:
-        """Return True if the experiment succeeded; else the command ends with status 1."""
+        """Return True if the experiment succeeded. Otherwise the command ends with status 1."""
         return True

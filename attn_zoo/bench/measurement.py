@@ -1,4 +1,4 @@
-"""Figures of a measurement: tidy rows of cell, quantity, round and value or failure, in one JSON format."""
+"""Figures of a measurement: rows of cell, quantity, round and value or failure, in one JSON format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_TIME = "no time left"
 class Cell:
     """Unit of measurement: a layer, the direction of its step, a length and a batch.
 
-    ``group`` distinguishes cells that are otherwise equal, such as repeats; ``role`` is the layer's place in the report.
+    ``group`` distinguishes cells that are otherwise equal, such as repeats. ``role`` is the place of the layer in the report.
     """
 
     label: str
@@ -34,7 +34,7 @@ class Cell:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Cell:
-        """Return the cell from plain data that ``asdict`` made of it."""
+        """Return a cell from the plain data that ``asdict`` made of it."""
         subject = data.get("subject")
         return cls(**{**data, "subject": None if subject is None else Subject(**subject)})
 
@@ -50,11 +50,11 @@ class Figures:
     """Reasons by quantity: ``OOM``, ``time limit``, ``refused``, ``failed`` or ``no time left``, and a message."""
 
     def all(self, quantity: str) -> list[float]:
-        """Values of all rounds; empty if there are none."""
+        """Return the values of all rounds. If there are none, the result is empty."""
         return [value for value in self.values.get(quantity, ()) if value is not None]
 
     def one(self, quantity: str) -> float | None:
-        """Value of a quantity that is measured once, or None."""
+        """Return the value of a quantity that is measured once, or None."""
         return next(iter(self.values.get(quantity, ())), None)
 
 
@@ -73,11 +73,11 @@ class Measurement:
     cells: dict[Cell, Figures] = field(default_factory=dict)
 
     def of(self, cell: Cell) -> Figures:
-        """Figures of a cell, empty at first."""
+        """Return the figures of a cell, which are empty at first."""
         return self.cells.setdefault(cell, Figures(cell))
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Tidy rows: the cell by its place among ``cells``, quantity, round, and value or failure."""
+        """Return the figures as rows: the place of the cell among ``cells``, quantity, round, and value or failure."""
         for at, found in enumerate(self.cells.values()):
             for quantity, values in found.values.items():
                 for turn, value in enumerate(values):
@@ -97,7 +97,7 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
-        """Return the measurement from plain data that ``to_dict`` made of it.
+        """Return a measurement from the plain data that ``to_dict`` made of it.
 
         Raises:
             LookupError, TypeError, AttributeError: the data is no whole measurement.
@@ -131,7 +131,7 @@ class Measurement:
             raise ValueError(f"{file} is not a complete measurement: {type(error).__name__}: {error}; measure it again") from error
 
     def write(self, file: Path) -> None:
-        """Write the file atomically, a line for each cell and each row."""
+        """Write the file as a whole, with one line per cell and row."""
         plain = self.to_dict()
         lists = {name: ",\n".join(json.dumps(each, sort_keys=True) for each in plain.pop(name)) for name in ("cells", "rows")}
         head = json.dumps(plain, indent=1, sort_keys=True).removesuffix("\n}")
@@ -140,11 +140,11 @@ class Measurement:
 
     @property
     def finished(self) -> bool:
-        """Return True if the measurement is complete and no cell was left out for lack of time."""
+        """True if the measurement is complete and no cell was left out for lack of time."""
         return self.complete and not any(why.startswith(NO_TIME) for f in self.cells.values() for why in f.failures.values())
 
     def take_over(self, earlier: Measurement) -> None:
-        """Take over the figures of an earlier measurement of the same grid; cells that lacked time are to be measured again."""
+        """Take over the figures of an earlier measurement of the same grid. Cells that lacked time will be measured again."""
         self.cells = earlier.cells
         for found in self.cells.values():
             found.failures = {what: why for what, why in found.failures.items() if not why.startswith(NO_TIME)}

@@ -1,4 +1,4 @@
-"""Probes: requests to a cell's worker process, and the quantities that they measure."""
+"""Probes: requests to the worker process of a cell, and the quantities that they measure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Answer = Mapping[str, float | list[float] | None]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A quantity and the request for it."""
+    """Quantity and the request that measures it."""
 
     quantity: str
     """Quantity under which a failure is noted; the answer may hold further quantities."""
@@ -28,7 +28,7 @@ class Probe:
 
 
 def step_arguments(cell: Cell) -> tuple[str, int, int]:
-    """Arguments of a bench's methods: direction, batch and length."""
+    """Return the arguments of a bench's methods: direction, batch and length."""
     return cell.kind, cell.batch, cell.length
 
 
@@ -50,7 +50,8 @@ MEMORY = Probe("peak_bytes", _memory)
 
 
 def largest_batch(budget: int, *, cuda: bool, small: Callable[[int], int], least: Callable[[Cell], int]) -> Probe:
-    """Probe of the largest batch within ``budget`` bytes: by trying on CUDA, else by a line through the memory of two batches.
+    """Return the probe for the largest batch within ``budget`` bytes. On CUDA batches are tried; else a line through the memory of
+    two batches is used.
 
     Args:
         small: function from a length to the smaller of the two batches.

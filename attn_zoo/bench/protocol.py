@@ -1,4 +1,4 @@
-"""Timing protocol, which is stored with every figure and printed beneath every table."""
+"""Timing protocol. It is stored with every figure and printed below every table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CLOCKS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TimingProtocol:
-    """All settings of a timing except the machine and the subject that is timed.
+    """All settings of a timing, apart from the machine and the subject.
 
     Raises:
         ValueError: a value breaks its rule.
@@ -93,8 +93,8 @@ class TimingProtocol:
 
     @classmethod
     def on(cls, device: str, **changes: Any) -> TimingProtocol:
-        """Return the protocol of a device: on CUDA with two warm-up steps, since the first may compile, and inputs that exceed
-        the L2 cache; on a CPU with the number of threads of this process.
+        """Return the protocol for a device. On CUDA it has two warm-up steps, because the first may compile, and inputs larger than
+        the L2 cache. On a CPU it has the number of threads of this process.
 
         Args:
             device: ``cpu``, or ``cuda`` where there is one.
@@ -109,7 +109,7 @@ class TimingProtocol:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TimingProtocol:
-        """Return the protocol of plain data from ``to_dict``; derived values are not read."""
+        """Return a protocol from the plain data of ``to_dict``. Derived values are not read."""
         known = {f.name for f in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
 
@@ -119,27 +119,27 @@ class TimingProtocol:
         return {**asdict(self), "clock": clock, "synchronisation": synchronisation, "digest": self.digest()}
 
     def digest(self) -> str:
-        """Hash of all fields, in twelve hexadecimal digits."""
+        """Return a hash of all fields, as twelve hexadecimal digits."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
 
     def environment(self) -> Mapping[str, str]:
-        """Environment variables of a process that is timed under this protocol."""
+        """Return the environment variables of a process that is timed under this protocol."""
         return ALLOCATORS[self.allocator]
 
     def ordered(self, items: Sequence[Item], turn: int) -> list[Item]:
-        """Return ``items`` in the order of round ``turn``, counted from 0: a function of the seed and the turn alone."""
+        """Return ``items`` in the order of round ``turn``, counted from 0. The order depends on the seed and the turn alone."""
         if self.order == "shuffled":
             return random.Random(f"{self.seed}/{turn}").sample(list(items), len(items))
         return list(reversed(items)) if self.order == "there and back" and turn % 2 else list(items)
 
     def copies(self, bytes_of_inputs: int) -> int:
-        """Number of copies of the inputs that a timing visits in turn."""
+        """Return how many copies of the inputs a timing visits in turn."""
         if self.rotate_bytes == 0 or bytes_of_inputs == 0:
             return 1
         return min(MOST_COPIES, 1 + math.ceil(self.rotate_bytes / bytes_of_inputs))
 
     def describe(self) -> str:
-        """Description of the protocol in one sentence, for beneath a table."""
+        """Return a description of the protocol in one sentence, to be printed below a table."""
         clock, synchronisation = CLOCKS[self.device]
         said = [
             f"median ± half the interquartile range of {self.rounds} interleaved rounds, {ORDERS[self.order]}"

@@ -1,8 +1,8 @@
-"""Run of a measurement: cells in worker processes, in interleaved rounds, within a time limit, saved after each round.
+"""Run of a measurement: cells in worker processes, in interleaved rounds, within a time limit. Figures are saved after each round.
 
-Each group of cells first takes the probes that are taken once; then rounds visit all of its cells in turn. Figures that exist
+Each group of cells first takes the probes that are taken once. Then rounds visit all of its cells in turn. Figures that exist
 already are not measured again. Under a time limit, cells that could not finish their rounds are left out before they start, the
-slowest first, with that reason; lengths that the user named are measured from the longest on, so the shortest are left out.
+slowest first, with that reason. Lengths that the user named are measured from the longest on, so the shortest ones are left out.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class Session:
             self._end(set())
 
     def forecast(self) -> str:
-        """Return True if the time suffices, from a lower bound of each step: its FLOPs at the rate of a worker's matrix product."""
+        """Return True if the time suffices. The estimate is a lower bound of each step: its FLOPs at the rate of a worker's matrix
+        product.
+        """
         protocol, device = self.grid.protocol, torch.device(getattr(self.grid, "device", "cpu"))
         worker = Worker(MatrixProducts, device, environment={}, bounded=device.type == "cpu")
         rate = MatrixProducts.flops / worker.ask("parts", "forward", 1, 1, limit=None)[0]
@@ -91,7 +93,7 @@ class Session:
         return f"{len(cells)} cells need at least {counts}; {left:,.0f} s are given: {said}"
 
     def left(self) -> float:
-        """Seconds left until the time limit."""
+        """Return the seconds that are left until the time limit."""
         return self._ends - time.monotonic()
 
     def _left_or_stop(self) -> float:
@@ -113,7 +115,7 @@ class Session:
         self._save(self.found)
 
     def _prepare(self, cell: Cell) -> bool:
-        """Take the missing probes of those that are taken once; tell whether any was missing."""
+        """Take the missing ones of the probes that are taken once. Return True if any was missing."""
         figures, probes = self.found.of(cell), self.grid.once(cell)
         missing = [probe for probe in probes if probe.quantity not in figures.values and probe.quantity not in figures.failures]
         if missing or not (figures.values or figures.failures):
@@ -130,7 +132,7 @@ class Session:
         return bool(missing)
 
     def _rounds(self, cells: Sequence[Cell], share: float) -> None:
-        """Visit the cells in the minimum number of rounds, then in further rounds while ``share`` seconds last."""
+        """Visit the cells in the least number of rounds, then in more rounds until ``share`` seconds have passed."""
         protocol, started, taken = self.grid.protocol, time.monotonic(), 0
         if protocol is None:
             return
@@ -180,7 +182,7 @@ class Session:
             self._fail(cell, probe, f"failed: {error}")
 
     def _fail(self, cell: Cell, probe: Probe, why: str) -> None:
-        """Note a failure; if the probe is needed, note it for all missing quantities of the cell."""
+        """Note a failure. If the probe is needed, note it for all missing quantities of the cell."""
         figures = self.found.of(cell)
         once = [each for each in self.grid.once(cell) if each.quantity not in figures.values]
         for each in (probe, *once, *self.grid.each(cell)) if probe.needed else (probe,):
@@ -189,7 +191,7 @@ class Session:
     # Time
 
     def _round_seconds(self, step: float) -> float:
-        """Approximate seconds of one visit to a cell."""
+        """Return the approximate seconds of one visit to a cell."""
         protocol = self.grid.protocol
         return step if protocol is None else max(protocol.seconds, step) + protocol.warmup * step
 
@@ -199,7 +201,7 @@ class Session:
         return self._no_time(step, needed) if step and needed > left else None
 
     def _stop_slowest(self, cells: Sequence[Cell]) -> None:
-        """Leave the slowest cells out until the rounds of the others fit into the time that is left."""
+        """Leave out the slowest cells until the rounds of the others fit into the remaining time."""
         last = self.grid.fewest_rounds - 1
         lacking = [cell for cell in cells if any(self._is_open(cell, probe, last) for probe in self.grid.each(cell)[:1])]
         going = sorted(lacking, key=lambda cell: self._steps.get(cell, 0.0))
@@ -231,7 +233,9 @@ class Session:
 
 
 def expected_seconds(steps: dict[Cell, float], cell: Cell) -> float:
-    """Expected seconds of a step, extrapolated in log-log from the next two shorter lengths, with exponent 1 to 2; else 0."""
+    """Return the expected seconds of a step, extrapolated in log-log from the next two shorter lengths, with an exponent of 1 to 2,
+    or else 0.
+    """
     wanted = cell.label, cell.kind, cell.group
     alike = {c.length: seconds / c.batch for c, seconds in steps.items() if (c.label, c.kind, c.group) == wanted}
     below = sorted((length, seconds) for length, seconds in alike.items() if length < cell.length)[-2:]

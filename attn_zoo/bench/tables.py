@@ -19,7 +19,7 @@ QUANTITIES: Mapping[str, str] = {
 
 
 def joined(found: Measurement, *parts: str) -> str:
-    """Report of non-empty parts, marked where the measurement was cut short."""
+    """Return a report of the non-empty parts. If the measurement was cut short, the report says so."""
     partial = "" if found.complete else "**Not complete: the measurement was cut short.**"
     return "\n\n".join(part for part in (partial, *parts) if part)
 
@@ -27,7 +27,7 @@ def joined(found: Measurement, *parts: str) -> str:
 def spread(
     values: Sequence[float], decimals: int, protocol: TimingProtocol | None, *, before: str = "", after: str = " unstable"
 ) -> str:
-    """Median ± half the interquartile range, marked where unstable."""
+    """Return the median ± half the interquartile range, with a mark if it is unstable."""
     assert protocol is not None, "only what is timed has a spread"
     low, middle, high = found = quartiles(values)
     before, after = (before, after) if unstable(found, protocol.unstable) else ("", "")
@@ -35,29 +35,29 @@ def spread(
 
 
 def figure(values: Sequence[float], protocol: TimingProtocol | None) -> str:
-    """Median with three digits or more (see ``decimals``) ± half the interquartile range; ~ marks an unstable figure."""
+    """Return the median with three digits or more (see ``decimals``) ± half the interquartile range. ~ marks an unstable figure."""
     return spread(values, decimals(quartiles(values)[1]), protocol, before="~", after="")
 
 
 def figure_or_reason(found: Figures, protocol: TimingProtocol | None, quantity: str = "seconds", factor: float = 1.0) -> str:
-    """Figure of a quantity times a factor, or the reason of its absence."""
+    """Return the figure of a quantity times a factor, or why there is none."""
     values = [factor * value for value in found.all(quantity)]
     return figure(values, protocol) if values else reason(found, quantity, "seconds")
 
 
 def decimals(value: float) -> int:
-    """Number of decimals that shows three significant digits; 0 from 100 on."""
+    """Return the number of decimals that shows three significant digits. It is 0 from 100 on."""
     return max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
 
 
 def reason(found: Figures, *quantities: str) -> str:
-    """First word of the failure of the first quantity that failed, such as ``OOM``; ``-`` where none did."""
+    """Return the first word of the first quantity's failure, such as ``OOM``, or ``-`` if none failed."""
     reasons = [found.failures[name] for name in quantities if name in found.failures]
     return reasons[0].partition(":")[0] if reasons else "-"
 
 
 def failures(found: Iterable[Figures], kinds: Mapping[str, str]) -> str:
-    """List of failures: a line for each layer and reason, with quantities, directions and lengths."""
+    """Return a list of failures, with one line per layer and reason: quantities, directions and lengths."""
     lines: dict[tuple[str, str], dict[str, list[str]]] = {}
     for figures in found:
         cell = figures.cell
@@ -74,24 +74,24 @@ def failures(found: Iterable[Figures], kinds: Mapping[str, str]) -> str:
 
 
 def machine(found: Measurement) -> str:
-    """Device, threads and torch version of a measurement."""
+    """Return the device, threads and torch version of a measurement."""
     there = found.environment
     where = there["gpu"] or f"{there['cpu']}, {there['threads']} threads"
     return f"{where}, torch {there['torch']}"
 
 
 def conditions(found: Measurement) -> str:
-    """Timing protocol and machine, for beneath a table."""
+    """Return the timing protocol and the machine, to be printed below a table."""
     return f"{f'{found.protocol.describe()} ' if found.protocol else ''}Measured on {machine(found)}."
 
 
 def decimal(count: float) -> str:
-    """Count to three digits with k, M, G, T or P."""
+    """Return a count with three digits and k, M, G, T or P."""
     return _scaled(count, 1000, ("", " k", " M", " G", " T", " P"))
 
 
 def binary(count: float) -> str:
-    """Bytes to three digits with B, KiB, ... or PiB."""
+    """Return bytes with three digits and B, KiB, ... or PiB."""
     return _scaled(count, 1024, (" B", " KiB", " MiB", " GiB", " TiB", " PiB"))
 
 

@@ -30,7 +30,8 @@ backward pass the weights, their gradient and the gradient of the scores."""
 
 
 def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
-    """Subjects of rows of the command line, by their label in tables; options whose default follows the length are left out.
+    """Return the subjects of rows of the command line by their labels in tables. Options whose default depends on the length are
+    left out.
 
     Raises:
         UnknownNameError: no such attention, implementation or option.
@@ -46,7 +47,7 @@ def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
 
 
 def softmax_layers(device: str) -> list[Cell]:
-    """Cells of softmax, materialised and with each fused back end of the device."""
+    """Return the cells of softmax, materialised and with each fused back end of the device."""
     cells = [Cell("softmax:eager", "", 0, role="materialised", subject=Subject("softmax", {}, "eager"))]
     for backend in BACKENDS if device == "cuda" else [None]:
         label = "softmax:sdpa" if backend is None else f"softmax:sdpa ({backend})"
@@ -56,7 +57,7 @@ def softmax_layers(device: str) -> list[Cell]:
 
 @dataclass
 class AttentionRows:
-    """Key ``attentions``, which names layers of the zoo."""
+    """Key ``attentions``, which names layers of attn-zoo."""
 
     attentions: list[str] = option(
         ["softmax", "linformer", "performer", "longformer", "reformer"],
@@ -118,16 +119,18 @@ class Timed(Grid):
         return (SECONDS,)
 
     def heads_of(self, cell: Cell) -> int:
-        """Number of heads of a cell's layer."""
+        """Return the number of heads of a cell's layer."""
         return self.heads
 
     def rig(self, cell: Cell) -> Rig:
-        """Module and inputs of a cell."""
+        """Return the module and inputs of a cell."""
         assert cell.subject is not None
         return rig_for(self.module_level, cell.subject, Sizes(self.dim, self.heads_of(cell)))
 
     def chosen(self, attention: str, options: Mapping[str, Any], length: int) -> str:
-        """Implementation that ``auto`` chooses at a length on the device; ``auto`` itself if the attention refuses the length."""
+        """Return the implementation that ``auto`` chooses at a length on the device, or ``auto`` if the mechanism does not support
+        the length.
+        """
         entry, geometry = card(attention), Sizes(self.dim, self.heads).geometry(length)
         try:
             made = attention_options(entry, geometry, options)
@@ -150,7 +153,7 @@ class Timed(Grid):
         return Bench, rig.build, rig.inputs, self.torch_device, self.precision, cell.subject.backend, rig.optimiser, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
-        """Reason why a layer cannot be built, found on the meta device, or cannot fit, found by arithmetic."""
+        """Return why a layer cannot be built (tried on the meta device) or cannot fit (computed), or None."""
         try:
             with torch.device("meta"):
                 self.rig(cell).build(cell.length)
@@ -159,12 +162,14 @@ class Timed(Grid):
         return None if (why := self.excess(cell)) is None else f"OOM: {why}"
 
     def excess(self, cell: Cell) -> str | None:
-        """Reason why a step cannot fit into memory, by arithmetic; None if it may fit."""
+        """Return why a step cannot fit into memory, by computation, or None if it may fit."""
         least, memory = self.least_bytes(cell), device_memory(self.device)
         return f"at least {least} bytes needed by arithmetic, {memory} there" if least > memory else None
 
     def least_bytes(self, cell: Cell) -> int:
-        """Lower bound of a step's bytes: ``HELD_MATRICES`` · batch · heads · length² numbers for materialised softmax, else 0."""
+        """Return a lower bound of a step's bytes: ``HELD_MATRICES`` · batch · heads · length² numbers for materialised softmax,
+        else 0.
+        """
         subject = cell.subject
         if subject is None or (subject.attention, subject.implementation) != ("softmax", "eager"):
             return 0
@@ -172,7 +177,7 @@ class Timed(Grid):
 
 
 def device_memory(device: str) -> int:
-    """Bytes that a process may allocate."""
+    """Return how many bytes a process can allocate."""
     if device == "cuda":
         return int(torch.cuda.get_device_properties(0).total_memory)
     return int(MEMORY_SHARE * psutil.virtual_memory().total)

@@ -20,13 +20,13 @@ Parts = tuple[Callable[[Any], Any], ...]
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Lower quartile, median and upper quartile; one value is all three.
+    """Return the lower quartile, the median and the upper quartile. A single value is all three.
 
     Raises:
         ValueError: there is no value.
     """
     if not values:
-        raise ValueError("quartiles need at least one value")
+        raise ValueError("quartiles must be taken of at least one value; got none")
     if len(values) == 1:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -34,7 +34,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def quotients(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
-    """Quotient of each round, in which a slow round cancels; rounds that only one side finished have none."""
+    """Return the quotient of each round, in which a slow round cancels. Rounds that only one side finished have none."""
     return [a / b for a, b in zip(numerators, denominators, strict=False)]
 
 
@@ -45,7 +45,7 @@ def unstable(spread: tuple[float, float, float], share: float = UNSTABLE) -> boo
 
 
 def fit_exponent(lengths: Sequence[float], values: Sequence[float]) -> float:
-    """Slope of log value over log length, by least squares: 1 is linear, 2 quadratic."""
+    """Return the slope of log value over log length by least squares: 1 is linear, and 2 is quadratic."""
     x, y = [math.log(n) for n in lengths], [math.log(v) for v in values]
     return statistics.linear_regression(x, y).slope
 
@@ -53,7 +53,7 @@ def fit_exponent(lengths: Sequence[float], values: Sequence[float]) -> float:
 def seconds_of(
     step: Callable[[], object], device: torch.device, at_least: float, warmup: int | None = None, most_repeats: int = MOST_REPEATS
 ) -> float:
-    """Seconds of one ``step``, repeated to cover about ``at_least`` seconds, after ``warmup`` untimed steps.
+    """Return the seconds of one ``step``. It is repeated to last about ``at_least`` seconds, after ``warmup`` untimed steps.
 
     On CUDA the time is taken by events on the stream around all repetitions, without waiting in between.
     """
@@ -69,7 +69,7 @@ def seconds_of(
 def seconds_of_parts(
     parts: Parts, device: torch.device, at_least: float, warmup: int | None = None, most_repeats: int = MOST_REPEATS
 ) -> tuple[float, ...]:
-    """Seconds of each part of one step; like ``seconds_of``, with marks before, between and after the parts."""
+    """Return the seconds of each part of one step. It works like ``seconds_of``, with marks before, between and after the parts."""
     repeats = repeats_for(warm_up(step_of(parts), device, warmup), at_least, most_repeats)
     steps = []
     for _ in range(repeats):
@@ -83,7 +83,7 @@ def seconds_of_parts(
 
 
 def _mark(device: torch.device) -> Any:
-    """Point in time: a reading of the clock, or on CUDA an event on the stream."""
+    """Return a point in time: a reading of the clock or, on CUDA, an event on the stream."""
     if device.type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -92,7 +92,7 @@ def _mark(device: torch.device) -> Any:
 
 
 def _seconds_between(start: Any, end: Any) -> float:
-    """Seconds between two marks; those on CUDA must have happened."""
+    """Return the seconds between two marks. Marks on CUDA must have happened."""
     return end - start if isinstance(start, float) else start.elapsed_time(end) * 1e-3
 
 
@@ -108,7 +108,9 @@ def step_of(parts: Parts) -> Callable[[], None]:
 
 
 def warm_up(step: Callable[[], object], device: torch.device, steps: int | None = None) -> float:
-    """Take ``steps`` warm-up steps and return seconds of the last; None means one, or two on CUDA, where the first may compile."""
+    """Take ``steps`` warm-up steps, and return the seconds of the last. None means one step, or two on CUDA, where the first may
+    compile.
+    """
     seconds = 0.0
     for _ in range(steps or (2 if device.type == "cuda" else 1)):
         wait(device)
@@ -120,11 +122,11 @@ def warm_up(step: Callable[[], object], device: torch.device, steps: int | None 
 
 
 def wait(device: torch.device) -> None:
-    """Wait until the device has finished its work; on a CPU return at once."""
+    """Wait until the device has finished its work. On a CPU, return at once."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def repeats_for(seconds: float, at_least: float, most: int = MOST_REPEATS) -> int:
-    """Number of repetitions, 1 to ``most``, of a step of ``seconds`` that cover about ``at_least`` seconds."""
+    """Return how many repetitions, from 1 to ``most``, of a step of ``seconds`` last about ``at_least`` seconds."""
     return max(1, min(most, round(at_least / max(seconds, 1e-9))))

@@ -1,4 +1,4 @@
-"""Worker process that holds the object to measure, so that running out of memory or time fails one cell only."""
+"""Worker process that holds the object to measure. If memory or time runs out, only one cell fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PRELOADED = ["attn_zoo.bench.bench", "attn_zoo.attention"]
 
 
 class WorkerError(Exception):
-    """Failed request to a worker.
+    """Error for a failed request to a worker.
 
     Args:
         kind: ``OOM``, ``time limit``, ``failed``, ``refused`` or ``no time left``.
@@ -43,7 +43,7 @@ class WorkerError(Exception):
 
 
 class Worker:
-    """Object in a process of its own; ``ask`` calls its methods there.
+    """Object in a process of its own, whose methods ``ask`` calls there.
 
     Args:
         make: builds the object in the process; picklable, as are its arguments.
@@ -51,7 +51,7 @@ class Worker:
         bounded: limit the process to ``MEMORY_SHARE`` of the machine's memory. Not for CUDA, which reserves far more
             addresses than it uses.
 
-    A process that died, failed or was stopped is started anew at the next request. Workers are forked from one process that has
+    A process that died, failed or was stopped is started again at the next request. Workers are forked from one process that has
     imported their modules, so code and libraries have the same addresses in all of them. In spawned processes the addresses
     differ, which makes one process slower than another by up to 5 % for as long as both live. Only a worker with an
     ``environment`` is spawned, since libraries read environment variables once, and every worker where no fork server exists.
@@ -65,7 +65,7 @@ class Worker:
         self._spawn()
 
     def ask(self, method: str, *arguments: Any, limit: float | None = None) -> Any:
-        """Return ``method(*arguments)`` of the object, which may take ``limit`` seconds.
+        """Return the result of ``method(*arguments)`` of the object. It may take ``limit`` seconds.
 
         Raises:
             WorkerError: it ran out of memory or time, or raised.
@@ -92,7 +92,7 @@ class Worker:
         return answer
 
     def stop(self) -> None:
-        """Kill the process and its child processes: a compiler would outlive it, since both ignore interrupts."""
+        """Kill the process and its child processes. A compiler would outlive it, because both ignore interrupts."""
         for child in _descendants(self._process.pid):
             with suppress(psutil.Error):
                 child.kill()
@@ -122,7 +122,9 @@ class Worker:
 
 @contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Block Ctrl-C here, and for good in processes that start meanwhile, which would print a traceback of their imports."""
+    """Block Ctrl-C in this process, and for good in processes that start meanwhile, because they would print a traceback of their
+    imports.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -131,7 +133,7 @@ def _no_interrupts() -> Iterator[None]:
 
 
 def _descendants(pid: int | None) -> list[psutil.Process]:
-    """Child processes of a process, direct and indirect; empty if it has ended."""
+    """Return all child processes of a process, direct and indirect. If it has ended, the result is empty."""
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.Error:
@@ -139,13 +141,13 @@ def _descendants(pid: int | None) -> list[psutil.Process]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return True if memory ran out; PyTorch's CPU allocator raises a plain ``RuntimeError`` for it."""
+    """Return True if memory ran out. PyTorch's CPU allocator raises a plain ``RuntimeError`` for it."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
 
 
 @contextmanager
 def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables while a process starts."""
+    """Return a context with environment variables set, for a process that starts in it."""
     before = dict(os.environ)
     os.environ.update(wanted)
     try:

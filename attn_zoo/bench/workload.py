@@ -17,7 +17,7 @@ Inputs = tuple[Tensor, ...]
 
 
 class Workload:
-    """Module and, where asked for, AdamW over its parameters, with its state allocated at once and a learning rate of 0."""
+    """Module and, if requested, AdamW over its parameters, with its state allocated at once and a learning rate of 0."""
 
     def __init__(self, module: nn.Module, optimiser: bool) -> None:
         self.module = module
@@ -30,12 +30,12 @@ class Workload:
             self._optimiser.zero_grad()
 
     def state(self) -> list[Tensor]:
-        """Tensors of the optimiser's state."""
+        """Return the tensors of the optimiser's state."""
         state = {} if self._optimiser is None else self._optimiser.state
         return [value for entry in state.values() for value in entry.values() if isinstance(value, Tensor)]
 
     def forward(self, copies: Sequence[Inputs]) -> Parts:
-        """Inference step, which reads the copies of the inputs in turn."""
+        """Do an inference step. Steps read the copies of the inputs in turn."""
         turns = itertools.cycle(copies)
 
         def forward(_: object) -> None:
@@ -45,10 +45,10 @@ class Workload:
         return (forward,)
 
     def training(self, copies: Sequence[Inputs]) -> Parts:
-        """Training step: forward pass, backward pass and, where there is an optimiser, its step.
+        """Do a training step: forward pass, backward pass and, if there is an optimiser, its step.
 
-        The backward pass starts from noise, drawn in the first step, in place of a loss's gradient. The copies of the inputs are
-        read in turn; no gradient is left.
+        The backward pass starts from noise instead of the gradient of a loss. The noise is drawn in the first step. Steps read the
+        copies of the inputs in turn, and leave no gradient.
         """
         for tensor in itertools.chain.from_iterable(copies):
             tensor.requires_grad_(tensor.is_floating_point())
@@ -79,5 +79,5 @@ class Workload:
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Total number of bytes of all tensors' elements."""
+    """Return the total number of bytes in all tensors."""
     return sum(t.numel() * t.element_size() for t in tensors)

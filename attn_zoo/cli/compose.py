@@ -42,7 +42,9 @@ def compose(given: Iterable[Word]) -> Composed:
     """
     named = [word for word in given if word.key in ("experiment", "launch") or word.key.startswith("hydra.")]
     if several := [word for word in named if word.swept]:
-        raise ValueError(f"{several[0].key} must be one name; got {several[0].key}={several[0].text}; give a command for each")
+        raise ValueError(
+            f"{several[0].key} must be one name; got {several[0].key}={several[0].text}; run one command for each name"
+        )
     store_groups()
     with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
         config = hydra.compose("run", overrides=[f"{word.key}={word.text}" for word in named], return_hydra_config=True)
@@ -88,7 +90,7 @@ def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = Fals
         parts = [(*composed.swept, *part.split()) for part in settings.sweeps or [""]]
         configs = [config for part in parts for config in _sweep(read_run_words(part), given, composed.config)]
     elif swept:
-        raise ValueError(f"{swept[0].key}={swept[0].text} are several values, so there are several runs; add -m")
+        raise ValueError(f"{swept[0].key}={swept[0].text} gives several values, which need several runs; add -m")
     else:
         configs = [config]
     jobs = [Job(spec_from(config), locations_from(config)) for config in configs]

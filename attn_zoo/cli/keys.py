@@ -52,6 +52,6 @@ def read_keys(
         if key not in known:
             raise UnknownNameError(f"key of {owner or command}", key, known)
         if read.swept:
-            raise ValueError(f"{key} takes a single value; write a list in brackets, {key}=[a,b]; got {word!r}")
+            raise ValueError(f"{key} takes a single value; got {word!r}; if you mean a list, write it in brackets: {key}=[a,b]")
         found[key] = read.value
     return found

@@ -120,7 +120,9 @@ def _check_launcher(launcher: object) -> None:
     if launcher is None:
         return
     if not isinstance(launcher, Mapping) or launcher.get("kind") not in _LAUNCHERS:
-        raise ValueError(f"launch= names a launcher, {', '.join(_LAUNCHERS)}, and launcher.KEY= its options; got {launcher!a}")
+        raise ValueError(
+            f"launch= must be one of {', '.join(_LAUNCHERS)}, and launcher.KEY=VALUE sets its options; got {launcher!a}"
+        )
     for part in (launcher, *(value for value in launcher.values() if isinstance(value, Mapping))):
         if hidden := [key for key in part if str(key).startswith("_")]:
             raise ValueError(f"launcher.{hidden[0]} is not an option of a launcher; leave it out")
@@ -159,11 +161,14 @@ def check_launch(settings: Settings) -> None:
             raise ValueError(f"{said} needs {_NEEDS[name]}, which is not installed; pip install 'attn-zoo[sweeps]'")
     if kind == "slurm" and shutil.which("sbatch") is None:
         raise ValueError(
-            "launch=slurm submits jobs with sbatch, which is not on PATH; run the command on a machine of the cluster, or try the "
-            "sweep with launch=submitit_local"
+            "launch=slurm submits jobs with the command sbatch, and there is no sbatch on this machine. Run the command on a "
+            "machine of the cluster, or try the sweep with launch=submitit_local"
         )
     if kind == "ray" and settings.workers and settings.launcher["init"].get("address"):
-        raise ValueError("an existing Ray cluster decides how many runs it does at once; leave workers= out")
+        raise ValueError(
+            "workers= cannot be used with an existing Ray cluster, which decides itself how many runs it does at once; leave "
+            "workers= out"
+        )
 
 
 def at_once(settings: Settings) -> int:

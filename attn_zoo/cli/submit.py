@@ -57,7 +57,9 @@ def _submit(parsed: argparse.Namespace) -> int:
     found += _of_files(parsed.folder) if written else ()
     output = parsed.output or COMMUNITY / folder_name(about, records)
     if not written and output.exists():
-        raise FileExistsError(f"{str(output)!r} is there, and nothing is overwritten; name a new folder with --output")
+        raise FileExistsError(
+            f"the folder {str(output)!r} exists already, and submit does not overwrite it; name a new folder with --output"
+        )
     if found := found or list(_of_code(records, paths)):
         lines = "\n".join(terminal(f"{refusal.kind}: {refusal.words}") for refusal in found)
         print(wrap(f"{lines}\nNot accepted: {len(found)} rule{'s are' if len(found) > 1 else ' is'} broken."))

@@ -87,10 +87,12 @@ def transplant_command(words: Sequence[str]) -> int:
         check_plot(Path(keys.plot))
     if keys.read:
         if rows or keys.output is not None:
-            raise ValueError("read shows records as they are; leave attention and output out")
+            raise ValueError("read= only shows existing records, so attention= and output= must not be given; leave them out")
         return _show(joined([read_record(Path(file)) for file in keys.read]), keys)
     if not rows:
-        raise ValueError("attention=NAME is missing, which names the mechanism to transplant; attn-zoo list shows them")
+        raise ValueError(
+            "attention=NAME must name the mechanism to transplant, and it is missing; attn-zoo list shows all mechanisms"
+        )
     return _work(keys, rows, starts, seeds)
 
 
@@ -124,7 +126,7 @@ def _work(keys: Keys, rows: Sequence[RowName], starts: Sequence[Start], seeds: S
     train, test = ([Path(text) for text in texts] for texts in (keys.train, keys.test))
     for path in [*train, *test, *([] if pairs is None else [pairs])]:
         if not path.exists():
-            raise FileNotFoundError(f"no text at {path}: it is neither a file nor a folder")
+            raise FileNotFoundError(f"there is no text at {path}; give a file or a folder that exists")
     teacher = load_teacher(setting.model, setting.length, weights=setting.weights)
     takes = check(teacher, candidates, starts, setting, padded=pairs is not None or bool(keys.classify))
     trials = [

@@ -105,11 +105,15 @@ def read_request(words: Sequence[str]) -> Request:
     own = {key: list(map(str, by_key.pop(key).values())) for key in ("attention", "task", *_OWN) if key in by_key}
     experiment, *others = map(str, experiments.values())
     if others:
-        raise ValueError(f"tune searches one experiment after another: give experiment={experiment} and the others by themselves")
+        raise ValueError(
+            f"experiment= must name one experiment; got {', '.join([experiment, *others])}; run one command for each of them"
+        )
     composed = compose([experiments, *by_key.values()])
     tuning = settings_from(composed.config).tuning
     if not tuning.space:
-        raise ValueError(f"experiment={experiment} searches nothing; do its runs with attn-zoo run -m experiment={experiment}")
+        raise ValueError(
+            f"experiment={experiment} does not search any setting; run it with attn-zoo run -m experiment={experiment}"
+        )
     tasks = own.get("task") or tuning.task
     rows = _rows(own.get("attention", []), tuning, fixed=any(key.startswith("attention.") for key in by_key))
     for key, values in (("attention", rows), ("task", tasks)):
@@ -146,7 +150,7 @@ def _searches(asked: Request) -> list[Plan]:
             continue
         assert planned.study is not None, "the experiment is a search"
         for taken in {planned.study.base.seed, planned.study.base.seed + SECOND_SEED} & set(asked.seeds or USUAL_SEEDS):
-            raise ValueError(f"seed {taken} is that of the trials; the runs with the best settings need other seeds; change seeds=")
+            raise ValueError(f"seeds= must not hold {taken}, because the trials use this seed; choose other seeds")
         found.append(planned)
     if not found:
         raise ValueError(refused[0])

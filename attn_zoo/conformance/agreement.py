@@ -53,7 +53,7 @@ def limit_is_softmax(subject: Subject) -> str | None:
                 _require_softmax(subject, subject.build(wide))
         return None
     if card.softmax_limit is None:
-        raise NotApplicable("not exact, and the card documents no softmax limit")
+        raise NotApplicable("the mechanism is not exact, and its card documents no softmax limit")
     if (subject.variant, subject.implementation) != ("default", "eager"):
         raise NotApplicable("the softmax limit is checked once, in eager with the default options")
     for geometry in (*subject.plain_and_causal(), *subject.sized(longest=max(BORDERS), shortest=min(BORDERS))):
@@ -252,7 +252,7 @@ def compressing_first_agrees(subject: Subject) -> None:
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         if not isinstance(module, CompressingAttention):
-            raise NotApplicable("no CompressingAttention")
+            raise NotApplicable("the mechanism is not a CompressingAttention")
         length = module.compressed_length()
         if length is None:
             raise NotApplicable("tokens cannot be compressed once for all heads")

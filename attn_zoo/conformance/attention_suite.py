@@ -78,7 +78,7 @@ def resolve(target: str) -> AttentionCard | TaskCard:
     found = getattr(module, class_name)
     card = getattr(found, "card", None)
     if not isinstance(found, type) or not isinstance(card, (AttentionCard, TaskCard)):
-        raise ValueError(f"{target!r}: {class_name!r} in {module_name!r} is no class with a card; register it with a decorator")
+        raise ValueError(f"{target!r}: {class_name!r} in {module_name!r} is not a class with a card; register it with a decorator")
     if card.build is not found:
         raise ValueError(
             f"{target!r}: the card of {class_name!r} in {module_name!r} belongs to {card.origin}; give the class its own"
@@ -101,7 +101,7 @@ def attention_checks(attention: str | AttentionCard, device: torch.device | None
     """
     card = resolve(attention) if isinstance(attention, str) else attention
     if isinstance(card, TaskCard):
-        raise ValueError(f"{attention!r} is a task, not an attention; use check_task")
+        raise ValueError(f"{attention!r} is a task, not an attention mechanism; use check_task")
     for variant, given in {DEFAULT: {}, **card.variants}.items():
         try:
             options = attention_options(card, DEFAULTS_AT, given)

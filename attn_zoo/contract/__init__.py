@@ -1,4 +1,6 @@
-"""Interfaces of attentions, tasks and their cards. Of the rest it imports ``checks``, ``grouping``, ``precision``, ``shapes``."""
+"""Interfaces of mechanisms, of tasks and of their cards. This package may import only ``checks``, ``grouping``, ``precision`` and
+``shapes``.
+"""
 
 from attn_zoo.contract.attention import Attention, OptionsT
 from attn_zoo.contract.attention_card import AttentionCard, choose_implementation

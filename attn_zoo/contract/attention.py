@@ -33,12 +33,11 @@ OptionsT = TypeVar("OptionsT", bound=Any, default=Any)
 
 
 class Attention(nn.Module, Generic[OptionsT]):
-    """Base class of mechanisms: a map (query, key, value) -> output, called after q/k/v projection and head split.
+    """Base class of mechanisms. A mechanism maps queries, keys and values of separate heads to outputs.
 
-    Every call is checked here, once; a mechanism implements ``attend`` and, for every further
-    implementation ``x`` on its card, ``attend_x`` with the same signature. Both may assume that
-    shapes fit the geometry and that padded keys and values hold zeros. Outputs of an example without
-    any valid key are set to zero afterwards. Outputs at padded *queries* are left to the caller. A
+    This class checks every call once. A mechanism implements ``attend``, and ``attend_x`` with the same signature for each further
+    implementation ``x`` on its card. Both may assume that shapes fit the geometry and that padded keys and values hold zeros.
+    Outputs of an example without any valid key are set to zero afterwards. Outputs at padded *queries* are left to the caller. A
     mechanism that claims ``stepwise`` also implements ``initial_state`` and ``advance``.
 
     ``definition``, with the signature of ``attend``, is the equation in a few naive lines, without dropout: the n × n weights, or
@@ -84,7 +83,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         self.use(implementation)
 
     def use(self, implementation: str) -> None:
-        """Switch to another implementation in place; parameters and buffers stay.
+        """Switch to another implementation in place. Parameters and buffers stay the same.
 
         Raises:
             UnknownNameError: the card does not offer it.
@@ -102,7 +101,7 @@ class Attention(nn.Module, Generic[OptionsT]):
 
     @property
     def dropout_rate(self) -> float:
-        """Dropout of this call: ``options.dropout`` in training, else 0."""
+        """Dropout rate of a call now: ``options.dropout`` in training, and 0 in evaluation."""
         return float(self.options.dropout) if self.training else 0.0
 
     @property
@@ -111,35 +110,39 @@ class Attention(nn.Module, Generic[OptionsT]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return the reason why this implementation cannot serve these options, or None. Overridden if there is a limit."""
+        """Return why this implementation cannot run with these options, or None if it can. Mechanisms with such a limit override
+        this method.
+        """
         return None
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return the warnings, one sentence each, about options that run but defeat the mechanism: here those that ``saturates``
-        names."""
+        """Return warnings about options that run but make the mechanism useless, one sentence each. By default these are the
+        warnings that ``saturates`` names.
+        """
         n = geometry.keys
         return tuple(
             f"{name}={value} {words.format(n=n)}" for name, words in cls.saturates if (value := getattr(options, name)) >= n
         )
 
     def check_stack(self, stack: Sequence[Attention]) -> None:
-        """Refuse a stack that this layer cannot join; ``join_layers`` first calls it on every layer. Overridden with ``join``.
+        """Raise an error if this layer cannot join the stack. ``join_layers`` calls this on every layer before ``join``.
 
         Raises:
             ValueError, UnsupportedError: the options of this layer, or the weights it shares, do not fit the stack.
         """
 
     def join(self, layer: int, stack: Sequence[Attention]) -> None:
-        """Become layer ``layer`` of ``stack``, the layers of one mechanism by depth; ``join_layers`` calls it on each in turn.
+        """Make this mechanism layer number ``layer`` of ``stack``, which lists the layers of one mechanism by depth.
 
-        Overridden if options differ by layer or layers share weights.
+        ``join_layers`` calls this on each layer in turn. Mechanisms override it if options differ by layer, or if layers share
+        weights.
         """
 
     def resize_length(self, length: int) -> None:
-        """Change the number of keys in place, and also the number of queries where both were equal.
+        """Change the number of keys in place. If the number of queries was equal, change it too.
 
-        Overridden if weights are stored by position. Such parameters are replaced: create the optimiser
+        Mechanisms override this method if they store weights by position. Such parameters are replaced, so create the optimiser
         afterwards.
 
         Raises:
@@ -165,7 +168,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         key_valid: Bool[Tensor, "batch keys"] | None = None,
         streams: Mapping[str, Float[Tensor, "batch heads _ head_dim"]] | None = None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Check the request and compute the outputs. Inherited by every mechanism and never overridden.
+        """Check the inputs and compute the outputs. Subclasses inherit this method and never override it.
 
         Args:
             query, key, value: in the layout of ``scaled_dot_product_attention``. An input that
@@ -211,7 +214,8 @@ class Attention(nn.Module, Generic[OptionsT]):
     def initial_state(
         self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
     ) -> CarriedState:
-        """Return the state before the first token, for inputs of ``dtype`` on ``device``. Overridden if ``stepwise`` is claimed.
+        """Return the state before the first token, for inputs of ``dtype`` on ``device``. Mechanisms that declare ``stepwise``
+        override this method.
 
         Raises:
             UnsupportedError: the card does not claim ``stepwise``.
@@ -226,7 +230,8 @@ class Attention(nn.Module, Generic[OptionsT]):
         state: Any,
         **streams: Float[Tensor, "batch heads _ head_dim"],
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], Any]:
-        """Compute the outputs of the next tokens, one or many, as one call over the whole sequence would. Never overridden.
+        """Compute the outputs of the next tokens. They equal those of one call over the whole sequence. Subclasses never override
+        this method.
 
         Args:
             query, key, value: as in ``forward``, without padding.
@@ -262,7 +267,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         return out, after
 
     def check_steps(self) -> None:
-        """Refuse a mechanism that cannot step; also called by the layer around it.
+        """Raise an error if the mechanism cannot process tokens in steps. The layer around it calls this method, too.
 
         Raises:
             UnsupportedError: the card does not claim ``stepwise``, or the mechanism was built without causality.
@@ -275,7 +280,7 @@ class Attention(nn.Module, Generic[OptionsT]):
     def advance(
         self, query: Any, key: Any, value: Float[Tensor, "batch heads n head_dim"], state: Any, **streams: Tensor
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], Any]:
-        """Compute ``step`` for a request that has already been checked. Overridden if the card claims ``stepwise``.
+        """Compute ``step`` for inputs that are already checked. Mechanisms that declare ``stepwise`` override this method.
 
         The mechanism defines the class of its state and checks that a state fits the inputs.
 
@@ -285,7 +290,8 @@ class Attention(nn.Module, Generic[OptionsT]):
         raise UnsupportedError(_no_steps(self.card))
 
     def check_lengths(self, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
-        """Refuse lengths or a padding mask this mechanism was not built for; also called by a layer that compresses first.
+        """Raise an error if the mechanism was not built for these lengths or for a padding mask. Layers that compress first call
+        this method, too.
 
         Raises:
             ValueError: the mask is not boolean of shape (batch, keys).
@@ -324,7 +330,9 @@ class Attention(nn.Module, Generic[OptionsT]):
     def _check_tensors(
         self, query: Tensor | None, key: Tensor | None, value: Tensor, streams: Mapping[str, Tensor], start: int = 0
     ) -> int:
-        """Refuse tensors that do not fit each other or the card, and count the queries; ``start`` tokens were read before."""
+        """Raise an error if tensors do not fit each other or the card, and return the number of queries. ``start`` tokens were read
+        before.
+        """
         card, can, g = self.card, self.card.can, self.geometry
         for name, tensor in {"value": value, "query": query, "key": key}.items():
             if tensor is None:
@@ -372,7 +380,8 @@ class Attention(nn.Module, Generic[OptionsT]):
         return queries
 
     def check_device(self, value: Tensor) -> None:
-        """Refuse tensors that the implementation cannot run on; where ``auto`` chose it, choose again for their device.
+        """Raise an error if the implementation cannot run on the device of the tensors. If ``auto`` chose it, choose again for this
+        device.
 
         Raises:
             UnsupportedError: the caller named the implementation, and it does not run there.

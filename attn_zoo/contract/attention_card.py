@@ -1,4 +1,4 @@
-"""Card of an attention mechanism, and the choice among the implementations that it offers."""
+"""Card of a mechanism, and the function that chooses one of its implementations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _no_streams(geometry: Geometry, options: Any) -> tuple[Stream, ...]:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCard:
-    """Metadata of a mechanism, available without building it; read by CLI, Hydra, tables and the conformance kit."""
+    """Facts about a mechanism that are available without building it. The command line, tables and conformance tests read them."""
 
     name: str
     title: str
@@ -56,20 +56,20 @@ class AttentionCard:
 
     @property
     def counted_implementation(self) -> str:
-        """Implementation whose FLOPs ``cost`` states: ``tiled`` where there is a tiled form, else ``eager``."""
+        """Implementation whose FLOPs ``cost`` gives: ``tiled`` if the card has it, else ``eager``."""
         return "tiled" if "tiled" in self.implementations else "eager"
 
     @property
     def origin(self) -> str:
-        """Dotted path of the class, to find its source."""
+        """Dotted path of the class, which leads to its source."""
         return f"{self.build.__module__}:{self.build.__qualname__}"
 
 
 def choose_implementation(
     card: AttentionCard, geometry: Geometry, options: Any, device: torch.device, dtype: torch.dtype | None = None
 ) -> str:
-    """Return the implementation for ``auto``: the first of ``auto_order`` that the card offers, the options allow and ``device``
-    can run.
+    """Return the implementation that ``auto`` means: the first in ``auto_order`` that is on the card, fits the options and runs on
+    ``device``.
 
     Args:
         dtype: dtype of the matrix products; None is torch's default.

@@ -1,4 +1,4 @@
-"""Terms of the loss that mechanisms compute in training calls, beside the loss of the task."""
+"""Terms that mechanisms add to the loss in training calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class AuxiliaryLoss:
-    """Holder, in an attribute ``auxiliary``, of the term that a training call of a mechanism adds to the loss.
+    """Holder of the term that the latest training call of a mechanism adds to the loss; it is the attribute ``auxiliary``.
 
     Each training call replaces it. Copies and pickles are empty, because the term belongs to the graph of its call.
     """
@@ -21,7 +21,7 @@ class AuxiliaryLoss:
 
 
 def auxiliary_loss(model: nn.Module) -> Tensor | float:
-    """Return the sum of the auxiliary terms that the latest training call of the model left, and forget them; 0 if there are none.
+    """Return the sum of the auxiliary terms of the latest training call of the model, and clear them. Return 0 if there are none.
 
     A training loop adds it to its loss. Only the parameters that such a term trains get a gradient from it, so its scale does not
     matter to Adam.

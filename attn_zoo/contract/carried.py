@@ -1,4 +1,4 @@
-"""State carried from one piece of a sequence to the next."""
+"""State that a mechanism carries from one piece of a sequence to the next."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 @runtime_checkable
 class CarriedState(Protocol):
-    """State of a mechanism after the tokens read so far: a frozen dataclass of tensors that suffice for all later outputs.
+    """State of a mechanism after the tokens read so far: a frozen dataclass of all tensors that later outputs need.
 
-    No call modifies it, so that several continuations can start from it.
+    No call changes a state, so several continuations can start from the same one.
     """
 
     @property
@@ -21,11 +21,11 @@ class CarriedState(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the carried tensors, for the whole batch."""
+        """Bytes of the tensors in the state, for the whole batch."""
 
 
 def check_state(owner: str, state: Any, held: str, shape: tuple[int, ...], dtype: torch.dtype, value: Tensor) -> None:
-    """Refuse a state whose tensor ``held`` is missing or of another shape, dtype or device than required.
+    """Raise an error if the tensor ``held`` of a state is missing, or has another shape, dtype or device than required.
 
     Args:
         value: values of the step, whose device the state must share.

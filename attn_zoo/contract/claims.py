@@ -1,4 +1,4 @@
-"""Geometry, capabilities, cost and extra projections (streams) of a mechanism."""
+"""Sizes, capabilities, costs and extra projections (streams) of a mechanism."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ FLOAT = 4
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Sizes that the surrounding model fixes for every mechanism.
+    """Sizes that the surrounding model fixes for a mechanism.
 
-    ``queries`` and ``keys`` are the lengths the mechanism is built for. Where the card claims
-    ``any_length`` they are only the reference length of the cost formula.
+    ``queries`` and ``keys`` are the lengths the mechanism is built for. If the card declares ``any_length``, they are only the
+    length for the cost formula.
 
     Raises:
         ValueError: a size is not a positive integer, ``key_value_heads`` does not divide ``heads``, ``latent_dim`` is negative, or
@@ -54,17 +54,19 @@ class Geometry:
 
     @property
     def key_value_dim(self) -> int:
-        """Width of all different heads of keys, or of values, together."""
+        """Width of all heads of keys together. Heads that queries share count once."""
         return (self.key_value_heads or self.heads) * self.head_dim
 
     def cached_width(self, tensors: int = 2) -> int:
-        """Return how many numbers a cache holds for a token: its latent, or its key and value, or one of them (``tensors=1``)."""
+        """Return how many numbers a cache holds per token: the latent, or ``tensors`` of key and value."""
         return self.latent_dim or tensors * self.key_value_dim
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Claims of a mechanism. The conformance kit proves every True and checks that every False is refused."""
+    """Capabilities that a mechanism declares. The conformance tests check that every True holds and that every False raises an
+    error.
+    """
 
     causal: bool
     """Has a causal form, in which position i depends on positions up to i only."""
@@ -90,10 +92,10 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of one example (batch of one) in evaluation mode, without padding. None means not stated.
+    """Cost of one example in evaluation mode, without padding. None means that the cost is not stated.
 
-    FLOPs are those of the implementation for a CPU, ``tiled`` where the card has it and else ``eager``: two per multiply-add of
-    every matrix product and nothing else, as PyTorch's ``FlopCounterMode`` counts. Bytes are those of float32.
+    FLOPs are those of the implementation for a CPU: ``tiled`` if the card has it, else ``eager``. Only matrix products count, with
+    two FLOPs per multiply-add, as in PyTorch's ``FlopCounterMode``. Bytes are those of float32.
     """
 
     flops: int
@@ -108,7 +110,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Extra projection of the tokens, which the layer makes for a mechanism.
+    """Extra projection of the tokens that a layer makes for a mechanism.
 
     ``of`` states whose tokens are projected, ``first`` how many of them (None: all), and
     ``starts_as`` which projection of the layer it is initialised as a copy of.

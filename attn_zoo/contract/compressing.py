@@ -9,25 +9,26 @@ from attn_zoo.contract.attention import Attention, OptionsT
 
 
 class CompressingAttention(Attention[OptionsT]):
-    """A mechanism that compresses keys and values along the length before it compares queries with them.
+    """Mechanism that compresses keys and values along the length before it compares them with queries.
 
     Because E (X W) = (E X) W, a layer may compress its tokens first and project the few results.
     ``attend`` and the compress-first path share ``attend_compressed``.
     """
 
     def compressed_length(self) -> int | None:
-        """Return the number of compressed keys r; None if heads compress differently, so that no compression of tokens serves all
-        heads."""
+        """Return the number of compressed keys. Return None if heads compress differently, so tokens cannot be compressed once for
+        all heads.
+        """
         raise NotImplementedError
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int:
-        """Return the FLOPs to compress one example: ``inputs`` is 1 if keys and values come from the same tokens, else 2."""
+        """Return the FLOPs to compress one example. ``inputs`` is 1 if keys and values come from the same tokens, else 2."""
         raise NotImplementedError
 
     def compress(
         self, tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
     ) -> tuple[Float[Tensor, "batch r dim"], Float[Tensor, "batch r dim"]]:
-        """Compress tokens for the keys and for the values; padded tokens must already hold zeros."""
+        """Compress tokens once for the keys and once for the values. Padded tokens must already hold zeros."""
         raise NotImplementedError
 
     def compress_and_weigh(
@@ -36,11 +37,13 @@ class CompressingAttention(Attention[OptionsT]):
         tuple[Float[Tensor, "batch r dim"], Float[Tensor, "batch r dim"]],
         tuple[Float[Tensor, "*batch r 1"], Float[Tensor, "*batch r 1"]],
     ]:
-        """Compress tokens, and also the mask of real tokens, which gives the weight of a bias in each compressed key."""
+        """Compress tokens and the mask of real tokens. The compressed mask is the weight of a bias in each compressed key."""
         return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
 
     def compressed_valid(self, key_valid: Bool[Tensor, "batch keys"] | None) -> Bool[Tensor, "batch r"] | None:
-        """Return the mask of compressed keys that hold a real token; None if all do. Overridden if padding can empty one."""
+        """Return the mask of compressed keys that contain a real token, or None if all do. Mechanisms override this if padding can
+        fill a compressed key.
+        """
         return None
 
     def attend_compressed(
@@ -50,12 +53,12 @@ class CompressingAttention(Attention[OptionsT]):
         value: Float[Tensor, "batch heads r head_dim"],
         valid: Bool[Tensor, "batch r"] | None = None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Attend to the compressed keys that are ``valid``; outputs must be finite, but may be arbitrary, where none is."""
+        """Attend to the compressed keys that are ``valid``. If none is valid, outputs must be finite, but may have any value."""
         raise NotImplementedError
 
 
 def real_tokens(
     tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
 ) -> Float[Tensor, "batch keys 1"]:
-    """Return the mask of real tokens as numbers: 1 at a real token, 0 at padding."""
+    """Return the mask of real tokens as numbers: 1 for a real token, 0 for padding."""
     return tokens.new_ones(*tokens.shape[:2], 1) if key_valid is None else key_valid[..., None].to(tokens.dtype)

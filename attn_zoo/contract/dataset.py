@@ -1,4 +1,4 @@
-"""Published data sets that tasks read: accepted file names in the data folder, readers and downloads."""
+"""Published data sets that tasks read: file names in the data folder, readers and downloads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True, slots=True)
 class Layout(Generic[Content]):
-    """One accepted form of the files of a data set."""
+    """One set of file names under which a data set may lie in the data folder."""
 
     title: str
     """Name of the form, such as ``JSON lines`` or ``as published``."""
@@ -26,17 +26,17 @@ class Layout(Generic[Content]):
     """Digests of the usual files, by name; a file with another digest is no error, since its content is checked."""
 
     def missing(self, root: Path) -> list[str]:
-        """Return the missing files, each by the first of its names."""
+        """Return the files that are missing, each by its first name."""
         return [names[0] for names in self.files if not any((root / name).exists() for name in names)]
 
     def paths(self, root: Path) -> list[Path]:
-        """Return the existing files in the order of ``files``, each under the first name that exists."""
+        """Return the existing files in the order of ``files``. If a file has several names, use the first one that exists."""
         return [next(root / name for name in names if (root / name).exists()) for names in self.files]
 
 
 @dataclass(frozen=True, slots=True)
 class DataSet(Generic[Content]):
-    """A published data set. Tasks take its content; the files stay where they are and are never changed."""
+    """Published data set. Tasks read its content, and never change its files."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""Checks of the types of tensors."""
+"""Checks of the dtypes of tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def check_floating(owner: str, name: str, tensor: object) -> None:
-    """Refuse a value that is not a tensor of floating-point numbers.
+    """Raise an error if a value is not a tensor of floating-point numbers.
 
     Raises:
         ValueError: the message names the owner, the argument, and the dtype and shape, or the type, of the value.
@@ -17,7 +17,8 @@ def check_floating(owner: str, name: str, tensor: object) -> None:
 
 
 def check_dtype(dtype: object) -> None:
-    """Refuse a dtype in which no mechanism computes: one of integers, truth values, complex numbers or of fewer than 16 bits.
+    """Raise an error if no mechanism computes in this dtype: integers, truth values, complex numbers, and numbers of fewer than 16
+    bits.
 
     Raises:
         ValueError: the message names the rule and the value.
@@ -27,7 +28,7 @@ def check_dtype(dtype: object) -> None:
 
 
 def kind_of(value: object) -> str:
-    """Return dtype and shape of a tensor, in words; the type of anything else."""
+    """Return the dtype and shape of a tensor as words, or the type of any other value."""
     if isinstance(value, Tensor):
         return f"{value.dtype} {tuple(value.shape)}"
     return f"a {type(value).__name__}"

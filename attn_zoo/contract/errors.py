@@ -1,4 +1,4 @@
-"""Error classes of the zoo, with which a caller can tell a refusal from a mistake."""
+"""Error classes of attn-zoo. They let a caller distinguish an unsupported request from a mistake."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from collections.abc import Iterable
 
 
 class UnsupportedError(ValueError):
-    """The request is well formed, but needs a capability that this entry does not claim."""
+    """Error for a correct request that needs a capability which the mechanism or task does not declare."""
 
 
 class MissingDataError(FileNotFoundError):
-    """Data that cannot be generated are missing; the message says what to put where."""
+    """Error for data that are missing and cannot be generated. The message says which files to put where."""
 
 
 class DamagedDataError(ValueError):
-    """A file of data cannot be read, is cut short, or holds something other than its name says; the message names it."""
+    """Error for a data file that cannot be read, is cut short, or has other content than its name says. The message names the
+    file.
+    """
 
 
 class UnknownNameError(LookupError):
-    """No entry has this name; the message lists the known names and the nearest one.
+    """Error for an unknown name. The message lists the known names and suggests the nearest one.
 
-    A ``LookupError`` and not a ``KeyError``, because a ``KeyError`` prints its message in quotes.
+    It is a ``LookupError``, because a ``KeyError`` would print its message in quotes.
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:

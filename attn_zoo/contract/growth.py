@@ -1,4 +1,4 @@
-"""The printed big-O of a mechanism, parsed for the check that compares it with measured growth."""
+"""Printed growth (big-O) of a mechanism. A check compares the parsed formula with measured growth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FACTOR = re.compile(r"(?:log |/ )?[A-Za-z][A-Za-z0-9]*(?:\^[0-9]+(?:\.[0-9]+)?)
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A sum of products of named sizes, such as ``n k d`` or ``n log n d + w n d``.
+    """Sum of products of named sizes, such as ``n k d`` or ``n log n d + w n d``.
 
     ``n`` is the sequence length (queries and keys alike); every other symbol is a constant of the
     mechanism or the model. ``log n`` counts as a factor of its own and not as a power of ``n``; ``n^2 d / b`` divides by b.
@@ -34,7 +34,7 @@ class Growth:
 
     @property
     def exponent(self) -> float:
-        """The largest power of ``n`` among the terms."""
+        """Largest power of ``n`` among the terms."""
         return max(_power_of_n(term) for term in self.text.split("+"))
 
     @property

@@ -1,4 +1,4 @@
-"""Names of the implementations, their requirements, and the order in which ``auto`` tries them."""
+"""Names of implementations, what they need, and the order in which ``auto`` tries them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ _PACKAGES = {"fla": "'fla-core' (extra gpu)"}
 
 
 def auto_order(device: torch.device) -> tuple[str, ...]:
-    """Return the implementations that ``auto`` tries on a type of device, in this order; never those that need Triton's interpreter
-    there."""
+    """Return the implementations that ``auto`` tries on a type of device, in order. It never tries one that would need Triton's
+    interpreter.
+    """
     return _AUTO_ORDERS.get(device.type, ("sdpa", "eager"))
 
 
 def unavailable(implementation: str, device: torch.device, dtype: torch.dtype | None = None) -> str | None:
-    """Return the reason why this machine cannot run ``implementation`` on tensors of ``device``, or None if it can.
+    """Return why this machine cannot run ``implementation`` on tensors of ``device``, or None if it can.
 
     Args:
         dtype: dtype of the matrix products, which under autocast may differ from that of the tensors; None checks the device alone.
@@ -54,7 +55,7 @@ def unavailable(implementation: str, device: torch.device, dtype: torch.dtype | 
 
 
 def auto_may_take(implementation: str, device: torch.device, dtype: torch.dtype | None = None) -> bool:
-    """Return True if ``auto`` may choose ``implementation`` for tensors of ``device``: it is in ``auto_order``, and runs there.
+    """Return True if ``auto`` may choose ``implementation`` for tensors of ``device``: it must be in ``auto_order`` and run there.
 
     Args:
         dtype: dtype of the matrix products; None is torch's default.

@@ -1,4 +1,4 @@
-"""Maps along the length, n tokens to r, and attention to keys and values compressed by them."""
+"""Maps along the length from n tokens to r, and attention to keys and values that such maps compress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Pair = tuple[Float[Tensor, "*batch r width"], Float[Tensor, "*batch r width"]]
 
 
 class LengthMap(nn.Module):
-    """A map of the keys and values of some heads along the length, n tokens to r.
+    """Map of keys and values of some heads along the length, from n tokens to r.
 
     Padded tokens must hold zeros. An input shorter than n counts as padded at its end.
     """
@@ -40,11 +40,11 @@ class LengthMap(nn.Module):
 
     @property
     def matrix(self) -> Tensor:
-        """Matrix of a map that has one, ``weight`` times ``scale``."""
+        """Matrix of the map: ``weight`` times ``scale``. Only some maps have one."""
         return self.weight if self.scale == 1 else self.weight * self.scale
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
-        """Compress keys and values of these heads to r each. Overridden by every map."""
+        """Compress keys and values of these heads to r each. Every map overrides this method."""
         raise NotImplementedError(f"{type(self).__name__} has no method project")
 
     def project_flops(self, head_dim: int) -> int:
@@ -52,14 +52,14 @@ class LengthMap(nn.Module):
         return 0
 
     def compress(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> Pair:
-        """Compress tokens before they are projected, for keys and for values: (batch, r, dim) each.
+        """Compress tokens before they are projected, once for keys and once for values. Both results have shape (batch, r, dim).
 
-        Overridden together with ``compression_flops``, where a map is linear and the same for all channels and heads.
+        Maps that are linear and the same for all channels and heads override this method and ``compression_flops``.
         """
         raise UnsupportedError(f"{type(self).__name__} maps keys and values only, not tokens; project the tokens first")
 
     def compress_and_weigh(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> tuple[Pair, Pair]:
-        """Compress tokens, and also the mask of real tokens (1 at a real token, 0 at padding)."""
+        """Compress tokens and the mask of real tokens, which is 1 at a real token and 0 at padding."""
         return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
@@ -67,12 +67,14 @@ class LengthMap(nn.Module):
         return None
 
     def valid(self, key_valid: KeyValid) -> CompressedValid:
-        """Return the mask of the r compressed positions that hold at least one real token; None if all do."""
+        """Return the mask of the r compressed positions that contain a real token, or None if all do."""
         return None
 
     @torch.no_grad()
     def resize(self, length: int) -> None:
-        """Interpolate ``weight``, which has a column for each position, to another length. Overridden by other kinds of maps."""
+        """Interpolate ``weight``, which has one column per position, to another length. Other kinds of maps override this
+        method.
+        """
         resampled, self.length = resample(self.matrix, length), length
         self.scale = 1.0 if self.scale == 1 else length**-0.5
         resampled = resampled / self.scale
@@ -81,7 +83,7 @@ class LengthMap(nn.Module):
 
 
 class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[OptionsT]):
-    """Attention to keys and values compressed along the length, by one map for each group of heads.
+    """Attention to keys and values that maps compress along the length, with one map per group of heads.
 
     Subclasses implement ``make_maps`` and ``attend_compressed``; one whose queries also see other keys overrides ``attend``, too.
     """
@@ -92,7 +94,7 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         self.own_maps = self.make_maps(geometry, options, implementation)
 
     def check_keys(self, keys: int) -> None:
-        """Refuse a number of keys when a mechanism is built or resized. Overridden if there is a limit.
+        """Raise an error if the mechanism cannot have this number of keys. Mechanisms with such a limit override this method.
 
         Raises:
             UnsupportedError: the message names the limit and a remedy.
@@ -100,11 +102,11 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
 
     @property
     def maps(self) -> list[LengthMap]:
-        """The maps along the length; those of the first layer where layers share."""
+        """Maps along the length. If layers share maps, these are the maps of the first layer."""
         return list(self.owner.own_maps)  # type: ignore[arg-type]  # a ModuleList is not generic
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend to the keys and values that the maps have compressed; padded ones must hold zeros."""
+        """Attend to the keys and values after the maps have compressed them. Padded ones must hold zeros."""
         return self.by_compressed(self.attend_compressed, query, key, value, key_valid)
 
     def by_compressed(self, attend: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
@@ -116,7 +118,7 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         return self.by_map(to_few, query, key, value)
 
     def by_map(self, attend: Callable[..., Tensor], query: Queries, key: Keys, value: Keys) -> Queries:
-        """Call ``attend(map, query, key, value)`` for the heads of each map, and return the outputs in the order of all heads."""
+        """Call ``attend(map, query, key, value)`` for the heads of each map. Return the outputs in the order of the heads."""
         self.check_joined()
         if len(self.maps) == 1:
             return attend(self.maps[0], query, key, value)
@@ -143,16 +145,16 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         return self.maps[0].compress(tokens, key_valid)
 
     def compress_and_weigh(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> tuple[Pair, Pair]:
-        """Compress tokens, and the mask of real tokens, by the map."""
+        """Compress tokens and the mask of real tokens with the map."""
         self.check_joined()
         return self.maps[0].compress_and_weigh(tokens, key_valid)
 
     def compressed_valid(self, key_valid: KeyValid) -> CompressedValid:
-        """Return the mask of the compressed positions that hold a real token."""
+        """Return the mask of the compressed positions that contain a real token."""
         return self.maps[0].valid(key_valid)
 
     def resize_length(self, length: int) -> None:
-        """Change the number of keys in place and resize the maps, unless another layer that shares them already has."""
+        """Change the number of keys in place, and resize the maps unless another layer that shares them did so already."""
         resized = self.geometry_at(length)
         self.check_keys(length)
         for map_ in self.maps:
@@ -162,8 +164,9 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
 
 
 def mapped_cost(maps: nn.ModuleList, head_dim: int, compare: Callable[[int, int], tuple[int, int]]) -> Cost:
-    """Return the cost of the maps and of attention to their results; ``compare(heads, r)`` gives the latter's forward and backward
-    FLOPs."""
+    """Return the cost of the maps plus that of attention to their results. ``compare(heads, r)`` gives forward and backward FLOPs
+    of the latter.
+    """
     flops = backward = parameters = 0
     for map_ in maps:
         assert isinstance(map_, LengthMap)
@@ -175,12 +178,12 @@ def mapped_cost(maps: nn.ModuleList, head_dim: int, compare: Callable[[int, int]
 
 
 def equal_bounds(n: int, k: int) -> list[int]:
-    """Return the bounds of k segments of n positions of nearly equal length; for k > n some are empty."""
+    """Return the bounds of k segments of n positions with nearly equal lengths. If k > n, some segments are empty."""
     return [round(at * n / k) for at in range(k + 1)]
 
 
 def segment_means(bounds: Sequence[int]) -> Float[Tensor, "k n"]:
-    """Return the matrix whose rows average over segments, each from one bound to the next; rows of empty segments are zero."""
+    """Return a matrix whose rows average over segments, which run from one bound to the next. Rows of empty segments are zero."""
     rows = torch.zeros(len(bounds) - 1, bounds[-1], dtype=torch.float64)
     for at, (low, high) in enumerate(pairwise(bounds)):
         rows[at, low:high] = 1 / max(1, high - low)
@@ -188,7 +191,7 @@ def segment_means(bounds: Sequence[int]) -> Float[Tensor, "k n"]:
 
 
 def resample(rows: Float[Tensor, "*front n"], length: int) -> Float[Tensor, "*front length"]:
-    """Resample rows of weights to another number of positions: linear interpolation upward, averages downward.
+    """Resample rows of weights to another number of positions: by linear interpolation to more, by averages to fewer.
 
     Weights are scaled by the old length over the new, and each row keeps its sum, so that a slowly varying sequence is
     mapped to the same values.
@@ -207,6 +210,6 @@ Mapped = TypeVar("Mapped", bound=LengthMappedAttention)
 
 
 def with_identity(built: Mapped) -> Mapped:
-    """Set a map with as many results as keys to the identity matrix, which turns Linformer into softmax attention."""
+    """Set a map that has as many results as keys to the identity matrix. Linformer then equals softmax attention."""
     built.maps[0].get_parameter("weight").data.copy_(torch.eye(built.geometry.keys))
     return built

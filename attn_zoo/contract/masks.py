@@ -1,4 +1,4 @@
-"""Masked softmax and mean, without padded keys and, in causal attention, without future keys; and sinks of a softmax."""
+"""Softmax and mean that leave out padded keys and, in causal attention, future keys; sinks of a softmax."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sinks = Float[Tensor, "heads"] | None
 def softmax_over_valid(
     scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, sinks: Sinks = None
 ) -> Float[Tensor, "... keys"]:
-    """Return the softmax over the last axis restricted to ``allowed``; a row that allows nothing gets zeros.
+    """Return the softmax over the entries of the last axis that are ``allowed``. A row without any allowed entry gets zeros.
 
     ``allowed`` broadcasts against ``scores``; None allows everything. With sinks, the second axis of ``scores`` is that of
     heads, and ``allowed`` holds every key.
@@ -35,7 +35,7 @@ def softmax_over_valid(
 def with_sink_token(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, sinks: Float[Tensor, "heads"]
 ) -> tuple[Queries, Keys, Keys, KeyValid]:
-    """Put a token before the first position whose value is zero and whose key gives every query the score of the sink.
+    """Put a token before the first position. Its value is zero, and its key gives every query the score of the sink.
 
     Heads are one channel wider: 1 in queries, 0 in keys, the sink in its key. Softmax attention with scores q·k / √(d + 1) over
     these inputs, without the first output and the last channel, is softmax attention with sinks over the given ones.
@@ -50,8 +50,7 @@ def with_sink_token(
 def allowed_pairs(
     query: Float[Tensor, "batch heads queries _"], key: Float[Tensor, "batch heads keys _"], key_valid: KeyValid, *, causal: bool
 ) -> Bool[Tensor, "#batch 1 _ keys"] | None:
-    """Return the mask of the keys that each query may see: valid keys, if ``causal`` only up to its own position. None means all
-    keys."""
+    """Return the mask of the keys that each query may see: valid keys and, if ``causal``, no later key. None means all keys."""
     allowed = None if key_valid is None else key_valid[:, None, None, :]
     if causal:
         past = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()[None, None]
@@ -60,11 +59,11 @@ def allowed_pairs(
 
 
 def weighted_mean(sums: Float[Tensor, "..."], weights: Float[Tensor, "... 1"] | None = None) -> Float[Tensor, "..."]:
-    """Return weighted sums divided by the sums of weights; zeros if no key has any weight, because then both are zeros.
+    """Return weighted sums divided by the sums of their weights. Return zeros if all weights are zero.
 
-    None as ``weights`` takes the last column of ``sums``. The floor of the divisor is the square root of the smallest normal
-    number, so that the gradient, which divides by its square, stays finite. The divisor comes near the floor only in causal rows of
-    inputs far from unit scale: those whose largest feature differs from that of every past key.
+    If ``weights`` is None, the last column of ``sums`` holds the sums of weights. The floor of the divisor is the square root of
+    the smallest normal number, so that the gradient, which divides by its square, stays finite. The divisor comes near the floor
+    only in causal rows of inputs far from unit scale: those whose largest feature differs from that of every past key.
     """
     if weights is None:
         sums, weights = sums[..., :-1], sums[..., -1:]
@@ -74,7 +73,7 @@ def weighted_mean(sums: Float[Tensor, "..."], weights: Float[Tensor, "... 1"] | 
 def hide_rows_without_keys(
     out: Float[Tensor, "batch heads queries head_dim"], key_valid: Bool[Tensor, "batch keys"] | None
 ) -> Float[Tensor, "batch heads queries head_dim"]:
-    """Set the outputs of examples whose keys are all padding to zero."""
+    """Set the outputs of an example to zero if all of its keys are padding."""
     if key_valid is None:
         return out
     return out.masked_fill(~key_valid.any(dim=-1)[:, None, None, None], 0)

@@ -1,4 +1,4 @@
-"""A memory of fixed size that is carried from token to token: one matrix for each head."""
+"""Memory of fixed size that passes from token to token: one matrix S per head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attn_zoo.shapes import Keys, Queries
 
 @dataclass(frozen=True, slots=True)
 class MemoryState:
-    """Recurrent state after some tokens; its size does not depend on their number."""
+    """Recurrent state after some tokens. Its size does not depend on their number."""
 
     summed: Float[Tensor, "batch heads m d"]
     """S: Σ φ(k) vᵀ, or the mechanism's own recurrence; where outputs are averages, its last column is z = Σ φ(k)."""
@@ -28,18 +28,19 @@ class MemoryState:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of S."""
+        """Bytes of the matrices S."""
         return self.summed.nbytes
 
     def after(self, summed: Float[Tensor, "batch heads m d"], tokens: int) -> MemoryState:
-        """State after ``tokens`` more tokens, with ``summed`` as its matrix."""
+        """Return the state after ``tokens`` more tokens, with the matrix ``summed``."""
         return MemoryState(summed, self.position + tokens)
 
 
 class MemoryAttention(Attention[OptionsT]):
-    """A mechanism that reads tokens into a ``MemoryState``, in float32 at least and outside autocast, since long sums need it.
+    """Mechanism that reads tokens into a ``MemoryState``. It computes in float32 or more and outside autocast, because long sums
+    need it.
 
-    A mechanism implements ``read``, and ``state_shape`` where S is not head_dim × head_dim.
+    Subclasses implement ``read``. If S is not head_dim × head_dim, they also implement ``state_shape``.
     """
 
     read: Callable[..., tuple[Tensor, MemoryState]]
@@ -47,17 +48,17 @@ class MemoryAttention(Attention[OptionsT]):
     positions up to its own. All tensors are float32 or float64."""
 
     def finish(self, out: Queries) -> Queries:
-        """Apply the last operation, which acts on each position separately."""
+        """Apply the last operation, which changes each position separately."""
         return out
 
     def state_shape(self) -> tuple[int, int]:
-        """Return the rows and columns of S."""
+        """Return the numbers of rows and columns of S."""
         return self.geometry.head_dim, self.geometry.head_dim
 
     def initial_state(
         self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
     ) -> MemoryState:
-        """State before the first token: zeros, in float32 at least."""
+        """Return the state before the first token: zeros, in float32 or more."""
         check_dtype(dtype)
         wide = torch.promote_types(dtype, torch.float32)
         return MemoryState(torch.zeros(batch, self.geometry.heads, *self.state_shape(), dtype=wide, device=device))

@@ -1,4 +1,4 @@
-"""Rules that entries share for their options: bounds, defaults that follow the length, and options added after records."""
+"""Rules for options: bounds, defaults that depend on the length, and options that were added later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RULE = "by_length"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Allowed values of an option; others are refused when a mechanism is named or built."""
+    """Bound of the values of an option. Other values raise an error when a mechanism is named or built."""
 
     holds: Callable[[Any], bool]
     words: str
@@ -27,18 +27,20 @@ class Bound:
 
 
 def at_least(least: int, counted: str = "", advice: str = "") -> Bound:
-    """Return the bound of an option that is a count; ``counted`` says of what, in the error."""
+    """Return the bound of an option that counts something. ``counted`` says what it counts, for the error message."""
     reason = f", because it counts {counted}" if counted else ""
     return Bound(lambda count: count >= least, f"must be at least {least}{reason}", lambda _: advice)
 
 
 def above_zero(role: str) -> Bound:
-    """Return the bound of an option that is a finite positive number; ``role`` is the reason in the error: ``divides scores``."""
+    """Return the bound of an option that must be finite and above 0. ``role`` is the reason in the error message, such as ``divides
+    scores``.
+    """
     return Bound(lambda number: 0 < number < math.inf, f"must be above 0, because it {role}")
 
 
 def odd(counted: str, least: int = 1, advice: str = "") -> Bound:
-    """Return the bound of an odd width, which reaches equally far on both sides."""
+    """Return the bound of a width that must be odd, so that it reaches equally far on both sides."""
     words = f"must be odd and at least {least}, because it counts {counted}"
     return Bound(lambda width: width >= least and width % 2 == 1, words, lambda width: f"write {max(least, width + 1)}{advice}")
 
@@ -60,7 +62,7 @@ def bounded(default: Any, bound: Bound = COUNT) -> Any:
 
 
 def check_bounds(owner: str, options: Any) -> None:
-    """Refuse options outside their bounds.
+    """Raise an error if an option is outside its bounds.
 
     Raises:
         ValueError: the message names the mechanism, the option, the rule, the value and, if any, the bound's advice.
@@ -87,7 +89,7 @@ class DropoutOptions:
 
 @dataclass
 class SinkOptions:
-    """Options of a mechanism whose softmax may have sinks."""
+    """Options of a mechanism whose softmax can have sinks."""
 
     sinks: bool = field(default=False, kw_only=True, metadata={_LATER: True})
     """One learned logit for each head is added to the denominator of the softmax. It has no key, no value and no 1/√d, starts at 0,
@@ -96,7 +98,7 @@ class SinkOptions:
 
 @dataclass(frozen=True, slots=True)
 class LengthRule:
-    """Default of an option as a function of the geometry."""
+    """Rule that computes the default of an option from the geometry."""
 
     words: str
     """The rule as tables print it: ``min(256, n/4)``, with n keys and heads of width d."""
@@ -106,8 +108,7 @@ class LengthRule:
 def by_length(words: str, number: Callable[[Geometry], int], bound: Bound = COUNT) -> Any:
     """Return a field of an options dataclass whose default is computed from the geometry.
 
-    The number must obey the rules of the options at every geometry, so that no length is refused by default. Where such an
-    option is not given, ``registry.attention_options`` fills it in.
+    The default must be valid at every geometry. If the option is not given, ``registry.attention_options`` computes its value.
 
     Args:
         words: the rule as tables print it.
@@ -118,24 +119,26 @@ def by_length(words: str, number: Callable[[Geometry], int], bound: Bound = COUN
 
 
 def share_of_length(parts: int, *, most: int, least: int = 1, bound: Bound = COUNT) -> Any:
-    """Return a field of an options dataclass whose default is n / ``parts``, rounded down, from ``least`` to ``most``."""
+    """Return a field of an options dataclass. Its default is n / ``parts``, rounded down and kept between ``least`` and
+    ``most``.
+    """
     return by_length(f"min({most}, n/{parts})", lambda g: max(least, min(most, g.keys // parts)), bound)
 
 
 def window_by_length() -> Any:
-    """Return a field of an options dataclass for an odd window, whose default reaches n / 8 keys to either side, at most 256."""
+    """Return a field of an options dataclass for an odd window. By default it reaches n / 8 keys to each side, and at most 256."""
     return by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1, WINDOW)
 
 
 def length_rules(options: type) -> Mapping[str, LengthRule]:
-    """Return the rules of the fields of an options dataclass whose default follows the length, by field name."""
+    """Return the rules of an options dataclass by field name, for fields whose default depends on the length."""
     return {option.name: option.metadata[_RULE] for option in fields(options) if _RULE in option.metadata}
 
 
 def added_later(default: Any) -> Any:
-    """Return a field of an options dataclass for an option added after records of the entry were committed.
+    """Return a field of an options dataclass for an option that was added after the first records.
 
-    A spec leaves it out at its default, which must not change any result, so that the ids of older records hold.
+    The default must not change any result. A spec leaves the option out at its default, so older records keep their ids.
     """
     return field(default=default, metadata={_LATER: True})
 
@@ -146,7 +149,9 @@ def left_out(option: Field[Any], value: object) -> bool:
 
 
 def plain_options(options: Any) -> dict[str, Any]:
-    """Convert options to plain data: an enum member becomes its name, an option ``added_later`` is left out at its default."""
+    """Convert options to plain data. An enum member becomes its name, and an ``added_later`` option with its default is left
+    out.
+    """
     plain = {}
     for option in fields(options):
         value = getattr(options, option.name)

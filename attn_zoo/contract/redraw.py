@@ -1,4 +1,4 @@
-"""Random buffers that are drawn when a mechanism is built, and redrawn in training on request."""
+"""Random buffers that are drawn when a mechanism is built. In training they can be drawn again at intervals."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from attn_zoo.contract.untraced import untraced
 
 
 class RedrawnAttention(Attention[OptionsT]):
-    """A mechanism whose buffer ``drawn`` is drawn when it is built, and redrawn every ``options.redraw`` training calls.
+    """Mechanism with a random buffer ``drawn``. In training, the buffer is drawn again every ``options.redraw`` calls.
 
-    The buffer ``training_calls`` counts the training calls; a state dict without it loads, and counts from 0.
+    The buffer ``training_calls`` counts the training calls. A state dict without this buffer also loads; the count then starts at
+    0.
     """
 
     drawn: str
@@ -29,12 +30,12 @@ class RedrawnAttention(Attention[OptionsT]):
             self.written = (self.drawn, "training_calls")
 
     def draw(self) -> Tensor:
-        """Draw the buffer from torch's global generator. Overridden by each mechanism."""
+        """Draw the buffer from torch's global generator. Each mechanism overrides this method."""
         raise NotImplementedError(f"{type(self).__name__} has no method draw")
 
     @torch.no_grad()
     def redraw(self) -> None:
-        """Replace the buffer by a new draw, in a tensor of its own: a backward pass may still need the old one."""
+        """Replace the buffer by a new tensor with a new draw, because a backward pass may still need the old one."""
         before = self.get_buffer(self.drawn)
         with torch.inference_mode(False):
             drawn = self.draw().to(before)
@@ -43,7 +44,7 @@ class RedrawnAttention(Attention[OptionsT]):
             before.copy_(drawn)
 
     def redraw_in_training(self) -> None:
-        """Count a training call; redraw at the first, and again every ``options.redraw`` calls."""
+        """Count a training call. Draw the buffer again at the first call and then every ``options.redraw`` calls."""
         if self.training and self.options.redraw:
             self._count_and_redraw()
 

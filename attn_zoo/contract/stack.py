@@ -1,4 +1,4 @@
-"""Stacks of layers: length maps set by layer, and length maps shared by all layers."""
+"""Stacks of layers whose length maps have options by layer, or are shared by all layers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from attn_zoo.grouping import grouped
 
 
 class StackedAttention(Attention[OptionsT]):
-    """Mechanism whose options may differ by layer, or whose layers may share the first layer's maps; ``join`` sets its layer.
+    """Mechanism whose options can differ by layer, or whose layers can share the maps of the first layer.
 
-    Subclasses implement ``make_maps``, and ``by_layer`` and ``shares_maps`` where their options allow it.
+    ``join`` tells a mechanism its layer. Subclasses implement ``make_maps``. They also implement ``by_layer`` and ``shares_maps``
+    if their options allow it.
     """
 
     own_maps: nn.ModuleList
@@ -26,25 +27,25 @@ class StackedAttention(Attention[OptionsT]):
 
     @staticmethod
     def make_maps(geometry: Geometry, options: Any, implementation: str) -> nn.ModuleList:
-        """Create the projections of a layer that shares none with other layers. Each mechanism overrides this."""
-        raise NotImplementedError("a StackedAttention needs a method make_maps")
+        """Return the maps of a layer that shares none with other layers. Each mechanism overrides this method."""
+        raise NotImplementedError("a subclass of StackedAttention must have a method make_maps")
 
     def by_layer(self) -> Sequence[Any]:
-        """Return the options of each layer, in order, if the options are given by layer; else a list of the options alone."""
+        """Return the options of each layer in order. If the options are the same for all layers, return a list of one."""
         return [self.options]
 
     @property
     def shares_maps(self) -> bool:
-        """True if all layers use the maps of the first."""
+        """True if all layers use the maps of the first layer."""
         return False
 
     @property
     def owner(self) -> StackedAttention:
-        """Layer that holds the maps of this one: the first where layers share, else itself."""
+        """Layer that holds the maps of this layer: the first layer if maps are shared, else the layer itself."""
         return self._owner[0] if self._owner else self
 
     def check_joined(self) -> None:
-        """Refuse to attend before ``join`` where options are given by layer, or where only another layer resized the shared maps.
+        """Raise an error if a layer attends before ``join`` told it its options, or if only another layer resized the shared maps.
 
         Raises:
             UnsupportedError: the message names the case and the function to call.
@@ -61,7 +62,7 @@ class StackedAttention(Attention[OptionsT]):
             )
 
     def check_stack(self, stack: Sequence[Attention]) -> None:
-        """Refuse a stack whose layers cannot share maps, or do not fit options that are given by layer.
+        """Raise an error if the layers of a stack cannot share maps, or do not fit options that are given by layer.
 
         Raises:
             ValueError: the options are given for another number of layers.
@@ -89,7 +90,7 @@ class StackedAttention(Attention[OptionsT]):
             )
 
     def join(self, layer: int, stack: Sequence[Attention]) -> None:
-        """Take the options of this layer, and the first layer's maps where all layers share them."""
+        """Take the options of this layer and, if layers share maps, the maps of the first layer."""
         if len(options := self.by_layer()) > 1:
             self.options, like = options[layer], next(iter(self.own_maps.state_dict().values()), torch.empty(0))
             self.own_maps = self.make_maps(self.geometry, self.options, self.implementation).to(like.device, like.dtype)
@@ -98,7 +99,9 @@ class StackedAttention(Attention[OptionsT]):
             self._owner, self.own_maps = (stack[0],), nn.ModuleList()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StackedAttention:
-        """Copy; layers of a stack copied as a whole share maps again, a layer copied alone gets its own copy of the shared maps."""
+        """Copy a layer. Layers that are copied together share their maps again; a layer that is copied alone gets maps of its
+        own.
+        """
         new = memo[id(self)] = self.__class__.__new__(self.__class__)
         alone = bool(self._owner) and id(self.owner) not in memo
         new.__dict__.update(copy.deepcopy({k: v for k, v in self.__dict__.items() if not (alone and k == "_owner")}, memo))
@@ -108,7 +111,7 @@ class StackedAttention(Attention[OptionsT]):
 
 
 def join_stacks(mechanisms: Sequence[Attention]) -> None:
-    """Join the mechanisms of a model into stacks of those with the same name, in the order of the layers.
+    """Join the mechanisms of a model into stacks, one per name of a mechanism, in the order of the layers.
 
     Raises:
         ValueError, UnsupportedError: see ``Attention.check_stack``.
@@ -123,7 +126,7 @@ def join_stacks(mechanisms: Sequence[Attention]) -> None:
 
 
 def read_by_layer(name: str, given: object) -> list[list[int]]:
-    """Parse integers by layer and head, such as 8+4/4+2: layers separated by ``/``, heads by ``+``.
+    """Parse integers by layer and head, such as 8+4/4+2: ``/`` separates layers, and ``+`` separates heads.
 
     Raises:
         ValueError: the text has another form; the message names the option ``name``.

@@ -1,4 +1,4 @@
-"""Base class and card of every task: labelled examples in three disjoint splits."""
+"""Base class and card of tasks. A task gives labelled examples in three separate splits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ METRICS: Mapping[Problem, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Inputs are integers below ``vocabulary``; 0 is padding."""
+    """Inputs that are sequences of integers below ``vocabulary``. 0 is padding."""
 
     vocabulary: int
 
@@ -43,7 +43,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Inputs are two sequences of integers below ``vocabulary``, which one network encodes separately; 0 is padding."""
+    """Inputs that are two sequences of integers below ``vocabulary``. One network encodes them separately. 0 is padding."""
 
     vocabulary: int
 
@@ -53,7 +53,9 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Inputs are sequences of vectors of ``channels`` numbers, such as readings of a sensor or bands of a sound; padding is 0."""
+    """Inputs that are sequences of vectors of ``channels`` numbers, such as readings of a sensor or bands of a sound. Padding is
+    0.
+    """
 
     channels: int
 
@@ -63,7 +65,7 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Patches:
-    """Inputs are images, cut by the model into squares of ``patch`` pixels a side."""
+    """Inputs that are images. The model cuts them into squares with ``patch`` pixels a side."""
 
     channels: int
     height: int
@@ -77,7 +79,7 @@ class Patches:
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """Inputs, labels and length that a model is built for.
+    """Inputs, labels and length for which a model is built.
 
     ``length`` counts tokens, frames or patches; the class token that a model puts before them is not counted.
 
@@ -116,7 +118,7 @@ class TaskSpec:
 
     @property
     def positions(self) -> int:
-        """Number of tokens that attention sees, the class token included where there is one."""
+        """Number of positions that attention sees, with the class token if there is one."""
         return self.length + (self.labels == "example")
 
 
@@ -133,7 +135,7 @@ Labels = (
 
 
 class Batch(NamedTuple):
-    """Batch of examples. ``valid`` is True for a real token or frame and None if nothing is ever padded."""
+    """Batch of examples. ``valid`` is True for a real token or frame; it is None if the task never has padding."""
 
     inputs: Inputs
     valid: Bool[Tensor, "batch length"] | Bool[Tensor, "batch 2 length"] | None
@@ -141,14 +143,14 @@ class Batch(NamedTuple):
 
 
 def scored(labels: Labels) -> Bool[Tensor, " batch"] | Bool[Tensor, "batch length"]:
-    """Return the mask of the labels that are scored: those that are neither ``UNASKED`` nor NaN."""
+    """Return the mask of labels that are scored. Labels that are ``UNASKED`` or NaN are not."""
     return ~labels.isnan().any(dim=-1) if labels.is_floating_point() else labels != UNASKED
 
 
 class Examples(ABC):
-    """Indexed collection of examples, read in batches, so that a loop never collates single examples.
+    """Indexed collection of examples that is read in batches, so no loop has to join single examples.
 
-    The order carries no information about the labels, so that the first examples are a fair sample.
+    The order does not depend on the labels, so the first examples are a fair sample.
     """
 
     @abstractmethod
@@ -160,7 +162,7 @@ class Examples(ABC):
 
     @abstractmethod
     def labels(self) -> Labels:
-        """Return all labels, in order."""
+        """Return all labels in order."""
 
     @abstractmethod
     def digest(self) -> str:
@@ -169,10 +171,10 @@ class Examples(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Experiment size that a task proposes: options of the task, and fields of the model and of the training budget.
+    """Preset of a task: values for options of the task, for the model and for the training budget.
 
-    The zoo's own tasks offer ``smoke`` (seconds: does it run), ``cpu`` (an hour for a table of five on two cores) and ``lra``
-    (sizes and steps as published, for a GPU), some also ``quick``, ``profile_encoder``, ``profile_decoder`` or ``curves``.
+    Usual presets are ``smoke`` (takes seconds), ``cpu`` (an hour for a table of five on two cores) and ``lra`` (sizes and steps as
+    published, for a GPU). Some tasks also have ``quick``, ``profile_encoder``, ``profile_decoder`` or ``curves``.
     """
 
     model: Mapping[str, Any]
@@ -187,7 +189,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class TaskCard:
-    """Metadata of a task, available without building it."""
+    """Facts about a task that are available without building it."""
 
     name: str
     title: str
@@ -218,18 +220,21 @@ class TaskCard:
 
     @property
     def origin(self) -> str:
-        """Dotted path of the class, to find its source."""
+        """Dotted path of the class, which leads to its source."""
         return f"{self.build.__module__}:{self.build.__qualname__}"
 
     def level(self, name: str | None) -> Level:
-        """Return the level of a name; None means the first.
+        """Return the level of this name, or the first level if the name is None.
 
         Raises:
             UnknownNameError: no such level.
             ValueError: the card has no level.
         """
         if not self.levels:
-            raise ValueError(f"the card of task {self.name} has no level, but a run needs one, because it says how long to train")
+            raise ValueError(
+                f"the card of task {self.name} must have at least one level, because a level says how long to train; add a level "
+                "to the card"
+            )
         chosen = next(iter(self.levels)) if name is None else name
         if chosen not in self.levels:
             raise UnknownNameError(f"level of task {self.name}", chosen, self.levels)
@@ -237,7 +242,7 @@ class TaskCard:
 
 
 def _with_known_split(method: Callable[[Any, Split], Any]) -> Callable[[Any, Split], Any]:
-    """Wrap a method of a task so that it refuses an unknown split."""
+    """Wrap a method of a task so that an unknown split raises an error."""
 
     @wraps(method)
     def checked(self: Any, split: Split) -> Any:
@@ -248,9 +253,9 @@ def _with_known_split(method: Callable[[Any, Split], Any]) -> Callable[[Any, Spl
 
 
 class Task(ABC):
-    """Classification or regression problem. Equal options give equal bytes on every run and machine.
+    """Classification or regression problem. Equal options give equal bytes on every machine.
 
-    The constructor reads no data, so that ``spec`` is available where data are missing.
+    The constructor reads no data, so ``spec`` is available even if the data are missing.
     """
 
     card: ClassVar[TaskCard]
@@ -281,29 +286,29 @@ class Task(ABC):
 
     @property
     def data_title(self) -> str:
-        """Title, for tables, of the data that these options select; ``generated`` unless the card names data sets."""
+        """Title, for tables, of the data that these options select. It is ``generated`` unless the card names data sets."""
         return " and ".join(dataset.title for dataset in self.card.datasets) or "generated"
 
     @property
     def generated(self) -> bool:
-        """True if the option ``data_seed`` draws all examples. A run until a criterion then draws its data by its own seed."""
+        """True if the option ``data_seed`` draws all examples. Runs until a criterion then draw their data with their own seed."""
         return False
 
     @property
     def criterion(self) -> str:
-        """Examples that a run until a criterion is ended by; a task whose test has others says here how they differ."""
+        """Phrase for the examples that end a run until a criterion. A task whose test examples differ overrides it and says how."""
         return "validation"
 
     def slices(self, split: Split) -> Mapping[str, Bool[Tensor, " examples"] | Bool[Tensor, "examples length"]]:
-        """Return the subsets of a split that are scored separately, such as depths; none by default.
+        """Return the subsets of a split that are scored separately, such as depths. By default there are none.
 
-        Keys are headings of a table, values masks: True for an example of the subset. Where labels are by position, a mask may be
-        by position too: True for a scored position of the subset.
+        Keys are headings of a table. Values are masks, True for an example in the subset. If labels are by position, a mask can
+        also be by position, True for a scored position in the subset.
         """
         return {}
 
     def augment(self, batch: Batch, generator: Generator) -> Batch:
-        """Augment a training batch; unchanged by default.
+        """Return a training batch with random changes. By default the batch is not changed.
 
         Args:
             generator: the only source of randomness, seeded by the run, so that every attention is trained on the same batches.

@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def untraced(function: F) -> F:
-    """Apply ``torch.compiler.disable``, but import the compiler, which takes two seconds, only if it is used.
+    """Apply ``torch.compiler.disable``, but import the compiler only when it is used, because the import takes two seconds.
 
     Decorate functions that loop over tiles of a long sequence, because tracing would unroll the loop, which takes minutes, and
     functions that a graph cannot hold, such as a count of calls in Python.

@@ -1,4 +1,4 @@
-"""State that training calls write, kept apart when gradient checkpointing repeats such a call in the backward pass.
+"""Buffers that training calls write. They are kept apart when gradient checkpointing repeats a call in the backward pass.
 
 A call draws a number from torch's generator of the CPU. A repeated call draws the same number, because checkpointing restores the
 generator before it. So the number says which call is repeated: the module gets the state from before that call, computes and
@@ -29,20 +29,22 @@ KEPT_CALLS = 64
 
 @dataclass
 class EarlierState:
-    """Buffers before a training call; whether the call was repeated, and whether one with other buffers drew the same number."""
+    """Buffers before a training call. Notes whether the call was repeated, and whether a call with other buffers drew the same
+    number.
+    """
 
     buffers: dict[str, Tensor]
     repeated: bool = False
     doubtful: bool = False
 
     def follows(self, before: EarlierState) -> None:
-        """Take the place of ``before``, whose call drew the same number. If that was repeated, its backward pass is over."""
+        """Replace ``before``, whose call drew the same number. If that call was repeated, its backward pass is over."""
         same = all(torch.equal(buffer, before.buffers[name]) for name, buffer in self.buffers.items())
         self.doubtful = not before.repeated and (before.doubtful or not same)
 
 
 class EarlierStates(dict[int, EarlierState]):
-    """State before each of the latest training calls, by the number that the call drew. Copies and pickles are empty."""
+    """States before the latest training calls, by the number that each call drew. Copies and pickles are empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EarlierStates, ()
@@ -51,12 +53,12 @@ class EarlierStates(dict[int, EarlierState]):
 @untraced
 @torch.no_grad()
 def begin_training_call(module: Attention) -> dict[str, Tensor]:
-    """Note the buffers that ``module.written`` names, or set them to what they were before the call that is repeated.
+    """Save the buffers that ``module.written`` names. If the call is repeated, set them to their earlier values.
 
     Every call within a backward pass counts as a repetition.
 
     Returns:
-        The buffers that ``end_training_call`` must put back; none unless the call is a repetition.
+        The buffers that ``end_training_call`` must restore. There are none unless the call is a repetition.
 
     Raises:
         UnsupportedError: the call is a repetition, and the state before it is not known.
@@ -90,7 +92,7 @@ def begin_training_call(module: Attention) -> dict[str, Tensor]:
 
 @untraced
 def end_training_call(module: Attention, present: dict[str, Tensor]) -> None:
-    """Put back what ``begin_training_call`` returned."""
+    """Restore the buffers that ``begin_training_call`` returned."""
     _set(module, present)
 
 

@@ -1,4 +1,4 @@
-"""Cache of arrays computed from data; the key is a digest of all that the arrays depend on."""
+"""Cache of arrays that are computed from data. The key is a digest of everything that the arrays depend on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ VARIABLE = "ATTN_ZOO_CACHE"
 
 
 def cache_folder() -> Path | None:
-    """Return the folder $ATTN_ZOO_CACHE, else ``attn-zoo`` in the user's cache folder; None if the variable is ``off``."""
+    """Return the folder $ATTN_ZOO_CACHE or, if it is not set, ``attn-zoo`` in the user's cache folder. Return None if the variable
+    is ``off``.
+    """
     given = os.environ.get(VARIABLE, "")
     if given == "off":
         return None
@@ -32,7 +34,7 @@ def cache_folder() -> Path | None:
 
 
 def cached(name: str, recipe: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
-    """Return the arrays of ``make``, from the cache if it holds them.
+    """Return the arrays that ``make`` computes, from the cache if it holds them.
 
     Each file contains a digest of its content, so that a damaged file is detected and replaced. If the folder cannot be written,
     the arrays are computed each time.

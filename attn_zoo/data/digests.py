@@ -1,4 +1,4 @@
-"""Digests of the files of a data set, computed without parsing them."""
+"""Digests of the files of a data set. They are computed without parsing the files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attn_zoo.data.files import sha256
 
 
 def dataset_digests(dataset: DataSet[Any], root: Path) -> list[str]:
-    """Return the title of the data set's layout on disk, and a digest of each of its files or folders, for the key of a cache.
+    """Return the title of the layout on disk and a digest of each of its files or folders, for the key of a cache.
 
     Raises:
         MissingDataError: no layout is complete.
@@ -24,7 +24,7 @@ def dataset_digests(dataset: DataSet[Any], root: Path) -> list[str]:
 
 
 def folder_digest(folder: Path) -> str:
-    """Return the SHA-256 over the names and contents of all files below a folder, in the order of their names."""
+    """Return the SHA-256 of the names and contents of all files below a folder, in the order of their names."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         digest.update(f"{path.relative_to(folder).as_posix()}\n{sha256(path)}\n".encode())

@@ -1,4 +1,4 @@
-"""Reading of files, compressed or not, with errors that name the file; replacement of whole files."""
+"""Functions that read files, compressed or not, with errors that name the file, and that replace whole files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attn_zoo.contract import DamagedDataError
 
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
-    """Return a context that converts read errors to ``DamagedDataError`` naming the file ``path`` and its expected content
+    """Return a context that turns read errors into ``DamagedDataError``. The message names the file and its expected content
     ``what``.
 
     Raises:
@@ -48,7 +48,7 @@ def read_bytes(path: Path) -> bytes:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 text file, decompressed if its name ends in .gz or .xz; only \\n counts as a line break.
+    """Open a UTF-8 text file, and decompress it if its name ends in .gz or .xz. Only \n counts as a line break.
 
     Raises:
         DamagedDataError: the file cannot be decompressed, is truncated, or is not UTF-8.
@@ -59,7 +59,7 @@ def open_text(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a new file that replaces the one at ``path`` as a whole, unless an error ends the context.
+    """Open a new file that replaces the file at ``path`` when the context ends without an error.
 
     Raises:
         OSError: the file cannot be written.
@@ -76,7 +76,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of the bytes of a file, without decompression."""
+    """Return the SHA-256 of the bytes of a file, which is not decompressed."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,4 +1,6 @@
-"""Downloads of data sets from the Hugging Face hub, saved as JSON lines or text, so that only downloading needs its library."""
+"""Downloads of data sets from the Hugging Face hub. They are saved as JSON lines or text, so only the download needs its
+library.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ def fetch_rows(
     config: str | None = None,
     rows: Mapping[str, int] | None = None,
 ) -> None:
-    """Download splits of a data set, verified by the library, and write each as JSON lines.
+    """Download splits of a data set, which the library verifies, and write each split as JSON lines.
 
     Files are written atomically.
 
@@ -39,14 +41,14 @@ def fetch_rows(
         expected = (rows or {}).get(split)
         if expected is not None and len(items) != expected:
             raise ValueError(
-                f"{name}, split {split} came with {len(items)} rows where {expected} were published; {path} was not written; fetch "
-                "the data again, or put the published files into the data folder"
+                f"{name}, split {split} must have {expected} rows, as published, but came with {len(items)}. {path} was not "
+                "written; fetch the data again, or put the published files into the data folder"
             )
         write_jsonl(path, items)
 
 
 def fetch_lines(name: str, files: Mapping[str, Path], *, config: str | None = None) -> None:
-    """Download splits of running text, with one line in each row of the column ``text``, and write each as text.
+    """Download splits of running text from the column ``text``, and write each split as a text file with one line per row.
 
     Raises:
         ImportError: the library is not installed; the message names the extra.
@@ -58,7 +60,7 @@ def fetch_lines(name: str, files: Mapping[str, Path], *, config: str | None = No
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write one object on each line, in UTF-8, atomically."""
+    """Write objects as JSON lines in UTF-8. The file appears as a whole."""
     _write(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 

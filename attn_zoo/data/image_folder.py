@@ -1,4 +1,4 @@
-"""Image folders: one folder for each split, each with one folder of images per class."""
+"""Folders of images: one folder per split, with one folder of images per class."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ImageFiles:
 
 
 def find_image_folder(folder: Path) -> dict[str, Path]:
-    """Find the folders of the splits. Without a folder ``test``, the published validation split is the test split.
+    """Find the folders of the splits. If there is no folder ``test``, the published validation split is the test split.
 
     Raises:
         MissingDataError: there is no such folder, or it lacks a split.
@@ -50,7 +50,7 @@ def find_image_folder(folder: Path) -> dict[str, Path]:
 
 
 def read_image_folder(folder: Path, classes: int) -> dict[str, ImageFiles]:
-    """List the files of each split with labels and digests; classes are numbered in the order of their folders' names.
+    """List the image files of each split with labels and digests. Classes are numbered in the order of their folder names.
 
     Every file is read once, to compute its digest and check that it is complete. The result is cached while names, sizes and
     modification times stay the same.
@@ -66,23 +66,25 @@ def read_image_folder(folder: Path, classes: int) -> dict[str, ImageFiles]:
     names = sorted(parts["train"])
     if len(names) != classes:
         raise DamagedDataError(
-            f"{folder / 'train'} holds {len(names)} folders of classes, {classes} are expected; set task.classes={len(names)}"
+            f"{folder / 'train'} must hold {classes} folders, one per class; got {len(names)}; set task.classes={len(names)}"
         )
     for part, found in parts.items():
         differing = sorted(set(names) ^ set(found))
         if differing:
-            raise DamagedDataError(f"{folder}: the class {differing[0]} is in only one of train and {part}")
+            raise DamagedDataError(
+                f"{folder}: train and {part} must have the same classes, but the class {differing[0]} is in only one of them"
+            )
     return {part: _files(folder, names, found) for part, found in parts.items()}
 
 
 def _list(part: Path) -> dict[str, list[Path]]:
-    """Image paths of each class, in the order of their names."""
+    """Return the image paths of each class, in the order of their names."""
     found = {}
     for inside in sorted(part.iterdir()):
         if inside.is_dir() and not inside.name.startswith("."):
             found[inside.name] = sorted(path for path in inside.iterdir() if path.suffix.lower() in SUFFIXES)
             if not found[inside.name]:
-                raise DamagedDataError(f"{inside} holds no image: no file in it ends in one of {', '.join(SUFFIXES)}")
+                raise DamagedDataError(f"{inside} must hold an image, but no file in it ends in one of {', '.join(SUFFIXES)}")
     return found
 
 
@@ -101,7 +103,7 @@ def _files(folder: Path, names: Sequence[str], found: dict[str, list[Path]]) -> 
 
 
 def _digest(path: Path) -> UInt8[np.ndarray, " 32"]:
-    """SHA-256 of an image file. Raises DamagedDataError if the image is damaged."""
+    """Return the SHA-256 of an image file."""
     from PIL import Image
 
     with unpacking(path, "an image"):
@@ -113,7 +115,7 @@ def _digest(path: Path) -> UInt8[np.ndarray, " 32"]:
 
 
 def _ends_well(packed: bytes) -> bool:
-    """Return True if a JPEG or PNG has its end marker, or a WebP its stated length; False for other formats."""
+    """Return True if a JPEG or PNG has its end marker, or a WebP its stated length. Return False for other formats."""
     if packed[:2] == b"\xff\xd8":
         return packed[-2:] == b"\xff\xd9"
     if packed[:4] == b"RIFF":
@@ -122,7 +124,7 @@ def _ends_well(packed: bytes) -> bool:
 
 
 def load_image(path: Path, side: int, crop: float) -> UInt8[np.ndarray, "3 side side"]:
-    """Load an image in colour, with its shorter side scaled to ``side / crop`` pixels, cropped to the central square.
+    """Load an image in colour, scale its shorter side to ``side / crop`` pixels, and cut out the central square.
 
     Raises:
         DamagedDataError: the image cannot be decoded.

@@ -1,4 +1,6 @@
-"""Readers of published image data sets: idx files, .npz, zips of WebP strips, CIFAR's binary version. No pickle is ever loaded."""
+"""Readers of published image data sets: idx files, .npz, zip files of WebP strips, and CIFAR's binary version. No pickle is
+loaded.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class Images:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageSplits:
-    """Training and test split of an image data set, as published."""
+    """Training and test splits of an image data set, as published."""
 
     train: Images
     test: Images
@@ -38,7 +40,7 @@ class ImageSplits:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Required sizes of a data set.
+    """Sizes that a data set must have.
 
     Args:
         train, test: number of images; 0 for any number.
@@ -60,7 +62,7 @@ class Expected:
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Read the array of an idx file, compressed with gzip or not, and check its shape.
+    """Read the array of an idx file, which may be compressed with gzip, and check its shape.
 
     Raises:
         DamagedDataError: the file is truncated, or is not an idx file of this shape.
@@ -68,10 +70,12 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     raw = read_bytes(path)
     head = bytes([0, 0, 8, len(shape)]) + b"".join(size.to_bytes(4, "big") for size in shape)
     if raw[: len(head)] != head:
-        raise DamagedDataError(f"{path} does not begin with the header of {path.name} (unsigned bytes of shape {shape})")
+        raise DamagedDataError(
+            f"{path} must begin with the header of {path.name} (unsigned bytes of shape {shape}), but begins with other bytes"
+        )
     body = np.frombuffer(raw, dtype=np.uint8, offset=len(head))
     if len(body) != prod(shape):
-        raise DamagedDataError(f"{path} holds {len(body)} values where {prod(shape)} belong; it is truncated or too long")
+        raise DamagedDataError(f"{path} must hold {prod(shape)} values, but holds {len(body)}; it is truncated or too long")
     return body.reshape(shape)
 
 
@@ -105,21 +109,23 @@ def read_npz(path: Path, expected: Expected) -> ImageSplits:
         lacking = [f"{part}_{kind}" for part in ("train", "test") for kind in ("images", "labels")]
         lacking = [name for name in lacking if name not in arrays.files]
         if lacking:
-            raise DamagedDataError(f"{path} lacks {', '.join(lacking)}; it holds {', '.join(arrays.files) or 'nothing'}")
+            raise DamagedDataError(f"{path} must hold {', '.join(lacking)}; it holds {', '.join(arrays.files) or 'nothing'}")
         parts = []
         for part, count in (("train", expected.train), ("test", expected.test)):
             levels = arrays[f"{part}_images"]
             if levels.ndim == 3:
                 levels = levels[..., None]
             if levels.ndim != 4:
-                raise DamagedDataError(f"{path}: {part}_images has shape {levels.shape}, not (images, height, width, channels)")
+                raise DamagedDataError(
+                    f"{path}: {part}_images must have shape (images, height, width, channels); got {levels.shape}"
+                )
             sources = f"{path}: {part}_images", f"{path}: {part}_labels"
             parts.append(_images(np.moveaxis(levels, 3, 1), arrays[f"{part}_labels"], count, expected, *sources))
     return ImageSplits(*parts)
 
 
 def read_strips(paths: Sequence[Path], expected: Expected) -> ImageSplits:
-    """Read images and labels from two zip files, train and test; each holds ``labels.npy`` and lossless strips of stacked images.
+    """Read images and labels from two zip files, one per split. Each holds ``labels.npy`` and lossless strips of stacked images.
 
     Raises:
         DamagedDataError: a zip or a strip is damaged, or has a wrong size.
@@ -149,7 +155,7 @@ def _read_records(path: Path, count: int, expected: Expected, label_bytes: int) 
     record = label_bytes + prod(expected.image)
     if len(raw) != count * record:
         raise DamagedDataError(
-            f"{path} holds {len(raw)} bytes where {count * record} belong ({count} images of {record} bytes); "
+            f"{path} must hold {count * record} bytes ({count} images of {record} bytes), but holds {len(raw)}; "
             f"it is {'truncated' if len(raw) < count * record else 'another file'}"
         )
     rows = raw.reshape(count, record)
@@ -175,7 +181,8 @@ def _read_strip(packed: bytes, place: Path, expected: Expected) -> UInt8[np.ndar
         width, height = image.size
         if width != expected.width or height % expected.height:
             raise DamagedDataError(
-                f"{place} is {width} by {height} pixels, not {expected.width} by a multiple of {expected.height}"
+                f"{place} must be {expected.width} pixels wide and a multiple of {expected.height} pixels high; got {width} by "
+                f"{height}"
             )
         levels = np.asarray(image.convert(mode))
     return np.moveaxis(levels.reshape(-1, expected.height, expected.width, expected.channels), 3, 1)
@@ -184,9 +191,9 @@ def _read_strip(packed: bytes, place: Path, expected: Expected) -> UInt8[np.ndar
 def _images(
     levels: NDArray[Any], labels: NDArray[Any], count: int, expected: Expected, of_levels: object, of_labels: object
 ) -> Images:
-    """Check two arrays and return them as images; ``of_levels`` and ``of_labels`` name their sources in errors."""
+    """Check two arrays and return them as images. ``of_levels`` and ``of_labels`` name their sources in errors."""
     if levels.dtype != np.uint8:
-        raise DamagedDataError(f"{of_levels} is of type {levels.dtype}, not uint8: levels are 0 to 255")
+        raise DamagedDataError(f"{of_levels} must be of type uint8, because levels are 0 to 255; got {levels.dtype}")
     count = count or len(levels)
     if levels.shape != (count, *expected.image) or not count:
         raise DamagedDataError(
@@ -195,12 +202,12 @@ def _images(
         )
     if labels.shape != (count,) or labels.dtype.kind not in "iu":
         raise DamagedDataError(
-            f"{of_labels} holds labels of type {labels.dtype} and shape {labels.shape}, not {count} integers in a row"
+            f"{of_labels} must hold {count} integers in one dimension; got labels of type {labels.dtype} and shape {labels.shape}"
         )
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= expected.classes:
         wrong = low if low < 0 else high
-        raise DamagedDataError(f"{of_labels} holds the label {wrong} where 0 to {expected.classes - 1} belong")
+        raise DamagedDataError(f"{of_labels}: labels must be from 0 to {expected.classes - 1}; got {wrong}")
     return Images(np.ascontiguousarray(levels), labels.astype(np.int64))
 
 

@@ -12,7 +12,7 @@ from attn_zoo.data.files import open_text
 
 
 def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Read the objects of a file, each with at least ``fields``.
+    """Read the objects of a file. Each must have at least the ``fields``.
 
     Raises:
         DamagedDataError: a line is not an object, or lacks a field; the message names the line.
@@ -26,6 +26,6 @@ def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
             lacking = set(fields) - set(row) if isinstance(row, dict) else set(fields)
             if lacking:
                 raise DamagedDataError(
-                    f"{path}, line {number} lacks {', '.join(sorted(lacking))}; each line is an object with {', '.join(fields)}"
+                    f"{path}, line {number} must be an object with {', '.join(fields)}; it lacks {', '.join(sorted(lacking))}"
                 )
             yield row

@@ -13,7 +13,7 @@ from attn_zoo.data.jsonl import read_jsonl
 
 
 class LabelledText(NamedTuple):
-    """One example: a class, and one or two texts."""
+    """One example: one or two texts and their class."""
 
     label: int
     texts: tuple[str, ...]
@@ -53,7 +53,7 @@ def read_labelled_tsv(
     header: bool = True,
     skip_broken: bool = False,
 ) -> Iterator[LabelledText]:
-    """Read rows from a tab-separated table; quotation marks have no special meaning, as in GLUE's files.
+    """Read rows from a tab-separated table. Quotation marks have no special meaning, as in GLUE's files.
 
     Args:
         texts, label: indices of the columns, from 0.
@@ -74,7 +74,7 @@ def read_labelled_tsv(
                 continue
             if len(cells) != columns:
                 raise DamagedDataError(
-                    f"{path}, line {number} has {len(cells)} cells where {columns} belong; it is cut short or damaged"
+                    f"{path}, line {number} must have {columns} cells, but has {len(cells)}; it is cut short or damaged"
                 )
             yield _row(f"{path}, line {number}", cells[label], [cells[at] for at in texts], classes)
 
@@ -87,14 +87,14 @@ def read_text_folder(folder: Path, label: int) -> Iterator[LabelledText]:
     """
     paths = sorted(folder.glob("*.txt"))
     if not paths:
-        raise DamagedDataError(f"{folder} holds no .txt file; expected one file for each text")
+        raise DamagedDataError(f"{folder} must hold one .txt file for each text, but holds none")
     for path in paths:
         with reading(path, "UTF-8 text"):
             yield LabelledText(label, (read_bytes(path).decode("utf-8"),))
 
 
 def require_count(where: object, rows: Iterable[LabelledText], count: int) -> list[LabelledText]:
-    """List of the rows of a split, checked to be as many as were published.
+    """Return the rows of a split as a list, after checking that there are as many as were published.
 
     Args:
         where: file or folder of the rows.
@@ -104,25 +104,25 @@ def require_count(where: object, rows: Iterable[LabelledText], count: int) -> li
     """
     found = list(rows)
     if len(found) != count:
-        raise DamagedDataError(f"{where} holds {len(found):,} rows where {count:,} were published; it is incomplete")
+        raise DamagedDataError(f"{where} must hold {count:,} rows, as published, but holds {len(found):,}; it is incomplete")
     return found
 
 
 def _row(where: str, label: Any, texts: Sequence[Any], classes: Mapping[str, int]) -> LabelledText:
     if str(label) not in classes:
-        raise DamagedDataError(f"{where} has the label {label!r}; {', '.join(classes)} were expected")
+        raise DamagedDataError(f"{where}: the label must be one of {', '.join(classes)}; got {label!r}")
     check_texts(where, texts)
     return LabelledText(classes[str(label)], tuple(texts))
 
 
 def check_texts(where: str, texts: Iterable[object]) -> None:
-    """Refuse values that are not text in valid UTF-8.
+    """Check that values are valid UTF-8 text.
 
     Raises:
         DamagedDataError: the message names the place ``where`` and what is there.
     """
     for text in texts:
         if not isinstance(text, str):
-            raise DamagedDataError(f"{where} has {type(text).__name__} where a text belongs")
+            raise DamagedDataError(f"{where} must be a text; got {type(text).__name__}")
         if _SURROGATE.search(text):
-            raise DamagedDataError(f"{where} holds half a surrogate pair, which is not valid UTF-8 text")
+            raise DamagedDataError(f"{where} must be valid UTF-8 text, but holds half of a surrogate pair")

@@ -1,4 +1,4 @@
-"""Root folder of all data sets."""
+"""Folder that holds all data sets."""
 
 from __future__ import annotations
 

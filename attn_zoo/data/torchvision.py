@@ -1,4 +1,4 @@
-"""Downloads through torchvision, with a progress bar and a checksum that is verified before anything is saved."""
+"""Downloads with torchvision. They show a progress bar and check the checksum before anything is saved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attn_zoo.contract import DamagedDataError, MissingDataError
 
 
 def fetch_archive(url: str, md5: str, root: Path, folder: str) -> None:
-    """Download an archive and extract its ``folder`` below ``root``; the archive is deleted.
+    """Download an archive, extract its ``folder`` below ``root``, and delete the archive.
 
     Args:
         md5: published checksum of the archive.
@@ -29,13 +29,13 @@ def fetch_archive(url: str, md5: str, root: Path, folder: str) -> None:
         extract_archive(str(archive), temporary)
         extracted = Path(temporary) / folder
         if not extracted.is_dir():
-            raise DamagedDataError(f"{url} holds no folder {folder}")
+            raise DamagedDataError(f"{url} must hold the folder {folder}, but does not")
         shutil.rmtree(root / folder, ignore_errors=True)
         os.replace(extracted, root / folder)
 
 
 def fetch_files(mirrors: Sequence[str], md5: Mapping[str, str], folder: Path) -> None:
-    """Download files into ``folder``, each from the first mirror that has it.
+    """Download files into ``folder``. Each comes from the first mirror that has it.
 
     Args:
         mirrors: addresses that end in a slash.
@@ -62,7 +62,9 @@ def _fetch(urls: Sequence[str], md5: str, folder: Path) -> Path:
         except OSError as error:  # URLError is a subclass
             errors.append(f"{url}: {error}")
         except RuntimeError as error:  # torchvision raises it for a wrong checksum
-            raise DamagedDataError(f"{url} sent a file whose md5 is not {md5}; nothing was kept of it") from error
+            raise DamagedDataError(
+                f"{url} sent a file that must have the md5 {md5}, but has another one; it was not kept"
+            ) from error
         else:
             return path
-    raise MissingDataError(f"cannot be fetched ({'; '.join(errors)}); is there a network?")
+    raise MissingDataError(f"the data cannot be fetched ({'; '.join(errors)}); check the network, then try again")

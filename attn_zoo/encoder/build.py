@@ -1,4 +1,4 @@
-"""Construction of the network for a task, with the same initial shared weights for every attention."""
+"""Construction of the network for a task. Weights that networks share start from the same values for every mechanism."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def build_model(
     latent_dim: int = 0,
     positions: str = "learned",
 ) -> nn.Module:
-    """Build the classifier for a task: a small encoder for tokens and frames, timm's VisionTransformer for patches.
+    """Build the network for a task: a small encoder for tokens and frames, or timm's VisionTransformer for patches.
 
-    If an example has one label, it is predicted from a class token before the sequence.
+    If each example has one label, the network predicts it from a class token before the sequence.
 
     Args:
         backbone: timm's name of a VisionTransformer, for patches only; the sizes must be those of this model.
@@ -79,7 +79,9 @@ def build_model(
             sizes |= {"embed_dim": dim, "depth": depth, "num_heads": heads, "mlp_ratio": mlp_ratio}
         return ImageClassifier(task.inputs, classes=task.classes, backbone=backbone, **entry, **sizes)
     if backbone:
-        raise ValueError(f"model.backbone names a VisionTransformer, but the inputs of this task are a sequence; got {backbone!r}")
+        raise ValueError(
+            f"model.backbone must be left out for this task, because its inputs are a sequence and not an image; got {backbone!r}"
+        )
     kind: type[nn.Module] = TokenClassifier
     if isinstance(task.inputs, Pairs):
         kind = PairClassifier
@@ -92,9 +94,9 @@ def build_model(
 
 
 def build_paired_model(task: TaskSpec, *, seed: int, attention: str, options: Mapping[str, Any], **rest: Any) -> nn.Module:
-    """Call ``build_model`` under a seed and copy shared weights from the softmax model of the same seed.
+    """Call ``build_model`` with a seed, and copy shared weights from the softmax model of the same seed.
 
-    All rows of a table then start from the same weights, except for weights that only their mechanism has.
+    All rows of a table then start from the same weights, apart from the weights that only one mechanism has.
     """
     rest_of_reference = {**rest, "implementation": "eager"}
     torch.manual_seed(seed)
@@ -106,7 +108,7 @@ def build_paired_model(task: TaskSpec, *, seed: int, attention: str, options: Ma
 
 
 def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
-    """Build a token classifier on the encoder of a task's classifier, for pre-training: both train the same encoder.
+    """Build a token classifier around the encoder of a task's classifier, for pre-training. Both then train the same encoder.
 
     The head, which predicts the tokens of the inputs, is new.
 
@@ -117,15 +119,15 @@ def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
         kinds = {Frames: "frames", Patches: "patches"}
         other = kinds.get(type(task.inputs), "labelled by position, which trains the whole encoder without pre-training")
         raise UnsupportedError(
-            "budget.pretrain_steps trains an encoder of tokens for tasks with one label per example, and the inputs of this task "
-            f"are {other}; set budget.pretrain_steps=0"
+            "budget.pretrain_steps must be 0 for this task: pretraining needs inputs of tokens with one label per example, and "
+            f"the inputs of this task are {other}; set budget.pretrain_steps=0"
         )
     return PositionClassifier(classes=task.inputs.vocabulary, encoder=model.encoder)
 
 
 @torch.no_grad()
 def share_initial_weights(model: nn.Module, reference: nn.Module) -> None:
-    """Copy every parameter that both models hold under one name and shape.
+    """Copy every parameter that both models have with the same name and shape.
 
     Additional projections of a mechanism (``streams``) become copies of the projections that they start as.
     """

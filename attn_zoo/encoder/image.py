@@ -1,4 +1,4 @@
-"""timm's VisionTransformer with any attention, specified by its sizes or by timm's model name."""
+"""timm's VisionTransformer with any mechanism, built from its sizes or from timm's name of a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attn_zoo.rows import RowName
 
 
 class ImageClassifier(nn.Module):
-    """timm's VisionTransformer as a classifier of batches, called as (images, valid) with ``valid=None``.
+    """timm's VisionTransformer as a classifier. It is called with (images, valid), where ``valid`` is None.
 
     Args:
         inputs: size of the images and of the patches.
@@ -76,7 +76,7 @@ class ImageClassifier(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch channels height width"], valid: Bool[Tensor, "batch length"] | None = None
     ) -> Float[Tensor, "batch classes"]:
-        """Compute class scores.
+        """Compute the class scores.
 
         Raises:
             ValueError: ``valid`` is given.
@@ -87,7 +87,7 @@ class ImageClassifier(nn.Module):
 
 
 def backbone_sizes(backbone: str) -> dict[str, Any]:
-    """Return the width, depth, number of heads and MLP ratio of timm's VisionTransformer of this name, built without weights.
+    """Return width, depth, number of heads and MLP ratio of timm's VisionTransformer of this name. No weights are loaded.
 
     Raises:
         UnsupportedError: timm has no VisionTransformer of this name.
@@ -103,7 +103,7 @@ def backbone_sizes(backbone: str) -> dict[str, Any]:
 
 
 def prefix_tokens(backbone: str) -> int:
-    """Return the number of tokens before the patches: class token and registers.
+    """Return the number of tokens before the patches: the class token and registers.
 
     Raises:
         UnsupportedError: timm has no VisionTransformer of this name.
@@ -125,7 +125,9 @@ def _create(backbone: str, **rest: Any) -> Any:
     try:
         made = timm.create_model(backbone, pretrained=False, **rest)
     except TypeError as error:
-        raise UnsupportedError(f"timm's {backbone} does not accept another class of attention ({error})") from error
+        raise UnsupportedError(
+            f"timm's {backbone} cannot be built with another attention ({error}); choose another backbone"
+        ) from error
     if not isinstance(made, VisionTransformer):
         raise UnsupportedError(f"timm's {backbone} is a {type(made).__name__}, not a VisionTransformer; take a vit_ or deit_ model")
     return made

@@ -1,4 +1,4 @@
-"""Encoder of sequences (embedding, positions, pre-norm transformer blocks) and the classifiers on top of it."""
+"""Encoder of sequences (embedding, positions, pre-norm transformer blocks) and classifiers with this encoder."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Block(nn.Module):
         key_valid: Bool[Tensor, "batch length"] | None = None,
         remembered: Remembered | None = None,
     ) -> Float[Tensor, "batch length dim"]:
-        """Apply the block; ``remembered``, where given, replaces its keys and values and ``key_valid``."""
+        """Apply the block. If ``remembered`` is given, it replaces the keys and values of the block and ``key_valid``."""
         normed = self.attention_norm(tokens)
         tokens = tokens + self.attention(normed, key_valid=None if remembered else key_valid, remembered=remembered)
         return tokens + self.mlp(self.mlp_norm(tokens))
 
     def remember(self, tokens: Float[Tensor, "batch length dim"], key_valid: Bool[Tensor, "batch length"] | None) -> Remembered:
-        """Cache keys and values of these tokens, for applications of the block to other tokens."""
+        """Cache the keys and values of these tokens, so that the block can be applied to other tokens."""
         return self.attention.remember(self.attention_norm(tokens), key_valid=key_valid)
 
 
 class TokenEncoder(nn.Module):
-    """Encoder of a sequence of tokens or frames, one vector per position.
+    """Encoder of a sequence of tokens or frames. It returns one vector per position.
 
     Position embeddings are learned and absolute, or left out. Without them (``positions="none"``; Haviv et al. 2022,
     arXiv:2203.16634; Kazemnejad et al. 2023, arXiv:2305.19466) a causal network can still infer the order, from the number of
@@ -98,7 +98,7 @@ class TokenEncoder(nn.Module):
     ) -> None:
         super().__init__()
         if reuse_keys and not shared_weights:
-            raise ValueError("reuse_keys keeps the keys of one block, so it needs shared_weights=True")
+            raise ValueError("reuse_keys=True must go with shared_weights=True, because all blocks use the keys of one block")
         if positions not in ("learned", "none"):
             raise ValueError(f"positions must be learned or none; got {positions!r}")
         self.length, self.depth, self.reuse_keys = length, depth, reuse_keys
@@ -148,7 +148,9 @@ class TokenEncoder(nn.Module):
             ValueError: the sequences are longer than the model was built for.
         """
         if tokens.shape[1] > self.length:
-            raise ValueError(f"the model was built for {self.length} tokens, got {tokens.shape[1]}; build it for the longest")
+            raise ValueError(
+                f"the model was built for at most {self.length} tokens; got {tokens.shape[1]}; build it for the longest input"
+            )
         x = self.embedding(tokens)
         if self.class_token is not None:
             x = torch.cat([self.class_token.to(x.dtype).expand(tokens.shape[0], 1, -1), x], dim=1)
@@ -161,15 +163,15 @@ class TokenEncoder(nn.Module):
         return x
 
     def _applications(self) -> list[Block]:
-        """Blocks in the order of their application, a shared one ``depth`` times."""
+        """Return the blocks in the order in which they are applied. A shared block is repeated ``depth`` times."""
         stored = [block for block in self.blocks if isinstance(block, Block)]
         return stored * (self.depth // len(stored))
 
 
 class TokenClassifier(nn.Module):
-    """Class scores of a sequence, or the numbers that regression predicts, from the class token alone.
+    """Classifier of sequences, or regression, that reads the class token alone.
 
-    Without attention between positions, the scores therefore cannot depend on the tokens.
+    So its scores cannot depend on the tokens unless attention moves information between positions.
     """
 
     def __init__(self, *, classes: int, **rest: Any) -> None:
@@ -178,12 +180,12 @@ class TokenClassifier(nn.Module):
         self.head = nn.Linear(rest["dim"], classes)
 
     def forward(self, tokens: Sequences, valid: Bool[Tensor, "batch length"] | None = None) -> Float[Tensor, "batch classes"]:
-        """Compute class scores. Arguments and errors as for ``TokenEncoder``."""
+        """Compute the class scores. Arguments and errors are those of ``TokenEncoder``."""
         return self.head(self.encoder.norm(self.encoder(tokens, valid)[:, 0]))
 
 
 class PairClassifier(nn.Module):
-    """Class scores of two token sequences, which one encoder encodes separately (two towers with shared weights).
+    """Classifier of two token sequences, which one encoder encodes separately (two towers with shared weights).
 
     The head sees both class tokens u and v as (u, v, u · v, u − v) and has one hidden layer, as the
     "NLI" interaction of Long Range Arena's retrieval task (Tay et al. 2020, arXiv:2011.04006).
@@ -199,14 +201,14 @@ class PairClassifier(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "batch 2 length"], valid: Bool[Tensor, "batch 2 length"] | None = None
     ) -> Float[Tensor, "batch classes"]:
-        """Compute class scores. Arguments and errors as for ``TokenEncoder``."""
+        """Compute the class scores. Arguments and errors are those of ``TokenEncoder``."""
         both = self.encoder(tokens.flatten(0, 1), None if valid is None else valid.flatten(0, 1))
         one, other = self.encoder.norm(both[:, 0]).unflatten(0, (-1, 2)).unbind(dim=1)
         return self.head(torch.cat([one, other, one * other, one - other], dim=-1))
 
 
 class PositionClassifier(nn.Module):
-    """Class scores, or the numbers that regression predicts, for positions of a sequence.
+    """Classifier of positions of a sequence, or regression at each position.
 
     Args:
         classes: number of classes.
@@ -225,7 +227,8 @@ class PositionClassifier(nn.Module):
         valid: Bool[Tensor, "batch length"] | None = None,
         asked: Bool[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "asked classes"] | Float[Tensor, "batch length classes"]:
-        """Compute class scores of the positions marked in ``asked``, in the order of batch and position; None scores all.
+        """Compute the class scores of the positions that ``asked`` marks, in the order of batch and position. If it is None, score
+        all.
 
         Other arguments and errors as for ``TokenEncoder``.
         """

@@ -16,7 +16,7 @@ _HEADER = "attn_zoo_weights"
 
 
 def save_weights(model: nn.Module, file: Path, facts: Mapping[str, Any]) -> None:
-    """Write the weights and buffers of a network, and plain data about it; the file is replaced as a whole.
+    """Write the weights and buffers of a network and plain data about it. The file is replaced as a whole.
 
     Raises:
         OSError: the file cannot be written.
@@ -33,17 +33,21 @@ def save_weights(model: nn.Module, file: Path, facts: Mapping[str, Any]) -> None
 
 
 def read_weights(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors by name, and the facts that ``save_weights`` was given.
+    """Return the tensors by name, and the facts that were given to ``save_weights``.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file was not written by ``save_weights``.
     """
     if not file.is_file():
-        raise FileNotFoundError(f"there is no weights file {str(file)!r}; attn-zoo run weights.after=[STEP] writes some")
+        raise FileNotFoundError(
+            f"the weights file {str(file)!r} does not exist; attn-zoo run weights.after=[STEP] writes such files"
+        )
     try:
         with safe_open(file, framework="pt") as opened:
             facts = json.loads((opened.metadata() or {})[_HEADER])
             return {name: opened.get_tensor(name) for name in opened.keys()}, facts  # noqa: SIM118 (no mapping)
     except (SafetensorError, KeyError, ValueError) as error:
-        raise ValueError(f"{str(file)!r} holds no weights of a run; attn-zoo run weights.after=[STEP] writes such files") from error
+        raise ValueError(
+            f"{str(file)!r} does not hold the weights of a run; attn-zoo run weights.after=[STEP] writes such files"
+        ) from error

@@ -1,1 +1,1 @@
-"""Integrations: mechanisms of the zoo in models of other libraries."""
+"""Integrations: mechanisms of attn-zoo in models of other libraries."""

@@ -1,1 +1,1 @@
-"""Implementations for one kind of device: CPU tiles, Triton, FlexAttention, fla. Triton is imported only where it is used."""
+"""Implementations for one kind of device: CPU tiles, Triton, FlexAttention and fla. Triton is imported only when it is needed."""

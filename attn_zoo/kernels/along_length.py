@@ -1,4 +1,4 @@
-"""Projections E X along the length, by implementation: Triton kernels, CPU tiles for ``tiled`` and ``sdpa``, else PyTorch."""
+"""Projections E X along the length. Implementations are Triton kernels, CPU tiles (for ``tiled`` and ``sdpa``) and PyTorch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def compress(
 def compress_and_weigh(
     implementation: str, weight: Float[Tensor, "roles 1 r n"], tokens: Float[Tensor, "batch keys width"], valid: KeyValid
 ) -> tuple[Pair, Pair]:
-    """Compute E X and F X, and E 1 and F 1 with ones at the real tokens."""
+    """Compute E X and F X, and also E 1 and F 1, where 1 has ones at the real tokens."""
     if not _tiled(implementation, tokens):
         masses = cpu.masses_of(_stacked(weight, tokens), valid)
         return compress(implementation, weight, tokens, valid), _split(masses[..., None], weight)
@@ -59,12 +59,12 @@ def _tiled(implementation: str, tokens: Tensor) -> bool:
 
 
 def _stacked(weight: Tensor, tokens: Tensor) -> Float[Tensor, "rows keys"]:
-    """Stack the rows of E and F, so that tokens are read once; a view, so that the gradient is not copied."""
+    """Stack the rows of E and F, so that tokens are read once. The result is a view, so its gradient is not copied."""
     rows, keys = weight.flatten(0, 2), tokens.shape[1]
     return rows[:, :keys] if keys < weight.shape[3] else rows
 
 
 def _split(both: Float[Tensor, "*batch rows width"], weight: Tensor) -> Pair:
-    """Split into the rows of E and the rows of F."""
+    """Split a result into the rows of E and the rows of F."""
     r = weight.shape[2]
     return both[..., :r, :], both[..., -r:, :]

@@ -1,4 +1,4 @@
-"""Tables of positions by hash bucket, for plain PyTorch and tiles."""
+"""Tables of positions by hash bucket, for plain PyTorch and for tiles."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from attn_zoo.shapes import KeyValid
 
 
 class Layout(NamedTuple):
-    """Positions of each round sorted by bucket, in chunks of one bucket each.
+    """Positions of each round, sorted by bucket. They are divided into chunks, and a chunk belongs to one bucket.
 
-    The rank of a position in its bucket counts earlier valid positions only, so that its chunk does not depend on later positions,
-    and padding is left out. Each bucket starts a new chunk.
+    The rank of a position in its bucket counts only earlier valid positions. So its chunk does not depend on later positions, and
+    padding is left out. Each bucket starts a new chunk.
     """
 
     position: Int[Tensor, "rounds batch heads slots"]
@@ -44,12 +44,14 @@ class Layout(NamedTuple):
         return cls(position.int(), torch.empty_like(slot).scatter(-1, order, slot).int(), before.int())
 
     def of_positions(self) -> tuple[Int[Tensor, "rounds batch heads n"], Int[Tensor, "rounds batch heads n"]]:
-        """Chunk of each position, and chunk before it, or -1."""
+        """Return the chunk of each position, and the chunk before it or -1."""
         chunk = self.slot.long() // (self.position.shape[3] // self.before.shape[3])
         return chunk, F.pad(self.before.long(), (0, 1), value=-1).gather(3, chunk)
 
     def pairs(self) -> tuple[Int[Tensor, "rounds batch heads chunks c"], Int[Tensor, "rounds batch heads chunks 2*c"]]:
-        """Positions of each chunk (queries), and of the previous chunk followed by the same chunk (keys); n for none."""
+        """Return the positions of each chunk (queries), and those of the previous chunk followed by the same chunk (keys). n stands
+        for none.
+        """
         n, chunks = self.slot.shape[3], self.before.shape[3]
         own = self.position.long().unflatten(3, (chunks, -1))
         before = self.before.long().masked_fill(self.before < 0, chunks)[..., None].expand_as(own)
@@ -57,5 +59,7 @@ class Layout(NamedTuple):
 
 
 def most_chunks(n: int, buckets: int, chunk: int) -> int:
-    """Number of chunks that suffices for every distribution of positions over buckets: each bucket wastes less than one chunk."""
+    """Return a number of chunks that suffices however positions are distributed over buckets. Each bucket wastes less than one
+    chunk.
+    """
     return (n + min(buckets, n) * (chunk - 1)) // chunk

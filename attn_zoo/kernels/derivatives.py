@@ -1,7 +1,7 @@
-"""Kernels with first derivatives only: each other derivative is refused by an error that names ``implementation="eager"``.
+"""First derivatives of kernels. Any other derivative raises an error that names ``implementation="eager"``.
 
-PyTorch's ``once_differentiable`` raises only where the gradient of the output requires a gradient, and its error is lost where
-gradients of chosen inputs are requested: the second derivative then silently lacks the part of the kernel.
+PyTorch's ``once_differentiable`` raises an error only if the gradient of the output requires a gradient. If gradients of chosen
+inputs are requested, its error is lost, and the second derivative silently lacks the part of the kernel.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _TRANSFORMS = {
 class OnceDifferentiable(Function):
     """Base of autograd functions whose backward pass is written by hand and cannot be differentiated. Call ``run``, not ``apply``.
 
-    ``save_for_backward`` must get every input that has a gradient itself, and no view of it, because a second derivative is refused
-    where it would pass through a saved tensor.
+    ``save_for_backward`` must get every input that has a gradient, and not a view of it, because the error for a second derivative
+    is attached to the saved tensors.
     """
 
     def __init_subclass__(cls) -> None:
@@ -59,7 +59,7 @@ class OnceDifferentiable(Function):
 
 
 def once_differentiable(backward: Backward) -> Backward:
-    """Make a backward pass refuse second derivatives.
+    """Return a backward pass that raises an error for second derivatives.
 
     Gradients are computed without a graph. With ``create_graph=True`` they are then attached to the tensors that they depend on,
     the saved ones and the gradients of the outputs, by a node that raises ``UnsupportedError`` when it is differentiated.
@@ -84,7 +84,7 @@ def once_differentiable(backward: Backward) -> Backward:
 
 
 class _Read:
-    """Context whose saved tensors are read once, because gradient checkpointing allows no second time."""
+    """Context whose saved tensors are read once, because gradient checkpointing does not allow a second time."""
 
     def __init__(self, ctx: Any) -> None:
         self._ctx, self.saved_tensors = ctx, ctx.saved_tensors
@@ -94,7 +94,7 @@ class _Read:
 
 
 class _Refusal(Function):
-    """Identity of ``found``, attached to the tensors it depends on, which raises when it is differentiated."""
+    """Identity of ``found`` that is attached to the tensors it depends on. It raises an error when it is differentiated."""
 
     generate_vmap_rule = True
 
@@ -112,7 +112,7 @@ class _Refusal(Function):
 
 
 def name_refusal(out: Tensor) -> Tensor:
-    """Make second derivatives that PyTorch refuses, as those of its fused attention, raise our error, which says what to do."""
+    """Replace PyTorch's error for second derivatives, such as those of its fused attention, by an error that says what to do."""
     if not torch.compiler.is_compiling() and out.grad_fn is not None:  # in this order: the compiler does not trace grad_fn
         out.grad_fn.register_hook(_name_refusal)
     return out
@@ -127,14 +127,18 @@ def _name_refusal(found: tuple[Tensor | None, ...], _: Any) -> tuple[Tensor | No
 
 
 def _is_refused(gradient: Tensor) -> bool:
-    """Return True if PyTorch has no derivative of this gradient; of one in a batch, whose graph hides it, that is assumed."""
+    """Return True if PyTorch has no derivative of this gradient. A gradient in a batch hides its graph, so the result is True for
+    it.
+    """
     if _functorch.is_batchedtensor(gradient):
         return True
     return gradient.grad_fn is not None and gradient.grad_fn.name().endswith("NotImplemented")
 
 
 def refuse_graph_of_gradients(out: Tensor) -> Tensor:
-    """Refuse ``create_graph=True`` for the output of another package's kernel, whose gradients may have no graph or a wrong one."""
+    """Raise an error for ``create_graph=True`` on the output of another package's kernel, whose gradients may have no graph or a
+    wrong one.
+    """
     if not torch.compiler.is_compiling() and out.requires_grad:
         out.register_hook(_refuse_graph)
     return out
@@ -146,7 +150,7 @@ def _refuse_graph(_: Tensor) -> None:
 
 
 def refuse_transforms(*inputs: Any, allow: frozenset[TransformType] = NO_TRANSFORMS) -> None:
-    """Refuse tensors with a tangent, and the transforms of ``torch.func`` that are not in ``allow``.
+    """Raise an error for tensors with a tangent, and for transforms of ``torch.func`` that are not in ``allow``.
 
     Raises:
         UnsupportedError: forward-mode differentiation or a transform reached this kernel.
@@ -163,7 +167,7 @@ def refuse_transforms(*inputs: Any, allow: frozenset[TransformType] = NO_TRANSFO
 
 
 def refuse_batches(*gradients: Tensor | None) -> None:
-    """Refuse a backward pass for several gradients of the outputs at once.
+    """Raise an error for a backward pass with several gradients of the outputs at once.
 
     Raises:
         UnsupportedError: ``torch.func.vmap`` or the one of torch.autograd reached this kernel's backward pass.

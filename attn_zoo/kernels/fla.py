@@ -32,7 +32,7 @@ def answers(
     *gates: Float[Tensor, "batch heads n ..."],
     **settings: Any,
 ) -> Float[Tensor, "batch heads n d"]:
-    """Outputs of a kernel for a whole sequence, in the type of ``value``.
+    """Return the outputs of a kernel for a whole sequence, in the dtype of ``value``.
 
     Args:
         operator: name of the operator in the package.
@@ -52,10 +52,10 @@ def answers(
 def sums_of_past(
     log_query: Float[Tensor, "batch heads n m"], log_key: Float[Tensor, "batch heads n m"], value: Keys, valid: KeyValid
 ) -> Queries:
-    """Sums Σⱼ φ(qᵢ)·φ(kⱼ) vⱼ over valid j ≤ i, up to a factor for each i, from log φ.
+    """Return the sums Σⱼ φ(qᵢ)·φ(kⱼ) vⱼ over valid j ≤ i, up to a factor for each i, from log φ.
 
-    Computed as gated linear attention: sums are relative to the highest feature of the keys so far, and when that rises, the gate
-    scales the sums down.
+    They are computed as gated linear attention. Sums are relative to the highest feature of the keys so far; when that rises, the
+    gate scales the sums down.
     """
     phi_query = (log_query - log_query.detach().amax(dim=-1, keepdim=True)).exp()
     logs = log_key if valid is None else log_key.masked_fill(~valid[:, None, :, None], HIDDEN)
@@ -67,16 +67,18 @@ def sums_of_past(
 
 
 def kernel(operator: str) -> Callable[..., tuple[Tensor, Any]]:
-    """Import the chunked kernel of an operator, for (batch, n, heads, width), on use, as the import needs Triton and seconds."""
+    """Import the chunked kernel of an operator for (batch, n, heads, width). The import is delayed, because it needs Triton and
+    seconds.
+    """
     found: Callable[..., tuple[Tensor, Any]] = getattr(importlib.import_module(f"fla.ops.{operator}"), f"chunk_{operator}")
     return found
 
 
 def _filled(x: Float[Tensor, "batch heads n width"]) -> Float[Tensor, "batch heads n filled"]:
-    """Pad with zeros to a multiple of ``STEP``: zero features, open gates, and values whose outputs are cut off."""
+    """Fill up with zeros to a multiple of ``STEP``: features are zero, gates are open, and the outputs there are cut off."""
     return F.pad(x, (0, -x.shape[-1] % STEP))
 
 
 def without_causality(owner: str) -> str:
-    """Reason why ``fla`` is refused without causality."""
+    """Return why ``fla`` does not run without causality."""
     return f"{owner} without causality is two matrix products, for which fla has no kernel; use implementation=eager"

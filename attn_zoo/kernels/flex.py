@@ -1,4 +1,4 @@
-"""PyTorch's FlexAttention over fixed pairs of positions, its block tables cached by shape, for the ``flex`` implementations."""
+"""PyTorch's FlexAttention over fixed pairs of positions, for the ``flex`` implementations. Its block tables are cached by shape."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CACHE: dict[Hashable, PairTables] = {}
 
 
 def cached_tables(fixed_by: Hashable, pairs: Callable[[], MaskMod], n: int, heads: int, device: torch.device) -> PairTables:
-    """Block tables at length ``n``, built once for each length, device and ``fixed_by``.
+    """Return the block tables at length ``n``, built once for each length, device and ``fixed_by``.
 
     Args:
         fixed_by: cache key, equal for equal pairs. Tensors in it are compared by identity.
@@ -77,7 +77,9 @@ def _make_tables(mask_mod: MaskMod, n: int, heads: int, device: torch.device) ->
 
 
 def flex_attention_over(tables: PairTables, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-    """Softmax attention of each query to the valid keys it sees, by FlexAttention; zeros for a query that sees none."""
+    """Compute softmax attention of each query to the valid keys that it sees, with FlexAttention. A query without such keys gets
+    zeros.
+    """
     mask = tables.plain
     if key_valid is not None:
         mask = copy.copy(tables.padded)
@@ -87,9 +89,9 @@ def flex_attention_over(tables: PairTables, query: Queries, key: Keys, value: Ke
 
 
 def blocks_of_pairs(mask_mod: MaskMod, n: int, heads: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Masks of blocks with a visible pair, and of blocks whose pairs are all visible, (1, heads, n / 128, n / 128) each.
+    """Return masks of blocks with a visible pair, and of blocks whose pairs are all visible, (1, heads, n / 128, n / 128) each.
 
-    Pairs are evaluated a few rows of blocks at a time, where PyTorch's ``create_block_mask`` holds all n × n pairs.
+    Pairs are evaluated a few rows of blocks at a time, while PyTorch's ``create_block_mask`` holds all n × n pairs.
     """
     blocks = -(-n // BLOCK)
     keys, every = torch.arange(blocks * BLOCK, device=device), torch.arange(heads, device=device)[:, None, None]
@@ -105,14 +107,16 @@ def blocks_of_pairs(mask_mod: MaskMod, n: int, heads: int, device: torch.device)
 
 
 def _listed(table: Bool[Tensor, "1 heads rows columns"]) -> tuple[Tensor, Tensor]:
-    """Number of marked blocks in each row, and indices of all blocks, the marked ones first, as FlexAttention takes them."""
+    """Return the number of marked blocks in each row, and the indices of all blocks with the marked ones first, as FlexAttention
+    expects.
+    """
     order = table.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
     return table.sum(dim=-1, dtype=torch.int32), order.to(torch.int32)
 
 
 @lru_cache(maxsize=1)
 def compiled_flex() -> Any:
-    """Compile FlexAttention, which is block-sparse only when compiled."""
+    """Compile FlexAttention, because it is block-sparse only when compiled."""
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention, dynamic=False)

@@ -15,7 +15,7 @@ Sums = Float[Tensor, "batch heads chunks m d"]
 
 
 def sums_before(summed: Sums, kept: Float[Tensor, "batch heads chunks 1 1"]) -> Sums:
-    """Return s꜀ for each chunk c, from its own sum x꜀ and the factor a꜀, which has no gradient."""
+    """Return s꜀ for each chunk c, from its own sum x꜀ and its factor a꜀. The factor has no gradient."""
     # Compiled as one operator, because a graph with the loop would hold for one number of chunks.
     return _operator(summed, kept) if torch.compiler.is_compiling() else _loop(summed, kept)
 
@@ -42,7 +42,7 @@ def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
 
 @once_differentiable
 def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-    """Sum over later chunks: the gradient of x꜀ is the same sum over the chunks in reverse order."""
+    """Return the sum over later chunks. The gradient of x꜀ is the same sum over the chunks in reverse order."""
     return _operator(gradient.flip(2), ctx.saved_tensors[0].flip(2)).flip(2), None
 
 

@@ -1,4 +1,4 @@
-"""The layer around a mechanism: q/k/v projections, head split, mechanism, output projection."""
+"""Layer around a mechanism: it projects tokens to heads, calls the mechanism, and projects the outputs."""
 
 from attn_zoo.layer.multi_head import CACHED_BYTES, MultiHeadAttention
 from attn_zoo.layer.order import Order

@@ -1,4 +1,4 @@
-"""Multi-head attention over any registered mechanism."""
+"""Multi-head attention with any registered mechanism."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ CACHED_BYTES = 2**20
 
 
 class MultiHeadAttention(Projections):
-    """Multi-head attention over any registered mechanism: (batch, length, dim) -> same shape.
+    """Multi-head attention with any registered mechanism. Inputs and outputs have shape (batch, length, dim).
 
     The layer makes only the projections that the mechanism reads: a mechanism that shares queries
     and keys gets one for both, and each stream of the mechanism gets its own.
 
-    Where a mechanism compresses the length linearly, (E X) W = E (X W), so the tokens may be
-    compressed before they are projected to keys and values. With a bias b, E (X W + 1 bᵀ) is
-    (E X) W + (E 1) bᵀ, where 1 is zero at padded positions: exact in both orders.
+    If a mechanism compresses the length linearly, (E X) W = E (X W), so tokens can be compressed before they are projected to keys
+    and values. With a bias b, E (X W + 1 bᵀ) is (E X) W + (E 1) bᵀ, where 1 is zero at padded positions: exact in both orders.
 
     Args:
         dim: width of the tokens, divisible by ``heads``.
@@ -101,15 +100,21 @@ class MultiHeadAttention(Projections):
         if dim % heads:
             raise ValueError(f"dim must be divisible by heads, and both must be at least 1; got dim={dim} and heads={heads}")
         if not 0.0 <= output_dropout < 1.0:
-            raise ValueError(f"output_dropout must lie in [0, 1), as the share of outputs set to zero; got {output_dropout}")
+            raise ValueError(
+                "output_dropout must be at least 0 and less than 1, because it is the share of outputs set to zero; got "
+                f"{output_dropout}"
+            )
         crosses = context_length is not None or context_dim is not None
         if fused and crosses:
-            raise ValueError("fused=True reads queries, keys and values from the same tokens; use fused=False with a context")
+            raise ValueError(
+                "fused=True cannot be used with a context, because it makes queries, keys and values from the same tokens; use "
+                "fused=False"
+            )
         check_whole("latent_dim", latent_dim, 0)
         if fused and latent_dim:
             raise ValueError(
-                "fused=True makes queries, keys and values by one projection, and with a latent they have different inputs; "
-                f"use fused=False or latent_dim=0, got {latent_dim}"
+                f"fused=True makes queries, keys and values by one projection, so latent_dim must be 0; got {latent_dim}; use "
+                "fused=False or latent_dim=0"
             )
         keys = length if context_length is None else context_length
         check_shared_heads("MultiHeadAttention", key_value_heads, heads)
@@ -117,16 +122,18 @@ class MultiHeadAttention(Projections):
         device = torch.get_default_device()
         mechanism = build_attention(attention, geometry, implementation=implementation, device=device, **options)
         if crosses and not mechanism.card.can.cross:
-            raise UnsupportedError(f"{attention} makes queries and keys from the same tokens; build it without a context")
+            raise UnsupportedError(
+                f"{attention} cannot read a context, because it makes queries and keys from the same tokens; build it without a "
+                "context"
+            )
         if mechanism.card.can.shares_query_key and geometry.key_value_dim != dim:
             raise UnsupportedError(
-                f"{attention} makes queries and keys by one projection, so it must have as many heads of keys as of "
-                f"queries; use key_value_heads=0 (as many as heads); got {key_value_heads} for {heads} heads"
+                f"{attention} must have as many heads of keys as of queries, because one projection makes both; got "
+                f"{key_value_heads} for {heads} heads; use key_value_heads=0, which means as many as heads"
             )
         if mechanism.card.can.shares_query_key and latent_dim:
             raise UnsupportedError(
-                f"{attention} makes queries and keys by one projection, so queries would come from the latent, too; "
-                f"use latent_dim=0, got {latent_dim}"
+                f"{attention} makes queries and keys by one projection, so latent_dim must be 0; got {latent_dim}"
             )
         source = dim if context_dim is None else context_dim
         super().__init__(mechanism, dim, source, fused=fused, bias=bias, output_gate=output_gate)
@@ -142,14 +149,14 @@ class MultiHeadAttention(Projections):
             return None
         if self.crosses:
             raise UnsupportedError(
-                "a short convolution runs over the tokens of self-attention, and this layer reads a context; "
-                f"use short_convolution=0, got {width}"
+                "short_convolution must be 0 for a layer that reads a context, because it runs over the tokens of "
+                f"self-attention; got {width}"
             )
         return ShortConvolution(self.dim, width, causal=self.mechanism.geometry.causal)
 
     @torch.no_grad()
     def start_streams(self) -> None:
-        """Copy the projection that each stream starts from into the stream. Call it after loading weights that lack the streams."""
+        """Copy into each stream the projection that it starts from. Call this after loading weights that lack the streams."""
         for stream in self.streams:
             weight, bias = self._parameters_of(stream.starts_as)
             linear = self.stream_projections.get_submodule(stream.name)
@@ -163,7 +170,7 @@ class MultiHeadAttention(Projections):
         key_valid: Bool[Tensor, "batch keys"] | None = None,
         remembered: Remembered | None = None,
     ) -> Float[Tensor, "batch queries dim"]:
-        """Attend from ``tokens`` to ``context``, to themselves, or to remembered keys and values.
+        """Attend from ``tokens`` to ``context``, to the tokens themselves, or to remembered keys and values.
 
         Args:
             tokens: source of the queries.
@@ -195,7 +202,7 @@ class MultiHeadAttention(Projections):
     def remember(
         self, context: Float[Tensor, "batch keys context_dim"], *, key_valid: Bool[Tensor, "batch keys"] | None = None
     ) -> Remembered:
-        """Compute and cache keys, values and streams of keys once, for any number of calls with ``remembered``.
+        """Compute keys, values and streams of keys once, so that any number of calls with ``remembered`` can use them.
 
         ``layer(tokens, remembered=layer.remember(tokens))`` equals ``layer(tokens)``. Gradients flow through the cached tensors.
 
@@ -222,7 +229,7 @@ class MultiHeadAttention(Projections):
         return Remembered(*self._kept(source), key_valid, length)
 
     def check_remembers(self) -> None:
-        """Refuse a layer whose keys cannot be reused for other queries.
+        """Raise an error if the keys of this layer cannot be reused for other queries.
 
         Raises:
             UnsupportedError: the mechanism makes queries and keys by one projection.
@@ -237,7 +244,7 @@ class MultiHeadAttention(Projections):
     def initial_state(
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> LayerState:
-        """Return the state before the first token of ``batch`` sequences; None means dtype and device of the layer's weights.
+        """Return the state before the first token of ``batch`` sequences. If dtype or device is None, use that of the weights.
 
         Raises:
             ValueError: ``batch`` is not an integer of at least 0, or ``dtype`` is not a dtype of floating-point numbers.
@@ -254,7 +261,7 @@ class MultiHeadAttention(Projections):
         return LayerState(carried, torch.zeros(batch, 0, self.dim, dtype=dtype, device=device))
 
     def step(self, tokens: Float[Tensor, "batch n dim"], state: LayerState) -> tuple[Float[Tensor, "batch n dim"], LayerState]:
-        """Compute the outputs of the next tokens, one or many, as one causal call over the whole sequence would.
+        """Compute the outputs of the next tokens. They equal those of one causal call over the whole sequence.
 
         Args:
             tokens: without padding.
@@ -284,9 +291,9 @@ class MultiHeadAttention(Projections):
         return self._finish(mixed, tokens), LayerState(carried, tail)
 
     def resize_length(self, length: int) -> None:
-        """Change the number of keys in place, and in self-attention also that of queries; see ``Attention.resize_length``.
+        """Change the number of keys in place and, in self-attention, also the number of queries. See ``Attention.resize_length``.
 
-        Weights stored by position become new parameters: create the optimiser afterwards.
+        Weights that are stored by position become new parameters, so create the optimiser afterwards.
 
         Raises:
             UnsupportedError: stored weights cannot be carried over to the new length.
@@ -295,21 +302,27 @@ class MultiHeadAttention(Projections):
         self.set_order()
 
     def __prepare_scriptable__(self) -> None:
-        """Refuse TorchScript, which calls this on every module that it is about to compile."""
+        """Raise an error, because TorchScript is not supported. TorchScript calls this method on every module before it compiles
+        it.
+        """
         raise UnsupportedError(f"{self.mechanism.card.name}: TorchScript is not supported; use torch.compile or torch.export")
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, order={self.order.value}"
 
     def set_order(self) -> None:
-        """Choose the order for the present length and maps of the mechanism; ``join_layers`` calls it after joining."""
+        """Choose the order of projection and compression for the present length and maps. ``join_layers`` calls this after
+        joining.
+        """
         self.order = choose_order(self._asked_order, self.mechanism, self.source_dim)
 
     def _recall(self, tokens: Tensor, remembered: Remembered) -> Tensor:
         self._check_tokens(tokens)
         batch, valid = remembered.batch, remembered.key_valid
         if tokens.shape[0] != batch:
-            raise ValueError(f"remembered has a batch of {batch}, but the tokens have shape {tuple(tokens.shape)}")
+            raise ValueError(
+                f"remembered and tokens must have the same batch size; got {batch} and tokens of shape {tuple(tokens.shape)}"
+            )
         self.mechanism.check_lengths(batch, tokens.shape[1], remembered.length, valid)
         if self.makes_queries and not self.crosses:
             tokens = self._read(tokens, valid if tokens.shape[1] == remembered.length else None)
@@ -328,7 +341,7 @@ class MultiHeadAttention(Projections):
     def _mix(
         self, query: Tensor | None, key: Tensor | None, value: Tensor, streams: Mapping[str, Tensor], valid: Tensor | None
     ) -> Tensor:
-        """Apply the mechanism to keys, values and streams of as many heads as they are projected to."""
+        """Apply the mechanism to keys, values and streams with as many heads as they are projected to."""
         key, value, streams = self._for_all_heads(key, value, streams)
         mixed: Tensor = self.mechanism(query, key, value, key_valid=valid, streams=streams)
         return mixed
@@ -347,7 +360,9 @@ class MultiHeadAttention(Projections):
         self._check_tokens(tokens)
         if self.crosses != (context is not None):
             built = "with" if self.crosses else "without"
-            raise ValueError(f"the layer was built {built} a context, so forward must be called {built} one; see context_length")
+            raise ValueError(
+                f"forward must be called {built} a context, because the layer was built {built} one; see context_length"
+            )
         if context is None:
             return tokens
         check_floating(self.mechanism.card.name, "context", context)
@@ -358,7 +373,9 @@ class MultiHeadAttention(Projections):
         return context
 
     def _read(self, source: Tensor, valid: Tensor | None) -> Tensor:
-        """Tokens before projection or compression: convolved where the layer has a short convolution, and zero at padding."""
+        """Return the tokens before projection or compression: convolved if the layer has a short convolution, and zero at
+        padding.
+        """
         if self.short_convolution is not None:
             return self.short_convolution(source, valid)
         # Zeros, not just a mask: a NaN in padding would reach the weights' gradients as 0 · NaN.
@@ -370,7 +387,9 @@ class MultiHeadAttention(Projections):
         return self.output_dropout(self.out(self._gated(self._merge(mixed), tokens)))
 
     def _compresses(self, keys: int) -> bool:
-        """Return True if tokens are compressed before they are projected; without keys the mechanism's call gives the zeros."""
+        """Return True if tokens are compressed before they are projected. Without keys it is False, and the mechanism returns
+        zeros.
+        """
         return self.order is Order.compress_first and keys > 0
 
     def _attend_compressed(self, tokens: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Order of the two products for keys and values, and its choice by FLOPs."""
+"""Order in which keys and values are projected and compressed, and the choice by FLOPs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from attn_zoo.contract import Attention, CompressingAttention, UnsupportedError
 
 
 class Order(Enum):
-    """Order of the two products for keys and values: projection of the width, compression of the length."""
+    """Order of two matrix products for keys and values: projection of the width, and compression of the length."""
 
     auto = "auto"
     """The order that takes fewer FLOPs."""
@@ -17,7 +17,8 @@ class Order(Enum):
 
 
 def choose_order(asked: Order, mechanism: Attention, source_dim: int) -> Order:
-    """Order for a mechanism whose keys and values are projected from width ``source_dim``; never ``auto``.
+    """Return the cheaper order for a mechanism whose keys and values have the width ``source_dim`` before projection; never
+    ``auto``.
 
     Raises:
         UnsupportedError: ``compress_first`` is asked for, and the mechanism cannot compress tokens once for all heads.

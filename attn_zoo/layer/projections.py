@@ -1,4 +1,4 @@
-"""Projections of tokens to the inputs of a mechanism, and of its output, with or without a gate, back to tokens."""
+"""Projections from tokens to the inputs of a mechanism, and from its outputs, with or without a gate, back to tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OUTPUT_GATES = ("none", "elementwise", "headwise")
 
 
 class Projections(nn.Module):
-    """A mechanism with its projections: of the inputs and streams that it reads, and of its output.
+    """A mechanism with the projections of its inputs, streams and outputs.
 
     Args:
         mechanism: mechanism that reads the projected tokens.
@@ -71,7 +71,7 @@ class Projections(nn.Module):
         )
 
     def _parameters_of(self, name: str) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of one projection, stored alone or as a part of the fused one."""
+        """Return the weight and bias of one projection, which may be a part of the fused one."""
         if not self.fused:
             linear = self.projections.get_submodule(name)
             assert isinstance(linear, nn.Linear)
@@ -93,11 +93,13 @@ class Projections(nn.Module):
         return self._split(F.linear(tokens, weight, bias))
 
     def _latent_of(self, source: Float[Tensor, "batch keys context_dim"]) -> Float[Tensor, "batch keys source_dim"]:
-        """Return what keys and values are projected from: the latents, which are zero for tokens of zeros, or the tokens."""
+        """Return what keys and values are projected from: the tokens or, if there is a latent, the latents. Tokens of zeros have
+        latents of zeros.
+        """
         return source if self.latent is None else self.latent(source)
 
     def _project_all(self, tokens: Tensor, source: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor]:
-        """Project ``tokens`` to the query, and ``source`` to key and value; None for an input that the mechanism does not read."""
+        """Project ``tokens`` to the query, and ``source`` to key and value. An input that the mechanism does not read is None."""
         if self.fused:
             parts = self.projection(tokens).split([self.widths[name] for name in self.reads], dim=-1)
             split = dict(zip(self.reads, map(self._split, parts), strict=True))
@@ -106,18 +108,18 @@ class Projections(nn.Module):
         return split.get("query"), split.get("key"), split["value"]
 
     def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor, start: int = 0) -> dict[str, Tensor]:
-        """Project tokens to the streams of queries or keys; ``start`` tokens were read in earlier steps."""
+        """Project tokens to the streams of queries or keys. ``start`` tokens were read in earlier steps."""
         firsts = {s.name: s.first if s.first is None else max(0, s.first - start) for s in self.streams if s.of == of}
         return {name: self._split(self.stream_projections[name](tokens[:, :first])) for name, first in firsts.items()}
 
     def _kept(self, source: Tensor) -> tuple[Tensor | None, Tensor, dict[str, Tensor]]:
-        """Return keys, values and streams of the keys, as many heads of each as are projected."""
+        """Return keys, values and streams of keys, each with as many heads as it is projected to."""
         made = {name: self._project(name, source) for name in self.reads if name != "query"}
         return made.get("key"), made["value"], self._project_streams("keys", source)
 
     @property
     def makes_queries(self) -> bool:
-        """True if the layer projects the tokens of the queries, to the query, to a stream of the queries or to the gate."""
+        """True if the layer projects the tokens of the queries to the query, to a stream of queries or to the gate."""
         return "query" in self.reads or self.gate is not None or any(stream.of == "queries" for stream in self.streams)
 
     def _for_all_heads(
@@ -127,7 +129,7 @@ class Projections(nn.Module):
         return None if key is None else self._shared(key), self._shared(value), shared
 
     def _compressed_key_and_value(self, source: Tensor, key_valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compute E (X W + 1 bᵀ) as (E X) W + (E 1) bᵀ: the bias is scaled by the summed weights of the real tokens."""
+        """Compute E (X W + 1 bᵀ) as (E X) W + (E 1) bᵀ, where (E 1) are the summed weights of real tokens."""
         mechanism = self.mechanism
         assert isinstance(mechanism, CompressingAttention)
         (weight_k, bias_k), (weight_v, bias_v) = self._parameters_of("key"), self._parameters_of("value")
@@ -140,7 +142,7 @@ class Projections(nn.Module):
         return self._split(key), self._split(value)
 
     def _merge(self, mixed: Float[Tensor, "batch heads queries head_dim"]) -> Float[Tensor, "batch queries dim"]:
-        """Put the outputs of the heads side by side."""
+        """Join the outputs of the heads along the width."""
         return mixed.transpose(1, 2).flatten(2)
 
     def _gated(
@@ -154,7 +156,9 @@ class Projections(nn.Module):
 
 
 def _xavier_linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:
-    """Create a linear map initialised as in Vaswani et al.'s code and torch.nn.MultiheadAttention: Xavier uniform, bias zero."""
+    """Return a linear map with Xavier-uniform weights and zero bias, as in Vaswani et al.'s code and
+    torch.nn.MultiheadAttention.
+    """
     linear = nn.Linear(inputs, outputs, bias)
     nn.init.xavier_uniform_(linear.weight)
     if bias:

@@ -1,4 +1,4 @@
-"""Stacks: the attention layers of a model that hold one mechanism, which may share maps or have options by layer."""
+"""Stacks of attention layers with the same mechanism, which can share maps or have options by layer."""
 
 from __future__ import annotations
 

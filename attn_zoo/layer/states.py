@@ -1,4 +1,4 @@
-"""Results that a layer hands out for later calls: the cached keys of a context, and the state of a sequence read in pieces."""
+"""Results of a layer that later calls use: the cached keys of a context, and the state of a sequence that is read in pieces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attn_zoo.contract import CarriedState
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """Cached keys, values and streams of a context, for calls with other queries; see ``MultiHeadAttention.remember``."""
+    """Cached keys, values and streams of a context, which calls with other queries use. See ``MultiHeadAttention.remember``."""
 
     key: Float[Tensor, "batch heads kept head_dim"] | None
     """Keys, as long as the context or already compressed; None if the mechanism reads none, or if there are latents."""
@@ -38,7 +38,9 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class LayerState:
-    """State that a layer carries from one piece of a sequence to the next, a ``CarriedState``; see ``MultiHeadAttention.step``."""
+    """State that a layer carries from one piece of a sequence to the next. It is a ``CarriedState``; see
+    ``MultiHeadAttention.step``.
+    """
 
     mechanism: CarriedState
     tail: Float[Tensor, "batch held dim"]
@@ -51,12 +53,12 @@ class LayerState:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the carried tensors, for the whole batch."""
+        """Bytes of the tensors in the state, for the whole batch."""
         return self.mechanism.nbytes + self.tail.nbytes
 
 
 def check_layer_state(name: str, state: object, tokens: Float[Tensor, "batch n dim"], reach: int) -> None:
-    """Refuse a state that does not fit the next tokens of a layer.
+    """Raise an error if a state does not fit the next tokens of a layer.
 
     Args:
         name: name of the mechanism.

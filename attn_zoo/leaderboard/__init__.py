@@ -1,4 +1,4 @@
-"""Leaderboard: tables, pages and figures as pure functions of records. Needs no tensor library."""
+"""Leaderboard: tables, pages and figures that are computed from records alone. It does not need PyTorch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def leaderboard(
     wide: bool = False,
     legend: bool = False,
 ) -> str:
-    """Render the tables of a records folder as text; damaged files are listed beneath and do not stop the others.
+    """Return the tables of a folder of records as text. Damaged files are listed beneath.
 
     Args:
         overview: show only one table of scores by attention and task, in the terminal a heat map; no effect on CSV and JSON.

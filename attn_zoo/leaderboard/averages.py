@@ -1,4 +1,4 @@
-"""Averages over tasks: interquartile means with bootstrap intervals, for rows with a score on every averaged task.
+"""Averages over tasks: interquartile means with bootstrap intervals, for rows that have a score on every averaged task.
 
 Source:
     Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice", arXiv:2108.13264, Section 4.
@@ -24,7 +24,7 @@ SEEDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Averages:
-    """Averages over tasks, each task with the same weight."""
+    """Averages over tasks. Each task has the same weight."""
 
     rows: Mapping[str, Estimate]
     """Interquartile mean of each row with a score on every task, by label, over the scores of all tasks and seeds. Its interval
@@ -37,10 +37,10 @@ class Averages:
 
 
 def averages(tables: Sequence[Table]) -> Averages:
-    """Average the accuracy or F1 of each row that has every such task and no failed seed, over the seeds that all tasks share.
+    """Average the scores of each row over tasks with accuracy or F1, and over the seeds that all these tasks share.
 
-    A row that lacks a task has no average, because it would be over other, perhaps easier, cells; nor has a row whose tasks have
-    other seeds and share fewer than ``SEEDS``. There are no averages if fewer than two rows have one.
+    A row that lacks one of the tasks, or has a failed seed, has no average, because its other tasks may be easier. A row whose
+    tasks share fewer than ``SEEDS`` seeds has no average either. If fewer than two rows have one, there are no averages.
     """
     shares = [table for table in tables if table.task["metric"] in COUNTED]
     titles = tuple(str(table.task["title"]) for table in shares)

@@ -1,4 +1,4 @@
-"""Scores at equal budgets: within the same training time, the same FLOPs, or the same memory."""
+"""Scores at equal budgets: with the same training time, the same FLOPs, or the same memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Spent = Callable[[Row, Run, Mapping[str, Any]], float | None]
 
 
 def boards(rows: Sequence[Row], higher_is_better: bool, equal: Mapping[str, float]) -> dict[str, Board]:
-    """Return a board for each recorded cost, at the budget in ``equal`` or at the default one."""
+    """Return a board for each recorded cost, at the budget in ``equal`` or else at the default budget."""
     made = {
         "time": _trained("time", rows, _seconds, equal.get("time"), higher_is_better),
         "FLOPs": _trained("FLOPs", rows, _flops, equal.get("FLOPs"), higher_is_better),
@@ -36,15 +36,15 @@ def boards(rows: Sequence[Row], higher_is_better: bool, equal: Mapping[str, floa
 
 
 def boards_at(rows: Sequence[Row], higher_is_better: bool, seconds: Sequence[float]) -> tuple[Board, ...]:
-    """Return a board for each training time, by the rules of ``boards``; none if no run has a curve."""
+    """Return a board for each training time, by the rules of ``boards``. If no run has a curve, there are none."""
     made = (_trained("time", rows, _seconds, time, higher_is_better) for time in seconds)
     return tuple(board for board in made if board)
 
 
 def seconds_until(run: Run, seconds: float | None) -> float | None:
-    """Return the time of pretraining and of training up to ``seconds``; None if the run was disturbed.
+    """Return the time of pretraining and of training until ``seconds``, or None if the run was disturbed.
 
-    The step in which a run's time limit ends does not count as a cost. A run counts as disturbed (paused, or on a shared
+    The step in which the time limit of a run ends does not count. A run counts as disturbed (paused, or on a shared
     processor) if it took more than ``DISTURBED`` times (steps · median step time), and more than ``DISTURBANCE`` seconds longer.
     """
     if seconds is None or _was_disturbed(run):
@@ -61,7 +61,7 @@ def _was_disturbed(run: Run) -> bool:
 
 
 def flops_until(step: float, run: Run, training_flops_per_example: float | None) -> float | None:
-    """Return the FLOPs of training until ``step``, pretraining included; None if they are not counted."""
+    """Return the FLOPs of training until ``step``, with pretraining, or None if they are not counted."""
     budget, before = run["budget"], run["pretraining_flops_per_example"]
     pretraining = budget.get("pretrain_steps", 0)
     if training_flops_per_example is None or (pretraining and before is None):
@@ -79,7 +79,7 @@ def _flops(row: Row, run: Run, point: Mapping[str, Any]) -> float | None:
 
 
 def _trained(cost: str, rows: Sequence[Row], spending: Spent, asked: float | None, higher_is_better: bool) -> Board | None:
-    """Return the board of each row's best validation score within the budget; None if no row has a curve with known costs."""
+    """Return the board with each row's best validation score within the budget, or None if no row has a curve with known costs."""
     curves = {row.label: _curves(row, spending) for row in rows}
     ends = {label: min(max(curve)[0] for curve in found) for label, found in curves.items() if found and all(found)}
     if not ends:
@@ -96,12 +96,12 @@ def _trained(cost: str, rows: Sequence[Row], spending: Spent, asked: float | Non
 
 
 def _contenders(rows: Sequence[Row]) -> Sequence[Row]:
-    """Return the rows that set the budget: the contenders, or the controls if there are no contenders."""
+    """Return the rows that set the budget: the contenders or, if there are none, the controls."""
     return [row for row in rows if not row.control] or rows
 
 
 def _curves(row: Row, spending: Spent) -> list[list[Point]]:
-    """Return the learning curve of each finished seed, without the points whose cost or score is unknown."""
+    """Return the learning curve of each finished seed. Points whose cost or score is not known are left out."""
     found = []
     for run in row.runs:
         if run["seed"] in row.by_seed:
@@ -111,7 +111,7 @@ def _curves(row: Row, spending: Spent) -> list[list[Point]]:
 
 
 def _reached(row: Row, curves: Sequence[Sequence[Point]], budget: float | None, cost: str, best: Callable[..., Point]) -> Within:
-    """Return the best validation score of a row within the budget, at each seed."""
+    """Return the best validation score of a row within the budget for each seed."""
 
     def entry(points: Sequence[Point], note: str, over: bool = False) -> Within:
         amount = statistics.median(cost for cost, _ in points) if points else None
@@ -133,7 +133,7 @@ def _reached(row: Row, curves: Sequence[Sequence[Point]], budget: float | None, 
 
 
 def _fitting(rows: Sequence[Row], asked: float | None, higher_is_better: bool) -> Board | None:
-    """Return the board of memory: the test score of each mechanism's row that is best on validation, of those that fit."""
+    """Return the board of memory: for each mechanism, the test score of the row that fits and is best on validation."""
     budgets: dict[Block, float] = {}
     within: dict[str, Within] = {}
     rules: set[str] = set()
@@ -152,7 +152,7 @@ def _fitting(rows: Sequence[Row], asked: float | None, higher_is_better: bool) -
 
 
 def _chosen(members: Sequence[Row], budget: float, higher_is_better: bool) -> tuple[str, Within]:
-    """Return the label and score of the best row on validation among the rows of one mechanism that fit the budget."""
+    """Return the label and score of the row of a mechanism that fits the budget and is best on validation."""
     fitting = [row for row in members if _peak(row) <= budget]
     if not fitting:
         least = min(members, key=_peak)
@@ -164,5 +164,5 @@ def _chosen(members: Sequence[Row], budget: float, higher_is_better: bool) -> tu
 
 
 def _peak(row: Row) -> float:
-    """Return the peak memory in bytes; infinite if it was not measured."""
+    """Return the peak memory in bytes, or infinity if it was not measured."""
     return math.inf if row.peak_bytes is None else row.peak_bytes

@@ -1,4 +1,4 @@
-"""Columns of tables. Each is declared once, here, and every format shows it: terminal, Markdown, LaTeX, CSV, JSON and the page."""
+"""Columns of tables. Each is declared here once, and every format shows it: terminal, Markdown, LaTeX, CSV, JSON and the page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Text = Callable[[Row, Table], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Column of a table, with one figure for every row."""
+    """Column of a table, with one number per row."""
 
     name: str
     """Unique name: key in CSV and JSON, and CSS class on the page."""
@@ -66,15 +66,15 @@ class Column:
         return f"{heading} ({of})" if of else heading
 
     def figure(self, row: Row, table: Table) -> Any:
-        """Return the number that this column shows for a row."""
+        """Return the number of a row in this column."""
         return getattr(row, self.name) if self.value is None else self.value(row, table)
 
     def written(self, row: Row, table: Table) -> str:
-        """Return the text of a row."""
+        """Return the text of a row in this column."""
         return "" if self.text is None else self.text(row, table)
 
     def sorted_by(self, row: Row, table: Table) -> float | None:
-        """Return the number by which the page sorts a row; None is last in either direction."""
+        """Return the number by which the page sorts a row. None comes last in both directions."""
         value = self.figure(row, table)
         if isinstance(value, Soon | Successes):
             value = value.order

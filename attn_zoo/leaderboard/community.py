@@ -1,4 +1,4 @@
-"""Results of other people: folders of submissions, how they are marked, and the page that shows them apart from ours."""
+"""Results of other people: folders of submissions, their marks, and the page that shows them apart from our results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WITHIN = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """Name of the submitter, paper and date of submitted records."""
+    """Submitter, paper and date of submitted records."""
 
     name: str
     paper: str
@@ -51,7 +51,7 @@ class Submission:
 
     @classmethod
     def read(cls, folder: Path) -> Submission:
-        """Return the submission of a folder.
+        """Return the submission that a folder holds.
 
         Raises:
             ValueError: the file is not TOML with the texts ``name`` and ``paper`` and a ``date``, or a text breaks its rule.
@@ -70,7 +70,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """Submission with its records."""
+    """Submission and its records."""
 
     folder: Path
     about: Submission
@@ -80,7 +80,7 @@ class Submitted:
 
     @property
     def mark(self) -> str:
-        """``run again`` if a sample was run again and its test scores agree within ``WITHIN``; else ``self-run``."""
+        """``run again`` if a sample was run again and its test scores agree within ``WITHIN``, else ``self-run``."""
         scores = {record.run_id: record.scores.get("test") for record in self.records}
         pairs = [(scores.get(record.run_id), record.scores.get("test")) for record in self.again]
         agree = [ours is not None and theirs is not None and abs(ours - theirs) <= WITHIN for theirs, ours in pairs]
@@ -88,7 +88,7 @@ class Submitted:
 
 
 def submissions(root: Path) -> list[Submitted]:
-    """Return the submissions below a folder, the newest first; empty without the folder.
+    """Return the submissions below a folder, the newest first. Without the folder, there are none.
 
     Raises:
         ValueError: the file of a submission is wrong, or its records are damaged.
@@ -102,7 +102,7 @@ def submissions(root: Path) -> list[Submitted]:
 
 
 def community_tables(found: Sequence[Submitted], shipped: Sequence[RunRecord]) -> list[Table]:
-    """Return our tables with the rows of all submissions, each named after its submitter, with its mark."""
+    """Return our tables with the rows of all submissions. Each such row has a mark and the name of its submitter."""
     named = []
     for one in found:
         for record in one.records:
@@ -112,7 +112,7 @@ def community_tables(found: Sequence[Submitted], shipped: Sequence[RunRecord]) -
 
 
 def community_text(found: Sequence[Submitted], shipped: Sequence[RunRecord]) -> str:
-    """Return the dated list of submissions and their tables as GitHub Markdown; one sentence if there are none."""
+    """Return the dated list of submissions and their tables as GitHub Markdown, or one sentence if there are none."""
     if not found:
         return "There is no submission yet."
     rows = [
@@ -133,7 +133,7 @@ def folder_name(about: Submission, records: Sequence[RunRecord]) -> str:
 def write_submission(
     folder: Path, about: Submission, records: Sequence[RunRecord], code: Sequence[Path], places: Sequence[str]
 ) -> None:
-    """Write the folder of a submission, whole or not at all.
+    """Write the folder of a submission as a whole. If there is an error, nothing is written.
 
     Args:
         code: files and folders of plugins, of which Python files are copied.
@@ -158,7 +158,7 @@ def write_submission(
 
 
 def _request(name: str, about: Submission, records: Sequence[RunRecord], code: Sequence[Path], places: Sequence[str]) -> str:
-    """Text of the pull request, in Markdown."""
+    """Return the text of the pull request in Markdown."""
     at = f"{COMMUNITY.as_posix()}/{name}"
     plugins = "".join(f" --plugin {shlex.quote(f'{at}/{CODE}/{path.name}')}" for path in code)
     machines = frame(records)["machine"].unique().sort().to_list()

@@ -1,10 +1,10 @@
-"""Comparisons of rows and the verdicts on them, Pareto fronts, dominated rows, and orders.
+"""Comparisons and verdicts of rows, Pareto fronts, dominated rows, and orders.
 
-Two rows are compared by Welch's t test on their test scores, whose standard deviations are at least the binomial error of the test
-set: three seeds that agree better than chance allows agree by accident. Rows that both reached the criterion at all seeds are
-compared by Welch's test on the logarithm of their steps to 90 % instead, with a standard deviation of at least one interval of
-validation; their scores are not told apart. Every row is compared with the best row, with softmax and with the best control, and
-the p values are corrected for the number of all these comparisons on a task (Holm 1979).
+Two rows are compared by Welch's t test on their test scores. A standard deviation below the binomial error of the test set is
+raised to it, because seeds that agree more closely do so by accident. If both rows reached the criterion with all seeds, the test
+uses the logarithm of their steps to 90 % instead, with a standard deviation of at least one interval of validation. The scores of
+such rows are not distinguished. Every row is compared with the best row, with softmax and with the best control, and the p values
+are corrected for the number of all these comparisons on a task (Holm 1979).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ORDERS = ("score", *(cost.lower() for cost in COSTS))
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """Differences that a metric and a test split can tell apart."""
+    """Smallest differences that a metric and a test split can show."""
 
     share: bool
     """True if the metric is a share, so that differences are points."""
@@ -59,13 +59,13 @@ class Resolution:
         return abs(difference) < SMALLEST * (1.0 if self.share else abs(larger))
 
     def floor(self, mean: float) -> float:
-        """Return the least standard deviation of a score: the binomial error of the test set, and at least rounding."""
+        """Return the least standard deviation of a score: the binomial error of the test set or, if it is larger, rounding."""
         binomial = math.sqrt(max(0.0, mean * (1 - mean)) / self.examples) if self.examples else 0.0
         return max(binomial, _ROUNDING * abs(mean))
 
 
 def resolution(task: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -> Resolution:
-    """Return the resolution of a task, from its recorded card and data."""
+    """Return the resolution of a task from its recorded card and data."""
     metric = task["metric"]
     examples = data.get("test", {}).get("examples") if metric in COUNTED_METRICS else None
     least, most = bounds(metric)
@@ -73,7 +73,9 @@ def resolution(task: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -
 
 
 def difference(one: Row, other: Row, resolution: Resolution) -> tuple[Estimate, float] | None:
-    """Return the difference of two rows' test scores with its interval, and the p value; None if one has no score."""
+    """Return the difference of the test scores of two rows with its interval, and the p value. Return None if one row has no
+    score.
+    """
     if one.test is None or other.test is None:
         return None
     floors = resolution.floor(one.test.mean), resolution.floor(other.test.mean)
@@ -81,7 +83,7 @@ def difference(one: Row, other: Row, resolution: Resolution) -> tuple[Estimate, 
 
 
 def fit_to_compare(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
-    """Return rows with ``SEEDS_NEEDED`` seeds of which none failed, and reasons by label for the others.
+    """Return the rows that have ``SEEDS_NEEDED`` seeds and no failed seed, and the reasons by label for the others.
 
     A row with a failed seed is left out because its other seeds may be the lucky ones (survivorship bias).
     """
@@ -90,7 +92,7 @@ def fit_to_compare(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
 
 
 def _unfit(row: Row) -> str | None:
-    """Return the reason why a row cannot be compared; None if it can."""
+    """Return why a row cannot be compared, or None if it can."""
     if row.failures:
         return f"no verdict, because not every seed has a score ({row.failures[0].run})"
     if len(row.seeds) < SEEDS_NEEDED:
@@ -109,7 +111,7 @@ def compare(pairs: Sequence[tuple[Row, Row]], higher_is_better: bool, resolution
 
 
 def _tested(one: Row, other: Row, resolution: Resolution) -> tuple[Estimate, Estimate | None, float]:
-    """Return the difference of scores, the ratio of steps if the rows are compared by it, and the p value."""
+    """Return the difference of scores, the ratio of steps if rows are compared by steps, and the p value."""
     found = difference(one, other, resolution)
     assert found is not None, "rows that are compared have scores"
     mine, theirs = _logarithms(one), _logarithms(other)
@@ -120,14 +122,14 @@ def _tested(one: Row, other: Row, resolution: Resolution) -> tuple[Estimate, Est
 
 
 def _logarithms(row: Row) -> list[float] | None:
-    """Return the logarithms of the steps to 90 %, if the row reached the criterion at all seeds; else None."""
+    """Return the logarithms of the steps to 90 % if the row reached the criterion with all seeds, else None."""
     steps = [run["steps_to_90"] for run in row.runs]
     whole = row.learned is not None and row.learned.count == row.learned.of and all(steps)
     return [math.log(count) for count in steps] if whole else None
 
 
 def _interval(row: Row, logarithms: Sequence[float]) -> float:
-    """Return one interval of validation on the scale of the logarithm of steps."""
+    """Return one interval of validation, on the scale of the logarithm of steps."""
     every = max(float(run["budget"].get("evaluate_every") or 0.0) for run in row.runs)
     return every / math.exp(statistics.fmean(logarithms))
 
@@ -146,8 +148,9 @@ def _comparison(
 
 
 def standing(row: Row, higher_is_better: bool) -> tuple[bool, float]:
-    """Return the key by which rows are sorted, the best first: those that reached the criterion at all seeds, the soonest first;
-    then all others by their mean scores."""
+    """Return the key that sorts rows, the best first: first by steps those that reached the criterion with all seeds, then the
+    others by score.
+    """
     steps = _logarithms(row)
     if steps is not None:
         return False, statistics.fmean(steps)
@@ -155,11 +158,11 @@ def standing(row: Row, higher_is_better: bool) -> tuple[bool, float]:
 
 
 def judge_rows(rows: Sequence[Row], control: Row | None, higher_is_better: bool, resolution: Resolution) -> Judgement:
-    """Add verdicts and comparisons, or the reason for having none, to the rows, and return all comparisons.
+    """Add verdicts and comparisons to the rows, or the reason why there are none. Return all comparisons.
 
     Args:
-        rows: contenders in the order of ``standing``, and controls.
-        control: the best control; None without one.
+        rows: contenders in the order of ``standing``, then controls.
+        control: the best control, or None if there is none.
     """
     contenders = [row for row in rows if not row.control]
     kept, missing = fit_to_compare(contenders)
@@ -196,14 +199,14 @@ def judge_rows(rows: Sequence[Row], control: Row | None, higher_is_better: bool,
 
 
 def _candidates(rows: Sequence[Row], control: Row | None, higher_is_better: bool, resolution: Resolution) -> list[Row]:
-    """Return the rows that may be the best one: those that are better than the control before any correction."""
+    """Return the rows that can be the best one: those that are better than the control before any correction."""
     if control is None:
         return list(rows[:1])
     return [row for row in rows if compare([(row, control)], higher_is_better, resolution)[0].outcome == Outcome.BETTER]
 
 
 def _from(row: Row, found: Comparison | None) -> Comparison | None:
-    """Return a comparison from the side of ``row``."""
+    """Return a comparison as seen from ``row``."""
     if found is None or found.row == row.label:
         return found
     turned = {Outcome.BETTER: Outcome.WORSE, Outcome.WORSE: Outcome.BETTER}.get(found.outcome, found.outcome)
@@ -214,8 +217,9 @@ def _from(row: Row, found: Comparison | None) -> Comparison | None:
 def _verdict(row: Row, best: Row, control: Row | None, higher_is_better: bool, resolution: Resolution) -> Verdict:
     """Return the verdict on a row that was compared.
 
-    A row that differs neither from the best row nor from the best control, because it succeeds at some seeds only, is called not
-    distinguishable from the best if its mean is above the control's by a difference that counts, and no better than it otherwise.
+    A row that succeeds with some seeds only may differ neither from the best row nor from the best control. If its mean is above
+    that of the control by a difference that counts, it is not distinguishable from the best; otherwise it is no better than the
+    control.
     """
     if _is_flat(row, control, resolution):
         return Verdict.NOT_TRAINED
@@ -229,12 +233,12 @@ def _verdict(row: Row, best: Row, control: Row | None, higher_is_better: bool, r
 
 
 def is_above_control(row: Row) -> bool:
-    """Return True if a row is better than the best control, or there is no control to compare it with."""
+    """Return True if a row is better than the best control, or if there is no control to compare it with."""
     return row.against_control is None or row.against_control.outcome == Outcome.BETTER
 
 
 def _is_flat(row: Row, control: Row | None, resolution: Resolution) -> bool:
-    """Return True if the training loss stayed flat at all seeds, and validation is close to that of the best control."""
+    """Return True if the training loss stayed flat for all seeds, and the validation score is close to that of the best control."""
     if not all(run["flat"] for run in row.runs):
         return False
     if control is None or control.valid is None or row.valid is None:
@@ -261,13 +265,13 @@ def apart(comparisons: Sequence[Comparison]) -> set[tuple[str, str]]:
 
 
 def cost_of(row: Row, cost: str) -> float | None:
-    """Return a cost, one of ``COSTS``; None if it was not measured."""
+    """Return a cost of a row, one of ``COSTS``, or None if it was not measured."""
     value: float | None = getattr(row, COSTS[cost])
     return value
 
 
 def ordered(table: Table, by: str) -> Table:
-    """Sort the rows of a table by ``by``, best score or least cost first, with controls after contenders.
+    """Sort the rows of a table by ``by``: best score or lowest cost first, and controls after contenders.
 
     For a measured cost, rows are sorted within their implementation groups.
 
@@ -287,11 +291,11 @@ def ordered(table: Table, by: str) -> Table:
 
 
 def with_fronts(rows: Sequence[Row], judgement: Judgement, higher_is_better: bool) -> None:
-    """Add to each row, controls included, the Pareto fronts it is on and the rows that dominate it.
+    """Add to each row the Pareto fronts that it is on, and the rows that dominate it. Controls are included.
 
-    Fronts compare means. Dominance is stricter, so that noise does not cause it: no worse in the mean score and in every
-    comparable cost, and either lower in a cost or significantly better in score. A row with a failed seed is on no front and
-    dominates none.
+    Fronts compare means. Dominance is stricter, so that noise does not cause it. A row dominates another if it is no worse in the
+    mean score and in every comparable cost, and is either lower in one cost or significantly better in score. A row with a failed
+    seed is on no front and dominates none.
     """
     better = apart(judgement.comparisons)
     whole = [row for row in rows if row.test and not row.failures]
@@ -302,7 +306,9 @@ def with_fronts(rows: Sequence[Row], judgement: Judgement, higher_is_better: boo
 
 
 def comparable(one: Row, other: Row, cost: str) -> bool:
-    """Return True if a cost of two rows may be compared: counted ones always, measured ones within a group on one machine."""
+    """Return True if a cost of two rows can be compared. Counted costs always can; measured ones only within a group on one
+    machine.
+    """
     if cost_of(one, cost) is None or cost_of(other, cost) is None:
         return False
     return one.block_of(cost) == other.block_of(cost) and (cost in COUNTED or len(one.block.machines) == 1)
@@ -330,7 +336,7 @@ def _dominates(one: Row, other: Row, sign: int, better: set[tuple[str, str]]) ->
 
 
 def _sooner(one: Row, other: Row) -> bool:
-    """Return True if the slowest seed of one took less time than the fastest of the other."""
+    """Return True if the slowest seed of one row took less time than the fastest seed of the other."""
     if one.train_seconds_range is None or other.train_seconds_range is None:
         return False
     return one.train_seconds_range[1] < other.train_seconds_range[0]

@@ -16,7 +16,7 @@ from attn_zoo.leaderboard.table import Block, Failure, Table, Within
 
 
 def as_json(tables: Sequence[Table]) -> str:
-    """Return JSON of every field of every table, with a mapping of all columns for each row."""
+    """Return JSON with every field of every table, and all columns of each row."""
     made = []
     for table in tables:
         known = columns(table)
@@ -28,7 +28,7 @@ def as_json(tables: Sequence[Table]) -> str:
 
 
 def as_csv(tables: Sequence[Table]) -> str:
-    """Return CSV with a line for each row: an estimate takes two columns, items of lists are divided by `` | ``."""
+    """Return CSV with one line per row. An estimate takes two columns, and `` | `` separates the items of a list."""
     cells: dict[str, list[dict[str, Any]]] = {}
     made = [(row, table, columns(table)) for table in tables for row in table.rows]
     for at, (row, table, known) in enumerate(made):
@@ -41,7 +41,7 @@ def as_csv(tables: Sequence[Table]) -> str:
 
 
 def _cells(name: str, value: Any) -> dict[str, Any]:
-    """Return the figure of a column as cells of CSV, by heading."""
+    """Return the value of a column as CSV cells by heading."""
     if isinstance(value, Estimate):
         return {f"{name}_mean": value.mean, f"{name}_half_width_95": value.half_width}
     if isinstance(value, Within):
@@ -70,7 +70,7 @@ _FACTS: Mapping[str, Callable[[Table], Any]] = {
 
 
 def csv_text(names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
-    """Return CSV of ``lines`` under the column names ``names``; lists and mappings are JSON."""
+    """Return CSV of ``lines`` under the column names ``names``. Lists and mappings become JSON."""
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writerow({name: csv_cell(name) for name in names})
@@ -80,7 +80,7 @@ def csv_text(names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return plain data: failures and blocks become text, other types with fields become mappings."""
+    """Return plain data. Failures and blocks become text, and other types with fields become mappings."""
     if isinstance(value, Failure | Block):
         return str(value)
     if is_dataclass(value):

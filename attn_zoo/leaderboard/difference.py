@@ -1,4 +1,4 @@
-"""Comparison of two sets of records, A and B, row by row: significantly worse scores, higher costs, and rows not comparable."""
+"""Comparison of two sets of records, A and B, row by row: worse scores, higher costs, and rows that cannot be compared."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COST_TOLERANCE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One row in A and in B."""
+    """One row that is in A and in B."""
 
     label: str
     task: str
@@ -56,13 +56,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Runs of one row by seed; of repeated runs the newest finished one, else the newest."""
+    """Runs of one row by seed. Of repeated runs, the newest finished one counts, else the newest."""
 
     by_seed: Mapping[int, Run]
 
     @property
     def first(self) -> Run:
-        """The first finished run, else the first run."""
+        """First finished run or, if none finished, the first run."""
         return min(self.by_seed.values(), key=lambda run: run["status"] != "done")
 
     @property
@@ -75,8 +75,8 @@ def difference(
 ) -> Difference:
     """Compare the records ``b`` with the earlier records ``a``.
 
-    Records belong to the same row where their specs are equal except for the seed. Scores are compared at shared seeds,
-    where data order and initial weights are the same.
+    Records belong to the same row if their specs are equal except for the seed. Scores are compared for the seeds that both have,
+    because data order and initial weights are then the same.
 
     Raises:
         ValueError: one of the two holds no record, or a tolerance is negative.
@@ -159,14 +159,14 @@ def _pair(then: _Runs, now: _Runs, tolerance: float) -> Pair:
 
 
 def _rows(runs: pl.DataFrame) -> dict[str, _Runs]:
-    """Group runs into rows by their spec without the seed."""
+    """Group runs into rows by their specs without the seed."""
     runs = newest(runs, *SETTING).sort("seed")
     rows = grouped((key_of(_spec(run)), run) for run in runs_of(runs))
     return {key: _Runs({run["seed"]: run for run in members}) for key, members in sorted(rows.items())}
 
 
 def _partners(before: Mapping[str, _Runs], after: Mapping[str, _Runs]) -> dict[str, str]:
-    """Pair a row that is only in A with one that is only in B, where each has exactly one such row of the attention and task."""
+    """Pair a row that is only in A with one that is only in B, if each side has exactly one such row of the mechanism and task."""
     alone: dict[tuple[str, str], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
     for side, rows, other in ((0, before, after), (1, after, before)):
         for key, runs in rows.items():
@@ -176,7 +176,7 @@ def _partners(before: Mapping[str, _Runs], after: Mapping[str, _Runs]) -> dict[s
 
 
 def _changed(then: Run, now: Run) -> list[str]:
-    """Reasons why two rows cannot be compared: differences of spec, protocol, task version, metric or data."""
+    """Return why two rows cannot be compared: differences of spec, protocol, task version, metric or data."""
     a, b = _flat(_spec(then)), _flat(_spec(now))
     told = [f"{name} {a.get(name)} became {b.get(name)}" for name in {**a, **b} if a.get(name) != b.get(name)]
     for name, was, became in (
@@ -192,7 +192,7 @@ def _changed(then: Run, now: Run) -> list[str]:
 
 
 class _Names:
-    """Unique names of rows and tasks."""
+    """Unique names of rows and of tasks."""
 
     def __init__(self, runs: pl.DataFrame) -> None:
         self._labels = {

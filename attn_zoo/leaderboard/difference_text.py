@@ -1,4 +1,4 @@
-"""The comparison of two sets of records as text."""
+"""Comparison of two sets of records as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COSTS = {"time": "step_seconds_median", "memory": "peak_bytes"}
 
 
 def render_difference(found: Difference, kinds: Sequence[str], format: str = "terminal") -> str:
-    """Render a table for each task, then the findings that fail, all other findings, and the rules.
+    """Return a table for each task, then the findings that fail, all other findings, and the rules.
 
     Args:
         kinds: kinds of findings that fail.

@@ -1,4 +1,4 @@
-"""The rules of ``attn-zoo diff``: when a score or a cost differs significantly."""
+"""Rules of ``attn-zoo diff``: when a score or a cost differs significantly."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Scores of one row by seed in A and in B."""
+    """Scores of one row in A and in B by seed."""
 
     a: Mapping[int, float]
     b: Mapping[int, float]
@@ -75,7 +75,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A cost in A and in B."""
+    """One cost in A and in B."""
 
     name: str
     a: float
@@ -94,14 +94,14 @@ def judged(pairs: Sequence[Pair]) -> list[Judged]:
 
 
 def _p_worse(pair: Pair) -> float:
-    """One-sided p value of B being worse."""
+    """Return the one-sided p value for B being worse."""
     seeds = sorted(pair.a.keys() & pair.b.keys())
     two_sided = paired_p_value([pair.b[s] - pair.a[s] for s in seeds], pair.grain)
     return two_sided / 2 if _gain(pair) < 0 else 1 - two_sided / 2
 
 
 def _gain(pair: Pair) -> float:
-    """Improvement from A to B."""
+    """Return the improvement from A to B."""
     found = paired(pair.b, pair.a)
     return 0.0 if found is None else found.mean * (1 if pair.higher_is_better else -1)
 
@@ -125,9 +125,9 @@ def _judge(pair: Pair, p_worse: float | None, p_better: float | None, tests: int
 
 
 def _least(found: Estimate, grain: float, tests: int) -> float:
-    """Smallest loss at which the strictest step of Holm's correction would have called this row worse.
+    """Return the smallest loss for which the strictest step of Holm's correction would have called this row worse.
 
-    The spread is taken as at least that which rounding to ``grain`` gives a difference of two figures, as in ``paired_p_value``.
+    The spread is at least that which rounding to ``grain`` gives to a difference of two numbers, as in ``paired_p_value``.
     """
     assert found.half_width is not None, "only several seeds have an interval"
     error = found.half_width / t_quantile(found.count - 1, (1 + CONFIDENCE) / 2)
@@ -135,8 +135,9 @@ def _least(found: Estimate, grain: float, tests: int) -> float:
 
 
 def cost_changes(a: Mapping[int, Run], b: Mapping[int, Run], tolerance: float) -> tuple[Change, ...]:
-    """Return the changes of counted costs that differ, and of time and memory of a training step if both measured them on one
-    processor."""
+    """Return the counted costs that changed. If both sides were measured on one processor, also return changes of time and
+    memory.
+    """
     shared = [seed for seed in a if seed in b and a[seed]["status"] == b[seed]["status"] == "done"]
     if not shared:
         return ()

@@ -1,4 +1,4 @@
-"""Cost columns of the heat map: counted at one length by ``attn-zoo measure``, or taken from the records."""
+"""Cost columns of the heat map. Costs are counted at one length by ``attn-zoo measure``, or come from the records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LENGTH = 4096
 
 @dataclass(frozen=True, slots=True)
 class CostColumn:
-    """Column of one cost, for every mechanism whose cost is known."""
+    """Column with one cost of every mechanism for which it is known."""
 
     cost: str
     """``FLOPs``, ``state``, ``time`` or ``memory``."""
@@ -35,14 +35,14 @@ class CostColumn:
         return self.cost if self.length is None else f"{self.cost} at {self.length:,}"
 
     def written(self, attention: str) -> str:
-        """Return the value of one attention as text; empty if it is not known."""
+        """Return the value for a mechanism as text. If it is not known, the result is empty."""
         value = self.values.get(attention)
         return "" if value is None else byte_count(int(value)) if self.cost == "state" else _times(value)
 
 
 def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
-    """Return columns of FLOPs as multiples of softmax's or, for causal forms, of the state in bytes, from files that ``attn-zoo
-    measure experiment=counted output=FILE`` wrote.
+    """Return columns of FLOPs as multiples of softmax's or, for causal forms, of the state in bytes, from result files of
+    ``attn-zoo measure experiment=counted``.
 
     Raises:
         OSError: a file cannot be read.
@@ -53,8 +53,10 @@ def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
 
 
 def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
-    """Return a column of FLOPs relative to softmax: of mechanisms alone at 4,096 tokens if records count them, else of the network
-    on the task with most counts (the longest of several). Empty if no record of softmax has a count."""
+    """Return a column of FLOPs relative to softmax. If records count them, they are those of mechanisms alone at 4,096 tokens; else
+    they are those of the network on the task with most counts (of several, the longest). If no record of softmax has a count, the
+    result is empty.
+    """
     alone: dict[str, float] = {}
     for table in tables:
         rows = shown_rows(table)
@@ -81,8 +83,9 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
 
 
 def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
-    """Return columns of training time and peak memory as multiples of softmax's: geometric means over the tables in which both rows
-    were measured in one block; none where softmax was not measured."""
+    """Return columns of training time and peak memory as multiples of softmax's. They are geometric means over tables in which both
+    rows were measured in one block. If softmax was not measured, there are none.
+    """
     made = []
     for cost, words in (("time", "training time"), ("memory", "peak memory of a training step")):
         ratios: dict[str, list[float]] = defaultdict(list)
@@ -107,7 +110,7 @@ def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
 def _columns(path: Path) -> Iterator[CostColumn]:
     found = read_results(path, "counted", "--costs", finished=True)
     if "rows" not in found:
-        raise ValueError(f"{path} was written by an earlier version; run the attn-zoo measure command again")
+        raise ValueError(f"{path} was written by an earlier version of attn-zoo; run the same attn-zoo measure command again")
     grid, cells = found["grid"], found["cells"]
     values = {(row["cell"], row["quantity"]): row["value"] for row in found["rows"] if row.get("value") is not None}
     lengths = {cell["length"] for cell in cells}

@@ -1,4 +1,4 @@
-"""Heat map as a picture, drawn by matplotlib."""
+"""Heat map as a picture that matplotlib draws."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FRAME, _STRIPES = "frame", "//////"
 
 
 def heat_map_svg(found: HeatMap) -> str:
-    """Return the heat map as SVG text, equal for equal maps, that follows the reader's light or dark mode.
+    """Return the heat map as SVG text, which follows the reader's light or dark mode. Equal maps give equal text.
 
     Raises:
         ValueError: the map has no lines.
@@ -53,7 +53,7 @@ def heat_map_svg(found: HeatMap) -> str:
 
 
 def draw_heat_map(found: HeatMap, *paths: Path) -> list[Path]:
-    """Write the heat map to files .svg or .png.
+    """Write the heat map to .svg or .png files.
 
     Raises:
         ValueError: the map has no lines.
@@ -66,7 +66,7 @@ def draw_heat_map(found: HeatMap, *paths: Path) -> list[Path]:
 
 
 class _Drawing:
-    """The picture of a heat map, in pixels from the upper left corner."""
+    """Picture of a heat map, in pixels from the upper left corner."""
 
     def __init__(self, found: HeatMap) -> None:
         from matplotlib.figure import Figure
@@ -92,7 +92,7 @@ class _Drawing:
         self._draw_boxes()
 
     def _lay_out(self) -> float:
-        """Place columns, lines and notes; return the height of the picture."""
+        """Place columns, lines and notes. Return the height of the picture."""
         found = self.found
         left = _EDGE + max(len(label(line.attention, _LONG)) for line in found.lines) * _NAME * _LETTER + 8
         self.xs = [left]
@@ -127,7 +127,7 @@ class _Drawing:
         self._spots.append((623, y + 9.5))
 
     def _headings(self) -> None:
-        """Write slanted titles, one line over the columns of each direction, and metrics."""
+        """Write slanted titles, a line over the columns of each direction, and metrics."""
         known = self.found.columns
         for at, (x, head) in enumerate(zip(self.middles, self.heads, strict=True)):
             dull = at < len(known) and known[at].unshaded is not None
@@ -142,7 +142,7 @@ class _Drawing:
             self._text((start + end) / 2, self.top - 31, direction, 9.5, ha="center", color=MUTED)
 
     def _lines(self) -> None:
-        """Draw the lines, chance and the notes."""
+        """Draw the rows, the chance levels and the notes."""
         for line, y in zip(self.found.lines, self.ys, strict=True):
             colour, bold = MUTED if line.control else INK, "bold" if line.attention == "softmax" else "normal"
             self._text(self.xs[0] - 6, y, label(line.attention, _LONG), _NAME, ha="right", color=colour, weight=bold)
@@ -179,7 +179,7 @@ class _Drawing:
         self._boxes[fill, kind].append([(left, top), (right, top), (right, bottom), (left, bottom), (left, top)])
 
     def _draw_boxes(self) -> None:
-        """Draw boxes of one look as one path, which keeps the file small."""
+        """Draw all boxes of one look as one path, to keep the file small."""
         from matplotlib.patches import PathPatch
         from matplotlib.path import Path as Outline
 
@@ -193,6 +193,6 @@ class _Drawing:
             self.axes.plot(*zip(*self._spots, strict=True), marker="o", markersize=1.2, linestyle="none", color=MUTED)
 
     def _text(self, x: float, y: float, said: str, size: float, **look: Any) -> None:
-        """Write text into a row that begins at the height ``y``."""
+        """Write text into a row whose top is at the height ``y``."""
         if said:
             self.axes.text(x, y + _ROW / 2, said, size=size * 0.75, va="center_baseline", **look)

@@ -1,4 +1,4 @@
-"""Heat map for a terminal, shaded if it has colour."""
+"""Heat map for a terminal. It is shaded if the terminal has colour."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ Strip = tuple[str, Sequence[Text]]
 
 
 def colours_here() -> str | None:
-    """Return the colour system of the standard output; None if it is not a terminal, or colours are disabled (NO_COLOR)."""
+    """Return the colour system of the standard output. Return None if it is not a terminal, or if NO_COLOR disables colours."""
     console = Console()
     return None if console.no_color or not console.is_terminal else console.color_system
 
 
 def heat_map_text(found: HeatMap, colours: str | None = None) -> str:
-    """Render the heat map as lines that fit the terminal; columns that do not fit side by side continue beneath.
+    """Return the heat map as lines that fit the terminal. Columns that do not fit side by side continue below.
 
     Without ``colours``, ``*`` marks the best rows of a task, and ``<`` rows no better than its best control.
 
@@ -94,7 +94,7 @@ def _table(found: HeatMap, names: Sequence[Text], block: Sequence[Strip]) -> Ric
 
 
 def _strips(found: HeatMap, heads: Sequence[str], small: bool, coloured: bool) -> list[Strip]:
-    """Return columns of tasks, of the average if there is one, and of costs."""
+    """Return the columns of tasks, of the average if there is one, and of costs."""
     shades = SHADES if _light_background() else SHADES[::-1]
 
     def score(cell: Cell, column: Column) -> Text:
@@ -127,7 +127,7 @@ def _width(strip: Strip) -> int:
 
 
 def _heads(found: HeatMap, letters: int) -> list[str]:
-    """Return headings: the first letters of each task's name, the last one replaced by a number if several are equal."""
+    """Return headings with the first letters of each task's name. If several are equal, a number replaces the last letter."""
     heads = [terminal(str(column.table.task["name"])).replace("_", "")[:letters] for column in found.columns]
     return [
         head if heads.count(head) == 1 else f"{head[: letters - 1]}{heads[: at + 1].count(head)}" for at, head in enumerate(heads)
@@ -135,5 +135,5 @@ def _heads(found: HeatMap, letters: int) -> list[str]:
 
 
 def _light_background() -> bool:
-    """Return True if the terminal says that its background is light: the last number of COLORFGBG, set by rxvt and others."""
+    """Return True if the terminal says in COLORFGBG, which rxvt and others set, that its background is light."""
     return os.environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")

@@ -1,4 +1,4 @@
-"""Heat map of mechanisms by tasks: its contents and words, which the picture, the terminal and the page share."""
+"""Heat map of mechanisms by tasks: its contents and words. The picture, the terminal and the page use them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Cell:
 
     @property
     def trained(self) -> bool:
-        """False if the row was not trained, so that the score says nothing about the mechanism."""
+        """False if the row was not trained, so its score says nothing about the mechanism."""
         return self.row is None or self.row.verdict != Verdict.NOT_TRAINED
 
 
@@ -63,7 +63,7 @@ class Column:
 
     @property
     def direction(self) -> str:
-        """Return ``causal`` or ``bidirectional``."""
+        """``causal`` or ``bidirectional``."""
         return _DIRECTIONS[bool(self.table.task.get("causal"))]
 
 
@@ -101,17 +101,17 @@ class HeatMap:
 
     @property
     def title(self) -> str:
-        """Number of mechanisms and of tasks."""
+        """Title with the numbers of mechanisms and of tasks."""
         mechanisms = sum(not line.control for line in self.lines)
         return f"{mechanisms} attention mechanisms on {len(self.columns)} task{'' if len(self.columns) == 1 else 's'}"
 
 
 def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = (), not_causal: Collection[str] = ()) -> HeatMap:
-    """Build the heat map of ``tables``, with a column for each and columns of ``costs``.
+    """Return the heat map of ``tables``, with one column per table and the columns of ``costs``.
 
-    A mechanism has one line. If a table holds several rows of it, the row with the best validation score is shown, so that the
-    choice does not use test scores. Lines that were run on tasks of the same directions stand together, in the order of their mean
-    shade over the tasks that they were run on. Columns are bidirectional first; tasks with similar shades stand together.
+    A mechanism has one line. If a table has several rows of it, the row with the best validation score is shown, because the choice
+    must not use test scores. Lines that were run on the same directions stand together, sorted by their mean shade. Bidirectional
+    columns come first, and tasks with similar shades stand together.
 
     Args:
         not_causal: mechanisms without a causal form, to which causal tasks are not applicable.
@@ -139,9 +139,9 @@ def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = (), not_caus
 
 
 def _cells(column: Column) -> dict[str, Cell]:
-    """Return the cells of a column by attention; shades are linear between the best control and the best mechanism.
+    """Return the cells of a column by mechanism. Shades are linear between the best control and the best mechanism.
 
-    Shades do not begin at chance, because a control above chance has found that much without attention.
+    Shades do not begin at chance, because a score up to the best control needs no attention.
     """
     table, rows = column.table, shown_rows(column.table)
     means = [table.sign * row.test.mean for row in rows.values() if row.test and not row.control]
@@ -160,10 +160,10 @@ def _cells(column: Column) -> dict[str, Cell]:
 
 
 def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
-    """Return the reason why the scores of a table cannot be shaded; None if they can.
+    """Return why the scores of a table cannot be shaded, or None if they can.
 
-    A task on which no mechanism beats the best control, or beats it by less than noise or a point, does not measure attention.
-    Without verdicts noise is unknown, and a lead of a point suffices.
+    A task does not measure attention if no mechanism beats the best control by a point and significantly. Without verdicts,
+    significance is not known, and a lead of a point is enough.
     """
     sign = table.sign
     scored = [(sign * row.test.mean, row) for row in rows if row.test and not row.control]
@@ -184,7 +184,7 @@ def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
 
 
 def titles(tables: Sequence[Table]) -> list[str]:
-    """Return a unique title of each table: the task's title, then the settings in which its tables differ, or a number."""
+    """Return a unique title for each table: the title of the task, then the settings in which its tables differ, or a number."""
     names = [str(table.task["title"]) for table in tables]
     for words in (
         ["causal" * bool(table.task.get("causal")) for table in tables],
@@ -209,12 +209,12 @@ def distinct(names: Sequence[str], words: Sequence[str]) -> list[str]:
 
 
 def numbered(names: Sequence[str], mark: str = " #") -> list[str]:
-    """Append a number, after ``mark``, to each name that occurs several times."""
+    """Append ``mark`` and a number to each name that occurs several times."""
     return [name if names.count(name) == 1 else f"{name}{mark}{names[: at + 1].count(name)}" for at, name in enumerate(names)]
 
 
 def _alike(columns: Sequence[Column], known: Sequence[Mapping[str, Cell]]) -> list[int]:
-    """Return the order of columns: bidirectional before causal; within, each column is followed by the most similar one left."""
+    """Return the order of columns: bidirectional before causal. In each group, the most similar remaining column follows."""
 
     def difference(one: int, other: int) -> float:
         both = [(known[one][name].shade or 0.0, known[other][name].shade or 0.0) for name in known[one] if name in known[other]]
@@ -231,13 +231,17 @@ def _alike(columns: Sequence[Column], known: Sequence[Mapping[str, Cell]]) -> li
 
 
 def _average(cells: Sequence[Cell], means: Averages) -> Estimate | None:
-    """Return the average of the row to which all cells belong; None if they belong to several rows or it has no average."""
+    """Return the average of the row to which all cells belong. Return None if they belong to several rows, or if it has no
+    average.
+    """
     labels = {cell.row.label for cell in cells if cell.row}
     return means.rows.get(labels.pop()) if len(labels) == 1 else None
 
 
 def _place(line: Line, columns: Sequence[Column]) -> tuple[float, float]:
-    """Return the sort key of a line in its group: mean shade, then mean place in the tables, over the tasks that it was run on."""
+    """Return the sort key of a line in its group: the mean shade, then the mean place in the tables, over the tasks that it was run
+    on.
+    """
     ran = [(cell, column) for cell, column in zip(line.cells, columns, strict=True) if cell.row]
     shaded = [cell.shade or 0.0 for cell, column in ran if column.unshaded is None]
     places = [column.table.rows.index(cell.row) / len(column.table.rows) for cell, column in ran if cell.row]
@@ -245,17 +249,19 @@ def _place(line: Line, columns: Sequence[Column]) -> tuple[float, float]:
 
 
 def level(shade: float | None) -> int:
-    """Return the level of a shade: 0 for none, ``len(SHADES)`` for the deepest."""
+    """Return the level of a shade, from 0 for none to ``len(SHADES)`` for the darkest."""
     return 0 if not shade else max(1, min(len(SHADES), math.ceil(round(shade * len(SHADES), 9))))
 
 
 def mean(cell: Cell, table: Table) -> str:
-    """Return a cell's mean score as short as possible: ``97.5`` (per cent), ``8.1``, ``0.0021``; empty without a score."""
+    """Return the mean score of a cell as short as possible: ``97.5`` (per cent), ``8.1``, ``0.0021``. Without a score, it is
+    empty.
+    """
     return "" if cell.row is None or cell.row.test is None else brief(cell.row.test.mean, table)
 
 
 def brief(value: float, table: Table) -> str:
-    """Return a score as text, as short as possible."""
+    """Return a score as text that is as short as possible."""
     if is_share(table):
         return f"{100 * value:.1f}"
     if is_significant(table.task["metric"]):
@@ -264,8 +270,10 @@ def brief(value: float, table: Table) -> str:
 
 
 def beside(cell: Cell, table: Table) -> str:
-    """Return the small figure beside the mean: ``2/3`` if only two of three seeds have a score; for runs until the criterion
-    the steps to 90 % if all seeds learned the task, else how many did, empty for none; else ``±`` half of the interval."""
+    """Return the small text beside the mean. It is ``2/3`` if only two of three seeds have a score. For runs until the criterion,
+    it is the number of steps to 90 % if all seeds learned the task, else how many did, or empty if none did. Otherwise it is ``±``
+    half of the interval.
+    """
     row = cell.row
     if row is None or row.test is None:
         return ""
@@ -286,7 +294,9 @@ def beside(cell: Cell, table: Table) -> str:
 
 
 def gap(cell: Cell) -> str:
-    """Return why a cell has no score: ``n/a``, ``OOM``, ``diverged``; a dot if it was not run; empty if it has a score."""
+    """Return why a cell has no score: ``n/a``, ``OOM``, ``diverged``, or a dot if it was not run. If it has a score, the result is
+    empty.
+    """
     if cell.row is None:
         return NOT_RUN if cell.applicable else NOT_APPLICABLE
     if cell.row.test is not None:
@@ -296,7 +306,9 @@ def gap(cell: Cell) -> str:
 
 
 def about(row: Row, table: Table, where: str = "") -> str:
-    """Return score, margin, verdict, successes, steps and seeds of a row in a sentence, or its failures without a score."""
+    """Return a sentence with score, margin, verdict, successes, steps and seeds of a row. If it has no score, return its
+    failures.
+    """
     if row.test is None:
         return f"{row.label}{where}: {'; '.join(map(str, row.failures))}"
     parts = [f"{row.label}{where}: {table.task['metric']} {estimated(row.test, table)}{unit(table, ' %')}"]
@@ -309,7 +321,7 @@ def about(row: Row, table: Table, where: str = "") -> str:
 
 
 def metric(table: Table) -> str:
-    """Return the metric in a word: ``%``, ``F1 %``, ``ppl ↓``."""
+    """Return the metric as a short word: ``%``, ``F1 %``, ``ppl ↓``."""
     name = str(table.task["metric"])
     if is_share(table):
         return {"accuracy": "%", "f1_micro": "micro F1 %", "f1_macro": "macro F1 %", "r2": "R² %"}.get(name, f"{name.upper()} %")

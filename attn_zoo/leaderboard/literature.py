@@ -1,4 +1,4 @@
-"""Comparison of recorded and published scores: figures, their spread, differences of setting, and verdicts on orderings."""
+"""Comparison of recorded and published scores: numbers, their spread, differences of setting, and orderings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RULE = (
 
 @dataclass(frozen=True, slots=True)
 class LiteratureRow:
-    """Recorded row, and the published figures of the same attention."""
+    """Recorded row, and the published figures of the same mechanism."""
 
     label: str
     ours: Estimate | None
@@ -32,14 +32,14 @@ class LiteratureRow:
 
     @property
     def spread(self) -> float | None:
-        """Difference between the highest and the lowest figure in points; None with fewer than two sources."""
+        """Difference between the highest and the lowest figure in points, or None if there are fewer than two sources."""
         values = [figure.value for found in self.figures.values() for figure in found]
         return max(values) - min(values) if len(self.figures) > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Verdict of the records on an ordering on which the literature agrees."""
+    """Verdict of the records on an ordering in which the literature agrees."""
 
     ordering: Ordering
     attention: str
@@ -67,7 +67,7 @@ class Literature:
 
 
 def literature(table: Table, attention: str | None = None) -> Literature | None:
-    """Compare a table, or its rows of one attention, with published figures for its task; None if there are no figures."""
+    """Compare a table, or its rows of one mechanism, with published figures for its task. Return None if there are no figures."""
     rows = [row for row in table.rows if attention in (None, row.attention)]
     known = [(row, found) for row in rows if (found := published_for(table.task["name"], row.attention))]
     if not known:
@@ -97,7 +97,7 @@ def literature(table: Table, attention: str | None = None) -> Literature | None:
 
 
 def verdicts(table: Table) -> tuple[Verdict, ...]:
-    """Return the verdicts of the table's rows on each ordering on which all sources agree for this task."""
+    """Return the verdicts of the table's rows on each ordering in which all sources agree for this task."""
     found = []
     for ordering in orderings():
         yardsticks = [row for row in table.rows if row.attention == ordering.baseline]
@@ -111,7 +111,7 @@ def verdicts(table: Table) -> tuple[Verdict, ...]:
 
 
 def facts(table: Table, row: Row) -> Facts:
-    """Return the settings of a row in the terms used for published settings."""
+    """Return the settings of a row in the terms of published settings."""
     model, budget, tuned = table.model, table.budget, row.tuned
     return Facts(
         metric=table.task["metric"],
@@ -145,7 +145,7 @@ def _verdict(ordering: Ordering, row: Row, against: Row, table: Table) -> Verdic
 
 
 def _differences(row: Row, found: Sequence[Figure], table: Table) -> dict[str, tuple[str, ...]]:
-    """Differences of setting between the row and each source's figures, a sentence each, by title of source."""
+    """Return how the row's setting differs from that of each source, one sentence per difference, by the title of the source."""
     ours = facts(table, row)
     return {
         title: tuple(dict.fromkeys(sentence for figure in of_source for sentence in protocol_difference(figure, ours)))
@@ -163,5 +163,5 @@ def _by_source(found: Sequence[Figure]) -> dict[str, tuple[Figure, ...]]:
 
 
 def in_points(value: float, metric: str) -> float:
-    """Convert a recorded score to the unit of the literature: shares in per cent."""
+    """Return a recorded score in the unit of the literature. Shares become per cent."""
     return style(metric)[1] * value

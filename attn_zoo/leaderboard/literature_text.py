@@ -1,4 +1,4 @@
-"""The comparison with the literature as text."""
+"""Comparison with the literature as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLUMNS = ("task", "attention", "who", "model", "printed", "unit", "half_width_
 
 
 def render_published(tables: Sequence[Table], format: str = "terminal", *, attention: str | None = None) -> str:
-    """Render recorded rows beside each source's figures, with the spread over sources, and differences of setting beneath.
+    """Return recorded rows beside the figures of each source. Below are the spread over sources and the differences of setting.
 
     Args:
         attention: attention whose rows are shown; None for all.
@@ -41,7 +41,7 @@ def render_published(tables: Sequence[Table], format: str = "terminal", *, atten
 
 
 def difference_lines(compared: Literature, row: LiteratureRow) -> list[str]:
-    """Return lines, one for each source, with its figures for one row and all differences of setting."""
+    """Return one line per source with its figures for a row and all differences of setting."""
     lines = []
     for source in compared.sources:
         if source.title in row.figures:
@@ -86,7 +86,7 @@ def _anchored(found: Anchor) -> tuple[str, str, str]:
 
 
 def verdict_line(verdict: Verdict, metric: str) -> str:
-    """Return a sentence on one ordering of the literature and the verdict of the records on it."""
+    """Return a sentence about one ordering of the literature and what the records say about it."""
     ordering = verdict.ordering
     side = "below" if ordering.below else "above"
     gaps = ", ".join(f"{gap:+.1f}" for gap in ordering.gaps.values())
@@ -135,7 +135,7 @@ def _notes(compared: Literature) -> Iterator[str]:
 
 
 def _flat(compared: Literature) -> Iterator[dict[str, Any]]:
-    """Yield the flat fields of each figure, the recorded one of a row first."""
+    """Yield the fields of each figure as flat data. The recorded figure of a row comes first."""
     metric = compared.task["metric"]
     for row in compared.rows:
         known = dict.fromkeys(_COLUMNS) | {"task": compared.task["name"], "attention": row.label}
@@ -152,7 +152,7 @@ def _flat(compared: Literature) -> Iterator[dict[str, Any]]:
 
 
 def printed(found: Sequence[Figure]) -> str:
-    """Format a figure as its source prints it, or the range of several figures."""
+    """Return a figure as its source prints it, or the range of several figures."""
     low, high = min(found, key=lambda f: f.value), max(found, key=lambda f: f.value)
     return low.printed if low.value == high.value else f"{low.printed} to {high.printed}"
 

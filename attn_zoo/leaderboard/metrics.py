@@ -1,4 +1,4 @@
-"""Figures as text: shares in per cent, other scores unchanged, costs with their units."""
+"""Numbers as text: shares in per cent, other scores unchanged, costs with their units."""
 
 from __future__ import annotations
 
@@ -21,81 +21,81 @@ _SIGNIFICANT = ("mse",)
 
 
 def style(metric: str) -> tuple[str, float]:
-    """Format of a score, and the factor applied before formatting."""
+    """Return the format of a score, and the factor to apply before formatting."""
     if metric in SHARES:
         return ".1f", 100.0
     return (".3g" if is_significant(metric) else ".2f"), 1.0
 
 
 def written(value: float, metric: str) -> str:
-    """Format a score with its unit: ``97.5 %``, ``8.12``, ``0.00213``."""
+    """Return a score with its unit: ``97.5 %``, ``8.12``, ``0.00213``."""
     form, scale = style(metric)
     return f"{scale * value:{form}}{' %' if metric in SHARES else ''}"
 
 
 def is_significant(metric: str) -> bool:
-    """Return True if scores are written with significant digits, not decimals."""
+    """Return True if scores of this metric are written with significant digits instead of decimals."""
     return metric in _SIGNIFICANT
 
 
 def grain(metric: str, examples: int | None) -> float:
-    """Return the smallest step between scores on so many examples; 0 for metrics that are not counts."""
+    """Return the smallest step between scores on this many examples, or 0 for metrics that are not counts."""
     return 1 / examples if metric in COUNTED and examples else 0.0
 
 
 def spent(cost: str, amount: float | None) -> str:
-    """Format an amount of a cost with its unit; ``-`` if there is none."""
+    """Return an amount of a cost with its unit, or ``-`` if there is none."""
     if amount is None:
         return "-"
     return f"{seconds(amount)} s" if cost == "time" else f"{short(amount)}FLOPs" if cost == "FLOPs" else mebibytes(amount)
 
 
 def score(row: Row, table: Table) -> str:
-    """Test score of a row as text, or the word for its failure."""
+    """Return the test score of a row as text, or the word for its failure."""
     if row.test is None:
         return row.failures[0].word if row.failures else "-"
     return estimated(row.test, table)
 
 
 def estimated(found: Estimate | None, table: Table, sign: str = "") -> str:
-    """Format a mean with half of its interval, if that is known; ``-`` if there is no mean."""
+    """Return a mean with half of its interval, if that is known, or ``-`` if there is no mean."""
     return "-" if found is None else found.written(*style(table.task["metric"]), sign)
 
 
 def figure(value: float, table: Table, sign: str = "") -> str:
-    """Format a score or a difference of scores: shares in per cent, others unchanged."""
+    """Return a score or a difference of scores as text. Shares are in per cent, others unchanged."""
     form, scale = style(table.task["metric"])
     return f"{scale * value:{sign}{form}}"
 
 
 def unit(table: Table, written: str = " (%)") -> str:
-    """Return the unit to print after a figure, or after the name of a metric; empty if the metric is not a percentage."""
+    """Return the unit that follows a number or the name of a metric. If the metric is not a percentage, the result is empty."""
     return written if is_share(table) else ""
 
 
 def is_share(table: Table) -> bool:
-    """Return True if the metric is a share, shown in per cent."""
+    """Return True if the metric is a share, which is shown in per cent."""
     return table.task["metric"] in SHARES
 
 
 def mebibytes(count: float) -> str:
-    """Format bytes as ``22.1 MiB``."""
+    """Return bytes as text, such as ``22.1 MiB``."""
     return f"{count / 2**20:.1f} MiB"
 
 
 def seconds(value: float, spread: float | None = None) -> str:
-    """Format seconds with about three digits, and their spread with as many decimals."""
+    """Return seconds with about three digits, and their spread with as many decimals."""
     places = 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:,.{places}f}" + ("" if spread is None else f" ± {spread:,.{places}f}")
 
 
 def optional(value: float | None, form: Callable[[float], str]) -> str:
-    """Format a figure with ``form``; ``-`` if there is none."""
+    """Return a number formatted with ``form``, or ``-`` if it is None."""
     return "-" if value is None else form(value)
 
 
 def training_length(budget: Mapping[str, Any]) -> str:
-    """Return the length of training, with a remark on a constant learning rate: ``400 steps of 64 examples``."""
+    """Return the length of training, such as ``400 steps of 64 examples``, with a remark if the learning rate is constant."""
     steps, examples = budget["steps"], f"of {budget['batch_size']} examples"
     length = f"{steps} steps {examples}"
     if budget.get("seconds"):
@@ -107,7 +107,7 @@ def training_length(budget: Mapping[str, Any]) -> str:
 
 
 def beyond_sizes(model: Mapping[str, Any]) -> str:
-    """Return a network's weight sharing, short convolution and gate, each after a comma; older records do not state them."""
+    """Return a network's weight sharing, short convolution and gate, each after a comma. Older records do not state them."""
     shared = ", one block for all layers" if model.get("shared_weights") else ""
     shared += ", with keys and values computed once" if model.get("reuse_keys") else ""
     width = model.get("short_convolution")
@@ -121,12 +121,12 @@ def beyond_sizes(model: Mapping[str, Any]) -> str:
 
 
 def compared(found: Comparison | None, table: Table) -> str:
-    """Return the outcome of a comparison with its difference, such as ``worse, -40.1 ± 3.0``; empty without a comparison."""
+    """Return the outcome of a comparison with its difference, such as ``worse, -40.1 ± 3.0``. Without a comparison, it is empty."""
     return "" if found is None else f"{found.outcome}, {_distance(found, table)}"
 
 
 def _distance(found: Comparison, table: Table) -> str:
-    """Return the difference of scores, or the quotient of steps if the rows are compared by it, with its interval."""
+    """Return the difference of scores with its interval, or the quotient of steps if the rows are compared by steps."""
     if found.ratio is None:
         return estimated(found.difference, table, "+")
     times, low, high = (f"{math.exp(value):.3g}" for value in (found.ratio.mean, found.ratio.low, found.ratio.high))
@@ -134,13 +134,13 @@ def _distance(found: Comparison, table: Table) -> str:
 
 
 def verdict_cell(row: Row, table: Table) -> str:
-    """Return the verdict on a row with its difference from the best row; empty without a verdict."""
+    """Return the verdict on a row with its difference from the best row. Without a verdict, the result is empty."""
     beside = row.against_best if row.verdict in (Verdict.TIED, Verdict.WORSE) else None
     return ", ".join([*([row.verdict] if row.verdict else []), *([_distance(beside, table)] if beside else [])])
 
 
 def verdict_sentence(row: Row, table: Table) -> str:
-    """Return the verdict on a row with what it was compared with; without a verdict, the reason; empty for a control."""
+    """Return the verdict on a row and what it was compared with, or why there is none. For a control, the result is empty."""
     best, control = row.against_best, row.against_control
     points = unit(table, " points")
     if row.verdict == Verdict.TIED and best:

@@ -1,4 +1,4 @@
-"""Notes beneath tables: failures, warnings, settings and the legend."""
+"""Notes below tables: failures, warnings, settings and the legend."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def table_notes(table: Table) -> list[str]:
 
 
 def warning_notes(table: Table) -> list[str]:
-    """Return the warnings about rows, and reasons for having no verdict."""
+    """Return the warnings about rows, and the reasons why there are no verdicts."""
     notes = row_lines((row.label, warning) for row in table.rows for warning in row.warnings)
     notes += [table.judgement.reason] if table.judgement.reason else []
     notes += row_lines((row.label, row.unjudged) for row in table.rows if row.unjudged)
@@ -44,7 +44,7 @@ def warning_notes(table: Table) -> list[str]:
 
 
 def tuned_notes(table: Table, rows: Sequence[Row]) -> list[str]:
-    """Return notes on the tuned settings and the studies of rows, and a warning if the rows were not tuned alike."""
+    """Return notes on tuned settings and their studies, with a warning if rows were not tuned alike."""
     notes = []
     for row in rows:
         tuning, tuned = row.tuning, row.tuned
@@ -67,7 +67,7 @@ def tuned_notes(table: Table, rows: Sequence[Row]) -> list[str]:
 
 
 def page_notes(table: Table) -> list[str]:
-    """Return the notes of one task on a page: cautions, and the data with the settings; ``table_notes`` has the details."""
+    """Return the notes of one task on a page: cautions, and data with settings. ``table_notes`` has all details."""
     rows = [row.label for row in table.rows if row.failures or row.warnings or row.unjudged]
     named = ", ".join(rows) if len(rows) <= _NAMED else f"{len(rows)} of {len(table.rows)} rows"
     cautions = [table.judgement.reason] if table.judgement.reason else []
@@ -82,7 +82,8 @@ def page_notes(table: Table) -> list[str]:
 
 def page_legend(tables: Sequence[Table], overview: bool) -> list[str]:
     """Return the legend of all tables on a page, with the name of the page that explains every column."""
-    marks = f"± is half of the 95 % interval over seeds; (c) marks a control. Columns and statistics: {COLUMNS_PAGE}."
+    learned = " 2/3 means that two of three seeds learned the task." if any(r.learned for t in tables for r in t.rows) else ""
+    marks = f"± is half of the 95 % interval over seeds.{learned} (c) marks a control. Columns and statistics: {COLUMNS_PAGE}."
     said = [_protocols(tables), *_without_average(tables), *(_beaten_by_none(tables) if overview else [])]
     return [marks, " ".join(said), *(() if overview else _machines(tables))]
 
@@ -97,7 +98,7 @@ def _beaten_by_none(tables: Sequence[Table]) -> list[str]:
 
 
 def footnotes(tables: Sequence[Table], overview: bool) -> list[str]:
-    """Return the legend of all tables: how to read the figures, and the machines of measured ones."""
+    """Return the legend of all tables: how to read the numbers, and on which machines they were measured."""
     notes = [
         "± is half of the 95 % t interval of the mean over seeds; a single seed has no interval. (c) marks a control. Chance is "
         "the test score of giving every question the same answer, taken from the training labels (class frequencies; the mean in "
@@ -106,14 +107,14 @@ def footnotes(tables: Sequence[Table], overview: bool) -> list[str]:
     if overview or len(tables) > 1:
         notes += _average_notes(tables)
         if any(row.learned for table in tables for row in table.rows):
-            notes.append("2/3 beside a score: two of three seeds learned the task.")
+            notes.append("2/3 beside a score means that two of three seeds learned the task.")
     if not overview:
         notes += _column_notes(tables)
     return [*notes, _protocols(tables)]
 
 
 def _machines(tables: Sequence[Table]) -> list[str]:
-    """Return the machines behind the names of blocks; empty if there is one."""
+    """Return the machines behind the names of blocks. If there is only one, the result is empty."""
     machines = tables[0].machines if tables else {}
     if len(machines) < 2:
         return []
@@ -123,7 +124,7 @@ def _machines(tables: Sequence[Table]) -> list[str]:
 
 def short_legend(tables: Sequence[Table]) -> list[str]:
     """Return the legend of the terminal without ``--legend``: marks, machines and the protocol."""
-    said = "± is half of the 95 % interval over seeds; (c) marks a control; --legend tells how to read every column."
+    said = "± is half of the 95 % interval over seeds. (c) marks a control. Add --legend to explain every column."
     return [said, *_machines(tables), _protocols(tables)]
 
 
@@ -189,7 +190,7 @@ def budget_notes(table: Table) -> list[str]:
 
 
 def seed_count(counts: Iterable[int]) -> str:
-    """Return numbers of seeds of several rows as text: ``3 seeds``, ``1 to 3 seeds``."""
+    """Return the numbers of seeds of several rows as text: ``3 seeds``, ``1 to 3 seeds``."""
     known = sorted(set(counts))
     if not known:
         return "no seed"
@@ -199,5 +200,5 @@ def seed_count(counts: Iterable[int]) -> str:
 
 
 def row_lines(said: Iterable[tuple[str, str]]) -> list[str]:
-    """Return lines ``row, row: text`` from labels of rows and texts about them, one for each text."""
+    """Return lines ``row, row: text``, one per text, from labels of rows and texts about them."""
     return [f"{', '.join(labels)}: {text}" for text, labels in grouped((text, label) for label, text in said).items()]

@@ -1,4 +1,4 @@
-"""Overview of all scores in one table: attentions by tasks."""
+"""Overview of all scores in one table, with mechanisms by tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attn_zoo.leaderboard.text import Grid, tabulated
 
 
 def overview_text(tables: Sequence[Table], format: str, costs: Sequence[CostColumn], colours: str | None, by: str) -> str:
-    """Return the overview: in the terminal the heat map, elsewhere a table."""
+    """Return the overview: the heat map in the terminal, and a table elsewhere."""
     if format != "terminal":
         return tabulated(overview_grid(tables, by), format)
     from attn_zoo.leaderboard.heat_text import heat_map_text  # imported here: other formats do not need rich
@@ -25,7 +25,7 @@ def overview_text(tables: Sequence[Table], format: str, costs: Sequence[CostColu
 
 
 def overview_grid(tables: Sequence[Table], by: str = "score") -> Grid:
-    """Return a grid of scores by attention and task, with averages over tasks if rows have equal cells.
+    """Return a grid of scores by mechanism and task. If rows have the same tasks, it has averages over tasks.
 
     Args:
         by: order of the rows in the tables; for ``score``, rows are sorted by their average, best first.
@@ -48,14 +48,16 @@ def overview_grid(tables: Sequence[Table], by: str = "score") -> Grid:
 
 
 def _cell(row: Row, table: Table) -> str:
-    """Score, with the number of its seeds where others failed, and the seeds that learned the task if runs end when they have."""
+    """Return a score, with its number of seeds if others failed, and the number of seeds that learned the task if runs end then."""
     partial = row.test and row.failures
     learned = f", {row.learned.count}/{row.learned.of}" if row.learned else ""
     return score(row, table) + (f" ({len(row.seeds)} of {row.attempts})" if partial else "") + learned
 
 
 def _order(tables: Sequence[Table], rows: Mapping[str, Row], means: Mapping[str, Estimate]) -> list[str]:
-    """Labels sorted by their mean over tasks, best first, then by their mean place in the tables; contenders before controls."""
+    """Return labels sorted by their mean over tasks, best first, then by their mean place in the tables. Contenders precede
+    controls.
+    """
     places = grouped((row.label, place / len(table.rows)) for table in tables for place, row in enumerate(table.rows))
 
     def key(label: str) -> tuple[bool, float, float, str]:

@@ -1,4 +1,4 @@
-"""Plot of scores against a cost: a panel for each task, with a curve for each mechanism that has several settings."""
+"""Plot of scores against a cost, with one panel per task and one curve per mechanism with several settings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Look = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class CostAxis:
-    """A cost as a horizontal axis."""
+    """Cost that serves as a horizontal axis."""
 
     name: str
     """Name in file names."""
@@ -76,7 +76,7 @@ Panel = tuple[Table, CostAxis]
 
 
 def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ()) -> list[Path]:
-    """Draw the heat map and, for each cost, scores against it, into ``folder`` as PNG and SVG; files of these names are replaced.
+    """Draw the heat map and, for each cost, scores against it, as PNG and SVG files in ``folder``. Existing files are replaced.
 
     Args:
         layers: measured costs of a layer, drawn for each task beside its FLOPs at 4,096 tokens.
@@ -86,7 +86,7 @@ def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ())
         OSError: the folder cannot be written.
     """
     if not tables:
-        raise ValueError("no plots: there are no records; attn-zoo run makes one")
+        raise ValueError("there is nothing to plot, because there are no records; make some with attn-zoo run")
     folder.mkdir(parents=True, exist_ok=True)
     files = draw_heat_map(
         heat_map(tables, [*recorded_columns(tables), *measured_columns(tables)]), folder / "heatmap.png", folder / "heatmap.svg"
@@ -102,12 +102,12 @@ def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ())
 
 
 def panels_of(tables: Sequence[Table], axes: Sequence[CostAxis]) -> list[Panel]:
-    """Return the panels that at least one scored row has a cost for, task by task."""
+    """Return the panels for which at least one row with a score has a cost, task by task."""
     return [(table, axis) for table in tables for axis in axes if any(row.test and axis.of(row) for row in table.rows)]
 
 
 def write(panels: Sequence[Panel], stem: Path) -> list[Path]:
-    """Write one picture of the panels as ``stem``.png and ``stem``.svg."""
+    """Write one picture with the panels as ``stem``.png and ``stem``.svg."""
     import matplotlib
 
     with matplotlib.rc_context(settings(stem.name)):
@@ -115,7 +115,7 @@ def write(panels: Sequence[Panel], stem: Path) -> list[Path]:
 
 
 def plot_svg(panels: Sequence[Panel]) -> str:
-    """Return one picture of the panels as SVG with letters as text, which is small."""
+    """Return one picture with the panels as SVG. Letters are text, which keeps it small."""
     import matplotlib
 
     with matplotlib.rc_context(settings("cost", outlined=False)):
@@ -123,10 +123,11 @@ def plot_svg(panels: Sequence[Panel]) -> str:
 
 
 def curves_of(table: Table, axis: CostAxis) -> list[list[Row]]:
-    """Return the rows with a score and a cost, joined to curves: rows of one mechanism and implementation group that differ in
-    settings, in the order of the only number that differs, because measured costs are noisy, else of the cost.
+    """Return rows with a score and a cost, joined to curves. A curve has rows of one mechanism and implementation group that differ
+    in their settings.
 
-    Rows whose hyperparameters were found by a search are points, because a study chooses a single one.
+    If rows differ in a single number, they are in its order, because measured costs are noisy; otherwise they are in the order of
+    the cost. Rows whose settings a search found are single points.
     """
     known = [row for row in table.rows if row.test and not row.control and axis.of(row)]
     searched = [row for row in known if any(key.startswith("attention.") for key in row.tuned)]
@@ -135,8 +136,9 @@ def curves_of(table: Table, axis: CostAxis) -> list[list[Row]]:
 
 
 def looks(tables: Iterable[Table]) -> Mapping[str, Look]:
-    """Return colours and markers: softmax a black star; then Linformer, mechanisms with several settings, on a Pareto front, and
-    the best ones have one each."""
+    """Return colours and markers. Softmax is a black star; Linformer, mechanisms with several settings, on a front or among the
+    best have looks of their own.
+    """
     places: dict[str, list[tuple[bool, bool, float]]] = {}
     for table in tables:
         counts = grouped((row.attention, row) for row in table.rows if not row.control)
@@ -222,7 +224,9 @@ def _draw_panel(axes: Any, table: Table, axis: CostAxis, known: Mapping[str, Loo
 
 
 def _draw_front(axes: Any, table: Table, axis: CostAxis, rows: Sequence[Row], scale: float) -> None:
-    """Draw a step line along the rows whose mean no cheaper row reaches, each implementation group for itself if measured."""
+    """Draw a step line along the rows whose mean no cheaper row reaches. If costs are measured, each implementation group has its
+    own line.
+    """
     for block in {None} if axis.source else {row.block for row in rows}:
         front: list[tuple[float, float]] = []
         members = [row for row in rows if block in (None, row.block)]
@@ -234,7 +238,7 @@ def _draw_front(axes: Any, table: Table, axis: CostAxis, rows: Sequence[Row], sc
 
 
 def _scales(axes: Any, table: Table, axis: CostAxis, xs: Sequence[float]) -> None:
-    """Set scales, ticks and labels; the score axis is turned if lower is better, so that up is better in every panel."""
+    """Set scales, ticks and labels. If lower scores are better, the axis is turned, so that up is better in every panel."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     low, high = axes.get_ylim()
@@ -258,13 +262,13 @@ def _scales(axes: Any, table: Table, axis: CostAxis, xs: Sequence[float]) -> Non
 
 
 def _interval(found: Estimate, table: Table) -> tuple[float, float]:
-    """Return the ends of an interval as drawn, within the bounds of the metric."""
+    """Return the ends of an interval as drawn, cut at the bounds of the metric."""
     scale, (least, most) = style(table.task["metric"])[1], bounds(table.task["metric"])
     return scale * max(least, found.low), scale * min(most, found.high)
 
 
 def _differing(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """Return the values in each row of the options in which the rows differ, heads included."""
+    """Return the values in each row of the options in which the rows differ, including the number of heads."""
     own = [{**row.options, "heads": row.heads} for row in rows]
     known = {name: [found.get(name) for found in own] for name in dict.fromkeys(name for found in own for name in found)}
     return {name: values for name, values in known.items() if len(set(map(str, values))) > 1}

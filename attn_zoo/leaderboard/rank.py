@@ -1,4 +1,4 @@
-"""Tables made from runs: groups of comparable runs, and the row of each configuration. Pure functions."""
+"""Tables made from runs: groups of comparable runs, and the row of each configuration."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def tables(
 ) -> list[Table]:
     """Return all tables of the runs, in the order of task names.
 
-    Repeated runs count once: the newest finished run, else the newest. Verdicts, fronts and margins are computed among all rows,
-    also if ``attention`` selects some of them.
+    Of repeated runs, the newest finished one counts, else the newest. Verdicts, fronts and margins are computed among all rows,
+    even if ``attention`` selects some of them.
 
     Args:
         runs: dataframe that ``attn_zoo.records.frame`` returns, or records.
@@ -77,30 +77,30 @@ def key_of(value: Any) -> str:
 
 
 def own_options(run: Run) -> dict[str, Any]:
-    """Return the options that distinguish a row from others of its mechanism: those that were not searched."""
+    """Return the options that distinguish a row from other rows of its mechanism. Searched options do not count."""
     found = _searched(run, "attention")
     return {name: value for name, value in run["options"].items() if name not in found}
 
 
 def _searched(run: Run, group: str) -> dict[str, str]:
-    """Return the settings of ``attention`` or ``budget`` that a study searched, by name, and their ranges as text."""
+    """Return by name the settings of ``attention`` or ``budget`` that a study searched, with their ranges as text."""
     keys = run["tuning"]["space"] if run["tuning"] else {}
     return {key.removeprefix(f"{group}."): text for key, text in keys.items() if key.startswith(f"{group}.")}
 
 
 def _shared_budget(run: Run) -> dict[str, Any]:
-    """Return the budget with searched settings replaced by their ranges: rows tuned over the same range share a table."""
+    """Return the budget with ranges in place of searched settings, so that rows tuned over the same range share a table."""
     return run["budget"] | {name: f"tuned: {text}" for name, text in _searched(run, "budget").items()}
 
 
 def _found_settings(run: Run) -> dict[str, Any]:
-    """Return the best settings that the study of a run found, by key."""
+    """Return by key the best settings that the study of a run found."""
     keys = [key.partition(".") for key in (run["tuning"]["space"] if run["tuning"] else ())]
     return {f"{group}.{name}": run["options" if group == "attention" else group][name] for group, _, name in keys}
 
 
 def without_trials(runs: pl.DataFrame) -> pl.DataFrame:
-    """Leave out trials, and of each study all but the runs with the settings that were chosen last.
+    """Leave out trials and, of each study, all runs except those with the settings that were chosen last.
 
     The number of trials of a run includes trials that were recorded after it.
     """
@@ -117,10 +117,11 @@ def without_trials(runs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _counted_once(runs: pl.DataFrame) -> list[list[Run]]:
-    """Return the runs of each table, of which each has its ``row``, with one run per row and seed.
+    """Return the runs of each table with their ``row``, one run per row and seed.
 
-    A table has equal protocol, task, network (heads excepted), budget, precision, device and data. Runs of a mechanism's earlier
-    version form a table of their own. A run that failed before reading its data joins the table with most runs of its settings.
+    The runs of a table have the same protocol, task, network (except heads), budget, precision, device and data. Runs of an earlier
+    version of a mechanism form another table. A run that failed before reading its data joins the table with most runs of its
+    settings.
     """
     each = runs_of(runs.select(*SETTING, "protocol", "task_version", "heads", "seed", "data", "study", "tuning"))
     made = {"row": map(_row_key, each), "shared": map(_shared_key, each), "drawn": map(_data_key, each)}
@@ -139,7 +140,7 @@ def _counted_once(runs: pl.DataFrame) -> list[list[Run]]:
 
 
 def newest(runs: pl.DataFrame, *columns: str) -> pl.DataFrame:
-    """Keep one run of those with the same seed and ``columns``: the newest finished one, else the newest."""
+    """Keep one of the runs with the same seed and ``columns``: the newest finished one, else the newest."""
     by_age = runs.sort(pl.col("status") == "done", pl.col("started").fill_null("None"), maintain_order=True)
     return by_age.unique([*columns, "seed"], keep="last", maintain_order=True)
 
@@ -154,7 +155,7 @@ def _shared_key(run: Run) -> str:
 
 
 def _draws_by_seed(run: Run) -> bool:
-    """Return True if the examples of a run are drawn by its own seed, so that other seeds have other examples."""
+    """Return True if the seed of a run draws its examples, so that other seeds have other examples."""
     return run["budget"].get("until") == "criterion" and run["task_options"].get("data_seed") == run["seed"]
 
 
@@ -164,7 +165,9 @@ def _shared_task_options(run: Run) -> Mapping[str, Any]:
 
 
 def _data_key(run: Run) -> str:
-    """Return text that is equal for runs on the same data or, if each seed draws its own, on as many examples; empty without."""
+    """Return text that is equal for runs on the same data. If each seed draws its own data, it is equal for the same number of
+    examples.
+    """
     data = run["data"]
     if not data or not _draws_by_seed(run):
         return key_of(data) if data else ""
@@ -269,7 +272,9 @@ def _has_score(run: Run) -> bool:
 
 
 def measured_as(run: Run) -> str:
-    """Return the group of implementations whose costs are compared: ``auto``, or the name of the one that was asked for."""
+    """Return the group of implementations whose costs are compared: ``auto``, or the name of the implementation that was
+    requested.
+    """
     return str("auto" if run["requested"] == "auto" else run["implementation"] or run["requested"])
 
 
@@ -279,12 +284,12 @@ def _known(runs: Iterable[Run], name: str) -> list[Any]:
 
 
 def _first(runs: Iterable[Run], name: str) -> Any:
-    """Return the first value of a column that is known; None without any."""
+    """Return the first known value of a column, or None if there is none."""
     return next(iter(_known(runs, name)), None)
 
 
 def _different(runs: Iterable[Run], name: str) -> tuple[str, ...]:
-    """Return the different known texts of a column, in their order."""
+    """Return the different known texts of a column in their order."""
     return tuple(dict.fromkeys(filter(None, _known(runs, name))))
 
 
@@ -293,7 +298,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _curve(done: Sequence[Run], training_flops: float | None) -> tuple[CurvePoint, ...]:
-    """Return the curve at the steps at which every seed was validated: under a time limit last steps differ between seeds."""
+    """Return the curve at the steps at which every seed was validated. Under a time limit, the last steps differ between seeds."""
     validations = grouped(
         (point["step"], (point["train_seconds"] + (run["pretrain_seconds"] or 0.0), point["valid"]))
         for run in done
@@ -310,10 +315,10 @@ def _curve(done: Sequence[Run], training_flops: float | None) -> tuple[CurvePoin
 
 
 def _settings(made: Sequence[Mapping[str, Run]]) -> dict[str, str]:
-    """Return the setting that distinguishes each row from others of its mechanism: an implementation asked for by name, options in
-    which the rows differ, and heads if the mechanism has a row with unusual heads.
+    """Return the setting that distinguishes each row from others of its mechanism.
 
-    A tuned row is marked as tuned if the records also hold untuned rows of its mechanism.
+    The setting has the requested implementation, the options in which the rows differ, and the number of heads if a row of the
+    mechanism has an unusual one. A tuned row is marked as tuned if the mechanism also has rows that are not tuned.
     """
     by_heads = {name for members in made for name in _with_unusual_heads(members.values())}
     by_attention = grouped((row[1]["attention"], row) for members in made for row in members.items())
@@ -332,25 +337,25 @@ def _settings(made: Sequence[Mapping[str, Run]]) -> dict[str, str]:
 
 
 def _usual_heads(rows: Iterable[Run]) -> int:
-    """Return the most frequent number of heads among rows, given one run of each; the smallest of equally frequent ones."""
+    """Return the most frequent number of heads among rows, given one run of each. Of equally frequent ones, return the smallest."""
     counts = Counter(run["heads"] for run in rows)
     return int(min(counts, key=lambda heads: (-counts[heads], heads)))
 
 
 def _with_unusual_heads(rows: Collection[Run]) -> set[str]:
-    """Return the mechanisms with a row whose number of heads differs from that of most rows of the table."""
+    """Return the mechanisms that have a row whose number of heads differs from that of most rows of the table."""
     usual = _usual_heads(rows)
     return {run["attention"] for run in rows if run["heads"] != usual}
 
 
 def _values(option: str, rows: Iterable[Run]) -> set[str]:
-    """Return the values of an option among rows, except rows for which a study searched it; empty text if a row lacks it."""
+    """Return the values of an option among rows, except rows for which a study searched it. A row without it has an empty text."""
     fixed = [run for run in rows if option in own_options(run) or option not in run["options"]]
     return {key_of(run["options"][option]) if option in run["options"] else "" for run in fixed}
 
 
 def _distinct(settings: Mapping[str, str], made: Sequence[Mapping[str, Run]]) -> dict[str, str]:
-    """Append the study to the settings of tuned rows that would otherwise share a name with another row of their table."""
+    """Append the study to the setting of a tuned row if another row of the table would have the same name."""
     found = dict(settings)
     for members in made:
         named = [(run["attention"], settings[key]) for key, run in members.items()]

@@ -1,4 +1,4 @@
-"""Refusals of records from outside: the rules that a submission must keep, each with a name."""
+"""Rules that submitted records must keep, each with a name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Refusal(NamedTuple):
 
 
 def refusals(submitted: Sequence[RunRecord], shipped: Sequence[RunRecord], verdict: Verdict) -> list[Refusal]:
-    """Return the rules that submitted records break; the conformance tests, which need the code, are not among them.
+    """Return the rules that submitted records break. The conformance tests, which need the code, are not among them.
 
     Args:
         submitted: whole records of the submission.
@@ -50,7 +50,7 @@ def refusals(submitted: Sequence[RunRecord], shipped: Sequence[RunRecord], verdi
 
 
 def beside(submitted: Iterable[RunRecord], shipped: Iterable[RunRecord]) -> list[Table]:
-    """Return the tables of submitted records among ours of the same tasks; cards of tasks and chance levels are ours if known."""
+    """Return tables of submitted records among our records of the same tasks. Task cards and chance levels are ours if known."""
     submitted = list(submitted)
     tasks = {record.spec.task for record in submitted}
     ours = [record for record in shipped if record.spec.task in tasks]
@@ -68,14 +68,16 @@ def is_submitted(row: Row) -> bool:
 
 
 def check_printed_name(text: str) -> str | None:
-    """Return the rule that a name, title or paper breaks, or None: one line of visible characters without ``<`` and ``>``."""
+    """Return the rule that a name, title or paper breaks, or None. It must be one line of visible characters without ``<`` and
+    ``>``.
+    """
     if not text.strip() or len(text) > LONGEST:
         return f"must have 1 to {LONGEST} characters"
     return "must be one line of visible characters, without < and >" if terminal(text) != text or set(text) & set("<>") else None
 
 
 def _names(submitted: Iterable[RunRecord]) -> Iterator[Refusal]:
-    """Refusals of names and titles that could be taken for markup."""
+    """Return refusals for names and titles that could be taken for markup."""
     texts = dict[str, str]()
     for record in submitted:
         card = record.attention_card
@@ -97,7 +99,7 @@ def _has_other_data(record: RunRecord, shipped: Iterable[RunRecord]) -> bool:
 
 
 def _other_protocol(submitted: Sequence[RunRecord], shipped: Sequence[RunRecord], made: Iterable[Table]) -> Iterator[Refusal]:
-    """Refusals of records that stand in no table of ours."""
+    """Return refusals for records that do not fit any of our tables."""
     fitting = {file for table in made if not all(map(is_submitted, table.rows)) for row in table.rows for file in row.files}
     strange = [record for record in submitted if not record.is_trial and SUBMITTED + str(record.source) not in fitting]
     for words, records in grouped((_difference(record, shipped), record) for record in strange).items():
@@ -105,7 +107,7 @@ def _other_protocol(submitted: Sequence[RunRecord], shipped: Sequence[RunRecord]
 
 
 def _difference(record: RunRecord, shipped: Iterable[RunRecord]) -> str:
-    """Settings in which a record differs from the most similar one of ours."""
+    """Return the settings in which a record differs from the most similar record of ours."""
     if record.protocol not in PROTOCOLS:
         return f"the protocol must be {' or '.join(PROTOCOLS)}; got {record.protocol}. Train again with this version"
     like = [_settings(other) for other in shipped if other.spec.task == record.spec.task and not other.is_trial]
@@ -118,7 +120,7 @@ def _difference(record: RunRecord, shipped: Iterable[RunRecord]) -> str:
 
 
 def _settings(record: RunRecord) -> Mapping[str, Any]:
-    """Settings that all rows of a table share, by key."""
+    """Return by key the settings that all rows of a table share."""
     spec = record.spec
     found = {"protocol": record.protocol, "version of the task": record.task_card.get("version")}
     found |= {f"task.{name}": value for name, value in spec.task_options.items()}
@@ -129,7 +131,7 @@ def _settings(record: RunRecord) -> Mapping[str, Any]:
 
 
 def _of_rows(table: Table) -> Iterator[Refusal]:
-    """Refusals of rows that are ours already, and of rows that lack seeds of ours."""
+    """Return refusals for rows that we already have, and for rows that lack some of our seeds."""
     ours = [row for row in table.rows if not is_submitted(row)]
     needed = set.intersection(*({run["seed"] for run in row.runs} for row in ours)) if ours else set[int]()
     for row in filter(is_submitted, table.rows):

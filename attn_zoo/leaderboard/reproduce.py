@@ -17,7 +17,7 @@ _KEYWORDS = frozenset(["true", "false", "null", "nan", "inf"])
 
 
 def command(spec: RunSpec, seeds: Sequence[int] = ()) -> str:
-    """Return the command ``attn-zoo run`` with every setting of the spec, so that it depends on neither levels nor defaults.
+    """Return the command ``attn-zoo run`` with every setting of the spec, so that it does not depend on presets or defaults.
 
     The command is quoted for a POSIX shell. The data folder is not part of a spec: the reader adds ``data.root=``.
 
@@ -39,7 +39,7 @@ def _group(name: str, values: Any) -> list[str]:
 
 
 def hydra_value(value: Any) -> str:
-    """Format a setting in Hydra's grammar: strings that could be read as anything else are quoted."""
+    """Return a setting in Hydra's grammar. Strings that could be read as something else are quoted."""
     if value is None:
         return "null"
     if isinstance(value, bool):

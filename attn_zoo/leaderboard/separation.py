@@ -1,4 +1,4 @@
-"""Verdict on whether a task separates: attention must be needed to solve it, and mechanisms must differ significantly on it."""
+"""Verdict on whether a task separates mechanisms: attention must be needed, and mechanisms must differ significantly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUPS_NEEDED = 3
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """Verdict on whether the task of a table separates its rows, controls included, and the evidence."""
+    """Verdict on whether a task separates the rows of its table, and the evidence. Controls count as rows."""
 
     table: Table
     rows: tuple[str, ...]
@@ -46,7 +46,7 @@ def separates(table: Table, row: str = "softmax") -> Separation:
     """Judge whether a task separates mechanisms.
 
     Args:
-        row: the baseline, by its label or by the name of the attention; of several rows of an attention the best.
+        row: label or mechanism of the baseline; if a mechanism has several rows, the best one.
     """
     kept, left_out = fit_to_compare(table.rows)
     measured = resolution(table.task, table.data)
@@ -79,7 +79,7 @@ def separates(table: Table, row: str = "softmax") -> Separation:
 
 
 def groups_apart(labels: Sequence[str], better: set[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
-    """Return the largest number of groups such that every member differs significantly from every member of the next group.
+    """Return the largest number of groups in which every member differs significantly from every member of the next group.
 
     The groups start as a longest chain of rows, each different from the next, and every other row that fits joins one of them.
     By Mirsky 1971 ("A dual of Dilworth's decomposition theorem") their number is also the fewest sets of ties that hold all rows.
@@ -107,7 +107,9 @@ def groups_apart(labels: Sequence[str], better: set[tuple[str, str]]) -> tuple[t
 def _lead(
     name: str, baseline: Row | None, controls: Sequence[Row], table: Table, measured: Resolution
 ) -> tuple[Estimate | None, list[str]]:
-    """Lead of the baseline over the best control, and reasons against it: too small, or a control is significantly better."""
+    """Return the lead of the baseline over the best control, and reasons against it: it is too small, or a control is significantly
+    better.
+    """
     if baseline is None or not controls:
         return None, [f"{name} and a control do not have {SEEDS_NEEDED} seeds without a failed seed"]
     against = []

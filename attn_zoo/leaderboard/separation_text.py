@@ -1,4 +1,4 @@
-"""Verdicts on separation as text: a line for each task, and the reasons."""
+"""Verdicts on separation as text: one line per task, and the reasons."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMED = 6
 
 
 def render_separations(found: Sequence[Separation], format: str) -> str:
-    """Render verdicts in one of ``FORMATS``, with reasons and the share of differing pairs over all tasks beneath the table."""
+    """Return verdicts in one of ``FORMATS``. Below the table are the reasons and the share of differing pairs over all tasks."""
     if format == "json":
         return json.dumps([_data(one) for one in found], indent=1)
     if format == "csv":

@@ -1,4 +1,6 @@
-"""Description of a row for a reviewer: status, score, seeds, data, code, machine and the command that repeats it; then details."""
+"""Description of a row for a reviewer: status, score, seeds, data, code, machine and the command that repeats it. Details
+follow.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class Shown:
 
 
 def find(wanted: str, records: Sequence[RunRecord]) -> tuple[Shown, ...]:
-    """Find rows by ``wanted``: a run id (or its first six or more digits), or a row or label, optionally followed by ``@TASK``.
+    """Return the rows that ``wanted`` names: a run id (or at least its first six digits), or a row or label, optionally with
+    ``@TASK``.
 
     Raises:
         ValueError: ``wanted`` is a trial, or no recorded row matches it; the message then lists the recorded rows.
@@ -37,7 +40,8 @@ def find(wanted: str, records: Sequence[RunRecord]) -> tuple[Shown, ...]:
     if ids and all(record.is_trial for record in ids):
         studies = ", ".join(sorted({record.tuning.study for record in ids if record.tuning}))
         raise ValueError(
-            f"{wanted!r} is a trial of study {studies}, and a trial is not a row; name a run with the settings that the study chose"
+            f"{wanted!r} is a trial of the study {studies}, and trials have no row in a table; name a run with the settings that "
+            "the study chose"
         )
     if ids:
         return rows_of(ids)
@@ -69,7 +73,7 @@ def rows_of(records: Sequence[RunRecord]) -> tuple[Shown, ...]:
 
 
 def describe(shown: Shown, checks: str, *, whole: bool = False) -> str:
-    """Describe a row as text: the facts that a reviewer checks, and the command that repeats its runs.
+    """Return a description of a row as text: the facts that a reviewer checks, and the command that repeats its runs.
 
     Args:
         checks: verdict of the conformance kit on the attention, or a note that it was not run.
@@ -82,7 +86,7 @@ def describe(shown: Shown, checks: str, *, whole: bool = False) -> str:
 
 
 def _reviewed(shown: Shown) -> Iterator[tuple[str, str]]:
-    """Yield names and facts, in the order in which a reviewer asks for them."""
+    """Yield names and facts in the order in which a reviewer asks for them."""
     table, row = shown.table, shown.row
     percent = unit(table, " %")
     yield "status", "; ".join([f"{len(row.seeds)} of {row.attempts} seeds done", *map(str, row.failures)])
@@ -113,7 +117,7 @@ def _data(table: Table) -> str:
 
 
 def _code(record: RunRecord) -> str:
-    """Version and commit of the code that ran, and whether it had uncommitted changes."""
+    """Return the version and commit of the code that ran, and whether it had uncommitted changes."""
     there = record.environment
     version, commit = (there.get(name) or "unknown" for name in ("attn_zoo", "commit"))
     known: dict[Any, str] = {False: "clean", True: "dirty: with uncommitted changes"}
@@ -122,7 +126,7 @@ def _code(record: RunRecord) -> str:
 
 
 def _commands(shown: Shown) -> str:
-    """Command that repeats all seeds, with a note on the data folder."""
+    """Return the command that repeats all seeds, with a note on the data folder."""
     told = [shell(command(shown.members[0].spec, [record.spec.seed for record in shown.members]))]
     if shown.table.data_title != "generated":
         told.append(wrap("with data.root=FOLDER if the data are in another folder than $ATTN_ZOO_DATA or data"))

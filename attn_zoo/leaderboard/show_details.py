@@ -1,4 +1,4 @@
-"""Further details of a row: setting, data, scores, curve, cost, literature and environment."""
+"""More details about a row: setting, data, scores, curve, cost, literature and environment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _POINTS = 12
 
 
 def details(shown: Shown, checks: str) -> Iterator[tuple[str, str]]:
-    """Yield headings and texts of the details, no line wider than the terminal.
+    """Yield headings and texts of the details. No line is wider than the terminal.
 
     Args:
         checks: verdict of the conformance kit on the attention, or a note that it was not run.
@@ -168,7 +168,7 @@ def _published(shown: Shown) -> str:
 
 
 def _environment(members: Sequence[RunRecord]) -> str:
-    """Table of the environments of all runs, with the different values of each entry on one line."""
+    """Return a table of the environments of all runs. The different values of each entry are on one line."""
     names = dict.fromkeys(name for r in members for name in r.environment)
     body = []
     for name in names:

@@ -1,10 +1,10 @@
-"""Statistics over seeds, in plain Python, because importing scipy takes longer than a table.
+"""Statistics over seeds in plain Python, because importing scipy takes longer than printing a table.
 
-Means have Student's t intervals, and differences have the p values of Welch's or a paired t test. Of runs that were trained until a
-criterion (protocol 3), the share of seeds that ended at it has the exact interval of Clopper and Pearson (1934). The steps to 90 %
-of the ceiling have the median of Kaplan and Meier (1958), censored at the last step of seeds that did not come so far. The interval
-of this median is Brookmeyer and Crowley's (1982) from log-log bands, as R's ``survfit`` computes it with ``conf.type="log-log"``.
-If the curve falls to 0 at the median, the lower end of the band there counts as 0.
+Means have Student's t intervals, and differences have the p values of Welch's or a paired t test. For runs until a criterion
+(protocol 3), the share of seeds that met it has the exact interval of Clopper and Pearson (1934). The steps to 90 % of the ceiling
+are summarised by the median of Kaplan and Meier (1958). A seed that did not reach 90 % is censored at its last step. The interval
+of this median is that of Brookmeyer and Crowley (1982) from log-log bands, as in R's ``survfit`` with ``conf.type="log-log"``. If
+the curve falls to 0 at the median, the lower end of the band there counts as 0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Run = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Mean over ``count`` seeds and half width of its interval, None with one seed, which says nothing about the spread."""
+    """Mean over ``count`` seeds, and half of its interval. With one seed, which shows no spread, the half is None."""
 
     mean: float
     half_width: float | None
@@ -42,42 +42,44 @@ class Estimate:
 
     @property
     def low(self) -> float:
-        """Lower end of the interval; the mean if it is not known."""
+        """Lower end of the interval, or the mean if there is no interval."""
         return self.ends[0] if self.ends else self.mean - (self.half_width or 0.0)
 
     @property
     def high(self) -> float:
-        """Upper end of the interval; the mean if it is not known."""
+        """Upper end of the interval, or the mean if there is no interval."""
         return self.ends[1] if self.ends else self.mean + (self.half_width or 0.0)
 
     def minus(self, constant: float) -> Estimate:
-        """Subtract a constant that is known exactly."""
+        """Return the estimate minus a constant that is known exactly."""
         ends = self.ends and (self.ends[0] - constant, self.ends[1] - constant)
         return Estimate(self.mean - constant, self.half_width, self.count, ends)
 
     def times(self, factor: float) -> Estimate:
-        """Multiply by a constant that is known exactly."""
+        """Return the estimate times a constant that is known exactly."""
         half = None if self.half_width is None else abs(factor) * self.half_width
         low, high = sorted((factor * self.low, factor * self.high))
         return Estimate(factor * self.mean, half, self.count, (low, high) if self.ends else None)
 
     def written(self, form: str, scale: float = 1.0, sign: str = "") -> str:
-        """Format as ``mean ± half width`` or, with other ends, ``mean (low to high)``; the mean alone without an interval."""
+        """Return the estimate as ``mean ± half width`` or, if the ends differ, ``mean (low to high)``. Without an interval, it is
+        the mean.
+        """
         mean, low, high = (f"{scale * value:{sign}{form}}" for value in (self.mean, self.low, self.high))
         if self.ends and not low == mean == high:
             return f"{mean} ({low} to {high})"
         return mean if self.half_width is None else f"{mean} ± {scale * self.half_width:{form}}"
 
     def in_points(self, share: bool, sign: str = "+") -> str:
-        """Format a difference of scores: shares in points of a hundred, others with three digits."""
+        """Return a difference of scores as text. Shares are in points of a hundred, others have three digits."""
         return f"{self.written('.1f', 100, sign)} points" if share else self.written(".3g", sign=sign)
 
 
 def estimate(values: Sequence[float], bounds: tuple[float, float] = EVERYWHERE) -> Estimate | None:
-    """Return the mean and Student's t interval of ``CONFIDENCE``; None without values.
+    """Return the mean and the Student's t interval of ``CONFIDENCE``, or None without values.
 
     Args:
-        bounds: least and greatest possible value, at which the interval ends.
+        bounds: lowest and highest possible value, at which the interval is cut.
 
     Raises:
         TypeError: a value is not a number.
@@ -104,14 +106,15 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def _within(mean: float, half: float, count: int, bounds: tuple[float, float]) -> Estimate:
-    """Return an estimate whose interval ends at the bounds."""
+    """Return an estimate whose interval is cut at the bounds."""
     low, high = max(mean - half, min(bounds[0], mean)), min(mean + half, max(bounds[1], mean))
     return Estimate(mean, half, count, None if (low, high) == (mean - half, mean + half) else (low, high))
 
 
 def paired(these: Mapping[int, float], those: Mapping[int, float]) -> Estimate | None:
-    """Return the mean of ``these`` minus ``those`` at common seeds, where the effect of a seed on both cancels; None without a
-    common seed."""
+    """Return the mean of ``these`` minus ``those`` over common seeds, so that a seed's effect on both cancels. Return None without
+    a common seed.
+    """
     return estimate([these[seed] - those[seed] for seed in sorted(these.keys() & those.keys())])
 
 
@@ -146,8 +149,8 @@ def paired_p_value(differences: Sequence[float], grain: float = 0.0) -> float:
 
     Args:
         differences: differences of two scores at two or more seeds.
-        grain: smallest step between scores, such as 1 / examples. Agreement between seeds that is closer than rounding to this
-            step allows is a coincidence of rounding, so the variance of rounding, a sixth of the step's square, is added.
+        grain: smallest step between scores, such as 1 / examples. Seeds can agree too closely because scores are rounded to this
+            step, so the variance of rounding, a sixth of the step's square, is added.
     """
     mean = statistics.fmean(differences)
     error = math.sqrt((deviation(differences) ** 2 + grain**2 / 6) / len(differences))
@@ -155,8 +158,9 @@ def paired_p_value(differences: Sequence[float], grain: float = 0.0) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p values for their number (Holm 1979): if values of at most 0.05 are called different, at most 5 % of families
-    contain any error, however the values depend on each other."""
+    """Return p values that are corrected for their number (Holm 1979). If values of at most 0.05 count as different, at most 5 % of
+    such sets contain an error, however the values depend on each other.
+    """
     corrected, most = [0.0] * len(p_values), 0.0
     for passed, at in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         most = max(most, min(1.0, (len(p_values) - passed) * p_values[at]))
@@ -166,7 +170,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Successes:
-    """Number of seeds that ended at the criterion, and the interval of their share."""
+    """Number of seeds that met the criterion, and the interval of their share."""
 
     count: int
     of: int
@@ -175,7 +179,7 @@ class Successes:
 
     @property
     def order(self) -> float:
-        """Number by which tables are sorted."""
+        """Number that sorts tables."""
         return self.count / self.of
 
     def __str__(self) -> str:
@@ -184,7 +188,7 @@ class Successes:
 
 @dataclass(frozen=True, slots=True)
 class Soon:
-    """Median of the steps to 90 % of the ceiling, with its interval; None for more steps than were trained."""
+    """Median of the steps to 90 % of the ceiling, with its interval. None stands for more steps than were trained."""
 
     median: float | None
     low: float | None
@@ -194,7 +198,7 @@ class Soon:
 
     @property
     def order(self) -> float:
-        """Number by which tables are sorted."""
+        """Number that sorts tables."""
         return float("inf") if self.median is None else self.median
 
     def __str__(self) -> str:
@@ -209,7 +213,7 @@ def until_criterion(runs: Sequence[Run]) -> bool:
 
 
 def successes(runs: Sequence[Run]) -> Successes | None:
-    """Return the successes among the runs of a row, a failed run being none; None without a criterion."""
+    """Return the successes among the runs of a row, or None without a criterion. A failed run is not a success."""
     if not until_criterion(runs):
         return None
     count = sum(run["status"] == "done" and run["stopped"] == "criterion" for run in runs)
@@ -217,14 +221,16 @@ def successes(runs: Sequence[Run]) -> Successes | None:
 
 
 def share_interval(count: int, of: int) -> tuple[float, float]:
-    """Return the exact interval of Clopper and Pearson for the share of successes in ``of`` trials with ``count`` successes."""
+    """Return the exact interval of Clopper and Pearson for the share of ``count`` successes in ``of`` trials."""
     tail = (1 - CONFIDENCE) / 2
     low = beta_quantile(count, of - count + 1, tail) if count else 0.0
     return low, beta_quantile(count + 1, of - count, 1 - tail) if count < of else 1.0
 
 
 def steps_to_90(runs: Sequence[Run]) -> Soon | None:
-    """Return the median of the steps to 90 % of the ceiling among the runs of a row; None without a criterion or finished runs."""
+    """Return the median of the steps to 90 % of the ceiling among the runs of a row, or None without a criterion or finished
+    runs.
+    """
     done = [run for run in runs if run["status"] == "done" and run["curve"]]
     if not until_criterion(runs) or not done:
         return None
@@ -235,7 +241,7 @@ def steps_to_90(runs: Sequence[Run]) -> Soon | None:
 
 
 def median_time(times: Sequence[float], censored: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """Return the Kaplan-Meier median of times and its interval; None for an end that the observations do not bound.
+    """Return the Kaplan-Meier median of times and its interval. An end that the observations do not bound is None.
 
     Args:
         times: times of events.
@@ -265,7 +271,7 @@ def t_tail(freedom: float, t: float) -> float:
 
 @cache
 def t_quantile(freedom: float, level: float) -> float:
-    """Return the quantile of Student's t at ``level``, which is above one half.
+    """Return the quantile of Student's t at ``level``, which must be above one half.
 
     Newton's method starts at the normal quantile, which is less than the result. The probability of the tail is convex there,
     so no step goes beyond the result.
@@ -283,7 +289,7 @@ def t_quantile(freedom: float, level: float) -> float:
 
 @cache
 def beta_quantile(a: float, b: float, level: float) -> float:
-    """Return the quantile of the beta distribution with the parameters ``a`` and ``b``, by bisection."""
+    """Return the quantile of the beta distribution with parameters ``a`` and ``b``, found by bisection."""
     low, high = 0.0, 1.0
     while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if beta_share(a, b, middle) < level else (low, middle)
@@ -291,7 +297,9 @@ def beta_quantile(a: float, b: float, level: float) -> float:
 
 
 def beta_share(a: float, b: float, x: float) -> float:
-    """Return the regularised incomplete beta function I_x(a, b), by its continued fraction (Abramowitz and Stegun 1964, 26.5.8)."""
+    """Return the regularised incomplete beta function I_x(a, b), computed as a continued fraction (Abramowitz and Stegun 1964,
+    26.5.8).
+    """
     if not 0 < x < 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):  # the fraction converges slowly here, and fast for the other tail

@@ -50,7 +50,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A run without a test score."""
+    """Run without a test score."""
 
     status: str
     """Recorded status, such as ``out_of_memory``; ``done`` if the score is not a number."""
@@ -59,7 +59,7 @@ class Failure:
 
     @property
     def word(self) -> str:
-        """The status in words: ``out of memory``."""
+        """Status in words: ``out of memory``."""
         return self.status.replace("_", " ")
 
     @property
@@ -73,7 +73,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Implementation group: rows whose measured costs may be compared."""
+    """Implementation group: rows whose measured costs can be compared."""
 
     measured_as: str
     """``auto`` if the implementation was chosen by ``auto``, else the implementation asked for by name."""
@@ -83,7 +83,7 @@ class Block:
         return f"{self.measured_as}, {'; '.join(self.machines)}"
 
     def named(self, names: Mapping[str, str]) -> str:
-        """Name of the block with short names of machines, which are left out if there is only one machine."""
+        """Return the name of the block with short names of machines. If there is only one machine, it is left out."""
         where = " + ".join(names[machine] for machine in self.machines) if len(names) > 1 else ""
         return ", ".join(filter(None, [self.measured_as, where]))
 
@@ -119,7 +119,7 @@ class Board:
 
     @property
     def budget(self) -> float | None:
-        """The budget that all blocks share; None if they differ."""
+        """Budget that all blocks share, or None if they differ."""
         shared = set(self.budgets.values())
         return shared.pop() if len(shared) == 1 else None
 
@@ -156,7 +156,7 @@ class Judgement:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Row:
-    """One configuration on one task, over all its seeds. Numbers that nobody measured are None."""
+    """One configuration on one task, over all its seeds. Numbers that were not measured are None."""
 
     attention: str
     setting: str
@@ -246,7 +246,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The label, with ``(c)`` for a control."""
+        """Label, with ``(c)`` for a control."""
         return f"{self.label} (c)" if self.control else self.label
 
     @property
@@ -256,22 +256,24 @@ class Row:
 
     @property
     def attempts(self) -> int:
-        """Number of seeds that were run, failed ones included."""
+        """Number of seeds that were run, including failed ones."""
         return len(self.by_seed) + len(self.failures)
 
     @property
     def trials(self) -> int:
-        """Number of trials that the settings were chosen from; 0 if nothing was tuned."""
+        """Number of trials from which the settings were chosen, or 0 if nothing was tuned."""
         return 0 if self.tuning is None else self.tuning.trials or 0
 
     def block_of(self, cost: str) -> Block | None:
-        """Return the block of rows whose ``cost`` may be compared; None for a counted cost, which all rows may be compared by."""
+        """Return the block of rows whose ``cost`` can be compared, or None for a counted cost, which can be compared among all
+        rows.
+        """
         return None if cost in COUNTED else self.block
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Table of comparable rows: same task, data, network (heads excepted), budget, precision and kind of device."""
+    """Table of comparable rows: they share task, data, network (except heads), budget, precision and kind of device."""
 
     task: Mapping[str, Any]
     """The task's card as it was recorded."""
@@ -308,22 +310,22 @@ class Table:
 
     @property
     def sign(self) -> int:
-        """Factor that makes the better of two scores the greater one: 1, or -1 if lower values are better."""
+        """Factor that makes the better of two scores the larger one: 1, or -1 if lower values are better."""
         return 1 if self.higher_is_better else -1
 
     @property
     def control_row(self) -> Row | None:
-        """Row of the best control; None without one, or if the table shows another mechanism only."""
+        """Row of the best control, or None if there is none or the table shows only another mechanism."""
         return next((row for row in self.rows if row.label == self.control), None)
 
     @property
     def data_title(self) -> str:
-        """Title of the data; the source if older records name no data."""
+        """Title of the data or, if older records do not name the data, the source."""
         return str(self.task.get("data") or self.task.get("source", "unknown"))
 
 
 def shown_rows(table: Table) -> dict[str, Row]:
-    """Return the row with the best validation score of each attention; a failed row only if there is no other."""
+    """Return for each mechanism the row with the best validation score. A failed row is returned only if there is no other."""
 
     def place(row: Row) -> tuple[bool, bool, float]:
         valid = row.valid

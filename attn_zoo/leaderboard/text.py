@@ -36,7 +36,7 @@ _BLOCKS = ("costs", "budgets", "times")
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Table as text: title, heads and cells."""
+    """Table as text: title, headings and cells."""
 
     title: str
     head: Sequence[str]
@@ -57,7 +57,7 @@ def render(
     wide: bool = False,
     legend: bool = False,
 ) -> str:
-    """Render tables in one of ``FORMATS``: an overview if there are several tasks, then each task with its costs and budgets.
+    """Return tables in one of ``FORMATS``: an overview if there are several tasks, then each task with its costs and budgets.
 
     With ``overview``, only the overview and its notes; with ``seeds``, the score of every seed as well. CSV and JSON always
     hold everything. In the terminal the overview is the heat map.
@@ -94,7 +94,7 @@ def render(
 
 
 def grid(table: Table, view: str, by: str = "score") -> Grid:
-    """Return the columns of a table that belong to a view; without rows if there are none besides the names of rows.
+    """Return the columns of a table that belong to a view. If there are none besides the names of rows, the grid has no rows.
 
     Args:
         view: ``scores``, ``costs``, ``budgets``, ``times``, ``parts`` or ``seeds``.
@@ -121,7 +121,7 @@ def _scores_title(table: Table) -> str:
 
 
 def _in_blocks(body: Sequence[tuple[Row, list[str]]], table: Table, view: str) -> list[list[str]]:
-    """Return cells of rows, each block under its name if there are several; with equal budgets, under the budgets."""
+    """Return cells of rows. If there are several blocks, each is under its name; with equal budgets, also under its budget."""
     blocks = sorted({row.block for row, _ in body}, key=str)
     cells = []
     for block in blocks:
@@ -134,7 +134,7 @@ def _in_blocks(body: Sequence[tuple[Row, list[str]]], table: Table, view: str) -
 
 
 def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
-    """Format a table under its title; empty without rows.
+    """Return a table below its title. Without rows, the result is empty.
 
     Args:
         wide: show every column in the terminal, however narrow it is.
@@ -154,7 +154,7 @@ def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
 
 
 def lines(notes: Sequence[str], format: str) -> str:
-    """Format notes as a list, one on each line; for the terminal wrapped to its width."""
+    """Return notes as a list with one note per line, wrapped to the width for a terminal."""
     mark = "%" if format == "latex" else "-"
     text = "\n".join(f"{mark} {escaped(note, format)}" for note in notes)
     return wrap(text) if format == "terminal" else text

@@ -1,4 +1,4 @@
-"""Words for how a row does on a task; tables, pages, pictures and sentences take them from here."""
+"""Words for the result of a row on a task. Tables, pages, pictures and sentences use them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """Verdict on a row on a task; ``compare.METHOD`` says how it is found."""
+    """Verdict on a row on a task. ``compare.METHOD`` says how it is found."""
 
     BEST = "best"
     TIED = "not distinguishable from the best"

@@ -1,1 +1,1 @@
-"""Look of every plot: one theme for light and dark mode, labels that do not overlap, and reproducible files."""
+"""Look of all plots: one theme for light and dark mode, labels that do not overlap, and files that are the same every time."""

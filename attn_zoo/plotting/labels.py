@@ -1,4 +1,4 @@
-"""Placement of labels beside points, such that no label covers another."""
+"""Placement of labels beside points, so that labels do not cover each other."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def beside_points(
     taken: Sequence[Box] = (),
     avoided: Sequence[Box] = (),
 ) -> list[Any]:
-    """Write each label next to its point, where it covers no marker, no other label and no box of ``taken``; it covers a box of
-    ``avoided`` only if no other place is free.
+    """Write each label next to its point, where it covers no marker, no other label and no box of ``taken``.
 
     Labels without a free place nearby are left out rather than written over others.
 
@@ -77,7 +76,7 @@ def _free_place(
     frame: Any,
     pixel: float,
 ) -> tuple[Box, Leader | None] | None:
-    """Nearest free box for a label, with a leader line where it is more than ``_LEADER`` points away; None without a free box."""
+    """Return the nearest free box for a label, or None. The label gets a leader line if it is more than ``_LEADER`` points away."""
     width, height = size
     for distance, (right, up) in itertools.product(_DISTANCES, _DIRECTIONS):
         centre_x = place[0] + right * (distance * pixel + width / 2 if abs(right) == 1 else distance * pixel)
@@ -96,12 +95,12 @@ def _free_place(
 
 
 def overlap(one: Box, other: Box) -> bool:
-    """Return True if two boxes share any area."""
+    """Return True if two boxes share an area."""
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _crosses(line: Leader, box: Box) -> bool:
-    """Return True if a line runs through a box, tested in steps smaller than the height of a label."""
+    """Return True if a line runs through a box. The test uses steps smaller than the height of a label."""
     (x0, y0), (x1, y1) = line
     steps = max(2, int(max(abs(x1 - x0), abs(y1 - y0)) / 4))
     points = [(x0 + (x1 - x0) * at / steps, y0 + (y1 - y0) * at / steps) for at in range(steps + 1)]

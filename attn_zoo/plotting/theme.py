@@ -1,4 +1,4 @@
-"""Theme of every plot: colours of light and dark mode, settings of matplotlib, and files of a figure."""
+"""Theme of all plots: colours for light and dark mode, settings of matplotlib, and files of a figure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SUFFIXES = (".svg", ".png")
 
 
 def settings(name: str, *, outlined: bool = True) -> dict[str, Any]:
-    """Settings of matplotlib for the figure ``name``, such that equal figures give equal files and no two figures share ids.
+    """Return settings of matplotlib for the figure ``name``. Equal figures then give equal files, and no two figures share ids.
 
     Args:
         outlined: True for letters as outlines, which look alike everywhere; False for text, which is small and searchable.
@@ -57,7 +57,7 @@ def settings(name: str, *, outlined: bool = True) -> dict[str, Any]:
 
 
 def check_plot(path: Path) -> None:
-    """Check before the work that a plot can be written to ``path``.
+    """Check that a plot can be written to ``path``, before the work starts.
 
     Raises:
         ValueError: the suffix is not .svg or .png, the path is a folder, or its folder does not exist.
@@ -69,7 +69,7 @@ def check_plot(path: Path) -> None:
 
 
 def save(figure: Any, *paths: Path) -> list[Path]:
-    """Write a figure to each path: PNG at 160 dots an inch, or SVG that follows the reader's light or dark mode.
+    """Write a figure to each path, as PNG with 160 dots per inch, or as SVG that follows the reader's light or dark mode.
 
     Raises:
         OSError: a path cannot be written.
@@ -83,7 +83,9 @@ def save(figure: Any, *paths: Path) -> list[Path]:
 
 
 def svg_text(figure: Any) -> str:
-    """SVG text of the figure without a date; elements whose id begins with ``title:`` get the rest of the id as their title."""
+    """Return the figure as SVG text without a date. An id that begins with ``title:`` gives its element a title with the rest of
+    the id.
+    """
     text = io.StringIO()
     _write(figure, text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", terminal_lines(text.getvalue()), flags=re.DOTALL)
@@ -92,14 +94,14 @@ def svg_text(figure: Any) -> str:
 
 
 def _write(figure: Any, into: Any, **how: Any) -> None:
-    """Write a figure; a letter that the font lacks is drawn as a box, without a warning."""
+    """Write a figure. A letter that the font lacks becomes a box, without a warning."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
         figure.savefig(into, **how)
 
 
 def with_dark_colours(svg: str, more: str = "") -> str:
-    """Add the theme's dark colours to an SVG file, for readers who prefer dark mode.
+    """Add dark colours of the theme to an SVG file, for readers who prefer dark mode.
 
     Args:
         more: further CSS rules for dark mode.
@@ -110,7 +112,7 @@ def with_dark_colours(svg: str, more: str = "") -> str:
 
 
 def _dark_rule(light: str, dark: str) -> str:
-    """CSS rules that replace a colour, as an attribute and in matplotlib's inline style."""
+    """Return CSS rules that replace a colour, both as an attribute and in matplotlib's inline style."""
     return "".join(
         f'[{name}="{light}"]{{{name}:{dark}}}[style*="{name}: {light}"]{{{name}:{dark}!important}}' for name in ("fill", "stroke")
     )
@@ -122,7 +124,7 @@ def hover(artist: Any, words: str) -> None:
 
 
 def short(count: float, _: Any = None) -> str:
-    """Format a count with three digits, such as ``2.39 M``; also usable as a tick formatter."""
+    """Format a count with three digits, such as ``2.39 M``. It can also format the ticks of an axis."""
     for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= 0.9995 * size:  # so that 999,600 is 1 M
             return f"{count / size:.3g} {letter}"
@@ -130,5 +132,5 @@ def short(count: float, _: Any = None) -> str:
 
 
 def plain(value: float, _: Any = None) -> str:
-    """Format a tick of an axis whose label states the unit, such as ``1,200``."""
+    """Format a tick such as ``1,200``, for an axis whose label states the unit."""
     return f"{value:,.6g}"

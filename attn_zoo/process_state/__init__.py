@@ -1,4 +1,4 @@
-"""State of the process that PyTorch and Python keep: what a plugin changes is put back, so that no row depends on another."""
+"""State of the process that PyTorch and Python keep. What a plugin changes is restored, so that no row depends on another."""
 
 from attn_zoo.process_state.keeping import add_part, kept, sentence, unusual
 from attn_zoo.process_state.part import Part

@@ -1,4 +1,4 @@
-"""Settings of PyTorch's compiler, which rows share that compile, such as those with PyTorch's flexible attention."""
+"""Settings of PyTorch's compiler. All rows that compile share them, such as those with PyTorch's flexible attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Settings = Mapping[tuple[str, str], Any]
 
 
 def _changed() -> Settings:
-    """Return the settings whose values are not the default ones; none of a module that nobody has imported yet."""
+    """Return the settings that differ from their defaults. A module that nobody has imported yet has none."""
     loaded = {name: module for name in _MODULES if (module := sys.modules.get(name)) is not None}
     return {
         (name, key): copy.deepcopy(value)

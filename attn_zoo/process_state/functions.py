@@ -1,7 +1,8 @@
-"""Functions, classes and constants of PyTorch, attn-zoo, NumPy, accelerate, timm and the standard library, which rows share.
+"""Functions, classes and constants that all rows share: those of PyTorch, attn-zoo, NumPy, accelerate, timm and the standard
+library.
 
-A plugin may replace any of them. All modules of these packages that are loaded, and the classes that they define, are compared.
-Copies are kept from one comparison to the next, so that only what has changed is copied again.
+A plugin can replace any of them, so all loaded modules of these packages and their classes are compared. Copies are kept from one
+comparison to the next, and only what has changed is copied again.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def same_functions(before: Copies, now: Copies) -> bool:
 
 
 def put_functions(before: Copies) -> None:
-    """Bring back what was replaced, removed or hidden."""
+    """Restore what was replaced, removed or hidden."""
     for place, old in _differing(before):
         for name, value in _replaced(old, vars(place)).items():
             setattr(place, name, value)
@@ -81,12 +82,12 @@ def put_functions(before: Copies) -> None:
 
 
 def modules() -> dict[str, ModuleType]:
-    """Return the loaded modules of the packages."""
+    """Return the loaded modules of these packages."""
     return {name: module for name, module in list(sys.modules.items()) if module is not None and _belongs(name)}
 
 
 def loaded() -> dict[str, ModuleType]:
-    """Return all loaded modules with a parent of the packages, since one that is deleted would be imported a second time."""
+    """Return all loaded modules that belong to these packages. A deleted one would be imported a second time."""
     roots = {package.partition(".")[0] for package in _PACKAGES}
     return {name: module for name, module in list(sys.modules.items()) if module is not None and name.partition(".")[0] in roots}
 
@@ -120,7 +121,7 @@ def _differing(before: Copies) -> Copies:
 
 
 def _replaced(before: Members, now: Members) -> dict[str, Any]:
-    """Attributes that are not what they were, by name; those that PyTorch wraps for its compiler or optimisers do not count."""
+    """Return by name the attributes that were replaced. Those that PyTorch wraps for its compiler or optimisers do not count."""
     compared = {name: old for name, old in before.items() if callable(old) or isinstance(old, _CONSTANT)}
     return {name: old for name, old in compared.items() if (new := now.get(name)) is not old and not _is_of_torch(new)}
 
@@ -131,7 +132,7 @@ def _is_of_torch(function: Any) -> bool:
 
 
 def _hiding(place: Any, before: Members) -> list[str]:
-    """Return the methods that a class inherited before and has as its own now, such as ``torch.Tensor.softmax``."""
+    """Return methods that a class inherited before and now defines itself, such as ``torch.Tensor.softmax``."""
     if not isinstance(place, type) or place.__module__.startswith(_LATE):
         return []
     new = [name for name, value in vars(place).items() if name not in before and name != _SLOTS and not _is_of_torch(value)]

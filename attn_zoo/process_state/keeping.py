@@ -1,4 +1,4 @@
-"""Contexts that put the state of the process back."""
+"""Contexts that restore the state of the process."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ _UNREAD = object()
 
 
 def add_part(part: Part) -> None:
-    """Keep one more part, of a package that this one must not import."""
+    """Add a part to the state that is kept. It can belong to a package that this package must not import."""
     _PARTS.append(part)
 
 
 @contextmanager
 def kept() -> Iterator[list[str]]:
-    """Return a context that puts the state of the process back at its end; it yields a list, which then names the parts that had
-    changed."""
+    """Return a context that restores the state of the process at its end. It yields a list, which then names the parts that had
+    changed.
+    """
     changed: list[str] = []
     before = [(part, _read(part)) for part in _PARTS]
     generators = [(part, _read(part)) for part in _RANDOM]
@@ -41,13 +42,13 @@ def kept() -> Iterator[list[str]]:
 
 
 def unusual() -> dict[str, str]:
-    """Return the settings that differ from those of a fresh process, by name: choices of the user that may move scores."""
+    """Return by name the settings that differ from those of a fresh process. A user chose them, and they can change scores."""
     found = {name: get() for name, (get, _) in STATED.items()}
     return {name: str(value) for name, value in found.items() if value != STATED[name][1]}
 
 
 def sentence(who: str, when: str, changed: Sequence[str]) -> str:
-    """Return a sentence on what a plugin changed in the process."""
+    """Return a sentence about what a plugin changed in the process."""
     return f"{who} changed settings of the whole process {when}; they were put back: {', '.join(changed)}"
 
 
@@ -59,7 +60,7 @@ def _read(part: Part) -> Any:
 
 
 def _put_back(part: Part, before: Any) -> bool:
-    """Put a part back if it differs; return whether it did."""
+    """Restore a part if it differs. Return True if it did."""
     now = _read(part)
     with suppress(Exception):  # values of a plugin may compare as they like
         if before is _UNREAD or (now is not _UNREAD and part.same(before, now)):

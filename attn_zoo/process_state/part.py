@@ -1,4 +1,4 @@
-"""One part of the state of a process: how it is read and put back."""
+"""One part of the state of a process, and how it is read and restored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Part(NamedTuple):
-    """Part of the state of a process.
+    """One part of the state of a process.
 
     Args:
         name: name in warnings and records.

@@ -25,7 +25,7 @@ if sys.platform != "win32":
 
 
 def _same_environment(before: dict[str, str], now: dict[str, str]) -> bool:
-    """Return True if the variables are equal, apart from those that PyTorch, accelerate and scikit-learn add for themselves."""
+    """Return True if the environment variables are equal. Those that PyTorch, accelerate and scikit-learn add do not count."""
     prefixes = ("ACCELERATE_", "KINETO_", "KMP_", "TORCHINDUCTOR_", "TRITON_")
     ours = {name for name in now if name not in before and name.startswith(prefixes)}
     return {name: value for name, value in now.items() if name not in ours} == before
@@ -43,7 +43,7 @@ def _put_filters(before: list[Any]) -> None:
 
 
 def _same_filters(before: list[Any], now: list[Any]) -> bool:
-    """Return True if filters are as good as equal: a library may add one for its own warnings when it is imported."""
+    """Return True if warning filters are equal, apart from those that a library adds for its own warnings during import."""
     new = [one for one in now if one not in before]
     return all(one in now for one in before) and not any(one[0] == "error" or (one[1] is None and one[2] is Warning) for one in new)
 
@@ -79,7 +79,7 @@ def _put_arguments(before: list[str]) -> None:
 
 
 def _put_paths(before: list[str]) -> None:
-    """Bring back what was removed; what a plugin added may hold modules that it imports later."""
+    """Restore the paths that were removed. Paths that a plugin added stay, because it may import modules from them later."""
     sys.path[:] = [*(path for path in sys.path if path not in before), *before]
 
 
@@ -105,7 +105,7 @@ def _put_callbacks(before: list[Any]) -> None:
 
 
 def _same_start(before: str | None, now: str | None) -> bool:
-    """Return True if processes start as before; whoever asks for the method the first time sets the default."""
+    """Return True if new processes start as before. The first one who asks for the method sets the default."""
     return now == (before or multiprocessing.get_all_start_methods()[0]) or now == before
 
 
@@ -118,7 +118,7 @@ def _limits() -> dict[int, tuple[int, int]]:
 
 
 def _put_limits(before: dict[int, tuple[int, int]]) -> None:
-    """Put limits back; a process of a command ends if it cannot get back what later rows need."""
+    """Restore limits. A process of a command ends if it cannot restore what later rows need."""
     for number, limit in before.items():
         put = _set_limit(number, limit) or _set_limit(number, (limit[0], resource.getrlimit(number)[1]))
         if not put and number != resource.RLIMIT_CORE and deaths.in_command():
@@ -126,7 +126,7 @@ def _put_limits(before: dict[int, tuple[int, int]]) -> None:
 
 
 def _set_limit(number: int, limit: tuple[int, int]) -> bool:
-    """Set a limit if it differs; return False if the system refuses it, as it does if the hard limit was lowered."""
+    """Set a limit if it differs. Return False if the system does not allow it, as when the hard limit was lowered."""
     try:
         if resource.getrlimit(number) != limit:
             resource.setrlimit(number, limit)
@@ -136,7 +136,7 @@ def _set_limit(number: int, limit: tuple[int, int]) -> bool:
 
 
 def _numpy() -> Any:
-    """State of NumPy's generator; None if nobody has imported it."""
+    """Return the state of NumPy's generator, or None if nobody has imported NumPy."""
     return np.random.get_state() if "numpy.random" in sys.modules else None
 
 

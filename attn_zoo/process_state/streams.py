@@ -1,4 +1,4 @@
-"""Standard streams, which stay open although a plugin closes them."""
+"""Standard streams. They stay open even if a plugin closes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBERS = {"stdout": 1, "stderr": 2}
 
 @contextmanager
 def streams_kept(changed: list[str]) -> Iterator[None]:
-    """Return a context that puts the standard output and error back, and adds ``standard streams`` to a list if they had changed.
+    """Return a context that restores standard output and error. If they had changed, it adds ``standard streams`` to a list.
 
     The context keeps copies of both to put them back. If something closed these copies, the process ends.
     """
@@ -43,7 +43,7 @@ def _opened(number: int) -> object:
 
 
 def _place(number: int) -> tuple[int, int] | None:
-    """Device and number of the file behind a descriptor; None if it is closed."""
+    """Return the device and number of the file behind a descriptor, or None if it is closed."""
     try:
         found = os.fstat(number)
     except OSError:

@@ -34,14 +34,14 @@ _USUAL_PRECISION = ("highest", True, ("none", "none", "none", "tf32", "tf32", "n
 
 
 def _modes() -> tuple[Any, ...]:
-    """Modes that PyTorch's functions and operators pass through, and the default device, which is one of the former."""
+    """Return the modes that calls of PyTorch pass through, and the default device, which is one of them."""
     functions = tuple(map(torch._C._get_function_stack_at, range(torch._C._len_torch_function_stack())))
     operators = tuple(map(torch._C._get_dispatch_stack_at, range(torch._C._len_torch_dispatch_stack())))
     return functions, operators, getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None), _device.CURRENT_DEVICE
 
 
 def _put_modes(before: tuple[Any, ...]) -> None:
-    """Rebuild both stacks: PyTorch's own functions fail where a mode was entered within another one."""
+    """Build both stacks of modes again. PyTorch's own functions fail if a mode was entered inside another one."""
     functions, operators, default, current = before
     while torch._C._len_torch_function_stack():
         torch._C._pop_torch_function_stack()
@@ -56,13 +56,13 @@ def _put_modes(before: tuple[Any, ...]) -> None:
 
 
 def _default_device() -> str | None:
-    """Default device; None if nobody has set one."""
+    """Return the default device, or None if nobody has set one."""
     context = _modes()[2]
     return None if context is None else str(context.device)
 
 
 def _precision() -> tuple[Any, ...]:
-    """Precision of float32 products: the old setting, that of cuDNN, and those of every back end."""
+    """Return the precision settings of float32 products: the old one, that of cuDNN, and those of every back end."""
     own = tuple(torch._C._get_fp32_precision_getter(*pair) for pair in _FLOAT32)
     return _or_none(torch.get_float32_matmul_precision), _or_none(torch._C._get_cudnn_allow_tf32), own
 
@@ -102,7 +102,7 @@ def _put_autocast(before: tuple[Any, ...]) -> None:
 
 
 def _hooks() -> dict[str, Any]:
-    """Hooks of every module and optimiser, by the name of PyTorch's table."""
+    """Return the hooks of every module and optimiser by the names of PyTorch's tables."""
     return {f"{home.__name__}.{name}": dict(table) for home, name, table in _hook_tables()}
 
 
@@ -120,7 +120,7 @@ def _put_hooks(before: dict[str, Any]) -> None:
 
 
 def _saved() -> tuple[Any, Any]:
-    """Hooks for the tensors that autograd saves, and the words with which they are forbidden."""
+    """Return the hooks for tensors that autograd saves, and the message if such hooks are forbidden."""
     of = torch._C._autograd
     return of._top_saved_tensors_default_hooks(True), of._saved_tensors_hooks_get_disabled_error_message()
 
@@ -137,7 +137,7 @@ def _put_saved(before: tuple[Any, Any]) -> None:
 
 
 def flushes_denormals() -> bool:
-    """Return True if this thread's processor gives zero in place of a denormal number, one below 2⁻¹²⁶ in float32."""
+    """Return True if the processor gives zero in this thread in place of a denormal number, which is below 2⁻¹²⁶ in float32."""
     return float((torch.tensor(2.0**-140, dtype=torch.float32, device="cpu") * 0.5).item()) == 0
 
 
@@ -206,7 +206,7 @@ _KEYS |= {"CompositeImplicitAutograd", "CompositeExplicitAutograd"}
 
 
 def _operators() -> frozenset[str]:
-    """Kernels that somebody has put in the place of PyTorch's own, as ``aten/gelu/CPU``."""
+    """Return kernels that replace PyTorch's own, such as ``aten/gelu/CPU``."""
     names: set[str] = getattr(torch.library, "_impls", set())
     return frozenset(name for name in names if name.startswith("aten/") and name.rpartition("/")[2] in _KEYS)
 

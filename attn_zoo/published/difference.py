@@ -1,4 +1,4 @@
-"""Differences between the experimental settings of published and recorded results, one phrase for each difference."""
+"""Differences between the experimental settings of published and recorded results, one phrase for each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Facts(Protocol):
 
 
 def protocol_difference(figure: Figure, facts: Facts) -> tuple[str, ...]:
-    """Return the differences of a published figure's setting from the recorded one, such as ``length 2,000 there, 256 here``.
+    """Return how the setting of a published figure differs from the recorded one, such as ``length 2,000 there, 256 here``.
 
     The last phrase lists what the source does not state; flaws of the source are in ``figure.protocol`` and ``figure.source``.
     """

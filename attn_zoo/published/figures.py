@@ -1,4 +1,4 @@
-"""Results of the literature, as printed; the folder ``data`` holds one TOML file for each source."""
+"""Results from the literature, as printed. The folder ``data`` holds one TOML file per source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCORE = "accuracy"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Publication, with facts that hold for all of its figures."""
+    """Publication with facts that hold for all of its figures."""
 
     name: str
     title: str
@@ -37,7 +37,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Experimental setting of a figure; None for values that the source does not state or that were not looked up."""
+    """Experimental setting of a figure. None marks a value that the source does not state or that was not looked up."""
 
     data: str | None = None
     """Name of the data as in the zoo's tables; equal names mean equal data."""
@@ -95,7 +95,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """Mean over a row of printed scores, computed here, with the means that the source prints."""
+    """Mean over a row of printed scores, computed here, beside the means that the source prints."""
 
     source: Source
     where: str
@@ -107,7 +107,7 @@ class Average:
 
     @property
     def wrong(self) -> Mapping[str, str]:
-        """Printed means that differ from the computed mean after rounding; at a tie both roundings count as equal."""
+        """Printed means that differ from the computed mean after rounding. At a tie, both roundings count as equal."""
         return {place: digits for place, digits in self.printed.items() if not _rounds_to(self.computed, Decimal(digits))}
 
 
@@ -117,7 +117,7 @@ def sources() -> tuple[Source, ...]:
 
 
 def figures(task: str | None = None, attention: str | None = None, metric: str | None = None) -> tuple[Figure, ...]:
-    """Return all figures, or those of a task, an attention (both by their registered names) or a metric."""
+    """Return all figures, or only those of a task, of a mechanism (both by registered name) or of a metric."""
     return tuple(
         figure
         for entry in _entries()
@@ -129,12 +129,12 @@ def figures(task: str | None = None, attention: str | None = None, metric: str |
 
 
 def published_for(task: str, attention: str) -> tuple[Figure, ...]:
-    """Return the published scores of an attention on a task, by source; empty if there are none."""
+    """Return the published scores of a mechanism on a task, by source. The result is empty if there are none."""
     return figures(task, attention, SCORE)
 
 
 def averages() -> tuple[Average, ...]:
-    """Return the means over tasks of all sources, recomputed."""
+    """Return the means over tasks of all sources, computed again."""
     return tuple(average for entry in _entries() for average in entry.averages)
 
 
@@ -187,7 +187,7 @@ def _figures(source: Source, protocols: Mapping[str, Any], table: Mapping[str, A
 
 
 def _protocol(given: Mapping[str, Any], names: Sequence[str | None]) -> tuple[Protocol, dict[str, Any]]:
-    """Protocol of a task with the values of the attention or model, and their options."""
+    """Return the protocol of a task with the values of the mechanism or model, and their options."""
     special = {key: value for name in names for key, value in given.get("of", {}).get(name, {}).items()}
     options = special.pop("options", {})
     facts = {**{key: value for key, value in given.items() if key != "of"}, **special}

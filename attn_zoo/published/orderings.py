@@ -1,4 +1,4 @@
-"""Orderings of two mechanisms on which all sources with both of them agree."""
+"""Orderings of two mechanisms on a task in which all sources agree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_GAP = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """Attention that scores below another, or above it, on a task in every source."""
+    """Statement that a mechanism scores below or above another on a task in every source."""
 
     task: str
     attention: str
@@ -30,10 +30,10 @@ class Ordering:
 
 
 def orderings(baseline: str = "softmax") -> tuple[Ordering, ...]:
-    """Return the orderings against ``baseline`` on which all sources agree.
+    """Return the orderings against ``baseline`` in which all sources agree.
 
-    At least ``LEAST_SOURCES`` sources have both attentions, and all show a difference of at least ``LEAST_GAP`` points with the
-    same sign. A source with several figures for one attention, at different hyperparameters, is left out.
+    At least ``LEAST_SOURCES`` sources must have both mechanisms, and all must show a difference of at least ``LEAST_GAP`` points
+    with the same sign. A source with several figures for one mechanism, with different options, is left out.
     """
     cells: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for figure in figures(metric=SCORE):

@@ -1,4 +1,4 @@
-"""Recommendation of an attention for given requirements, from claims, counted cost and recorded accuracy; softmax if none fits."""
+"""Recommendation of a mechanism for given requirements, from declared capabilities, counted costs and recorded accuracy."""
 
 from attn_zoo.recommend.ranking import Recommendation, recommend
 from attn_zoo.recommend.requirements import Requirements

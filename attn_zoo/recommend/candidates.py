@@ -1,4 +1,4 @@
-"""Candidate mechanisms for given requirements: those that claim what is required and can be built, with their counted costs."""
+"""Candidates for given requirements: mechanisms that support what is required and can be built, with their counted costs."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class Candidate:
 
     @property
     def share(self) -> float:
-        """FLOPs divided by softmax's; infinite where they are not counted."""
+        """FLOPs divided by those of softmax, or infinity if they are not counted."""
         return self.cost.shares[1] if self.cost.shares else float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A mechanism that does not meet the requirements."""
+    """Mechanism that does not meet the requirements, with the reason."""
 
     label: str
     reason: str
 
 
 def candidates(required: Requirements, rows: Sequence[RowName] = ()) -> tuple[list[Candidate], list[Refusal]]:
-    """Divide rows into candidates that meet the requirements, the cheapest first, and refusals of those that do not.
+    """Divide rows into those that meet the requirements, the cheapest first, and those that do not.
 
     Args:
         rows: rows to choose among, to which softmax is added; by default all attentions except controls.
@@ -105,13 +105,13 @@ def _candidate(required: Requirements, row: RowName, softmax: Counts) -> Candida
     counts = entry.cost(geometry, options)
     if (needed := _bytes(required, row, counts, options)) is not None and required.memory is not None and needed > required.memory:
         raise ValueError(
-            f"{row.attention} keeps {byte_count(needed)} (counted), more than the limit of {byte_count(required.memory)}"
+            f"{row.attention} keeps {byte_count(needed)} by count, which is more than the limit of {byte_count(required.memory)}"
         )
     return Candidate(row.attention, row.options, taken, _cost(required, counts, softmax), entry.build.warnings(geometry, options))
 
 
 def _cost(required: Requirements, counts: Counts, softmax: Counts) -> Cost:
-    """Cost of one layer's mechanism relative to softmax's at the required length."""
+    """Return the cost of the mechanism of one layer at the required length, relative to softmax."""
     own, its = (_flops(required, each) for each in (counts, softmax))
     share = own / its if own and its else None  # a count of 0 counts as unknown: see Cost.shares
     states: tuple[State, ...] = ()
@@ -133,7 +133,9 @@ def _flops(required: Requirements, counts: Counts) -> int | None:
 
 
 def _bytes(required: Requirements, row: RowName, counts: Counts, options: Any) -> int | None:
-    """Bytes of one layer's mechanism for the batch, to compare with the memory limit; None without a limit or a count."""
+    """Return the bytes of the mechanism of one layer for the batch, to compare with the memory limit. Return None without a limit
+    or a count.
+    """
     if required.memory is None:
         return None
     if required.decode:

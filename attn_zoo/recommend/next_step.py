@@ -1,4 +1,4 @@
-"""Next steps after a recommendation: the command that gathers missing evidence, and the code that uses the mechanism."""
+"""Next steps after a recommendation: the command that gathers missing evidence, and code that uses the mechanism."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ CONTROL = "uniform"
 
 
 def evidence_command(found: Recommendation) -> str | None:
-    """Return the command whose records could change a recommendation of softmax; None if every candidate lost or no command
-    measures it."""
+    """Return the command whose records could change a recommendation of softmax, or None if no command could."""
     untried = found.untried()
     if untried is None:
         return None
@@ -38,7 +37,7 @@ def evidence_command(found: Recommendation) -> str | None:
 
 
 def _reading(task: str, causal: bool) -> str:
-    """Overrides that run a task causally or both ways, at its profile level where it has one."""
+    """Return settings that run a task in the required direction, at its profile preset if it has one."""
     entry = task_card(task)
     profile = "profile_decoder" if causal else "profile_encoder"
     if profile in entry.levels:
@@ -60,6 +59,6 @@ def code(found: Recommendation, taken: Candidate) -> str:
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:
-    """Join names as ``a, b, c and 2 more``, with at most ``most`` of them written out."""
+    """Join names as ``a, b, c and 2 more``. At most ``most`` of them are written out."""
     shown = list(names[:most])
     return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")

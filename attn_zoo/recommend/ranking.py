@@ -1,4 +1,4 @@
-"""Recommendation among the candidates, judged by the rules of ``attn-zoo findings``; softmax where no candidate qualifies."""
+"""Recommendation among the candidates. If no candidate qualifies, it is softmax."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attn_zoo.rows import RowName
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """Candidate to take, with all evidence for it."""
+    """Recommended candidate with all the evidence."""
 
     required: Requirements
     need: Need | None
@@ -36,27 +36,27 @@ class Recommendation:
 
     @property
     def softmax(self) -> Candidate | None:
-        """Candidate of softmax; None if it does not meet the requirements."""
+        """Candidate for softmax, or None if softmax does not meet the requirements."""
         return self.candidate(BASELINE)
 
     def candidate(self, attention: str) -> Candidate | None:
-        """Return the cheapest candidate with this attention."""
+        """Return the cheapest candidate with this mechanism."""
         return next((each for each in self.candidates if each.attention == attention), None)
 
     @property
     def qualified(self) -> list[Candidate]:
-        """Candidates close enough to softmax, the cheapest first."""
+        """Candidates that match softmax, the cheapest first."""
         names = dict.fromkeys(choice.attention for choice in self.answer.chosen)
         return [each for name in names if (each := self.candidate(name))]
 
     @property
     def taken(self) -> Candidate | None:
-        """Candidate to take; None if nothing meets the requirements."""
+        """Recommended candidate, or None if nothing meets the requirements."""
         return next(iter(self.qualified), self.softmax)
 
     @property
     def choice(self) -> Choice | None:
-        """Evidence for the candidate to take; where that is softmax, evidence for the nearest other candidate."""
+        """Evidence for the recommended candidate. If that is softmax, evidence for the nearest other candidate."""
         taken = self.taken
         own = [each for each in self.answer.chosen if taken and each.attention == taken.attention]
         return own[0] if own else self.answer.nearest
@@ -67,9 +67,10 @@ class Recommendation:
         return [one for one in self.judged.get(attention, ()) if one.ability.name in deciding]
 
     def untried(self) -> tuple[Candidate, list[Ability]] | None:
-        """Return the cheaper candidate that lost on no deciding task, and the tasks on which it is undecided, the fewest of any.
+        """Return the cheaper candidate that did not lose on any deciding task and has the fewest undecided ones, with these tasks.
 
-        Ties go to the candidate that qualifies at most recorded tasks, then to the cheapest. None without a candidate.
+        If several tie, return the one that qualifies on most recorded tasks, then the cheapest. Return None if there is no
+        candidate.
         """
         found = []
         for each in self.candidates:
@@ -89,7 +90,8 @@ def recommend(
     *,
     rows: Sequence[RowName] = (),
 ) -> Recommendation:
-    """Recommend a mechanism cheaper than softmax, close to it at every deciding task, and better than controls; else softmax.
+    """Recommend a mechanism that is cheaper than softmax, matches it on every deciding task and is better than the controls. Else
+    recommend softmax.
 
     Args:
         tables: leaderboard tables of the records.

@@ -1,4 +1,4 @@
-"""Requirements on an attention layer."""
+"""Requirements that a user has for an attention layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIRECTIONS = {"forward": "a forward pass", "training": "a forward and backward p
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """Requirements on a layer with its projections, used at one length.
+    """Requirements on an attention layer that is used at one length.
 
     Errors name the options of ``attn-zoo recommend``.
 
@@ -60,15 +60,23 @@ class Requirements:
             raise ValueError(f"--accept must be a loss of at least 0 and less than 100 points; got {self.accept:g}")
         if self.memory is not None and not (self.decode or self.direction == "training"):
             raise ValueError(
-                "--memory limits what training saves, or the state of generation; add --direction training or --decode"
+                "--memory limits the memory of training or the state of generation; add --direction training or --decode"
             )
         if self.reads_past and self.cross:
-            raise ValueError("--causal and --decode read earlier tokens, --cross another sequence; leave --cross or the others out")
+            raise ValueError(
+                "--cross cannot be combined with --causal or --decode, because its keys come from another sequence; leave --cross "
+                "or the others out"
+            )
         if self.decode and self.direction == "training":
-            raise ValueError("--decode generates tokens, which has no backward pass; leave out --decode or --direction training")
+            raise ValueError(
+                "--decode cannot be combined with --direction training, because generation has no backward pass; leave one of "
+                "them out"
+            )
         choosing = {"--trained": self.trained, "--for": self.use, "--task": self.task}
         if len(chosen := [name for name, given in choosing.items() if given]) > 1:
-            raise ValueError(f"{' and '.join(chosen)} each choose the tasks that decide; give one of them")
+            raise ValueError(
+                f"{' and '.join(chosen)} cannot be given together, because each chooses the tasks that decide; give one of them"
+            )
         self._check_use()
 
     def _check_use(self) -> None:
@@ -78,7 +86,7 @@ class Requirements:
             raise UnknownNameError("need", self.use, _NEEDS)
         need = _NEEDS[self.use]
         if need.small_state and not self.decode:
-            raise ValueError(f"--for {self.use} is judged by the size of the state; add --decode")
+            raise ValueError(f"--for {self.use} compares mechanisms by the size of their state; add --decode")
         if self.reads_past not in need.directions:
             read, remedy = ("causal", "add") if need.directions == (True,) else ("bidirectional", "leave out")
             raise ValueError(f"the tasks of --for {self.use} are {read}; {remedy} --causal")
@@ -94,7 +102,7 @@ class Requirements:
         return Geometry(self.heads, self.width // self.heads, self.length, self.length, self.reads_past)
 
     def need(self, recorded: dict[str, str]) -> Need:
-        """Return the deciding tasks, as a need.
+        """Return the deciding tasks as a need.
 
         Args:
             recorded: titles by name of the recorded tasks whose ``causal`` equals ``reads_past``.
@@ -113,7 +121,7 @@ class Requirements:
         return Need(title="Tasks", tasks={(name, self.reads_past): why for name in names}, small_state=self.decode, name="tasks")
 
     def describe(self) -> str:
-        """Return a description in one line."""
+        """Return the requirements in one line."""
         wanted = [name for name in ("causal", "padding", "cross", "decode", "trained") if getattr(self, name)]
         limit = [] if self.memory is None else [f"at most {byte_count(self.memory)}"]
         sizes = [f"{self.length:,} tokens", f"width {self.width}", f"{self.heads} heads", f"batch {self.batch}"]

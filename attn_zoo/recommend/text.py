@@ -24,7 +24,7 @@ _WORST_FIRST: tuple[Judged, ...] = ("no better", "worse", "failed", "unclear", "
 
 
 def as_text(found: Recommendation, whole: bool = False) -> str:
-    """Format a recommendation: the mechanism to take, the reason, its cost, its use and a doubt.
+    """Return a recommendation as text: the mechanism, the reason, its cost, its use and a caution.
 
     Args:
         whole: add the tasks, every candidate, every refusal and every doubt.
@@ -34,7 +34,7 @@ def as_text(found: Recommendation, whole: bool = False) -> str:
 
 
 def sentences(found: Recommendation) -> Iterator[str]:
-    """Yield sentences on the mechanism to take, the reason, its cost and the doubt; commands are indented."""
+    """Yield sentences about the recommended mechanism, the reason, its cost and the caution. Commands are indented."""
     taken = found.taken
     if taken is None:
         yield "No mechanism meets these requirements, not even softmax."
@@ -58,7 +58,7 @@ def _scope(found: Recommendation) -> Iterator[str]:
 
 
 def _doubt(doubts: list[str]) -> Iterator[str]:
-    """Yield one line with as many of the doubts as fit, at least one; nothing without doubts."""
+    """Yield one line with as many cautions as fit, but at least one. Yield nothing if there are none."""
     for shown in range(len(doubts), 0, -1):
         more = f" ({len(doubts) - shown} more: --all)" if shown < len(doubts) else ""
         line = f"Caution: {'; '.join(doubts[:shown])}{more}."
@@ -130,14 +130,14 @@ def _close(found: Recommendation) -> str:
 
 
 def _tolerance(found: Recommendation) -> str:
-    """Accepted loss with its unit: points of a share, per cent of softmax's score elsewhere."""
+    """Return the accepted loss with its unit: points for percentage metrics, else per cent of softmax's score."""
     deciding = {name for name, _ in found.answer.evidence}
     units = {one.ability.unit for each in found.judged.values() for one in each if one.ability.name in deciding} or {"points"}
     return f"{found.required.accept:g} {' or '.join(sorted(units, reverse=True))}"
 
 
 def _deciding(found: Recommendation, clause: str = " that decide") -> str:
-    """Phrase for the deciding tasks: ``all 4 tasks`` with a clause after it, or the name of the only one."""
+    """Return a phrase for the deciding tasks: ``all 4 tasks`` with a clause after it, or the name of the only one."""
     evidence = found.answer.evidence
     if len(evidence) == 1:
         return evidence[0][0]
@@ -183,7 +183,7 @@ def _evidence(found: Recommendation) -> Iterator[str]:
 
 
 def _verdict(found: Recommendation, each: Candidate) -> str:
-    """Verdicts on a candidate in words: the number of deciding tasks at which it is close enough, and the worst of the others."""
+    """Return the verdicts on a candidate in words: on how many deciding tasks it matches softmax, and the worst of the others."""
     if each.attention == BASELINE:
         return "the reference"
     if each in found.qualified:
@@ -222,7 +222,7 @@ def _gain(gain: Gain) -> str:
 
 
 def as_json(found: Recommendation) -> str:
-    """Return JSON of the recommendation with its evidence."""
+    """Return a recommendation and its evidence as JSON."""
     data: dict[str, Any] = {
         "take": found.taken and found.taken.label,
         "lines": as_text(found).splitlines(),

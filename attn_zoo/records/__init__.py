@@ -1,4 +1,4 @@
-"""Specs of runs, records of their results, and the folder that stores them; imports no tensor library."""
+"""Specs of runs, records of their results, and the folder that stores records. Importing this package does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``frame`` at its first use, because polars takes a fifth of a second."""
+    """Import ``frame`` when it is first used, because importing polars takes a fifth of a second."""
     if name == "frame":
         from attn_zoo.records.frames import frame
 

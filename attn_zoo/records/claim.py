@@ -1,4 +1,4 @@
-"""Claims: file locks by which processes that write into one folder divide runs among them without communication."""
+"""File locks with which processes that write into one folder divide the runs among them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SUFFIX = ".claim"
 def claimed(path: Path) -> Iterator[bool]:
     """Return a context that yields True if this process has claimed the run, and False if another process has.
 
-    The claim is a lock on the hidden file ``path``, held until the block ends. The system releases it when the process ends, even
-    if it is killed. On a file system or platform without locks every process gets True; a run that is done twice counts once.
+    The claim is a lock on the hidden file ``path`` that lasts until the context ends. If the process is killed, the system releases
+    the lock. If a file system or platform has no locks, every process gets True. A run that is then done twice counts once.
 
     Raises:
         OSError: the folder cannot be written.
@@ -50,7 +50,7 @@ def is_claimed(path: Path) -> bool:
 
 
 def _lock(path: Path) -> IO[str] | None:
-    """Open and lock the file; None if another process holds the lock."""
+    """Open and lock the file. Return None if another process holds the lock."""
     while True:
         file = path.open("a", encoding="utf-8")
         if sys.platform == "win32":

@@ -1,4 +1,4 @@
-"""Training until a criterion (protocol 3): when a run ends, how soon it was at 50, 90 and 99 % of the ceiling, and if it moved.
+"""Training until a criterion (protocol 3): when a run ends, and how soon it reached 50, 90 and 99 % of the ceiling.
 
 The ceiling is the highest validation score that a level allows (``Budget.ceiling``). All functions read the learning curve alone.
 """
@@ -23,7 +23,7 @@ Curve = Sequence[Mapping[str, Any]]
 
 
 def criterion_budget(level: Mapping[str, Any], given: Mapping[str, Any], ceiling: float) -> dict[str, Any]:
-    """Return the fields of a budget until the criterion, from those of a level's fixed budget; ``given`` fields stay.
+    """Return the fields of a budget until the criterion, made from a level's fixed budget. Fields in ``given`` keep their values.
 
     Args:
         level: fields of the level's budget, ``steps`` among them.
@@ -36,13 +36,16 @@ def criterion_budget(level: Mapping[str, Any], given: Mapping[str, Any], ceiling
 
 
 def is_met(curve: Curve, ceiling: float) -> bool:
-    """Return True if the last ``IN_A_ROW`` validations are at ``SHARE`` of the ceiling or more; False without a ceiling."""
+    """Return True if the last ``IN_A_ROW`` validations are at ``SHARE`` of the ceiling or above. Without a ceiling, return
+    False.
+    """
     last = curve[-IN_A_ROW:]
     return bool(ceiling) and len(last) == IN_A_ROW and all(point["valid"] >= SHARE * ceiling for point in last)
 
 
 def reached(curve: Curve, ceiling: float, flops_per_step: float | None) -> dict[str, dict[str, float] | None]:
-    """Return the steps, seconds and FLOPs until validation first reached 50, 90 and 99 % of the ceiling; empty without a ceiling.
+    """Return the steps, seconds and FLOPs until validation first reached 50, 90 and 99 % of the ceiling. Without a ceiling, the
+    result is empty.
 
     Returns:
         For ``"50"``, ``"90"`` and ``"99"`` the ``steps``, ``seconds`` of training, and ``flops`` of training (forward and backward,
@@ -56,7 +59,7 @@ def reached(curve: Curve, ceiling: float, flops_per_step: float | None) -> dict[
 
 
 def _until(point: Mapping[str, Any], flops_per_step: float | None) -> dict[str, float]:
-    """Steps, seconds and FLOPs of training until a point of the curve."""
+    """Return the steps, seconds and FLOPs of training until a point of the curve."""
     flops = {} if flops_per_step is None else {"flops": point["step"] * flops_per_step}
     return {"steps": point["step"], "seconds": point["train_seconds"], **flops}
 

@@ -1,4 +1,4 @@
-"""Environment of a measurement: versions and device, without names of persons or machines."""
+"""Environment of a measurement: versions and device. It has no names of persons or machines."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _PACKAGES = ("attn-zoo", "torch", "timm", "accelerate", "numpy")
 
 
 def describe_environment(device: str) -> dict[str, Any]:
-    """Collect versions, processor, memory, GPU if ``device`` is ``cuda``, commit, start in UTC, command with its arguments, and
-    digests of plugins that are files."""
+    """Return facts about this machine and process: versions, processor, memory, commit, start in UTC and the command. The GPU is
+    included if ``device`` is ``cuda``, and plugins that are files have digests.
+    """
     import torch  # here, so that reading records needs no tensor library
 
     commit, dirty = _commit()
@@ -46,7 +47,7 @@ def describe_environment(device: str) -> dict[str, Any]:
 
 
 def command_line(words: Sequence[str]) -> str:
-    """Return a command line as stored in records: file names without their folders."""
+    """Return a command line as records store it: file names have no folders."""
     return " ".join([Path(words[0]).name, *(_without_folders(word) for word in words[1:])])
 
 
@@ -69,7 +70,9 @@ def _processor() -> str:
 
 @cache
 def _commit() -> tuple[str | None, bool | None]:
-    """Commit of the package's Git checkout when this process first asks, and whether it has uncommitted changes; None without."""
+    """Return the commit of the package when this process first asks, and whether it has uncommitted changes. Without Git, return
+    None.
+    """
     folder = Path(__file__).parent
 
     def git(*words: str) -> str | None:
@@ -86,6 +89,6 @@ def _commit() -> tuple[str | None, bool | None]:
 
 
 def _without_folders(word: str) -> str:
-    """Shorten ``key=/some/where/file`` to ``key=.../file``, in lists as well."""
+    """Shorten ``key=/some/where/file`` to ``key=.../file``, also in lists."""
     parts = re.split(r"""([=\[\],{}'"]|:(?=/))""", word)
     return "".join(f".../{Path(part).name}" if Path(part).is_absolute() else part for part in parts)

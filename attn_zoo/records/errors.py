@@ -2,19 +2,19 @@
 
 
 class RecordError(ValueError):
-    """Invalid record: the file is not a record, is incomplete, or was changed after it was written."""
+    """Error for a file that is not a record, is incomplete, or was changed after it was written."""
 
     kind = "damaged"
     """Kind of the finding in ``attn-zoo records verify``: ``damaged``, ``edited`` or ``no record``."""
 
 
 class EditedError(RecordError):
-    """Record that contradicts itself or its digest: changed after it was written."""
+    """Error for a record that contradicts itself or its digest, because it was changed after it was written."""
 
     kind = "edited"
 
 
 class ForeignError(RecordError):
-    """JSON of another kind, such as the output of ``attn-zoo measure``."""
+    """Error for a JSON file of another kind, such as the output of ``attn-zoo measure``."""
 
     kind = "no record"

@@ -1,4 +1,4 @@
-"""Files of records: JSON with one record, or packed, many records in one compressed file. Read with all checks, written whole."""
+"""Files of records: JSON with one record, or packed files with many. They are checked when read, and written as a whole."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read_record(path: Path, source: str | None = None) -> RunRecord:
 
 
 def judged(text: str, source: str | None) -> RunRecord:
-    """Validate the text of a record's file, and return the record.
+    """Check the text of a record's file, and return the record.
 
     Raises:
         RecordError: the text is not a complete record, or was changed after it was written.
@@ -51,7 +51,7 @@ def judged(text: str, source: str | None) -> RunRecord:
 
 
 def text_of(record: RunRecord) -> str:
-    """Return the text of a record's file, after judging it as every reader does.
+    """Return the text of a record's file, after checking it as every reader does.
 
     Raises:
         RecordError: no reader would accept the record.
@@ -75,9 +75,9 @@ def read_text(path: Path) -> str:
     """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
-        raise RecordError("not a regular file")
+        raise RecordError("a record must be a regular file")
     if found.st_size > MOST_BYTES:
-        raise RecordError(f"too large for a record: {found.st_size:,} bytes; at most {MOST_BYTES:,} are allowed")
+        raise RecordError(f"a record must have at most {MOST_BYTES:,} bytes; got {found.st_size:,}")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -85,7 +85,7 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str) -> Any:
-    """Parse JSON text with finite numbers.
+    """Parse JSON text whose numbers are finite.
 
     Raises:
         RecordError: the text is not such JSON.
@@ -93,7 +93,7 @@ def parse(text: str) -> Any:
     try:
         return msgspec.json.decode(text.encode())
     except RecursionError as error:
-        raise RecordError("not readable as JSON: it is nested too deeply") from error
+        raise RecordError("a record must be JSON that Python can read; this JSON is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeError) as error:
         raise RecordError(f"not readable as JSON: {error}") from error
 
@@ -104,7 +104,7 @@ def is_packed(path: Path) -> bool:
 
 
 def pack(records: Iterable[RunRecord], path: Path) -> None:
-    """Write ``records`` to ``path`` with all their fields, each with the name of its source file.
+    """Write ``records`` to the packed file ``path``, with all their fields and the names of their source files.
 
     Raises:
         ValueError: the name of ``path`` does not end in ``SUFFIX``, or a record has no source file of its own.
@@ -144,24 +144,26 @@ def _unpacked(path: Path, changed: int, size: int) -> Sequence[RunRecord]:
         return tuple(whole_record(line["record"], line["source"]) for line in lines)
     except (lzma.LZMAError, EOFError, ValueError, KeyError, TypeError) as error:
         kind = EditedError if isinstance(error, EditedError) else RecordError
-        raise kind(f"{path.name} is not a complete file of packed records ({error}); get it again") from error
+        raise kind(
+            f"{path.name} must be a complete file of packed records, but cannot be read ({error}); get the file again"
+        ) from error
 
 
 def _check_sources(sources: Sequence[Any]) -> None:
-    """Check that every record has a source file of its own, by which tables find it, inside the folder of the packed file.
+    """Check that each record has a different source file, inside the folder of the packed file. Tables find a record by this file.
 
     Raises:
         ValueError: a source is not text, is empty, leads out of the folder, or occurs twice.
     """
     if any(not isinstance(source, str) or not source for source in sources) or len(set(sources)) < len(sources):
-        raise ValueError("each packed record must have the name of a source file of its own")
+        raise ValueError("packed records must have different names of source files; got the same name twice")
     for path in map(PurePath, sources):
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(f"the source file of a packed record must be inside the folder of the packed file; got {str(path)!r}")
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file to a temporary name, flush it to the disk, then rename it.
+    """Write a file under a temporary name, flush it to the disk, and rename it.
 
     Raises:
         OSError: the file cannot be written; nothing is left of it.
@@ -181,7 +183,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder to the disk, so that a file renamed in it keeps its name when the machine loses power."""
+    """Flush a folder to the disk, so that a renamed file keeps its new name if the power fails."""
     with suppress(OSError):  # Windows and some network file systems cannot
         descriptor = os.open(folder, os.O_RDONLY)
         try:

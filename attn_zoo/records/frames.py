@@ -1,4 +1,4 @@
-"""Runs as a dataframe: one line per run, one column per fact, for tables of one's own."""
+"""Runs as a dataframe, with one line per run and one column per fact, for your own tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LARGEST = 2**63 - 1
 
 
 def _plain(value: Any) -> Any:
-    """Return plain data for mappings and dataclasses, and text for values that JSON lacks."""
+    """Return mappings and dataclasses as plain data. A value that JSON lacks becomes text."""
     if isinstance(value, Mapping):
         return dict(value)
     return {part.name: getattr(value, part.name) for part in fields(value)} if is_dataclass(value) else repr(value)
@@ -43,7 +43,9 @@ _ENCODER = json.JSONEncoder(default=_plain, separators=(",", ":"))
 
 
 def _encoded(value: Any) -> str:
-    """Return a value as JSON text, by msgspec in a tenth of the time; it refuses halves of surrogate pairs and huge integers."""
+    """Return a value as JSON text. msgspec takes a tenth of the time, but does not support halves of surrogate pairs and huge
+    integers.
+    """
     try:
         return msgspec.json.encode(value, enc_hook=_plain).decode()
     except (UnicodeError, OverflowError):
@@ -132,12 +134,12 @@ _COLUMNS: dict[str, tuple[Any, Take]] = {
 
 
 def frame(records: str | Path | Iterable[RunRecord]) -> pl.DataFrame:
-    """Return all runs of a folder or packed file as a dataframe, one line per run, trials of searches included.
+    """Return all runs of a folder or packed file as a dataframe, with one line per run. Trials of searches are included.
 
     ``options``, ``task_options``, ``model``, ``budget``, ``data``, ``tuning`` and the two cards are JSON text, as in the record.
-    ``curve`` is a list of points (``step``, ``train_seconds``, ``train_loss``, ``valid``), ``parts`` a list of scores on parts of
-    the test. ``steps_to_90``, ``seconds_to_90`` and ``flops_to_90`` say how soon a run until the criterion was at 90 % of the
-    ceiling; they are null if it was not, and likewise for 50 and 99. Times are in seconds, memory is in bytes. Counts and
+    ``curve`` is a list of points (``step``, ``train_seconds``, ``train_loss``, ``valid``). ``parts`` is a list of scores on parts
+    of the test split. ``steps_to_90``, ``seconds_to_90`` and ``flops_to_90`` say how soon a run until the criterion was at 90 % of
+    the ceiling; they are null if it was not, and likewise for 50 and 99. Times are in seconds, memory is in bytes. Counts and
     measurements that the table of columns does not name follow at the end. Files that are not complete records are left out;
     ``Store(folder).load()`` names them.
 
@@ -187,5 +189,5 @@ def _point(point: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def _finite(value: Any) -> float | None:
-    """Return a number; None for NaN, infinity and values that are not numbers."""
+    """Return a number, or None for NaN, infinity and values that are not numbers."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

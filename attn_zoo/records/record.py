@@ -1,7 +1,6 @@
-"""Record of one run, complete or failed, and the checks of plain data that make one: fields, digest, contradictions.
+"""Record of one run, complete or failed, and the checks that make a record from plain data: fields, digest, contradictions.
 
-Every reader of records makes them by ``whole_record``, so that all commands show exactly the records that ``attn-zoo records
-verify`` accepts.
+Every reader makes records with ``whole_record``, so all commands show exactly the records that ``attn-zoo records verify`` accepts.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ error that ends a process, such as SystemExit; the status is then final."""
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """Record of one run. Numbers that were not measured are None or absent, never estimated."""
+    """Record of one run. Numbers that were not measured are None or missing, never estimated."""
 
     schema: int
     protocol: str
@@ -101,7 +100,7 @@ class RunRecord:
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
-            raise RecordError(f"status {self.status!r} is not one of {', '.join(STATUSES)}")
+            raise RecordError(f"the status must be one of {', '.join(STATUSES)}; got {self.status!r}")
         if (self.status == "done") != (self.reason is None):
             raise RecordError(
                 f"reason must be null if status is done, and must be text for any other; got status {self.status!r}, reason "
@@ -110,22 +109,24 @@ class RunRecord:
         if self.stopped not in (None, "criterion", "cap"):
             raise RecordError(f"stopped must be criterion, cap or None; got {self.stopped!r}")
         if self.status == "done" and not self.is_trial and "test" not in self.scores:
-            raise RecordError("a run with status done needs a test score")
+            raise RecordError("a record with status done must have a test score; got none")
         if self.is_trial and any(name == "test" or name.startswith("test:") for name in self.scores):
-            raise RecordError("a trial of a study has no test score; settings are chosen by validation alone")
+            raise RecordError("a trial of a study must not have a test score, because settings are chosen by validation alone")
 
     @property
     def is_trial(self) -> bool:
-        """True for a trial of a hyperparameter search; trials are not rows of tables."""
+        """True for a trial of a search. Trials are not rows of tables."""
         return self.tuning is not None and self.tuning.trial is not None
 
     @property
     def is_final(self) -> bool:
-        """True if the run is not repeated when its command is given again."""
+        """True if the run is not done again when its command is given again."""
         return self.status in FINAL_STATUSES or DIED in self.environment
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data, ready for JSON, with its digest. None stands for NaN and infinity, such as a diverged loss."""
+        """Return the record as plain data for JSON, with its digest. None stands for NaN and infinity, such as those of a diverged
+        loss.
+        """
         data = _plain(asdict(self))
         del data["source"]
         if self.tuning is None:
@@ -136,7 +137,7 @@ class RunRecord:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], source: str | None = None) -> RunRecord:
-        """Record from the plain data of ``to_dict``, read from the file ``source``.
+        """Return a record from the plain data of ``to_dict``, read from the file ``source``.
 
         Raises:
             RecordError: a field is missing, unknown or of the wrong type, a number is out of bounds, or this code does not read the
@@ -155,11 +156,11 @@ class RunRecord:
         except RecordError:
             raise
         except (KeyError, TypeError, ValueError) as error:
-            raise RecordError(f"not a complete record: {type(error).__name__}: {error}") from error
+            raise RecordError(f"the record is not complete: {type(error).__name__}: {error}") from error
 
 
 def _schema_of(data: Any) -> int:
-    """Schema of plain data.
+    """Return the schema of plain data.
 
     Raises:
         ForeignError: the data are something else.
@@ -168,7 +169,7 @@ def _schema_of(data: Any) -> int:
     if not isinstance(data, Mapping):
         raise RecordError(f"a record must be a mapping; got a {type(data).__name__}")
     if not {"run_id", "spec"} & set(data):
-        raise ForeignError("JSON, but not a run record; tables leave it out")
+        raise ForeignError("this JSON file is not the record of a run; tables leave it out")
     schema = data.get("schema")
     if type(schema) is int and schema in _ABSENT:
         return schema
@@ -178,7 +179,7 @@ def _schema_of(data: Any) -> int:
 
 
 def _check_unedited(data: Mapping[str, Any], schema: int) -> None:
-    """Check the digest of plain data or, of schema 4, which has none, that they were made while that schema was written.
+    """Check the digest of plain data. Data of schema 4 have no digest, so check that they date from the time of that schema.
 
     Raises:
         EditedError: they were changed after they were written.
@@ -192,13 +193,15 @@ def _check_unedited(data: Mapping[str, Any], schema: int) -> None:
             younger.append(f"a run that started on {str(environment['started'])[:10]}")
     if younger:
         until = f" was written until {_LAST_DAY} and" if schema == 4 else ""
-        raise EditedError(f"schema {schema}{until} cannot have {', '.join(younger)}: marked as older than it is")
+        raise EditedError(
+            f"a record of schema {schema}{until} cannot have {', '.join(younger)}; the schema in the record was changed"
+        )
     if schema > 4 and data.get("digest") != digest_of({name: value for name, value in data.items() if name != "digest"}):
-        raise EditedError("its content does not match its digest: changed after it was written")
+        raise EditedError("the content of the record does not match its digest, so it was changed after it was written")
 
 
 def whole_record(data: Any, source: str | None) -> RunRecord:
-    """Build a record from plain data, and check it for contradictions.
+    """Return a record from plain data, after checking it for contradictions.
 
     Raises:
         RecordError: the data are not a complete record, or were changed after they were written.
@@ -211,7 +214,7 @@ def whole_record(data: Any, source: str | None) -> RunRecord:
 
 
 def _contradictions(record: RunRecord) -> Iterator[str]:
-    """Contradictions between fields of a record, as text."""
+    """Return contradictions between fields of a record as text."""
     expected = record.spec.run_id(str(record.task_card.get("version")), record.protocol)
     if record.run_id != expected:
         yield f"run_id {record.run_id} does not follow from its spec, which gives {expected}: changed after it was written"
@@ -227,7 +230,7 @@ def _contradictions(record: RunRecord) -> Iterator[str]:
 
 
 def _tested_on_curve(record: RunRecord) -> float | None:
-    """Validation score, on the curve of a run that is done, of the weights that are tested; None for others."""
+    """Return the validation score on the curve for the weights that are tested, or None if the run is not done."""
     scores = [point["valid"] for point in record.curve if point.get("valid") is not None]
     if record.status != "done" or not scores:
         return None
@@ -237,7 +240,9 @@ def _tested_on_curve(record: RunRecord) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    """Plain data that reading accepts: None for NaN and numbers beyond ``LARGEST``, escapes for bytes that are no text."""
+    """Return plain data that can be read again: None for NaN and numbers beyond ``LARGEST``, escapes for bytes that are not
+    text.
+    """
     if isinstance(value, float) and not abs(value) <= LARGEST:
         return None
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Schema of a record's plain data: types of all fields and bounds of all numbers, checked by msgspec."""
+"""Schema of the plain data of a record: types of all fields and bounds of all numbers, checked by msgspec."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Free = dict[str, Scalar]
 
 
 def _part(name: str, kind: type) -> type[Struct]:
-    """Schema of a part of a spec, a dataclass whose fields may all be left out."""
+    """Return the schema of a part of a spec: a dataclass of which every field may be missing."""
     known: Mapping[str, Any] = {"int": Whole, "float": Number, "str": str, "bool": bool}
     optional = [(option.name, known[str(option.type)], None) for option in fields(kind)]
     return defstruct(name, optional, forbid_unknown_fields=True)
@@ -158,7 +158,7 @@ class _Record(Struct, forbid_unknown_fields=True):
 
 
 class _Open(Struct):
-    """Kinds of the fields that cards and environments may have beyond the known ones."""
+    """Types of the fields that cards and environments may have beside the known ones."""
 
     attention_card: dict[str, Scalar | dict[str, str]]
     task_card: Free
@@ -166,7 +166,7 @@ class _Open(Struct):
 
 
 def check_shape(data: Mapping[str, Any]) -> None:
-    """Check types of all fields, and sizes of all numbers, in the plain data of a record of the present schema.
+    """Check the types of all fields and the sizes of all numbers in a record's plain data of the present schema.
 
     Raises:
         RecordError: there is a fault; the message names the first.
@@ -181,12 +181,12 @@ def check_shape(data: Mapping[str, Any]) -> None:
 
 
 def bounds(metric: str) -> tuple[float, float]:
-    """Return the least and the greatest possible score of a metric; infinite for an unknown metric."""
+    """Return the lowest and highest possible score of a metric. They are infinite for an unknown metric."""
     return BOUNDS.get(metric, (-math.inf, math.inf))
 
 
 def beyond_bounds(data: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each score of a record's plain data beyond the bounds of its metric, each impossible count and time."""
+    """Yield a sentence for each score outside the bounds of its metric, and for each impossible count and time."""
     metric = data["task_card"]["metric"]
     least, most = bounds(metric)
     for name, score in _scores(data):
@@ -221,7 +221,7 @@ _KINDS = {
 
 
 def _words(data: Mapping[str, Any], schema: type[Struct], error: ValidationError) -> str:
-    """Sentence about a fault: the path to it, the rule, and the value."""
+    """Return a sentence about a fault: its path, the rule, and the value."""
     said, _, place = str(error).partition(" - at ")
     path, value = _followed(data, schema, place.strip("`").removeprefix("$"))
     if field := re.fullmatch(r"Object missing required field `(.*)`", said):
@@ -237,7 +237,7 @@ def _words(data: Mapping[str, Any], schema: type[Struct], error: ValidationError
 
 
 def _followed(data: Any, schema: type[Struct], place: str) -> tuple[str, Any]:
-    """Path to a fault with the names of all keys, some of which msgspec leaves out, and the value there."""
+    """Return the path to a fault with all keys, some of which msgspec leaves out, and the value there."""
     path, whole, part = "", data, data
     for name, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", place):
         if index.isdigit():
@@ -258,7 +258,7 @@ def _holds(data: Any, schema: type[Struct]) -> bool:
 
 
 def _replaced(whole: Any, part: Any, by: Any) -> Any:
-    """Copy of plain data with another value in the place of ``part``."""
+    """Return a copy of plain data with another value in the place of ``part``."""
     if whole is part:
         return by
     if isinstance(whole, Mapping):
@@ -267,6 +267,6 @@ def _replaced(whole: Any, part: Any, by: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Value in a message, at most 80 letters long."""
+    """Return a value for a message, with at most 80 letters."""
     text = f"a number of {value.bit_length():,} bits" if type(value) is int and abs(value) > LARGEST else ascii(value)
     return text if len(text) <= 80 else f"{text[:79]}…"

@@ -1,4 +1,4 @@
-"""Spec of a run: everything that determines its result, and nothing else, with its digest. Plain data, no tensor library."""
+"""Spec of a run: everything that determines its result, and nothing else, with its digest. It needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -38,18 +38,20 @@ _LONGEST_WORDS = 120
 
 
 def _added_later(default: Any) -> Any:
-    """Field added after the first records. Plain data omit it at its default, so that ids of older records stay valid."""
+    """Return a field that was added after the first records. Plain data leave it out at its default, so older records keep their
+    ids.
+    """
     return field(default=default, metadata={_ADDED: True})
 
 
 @cache
 def _fields_of(kind: Any) -> tuple[Field[Any], ...]:
-    """Fields of a dataclass; kept, as each record of a table asks for them."""
+    """Return the fields of a dataclass. The result is kept, because each record of a table asks for it."""
     return fields(kind)
 
 
 def _named(part: Any) -> dict[str, Any]:
-    """Fields by name; those added after the first records are omitted at their defaults."""
+    """Return the fields by name. Fields that were added after the first records are left out at their defaults."""
     kind: Any = type(part)  # mypy does not see that a class is hashable
     values = ((option, getattr(part, option.name)) for option in _fields_of(kind))  # asdict takes several times as long
     return {option.name: value for option, value in values if _ADDED not in option.metadata or value != option.default}
@@ -61,13 +63,13 @@ class _Part:
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; fields added after the first records are omitted at their defaults."""
+        """Return plain data. Fields that were added after the first records are left out at their defaults."""
         return _named(self)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec(_Part):
-    """Network around the attention, identical for every row of a table."""
+    """Network around the mechanism, the same for every row of a table."""
 
     dim: int = 64
     depth: int = 2
@@ -101,7 +103,9 @@ class ModelSpec(_Part):
         if self.dim % self.heads:
             raise ValueError(f"model.dim must be divisible by model.heads; got dim={self.dim} and heads={self.heads}")
         if self.mlp_ratio <= 0:
-            raise ValueError(f"model.mlp_ratio must be above 0, because it is the width of the MLP over dim; got {self.mlp_ratio}")
+            raise ValueError(
+                f"model.mlp_ratio must be above 0, because it is the width of the MLP divided by dim; got {self.mlp_ratio}"
+            )
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"model.dropout must be at least 0 and less than 1; got {self.dropout}")
         if self.short_convolution < 0:
@@ -116,12 +120,14 @@ class ModelSpec(_Part):
         if self.positions not in ("learned", "none"):
             raise ValueError(f"model.positions must be learned or none; got {self.positions!r}")
         if self.reuse_keys and not self.shared_weights:
-            raise ValueError("model.reuse_keys keeps the keys of one block for all; add model.shared_weights=true")
+            raise ValueError(
+                "model.reuse_keys=true must go with model.shared_weights=true, because all blocks use the keys of one block"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Budget(_Part):
-    """Training budget and optimiser settings, identical for every row of a table."""
+    """Training budget and optimiser settings, the same for every row of a table."""
 
     steps: int = 400
     """Number of training steps; the maximum if ``seconds`` is set or training ends at the criterion."""
@@ -164,11 +170,11 @@ class Budget(_Part):
         check_text("budget.until", self.until, ("steps", "criterion"))
         check_number("budget.ceiling", self.ceiling, 0)
         if self.until == "steps" and self.ceiling:
-            raise ValueError(f"budget.ceiling must be left out unless budget.until=criterion reads it; got {self.ceiling:g}")
+            raise ValueError(f"budget.ceiling can be given only with budget.until=criterion; got {self.ceiling:g}")
         if self.until == "criterion" and (self.schedule != "constant" or self.seconds):
             raise ValueError(
-                "budget.until=criterion must go with budget.schedule=constant and without budget.seconds, so that where one run "
-                f"stops does not change the path of another; got schedule={self.schedule} and seconds={self.seconds:g}"
+                "budget.until=criterion must go with budget.schedule=constant and without budget.seconds, so that the learning "
+                f"rate does not depend on when a run ends; got schedule={self.schedule} and seconds={self.seconds:g}"
             )
         if self.seconds and self.max_seconds:
             raise ValueError(
@@ -179,7 +185,7 @@ class Budget(_Part):
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """Spec of one run, that is one cell of a table and one seed: all that the run depends on, resolved and serialisable."""
+    """Spec of one run, which is one cell of a table with one seed: everything that the run depends on."""
 
     attention: str
     task: str
@@ -200,11 +206,11 @@ class RunSpec:
     """Version of the attention's card; for a hybrid 1 plus all that its mechanisms' versions exceed 1 by."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data; fields added after the first records are omitted at their defaults."""
+        """Return plain data. Fields that were added after the first records are left out at their defaults."""
         return self._shared() | {"options": deepcopy(self.options), "task_options": deepcopy(self.task_options)}
 
     def _shared(self) -> dict[str, Any]:
-        """Plain data that share ``options`` and ``task_options`` with the spec."""
+        """Return plain data that use the same ``options`` and ``task_options`` objects as the spec."""
         return _named(self) | {"model": self.model.to_dict(), "budget": self.budget.to_dict()}
 
     @classmethod
@@ -224,17 +230,18 @@ class RunSpec:
 
     @property
     def protocol(self) -> str:
-        """Version of the rules by which this run is trained and tested."""
+        """Version of the rules by which the run is trained and tested."""
         return PROTOCOL if self.budget.until == "criterion" else FIXED
 
     @property
     def network(self) -> dict[str, Any]:
-        """Arguments of ``build_model`` that follow from the spec, without task and implementation."""
+        """Arguments of ``build_model`` that the spec gives, without task and implementation."""
         return {"attention": self.attention, "options": self.options, **asdict(self.model)}
 
     def run_id(self, task_version: str, protocol: str | None = None) -> str:
-        """Return the digest of the spec, the protocol (by default the spec's) and the task's version: equal ids mean the same
-        experiment."""
+        """Return the digest of the spec, the protocol (by default that of the spec) and the task's version. Equal ids mean equal
+        experiments.
+        """
         data = self._shared()
         if not data["model"]["backbone"]:  # added after the first records, whose ids must not change
             del data["model"]["backbone"]
@@ -242,13 +249,14 @@ class RunSpec:
 
 
 def file_stem(spec: RunSpec, run_id: str) -> str:
-    """Return the beginning of the names of a run's files: letters, digits, dots, dashes and underscores, short enough for any file
-    system."""
+    """Return the beginning of the names of a run's files. It has letters, digits, dots, dashes and underscores, and fits any file
+    system.
+    """
     return f"{_words(f'{spec.attention}-{spec.task}-s{spec.seed}')}-{run_id}"
 
 
 def file_pattern(attention: str | None, task: str | None) -> str:
-    """Return the pattern of the names of all records or, given both names or the task's, of those of an attention and a task."""
+    """Return the pattern of the names of records: of all, of those of a task, or of those of a mechanism on a task."""
     if task is None:
         return "*.json"
     return f"*-{_words(task)}-s*.json" if attention is None else f"{_words(f'{attention}-{task}-s')}*.json"
@@ -267,7 +275,7 @@ def digest_of(data: Any) -> str:
 
 
 def writable(value: Any) -> Any:
-    """Replace each half of a surrogate pair, which stands for a byte of a path that is not text, by an escape."""
+    """Replace each half of a surrogate pair by an escape. It stands for a byte of a path that is not text."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode(errors="backslashreplace").decode()
     if isinstance(value, dict):

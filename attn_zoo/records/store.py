@@ -1,4 +1,4 @@
-"""Folder of records: one JSON file for each run, written atomically and never changed, or many runs in a packed file."""
+"""Folder of records: one JSON file per run, written as a whole and never changed, or many runs in a packed file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CHECKPOINT, UNUSED = ".checkpoint", ".unused"
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """File that every reader leaves out: no record, or a damaged or edited one."""
+    """File that every reader leaves out because it is not a record, or is damaged or edited."""
 
     path: Path
     reason: str
@@ -47,18 +47,18 @@ class Damaged:
 
 
 class Store:
-    """Append-only folder of run records, safe to share between processes and to merge by copying files.
+    """Folder of run records to which records are only added. Processes can share it, and folders can be merged by copying files.
 
     Args:
-        root: path of the folder, created with the first record; packed files in it are read as the
-            files that they hold. A packed file itself can be read only.
+        root: path of the folder, which is created with the first record. Packed files in it are read as the files that they hold.
+            The path of a packed file can be given, too, but only for reading.
     """
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
 
     def check_writable(self) -> None:
-        """Create the folder and test it by writing ``ROOM`` bytes, so that no run starts whose record could not be saved.
+        """Create the folder and test it by writing ``ROOM`` bytes, so that no run starts whose record cannot be saved.
 
         Raises:
             OSError: the folder cannot be written; the message states the reason and what to do.
@@ -77,7 +77,7 @@ class Store:
             ) from error
 
     def add(self, record: RunRecord) -> Path:
-        """Add a record and return its path: written to a temporary name, flushed to the disk, then renamed.
+        """Add a record and return its path. The file is written under a temporary name, flushed to the disk and renamed.
 
         Raises:
             RecordError: no reader would accept the record; nothing is written.
@@ -97,7 +97,8 @@ class Store:
         return path
 
     def load(self, task: str | None = None, attention: str | None = None) -> tuple[list[RunRecord], list[Damaged]]:
-        """Read all records below the folder; return them and the unreadable files with reasons, both empty without a folder.
+        """Read all records below the folder. Return them and the unreadable files with reasons; both are empty if there is no
+        folder.
 
         Args:
             task: name of a task, to read only files that are named after it; with ``attention`` as well.
@@ -132,16 +133,16 @@ class Store:
         return sorted(records, key=_by_name), damaged
 
     def _held(self, path: Path, pattern: str = "*") -> Iterator[RunRecord]:
-        """Records of a packed file whose names match a pattern, without those that have a file of their own."""
+        """Return the records of a packed file whose names match a pattern, without those that also have a file of their own."""
         for record in unpack(path):
             own = path.parent / str(record.source)
             if fnmatchcase(own.name, pattern) and not own.exists():
                 yield replace(record, source=own.relative_to(self.root).as_posix())
 
     def pack(self) -> Path:
-        """Put all records below the folder into one packed file, remove their files, and return its path.
+        """Put all records below the folder into one packed file, remove their own files, and return its path.
 
-        Files that are not whole records stay, and so do those of writers that are at work.
+        Files that are not whole records stay. Files that a process is still writing stay, too.
 
         Raises:
             FileNotFoundError: there is no record.
@@ -153,12 +154,14 @@ class Store:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other processes from packing and unpacking, which would lose what this one writes."""
+        """Return a context in which no other process packs or unpacks this folder, because it would lose what this process
+        writes.
+        """
         if not self.root.is_dir():
             raise FileNotFoundError(f"there is no folder {str(self.root)!r}; name the folder that runs were recorded in")
         with self.claim("packing") as ours:
             if not ours:
-                raise BlockingIOError(f"another process packs or unpacks {str(self.root)!r}; try again when it has ended")
+                raise BlockingIOError(f"another process is packing or unpacking {str(self.root)!r}; try again when it has ended")
             yield
 
     def _pack(self) -> Path:
@@ -166,7 +169,7 @@ class Store:
         if reason := next((item.reason for item in damaged if item.path.name.endswith(PACKED)), None):
             raise RecordError(reason)
         if not records:
-            raise FileNotFoundError(f"there are no records in {str(self.root)!r}; name the folder that runs were recorded in")
+            raise FileNotFoundError(f"the folder {str(self.root)!r} holds no records; name the folder that runs were recorded in")
         path = self.root / NAME
         packs = list(self._files(f"*{PACKED}"))
         old = [*packs, *(file for record in records if (file := self.root / str(record.source)).exists())]
@@ -179,7 +182,7 @@ class Store:
         return path
 
     def unpack(self) -> list[Path]:
-        """Write each record of the packed files below the folder to a file of its own, remove those, and return the new paths.
+        """Write each record of the packed files into a file of its own, remove the packed files, and return the new paths.
 
         Raises:
             FileNotFoundError: there is no packed file.
@@ -204,10 +207,10 @@ class Store:
         return written
 
     def find(self, run_id: str, tuning: Tuning | None = None, since: str = "") -> RunRecord | None:
-        """Find the record of an equal run that need not be repeated; None if there is none.
+        """Return the record of an equal run that need not be done again, or None.
 
-        The record is final, or is a trial; trials are never repeated. Only runs with the same study and
-        role in it (trial or best settings) are equal.
+        The record is final or a trial, because trials are never repeated. Only runs with the same study and the same role in it
+        (trial or best settings) are equal.
 
         Args:
             tuning: study of the run and its role in it; None for a run outside any study.
@@ -225,7 +228,7 @@ class Store:
         return next(self._recorded(run_id), None) is not None
 
     def clear_leftovers(self) -> None:
-        """Remove checkpoints of runs that were recorded since, and files of writers that were killed more than an hour ago."""
+        """Remove checkpoints of runs that have a record now, and files of writers that were killed more than an hour ago."""
         for path in self.root.glob(".*"):
             with suppress(OSError):  # another process may remove the file first
                 written = path.name.startswith(TRY) or path.name.endswith(HALF)
@@ -235,9 +238,9 @@ class Store:
                     path.unlink(missing_ok=True)
 
     def is_over(self, checkpoint: Path) -> bool:
-        """Return True if a checkpoint's run has a newer final record, of any study and role, and no process is doing it.
+        """Return True if the run of a checkpoint has a newer final record and no process is doing the run.
 
-        A checkpoint that is newer than every record is of another study, which does the run again.
+        If the checkpoint is newer than every record, it belongs to another study, which does the run again.
         """
         run_id = checkpoint.name.strip(".").removesuffix(CHECKPOINT)
         with suppress(FileNotFoundError):  # of a run that ends now
@@ -247,7 +250,7 @@ class Store:
         return False
 
     def _recorded(self, run_id: str) -> Iterator[tuple[Path, RunRecord]]:
-        """Files and records of a run, without damaged ones, so that their run is repeated."""
+        """Return the files and records of a run. Damaged ones are left out, so that their run is repeated."""
         for path in self._files(f"*{run_id}*.json"):
             with suppress(OSError, RecordError):
                 if (record := read_record(path)).run_id == run_id:
@@ -257,20 +260,22 @@ class Store:
                 yield from ((path, record) for record in self._held(path, f"*{run_id}*.json") if record.run_id == run_id)
 
     def claim(self, run_id: str) -> AbstractContextManager[bool]:
-        """Return a context that yields True if this process has claimed the run, False if another process has (see ``claimed``)."""
+        """Return a context that yields True if this process has claimed the run, and False if another process has. See
+        ``claimed``.
+        """
         return claimed(self.claim_path(run_id))
 
     def claim_path(self, run_id: str) -> Path:
-        """Return the file by which a process claims a run; the process that ends during the run leaves it behind."""
+        """Return the file with which a process claims a run. A process that dies during the run leaves it behind."""
         return self.root / f".{run_id}{CLAIM}"
 
     def is_left_behind(self, run_id: str) -> bool:
-        """Return True if a process ended during the run."""
+        """Return True if a process died during the run."""
         path = self.claim_path(run_id)
         return path.exists() and not is_claimed(path)
 
     def _files(self, pattern: str = "*.json") -> Iterator[Path]:
-        """Paths sorted by file name, so that the order does not depend on subfolders of merged records."""
+        """Return paths sorted by file name, so that the order does not depend on subfolders of merged records."""
         if self.root.is_dir():
             yield from sorted(
                 (path for path in self.root.rglob(pattern) if not path.name.startswith(".")), key=lambda path: (path.name, path)
@@ -278,19 +283,19 @@ class Store:
 
 
 def _is_of(record: RunRecord, since: str) -> bool:
-    """Return True if a run started at a time or later."""
+    """Return True if a run started at a given time or later."""
     return bool(since) and str(record.environment.get("started", "")) >= since
 
 
 def _by_name(record: RunRecord) -> tuple[str, str]:
-    """Name of the file of a record, by which records are sorted, so that their order does not depend on subfolders."""
+    """Return the file name of a record. Records are sorted by it, so that their order does not depend on subfolders."""
     source = str(record.source)
     return source.rpartition("/")[2], source
 
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector: records are kept, and searching all that were read for garbage takes a fifth of the time."""
+    """Return a context without garbage collection. Records are kept, so searching them for garbage would only take time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -301,5 +306,5 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _role(tuning: Tuning | None) -> tuple[str, bool] | None:
-    """Study of a run, and whether the run is a trial of it; None for a run outside any study."""
+    """Return the study of a run and whether the run is a trial of it, or None for a run outside any study."""
     return None if tuning is None else (tuning.study, tuning.trial is not None)

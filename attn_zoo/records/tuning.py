@@ -1,4 +1,4 @@
-"""Ledger of hyperparameter searches: the study of a run, and the number of trials behind a row."""
+"""Hyperparameter searches: the study that a run belongs to, and the number of trials behind a row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TUNABLE = ("learning_rate", "weight_decay", "warmup_steps", "clip_norm")
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Role of a run in a study: one of its trials, or a run with the best settings of the study."""
+    """Role of a run in a study: one of its trials, or a run with the best settings."""
 
     study: str
     """Digest of the fixed settings and the search space; see ``study_id``."""
@@ -42,16 +42,16 @@ class Tuning:
             )
         if (self.trial is None) == (self.trials is None):
             raise ValueError(
-                f"tuning must have either trial, an index, or trials, a number of trials; got trial {self.trial} and trials "
-                f"{self.trials}"
+                f"tuning must have either trial (an index) or trials (a number of trials), not both; got trial={self.trial} and "
+                f"trials={self.trials}"
             )
 
 
 def study_id(spec: RunSpec, space: Mapping[str, str], task_version: str) -> str:
-    """Return the digest of all that the trials of a study share: spec without the searched fields, space, protocol, and task
-    version.
+    """Return the digest of what all trials of a study share: the spec without searched fields, the space, the protocol and the
+    task's version.
 
-    The number of trials does not enter the digest, so that a study can be continued.
+    The number of trials is not part of the digest, so a study can be continued.
 
     Args:
         space: values for each key, ``attention.OPTION`` or ``budget.FIELD``.
@@ -67,13 +67,13 @@ def study_id(spec: RunSpec, space: Mapping[str, str], task_version: str) -> str:
 
 
 def setting(spec: RunSpec, key: str) -> Any:
-    """Return the value of a search key in a spec."""
+    """Return the value that a spec has for a search key."""
     group, name = _field(key)
     return spec.to_dict()[group][name]
 
 
 def trials_of(records: Iterable[RunRecord], study: str) -> list[RunRecord]:
-    """Return the trials of a study, sorted by index, each once."""
+    """Return the trials of a study, each once, sorted by index."""
     trials: dict[str, RunRecord] = {}
     for record in records:
         if record.tuning is not None and record.tuning.study == study and record.tuning.trial is not None:
@@ -82,7 +82,7 @@ def trials_of(records: Iterable[RunRecord], study: str) -> list[RunRecord]:
 
 
 def best_of(trials: Iterable[RunRecord]) -> RunRecord | None:
-    """Return the trial with the best validation score, the first among equals; None if no trial is done."""
+    """Return the trial with the best validation score, or None if no trial is done. Of equal ones, return the first."""
     done = [record for record in trials if record.status == "done" and record.scores.get("valid") is not None]
     if not done:
         return None
@@ -91,7 +91,7 @@ def best_of(trials: Iterable[RunRecord]) -> RunRecord | None:
 
 
 def ledger(records: Iterable[RunRecord], study: str, chosen: RunRecord | None = None) -> Tuning:
-    """Summarise the trials of a study in the ``Tuning`` that is recorded with runs of its best settings.
+    """Return a summary of the trials of a study, as the ``Tuning`` that runs with the best settings record.
 
     Args:
         chosen: trial with the best settings; by default that with the best validation score.
@@ -102,7 +102,10 @@ def ledger(records: Iterable[RunRecord], study: str, chosen: RunRecord | None = 
     trials = trials_of(records, study)
     best = best_of(trials) and (chosen or best_of(trials))
     if best is None:
-        raise ValueError(f"study {study} has {len(trials)} recorded trials, none of them with a score; widen or move its space")
+        raise ValueError(
+            f"study {study} must have a trial with a score, but none of its {len(trials)} recorded trials has one; change the "
+            "search space"
+        )
     return Tuning(
         study=study,
         space=_tuning(best).space,

@@ -1,4 +1,6 @@
-"""Verification of a folder of records: files that are damaged, repeated, edited, foreign or left over. Reads, never writes."""
+"""Verification of a folder of records, which finds files that are damaged, repeated, edited, foreign or left over. It never
+writes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from attn_zoo.records.store import CHECKPOINT, TRY, UNUSED, Damaged, Store
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Observation about one or more files that matters to readers of the tables."""
+    """Observation about one or more files that readers of the tables should know."""
 
     kind: str
     """Kind: ``checkpoint``, ``damaged``, ``edited``, ``renamed``, ``copied``, ``repeated``, ``data differ``,
@@ -73,7 +75,9 @@ def _files(records: Iterable[RunRecord]) -> tuple[str, ...]:
 
 
 def _unreadable(item: Damaged, root: Path) -> Finding:
-    """Finding for a file that tables leave out, or for JSON of another kind, such as the output of ``attn-zoo measure``."""
+    """Return the finding for a file that tables leave out, or for JSON of another kind, such as the output of ``attn-zoo
+    measure``.
+    """
     name = (item.path.relative_to(root).as_posix(),)
     if item.kind == "no record":
         return Finding("no record", name, item.reason, harmless=True)
@@ -81,7 +85,7 @@ def _unreadable(item: Damaged, root: Path) -> Finding:
 
 
 def _renamed(records: Iterable[RunRecord]) -> Iterator[Finding]:
-    """Findings for file names by which ``attn-zoo run`` does not find a record."""
+    """Return findings for files whose names ``attn-zoo run`` would not find."""
     for record in records:
         if record.run_id not in Path(str(record.source)).name:
             words = f"its name lacks its run_id {record.run_id}, so 'attn-zoo run' does not find it and repeats the run"
@@ -89,7 +93,7 @@ def _renamed(records: Iterable[RunRecord]) -> Iterator[Finding]:
 
 
 def _repeated(records: Iterable[RunRecord]) -> Iterator[Finding]:
-    """Findings for runs with more than one file; a repetition after a failed attempt is not one of them."""
+    """Return findings for runs with more than one file. A repetition after a failed attempt does not count."""
     by_run = grouped(((record.run_id, record.tuning and record.tuning.study, record.is_trial), record) for record in records)
     for (run_id, _, _), members in by_run.items():
         distinct = [record for at, record in enumerate(members) if record not in members[:at]]
@@ -115,7 +119,7 @@ def _agreement(members: Sequence[RunRecord]) -> str:
 
 
 def _different_data(records: Iterable[RunRecord]) -> Iterator[Finding]:
-    """Findings for runs of the same task, version and options that read different data."""
+    """Return findings for runs of the same task, version and options that read different data."""
 
     def key(record: RunRecord) -> str:
         task = [record.spec.task, record.task_card.get("version"), record.spec.task_options]
@@ -146,7 +150,9 @@ def _foreign(records: Iterable[RunRecord]) -> Iterator[Finding]:
 
 
 def _left_over(root: Path) -> Iterator[Finding]:
-    """Findings for files of interrupted writers and runs: none is read as a record, and ``attn-zoo run`` clears what it can."""
+    """Return findings for files of interrupted writers and runs. No command reads them as records, and ``attn-zoo run`` removes
+    what it can.
+    """
     for path in sorted(root.rglob(".*")):
         kind, words = "leftover", ""
         if path.name.startswith(TRY) or path.name.endswith(HALF):

@@ -1,4 +1,4 @@
-"""Reference records in the package, taken from the committed results, for tables without the user's own runs."""
+"""Shipped results: packed records that come with the package, for tables without the user's own runs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ TRANSPLANT = Path(__file__).parent / "transplant.json"
 
 
 def packed_file(name: str) -> Path:
-    """Return the path of the packed file of a set, which need not exist."""
+    """Return the path of the packed file of a set. The file may not exist."""
     return Path(__file__).parent / f"{name}.jsonl.xz"
 
 
 def shipped() -> list[str]:
-    """Return the names of the sets in this installation."""
+    """Return the names of the sets that this installation has."""
     return [name for name in SETS if packed_file(name).is_file()]
 
 
 def default() -> Path:
-    """Return the path of the packed file of the first set in this installation.
+    """Return the path of the packed file of the first set that this installation has.
 
     Raises:
         ValueError: the installation has none.
     """
     there = shipped()
     if not there:
-        raise ValueError("this installation came without reference records; give --records FOLDER")
+        raise ValueError("this installation has no records of its own; give --records FOLDER")
     return packed_file(there[0])

@@ -1,4 +1,4 @@
-"""Name of a table's row: a mechanism or hybrid with hyperparameters and an implementation, printed in the syntax of commands."""
+"""Name of a row in a table: a mechanism or hybrid with options and an implementation, in the syntax of commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLAIN = re.compile(r"[\w.+/-]+")
 
 @dataclass(frozen=True, slots=True)
 class RowName:
-    """Mechanism, or hybrid of several mechanisms, with its given hyperparameters and an implementation."""
+    """A mechanism, or a hybrid of several, with the given options and an implementation."""
 
     attention: str
     """Name of the mechanism; for a hybrid the pattern of its layers, such as ``3*linformer+softmax``."""
@@ -37,18 +37,21 @@ class RowName:
         return f"{self.attention}{implementation}" + (f"[{options}]" if options else "")
 
     def names(self, attention: str, options: Mapping[str, Any], implementation: str) -> bool:
-        """Return True if a layer matches this row; options that the row leaves out, and implementation ``auto``, match anything."""
+        """Return True if a layer matches this row. Options that the row leaves out match any value, and so does implementation
+        ``auto``.
+        """
         same = all(name in options and written(options[name]) == written(value) for name, value in self.options.items())
         return attention == self.attention and same and self.implementation in ("auto", implementation)
 
     @property
     def is_hybrid(self) -> bool:
-        """True for a row of several mechanisms."""
+        """True if the row has several mechanisms."""
         return "+" in self.attention
 
     @property
     def turn(self) -> tuple[str, ...]:
-        """Mechanism of each layer of the repeated pattern, from the first layer on; one name unless the row is a hybrid.
+        """Mechanisms of the layers in one period of the pattern, from the first layer on. There is one name unless the row is a
+        hybrid.
 
         Raises:
             ValueError: ``attention`` is not a valid pattern of a hybrid.
@@ -66,7 +69,7 @@ class RowName:
         return tuple(found)
 
     def parts(self) -> list[RowName]:
-        """Return one row for each mechanism of a hybrid, in the order of their first layers; a row that is not a hybrid returns
+        """Return one row per mechanism of a hybrid, in the order of their first layers. If the row is not a hybrid, return the row
         itself.
 
         Raises:
@@ -88,13 +91,13 @@ class RowName:
         taken = taken * len(names) if len(taken) == 1 else taken
         if len(taken) != len(names):
             raise ValueError(
-                f"{self.attention} has {len(names)} mechanisms, so it takes one implementation for all or one for each, "
-                f"joined by +; got {self.implementation!r}"
+                f"{self.attention} has {len(names)} mechanisms, so there must be one implementation for all of them, or one for "
+                f"each, joined by +; got {self.implementation!r}"
             )
         return [RowName(name, options[name], one) for name, one in zip(names, taken, strict=True)]
 
     def changed(self, change: Callable[[RowName], RowName]) -> RowName:
-        """Copy of the row with ``change`` applied to each of its parts."""
+        """Return a copy of the row with ``change`` applied to each part."""
         return hybrid_of(self.turn, map(change, self.parts())) if self.is_hybrid else change(self)
 
     def layers(self, depth: int) -> list[RowName]:
@@ -106,8 +109,8 @@ class RowName:
         turn, parts = self.turn, {part.attention: part for part in self.parts()}
         if self.is_hybrid and depth < len(turn):
             raise ValueError(
-                f"{self.attention} takes at least {len(turn)} layers, each with weights of its own, but the network has {depth}; "
-                "take a deeper network, or a hybrid of fewer layers"
+                f"{self.attention} needs at least {len(turn)} layers, each with its own weights, but the network has {depth}; "
+                "choose a deeper network, or a hybrid of fewer layers"
             )
         return [parts[turn[at % len(turn)]] for at in range(depth)]
 
@@ -127,7 +130,7 @@ def row_of(run: _Run) -> RowName:
 
 
 def hybrid_of(turn: Sequence[str], parts: Iterable[RowName]) -> RowName:
-    """Build the hybrid whose layers follow the pattern ``turn``; a pattern that repeats itself is shortened to one period.
+    """Return the hybrid whose layers follow the pattern ``turn``. A pattern that repeats itself is shortened to one period.
 
     Args:
         turn: mechanism of each layer, two or more different ones.
@@ -142,7 +145,9 @@ def hybrid_of(turn: Sequence[str], parts: Iterable[RowName]) -> RowName:
 
 
 def _runs(turn: Iterable[str]) -> list[tuple[str, str]]:
-    """Runs of neighbouring layers with the same mechanism: their count with ``*``, empty for one layer, and the mechanism."""
+    """Return groups of neighbouring layers with the same mechanism, as a count with ``*`` (empty for one layer) and the
+    mechanism.
+    """
     counted = [(len(list(run)), name) for name, run in groupby(turn)]
     return [(f"{count}*" if count > 1 else "", name) for count, name in counted]
 

@@ -1,4 +1,4 @@
-"""Parsing of rows from text or arguments, with options converted to the types that their mechanisms declare."""
+"""Parsing of rows from text or arguments. Options are converted to the types that the mechanisms declare."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORM = (
 
 
 def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = False) -> list[RowName]:
-    """Parse the rows of one text or several, and convert their options to the types that the mechanisms declare.
+    """Parse the rows in one or more texts, and convert their options to the types that the mechanisms declare.
 
     Args:
         texts: rows separated by commas; ``OPTION=A|B`` gives one row for each value.
@@ -37,12 +37,12 @@ def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = Fals
     read = [row for text in given for part in split(text) for row in read_rows(part)]
     rows = list(map(typed, read))
     if not rows:
-        raise ValueError(f"name at least one row: {FORM}")
+        raise ValueError(f"at least one row must be named, as {FORM}")
     if plain and (named := [row for row in rows if row.implementation != "auto"]):
         raise ValueError(f"{named[0]}: {plain}; leave out :{named[0].implementation}")
     if not hybrids and (mixed := [row for row in rows if row.is_hybrid]):
         parts = " and ".join(map(str, mixed[0].parts()))
-        raise ValueError(f"{mixed[0]} is a hybrid of layers, but this command takes single mechanisms; name {parts} separately")
+        raise ValueError(f"{mixed[0]} is a hybrid, but this command takes single mechanisms; name {parts} separately")
     written = list(map(str, rows))
     for at, name in enumerate(written):
         if name in written[:at]:
@@ -51,20 +51,19 @@ def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = Fals
 
 
 def only_row(key: str, text: str, *, hybrids: bool = False) -> RowName:
-    """Parse a value that names one row; see ``rows_of``.
+    """Parse a text that must name exactly one row. See ``rows_of``.
 
     Raises:
         UnknownNameError, ValueError: as of ``rows_of``, or there are several rows.
     """
     row, *others = rows_of(text, hybrids=hybrids)
     if others:
-        raise ValueError(f"{key} names one row; got {text!r}, which names {1 + len(others)}")
+        raise ValueError(f"{key} must name one row; got {text!r}, which names {1 + len(others)}")
     return row
 
 
 def row_of_arguments(attention: str, implementation: str, options: Mapping[str, Any]) -> RowName:
-    """Return the row for the arguments of a function; ``attention`` may be a hybrid with options of its mechanisms, written as in a
-    command.
+    """Return the row for the arguments of a function. ``attention`` can be a hybrid that is written as in a command.
 
     Raises:
         UnknownNameError: a hybrid names no such attention, implementation or option.
@@ -80,7 +79,7 @@ def row_of_arguments(attention: str, implementation: str, options: Mapping[str, 
 
 
 def read_rows(text: str) -> list[RowName]:
-    """Parse the row of a text, or several rows where an option has alternative values; options stay text.
+    """Parse a text into one row, or into several if an option has alternative values. Options stay text.
 
     Raises:
         ValueError: the text is not a row.
@@ -104,7 +103,9 @@ def read_rows(text: str) -> list[RowName]:
 
 
 def _read_hybrids(pieces: Sequence[str], text: str) -> list[RowName]:
-    """Hybrids of a text, from its pieces between ``+``; a repeated mechanism has the options of the first piece that gives any."""
+    """Return the hybrids of a text from its pieces between ``+``. A repeated mechanism gets the options of the first piece that
+    gives any.
+    """
     turn: list[str] = []
     given: dict[str, list[RowName]] = {}
     for piece in pieces:
@@ -113,16 +114,18 @@ def _read_hybrids(pieces: Sequence[str], text: str) -> list[RowName]:
         name = rows[0].attention
         bare = [RowName(name)]
         if given.get(name, bare) != bare and rows not in (bare, given[name]):
-            raise ValueError(f"{name} has two settings in {text!r}; a mechanism of a hybrid must have one")
+            raise ValueError(f"{name} must have the same options in all layers of a hybrid, but has two different ones in {text!r}")
         turn += [name] * (int(times[1]) if times else 1)
         given[name] = given[name] if rows == bare and name in given else rows
     if len(given) == 1:
-        raise ValueError(f"a hybrid needs two mechanisms or more, but all layers of {text!r} are {turn[0]}; write {turn[0]}")
+        raise ValueError(
+            f"a hybrid must have at least two different mechanisms, but all layers of {text!r} are {turn[0]}; write {turn[0]}"
+        )
     return [hybrid_of(turn, parts) for parts in product(*given.values())]
 
 
 def split(text: str, separator: str = ",") -> list[str]:
-    """Split a text at separators outside brackets and quotes; an empty text has no parts.
+    """Split a text at separators that are outside of brackets and quotes. An empty text has no parts.
 
     Raises:
         ValueError: a bracket or quote is not closed, or closed without being open.
@@ -147,7 +150,7 @@ def split(text: str, separator: str = ",") -> list[str]:
 
 
 def typed(row: RowName) -> RowName:
-    """Convert the options of a row to the types that its mechanism declares, and check them.
+    """Convert the options of a row to the types that its mechanism declares, and check their values.
 
     Raises:
         UnknownNameError: no such attention, implementation or option.
@@ -169,14 +172,14 @@ def _typed(row: RowName) -> RowName:
 
 
 def attention_version(row: RowName) -> int:
-    """Return the version of the attention's card; for a hybrid 1 plus all that the versions of its mechanisms exceed 1 by."""
+    """Return the version on the card of a mechanism. For a hybrid, return 1 plus the sum of (version - 1) over its mechanisms."""
     from attn_zoo.registry import card
 
     return 1 + sum(card(part.attention).version - 1 for part in row.parts())
 
 
 def convert_options(row: RowName) -> RowName:
-    """Convert the options of a row by ``typed_options``, without checking the rules of its mechanism.
+    """Convert the options of a row with ``typed_options``, without checking the rules of its mechanism.
 
     Raises:
         UnknownNameError: no such attention or option.
@@ -191,14 +194,14 @@ def convert_options(row: RowName) -> RowName:
 
 
 def option(default: Any, words: str) -> Any:
-    """Declare a key of the command line with its default and its help text."""
+    """Return a dataclass field for a key of the command line, with its default and help text."""
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: copy.copy(default), metadata={"help": words})
     return field(default=default, metadata={"help": words})
 
 
 def typed_options(owner: str, kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert given values to the types of a dataclass's fields; text becomes a number, truth value or member of an enumeration.
+    """Convert values to the types of the fields of a dataclass. Text becomes a number, a truth value or a member of an enumeration.
 
     Raises:
         UnknownNameError: no such field.
@@ -233,7 +236,7 @@ _hints = cache(get_type_hints)
 
 
 def wrong_value(label: str, kind: type, error: Any, key: str = "") -> str:
-    """Return the message for a value that OmegaConf cannot convert to the type of its field.
+    """Return the error message for a value that OmegaConf cannot convert to the type of its field.
 
     Args:
         label: name of the field for the message.
@@ -249,7 +252,7 @@ def wrong_value(label: str, kind: type, error: Any, key: str = "") -> str:
 
 
 def _kind_in_words(kind: Any) -> str:
-    """Values that a field of a type takes, in words."""
+    """Return in words which values a field of a type takes."""
     parts = [part for part in get_args(kind) if part is not type(None)]
     if type(None) in get_args(kind):
         return f"{' or '.join(map(_kind_in_words, parts))} or null"
@@ -266,7 +269,7 @@ _PLURALS = {int: "integers", float: "numbers", str: "texts"}
 
 
 def hyperparameters(rows: Sequence[RowName]) -> list[str | None]:
-    """Return for each row the only option whose value varies among rows of its mechanism and implementation, or None."""
+    """Return for each row its only option whose value varies among rows with the same mechanism and implementation, or None."""
     found: list[str | None] = []
     for row in rows:
         alike = [other.options for other in rows if (other.attention, other.implementation) == (row.attention, row.implementation)]
@@ -277,7 +280,7 @@ def hyperparameters(rows: Sequence[RowName]) -> list[str | None]:
 
 
 def _read(part: str, text: str) -> str:
-    """A value without its quotes."""
+    """Return a value without its quotes."""
     if not part:
         raise ValueError(f"a value is missing between '|' in {text!r}")
     if part[0] == '"':

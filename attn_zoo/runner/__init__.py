@@ -1,4 +1,4 @@
-"""Execution of a run: one spec in, one record out."""
+"""Execution of runs. A run takes a spec and gives a record."""
 
 from attn_zoo.runner.execute import resolve_spec, run
 from attn_zoo.runner.train import Progress

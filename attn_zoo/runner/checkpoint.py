@@ -1,4 +1,4 @@
-"""Checkpoint of a run that is not recorded yet: one safetensors file with JSON in its header, replaced atomically."""
+"""Checkpoint of a run that has no record yet: one safetensors file with JSON in its header, replaced as a whole."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FORMAT = 4
 
 
 class CheckpointError(ValueError):
-    """Unusable checkpoint: this run cannot resume from the file."""
+    """Error for a checkpoint from which this run cannot continue."""
 
 
 class Checkpoint:
@@ -60,7 +60,7 @@ class Checkpoint:
         self._complained = False
 
     def open(self) -> str | None:
-        """Read the file, if there is one, and return a message for the user; rename an unusable file, do not delete it."""
+        """Read the file if there is one, and return a message for the user. An unusable file is renamed, not deleted."""
         try:
             if not self.path.exists():
                 return None
@@ -77,7 +77,7 @@ class Checkpoint:
         return f"goes on after {where}, from a checkpoint of {facts['saved']}"
 
     def is_past_pretraining(self) -> bool:
-        """Return True if ``open`` found a state past pretraining."""
+        """Return True if the state that ``open`` found is past pretraining."""
         return self._found is not None and not self._found[1]["pretraining"]
 
     def due(self, step: int) -> bool:
@@ -86,7 +86,7 @@ class Checkpoint:
         return bool(by_clock or (self.every and step % self.every == 0))
 
     def resume(self, training: Training) -> None:
-        """Restore the state that ``open`` found, if any.
+        """Restore the state that ``open`` found, if there is one.
 
         Raises:
             CheckpointError: the checkpoint belongs to another network.
@@ -103,9 +103,9 @@ class Checkpoint:
         self._found = None
 
     def save(self, training: Training) -> None:
-        """Save the state atomically.
+        """Save the state. The old file is replaced as a whole.
 
-        A write error, such as a full disk, is reported once and does not end the run, which may still be recorded.
+        A write error, such as a full disk, is reported once and does not end the run, because the run can still be recorded.
         """
         self._saved_at = time.monotonic()
         tensors, facts = pack(training)
@@ -118,14 +118,14 @@ class Checkpoint:
                 print(terminal(said), file=sys.stderr)
 
     def hand_on(self, training: Training) -> None:
-        """Save the state after the last step for the longer run, if there is one."""
+        """Save the state after the last step for a longer run of the same spec, if there is one."""
         if self.longer is not None:
             heir = Checkpoint(self.path.parent, self.longer)
             heir.environment = self.environment
             heir.save(training)
 
     def remove(self) -> None:
-        """Delete the file, once the run is recorded."""
+        """Delete the file after the run was recorded."""
         with suppress(OSError):  # in a read-only folder the file stays, but nothing reads it: the run is recorded
             self.path.unlink(missing_ok=True)
 
@@ -152,34 +152,36 @@ class Checkpoint:
 
 
 def _versions() -> dict[str, str]:
-    """Versions that must be equal for a bitwise exact resumption."""
+    """Return the versions that must be equal to resume a run with exactly the same results."""
     return {"attn_zoo": version("attn-zoo"), "torch": torch.__version__}
 
 
 def _read(path: Path, run_id: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read tensors and plain data of a checkpoint, after checking its run, versions and digest."""
+    """Read the tensors and plain data of a checkpoint, after checking its run, versions and digest."""
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})[_HEADER])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         if header["format"] != _FORMAT:
-            raise CheckpointError(f"it has format {header['format']}, and this version reads {_FORMAT}")
+            raise CheckpointError(
+                f"the checkpoint has format {header['format']}, but this version of attn-zoo reads format {_FORMAT}"
+            )
         if header["run_id"] != run_id:
-            raise CheckpointError(f"it belongs to run {header['run_id']}")
+            raise CheckpointError(f"the checkpoint belongs to another run, {header['run_id']}")
         for package, here in _versions().items():
             if header[package] != here:
-                raise CheckpointError(f"it was written with {package} {header[package]}, and this is {here}")
+                raise CheckpointError(f"the checkpoint was written with {package} {header[package]}, but this is {package} {here}")
         if header["digest"] != _digest(tensors, header["facts"]):
-            raise CheckpointError("it is damaged: its content does not match its digest")
+            raise CheckpointError("the checkpoint is damaged: its content does not match its digest")
         return tensors, {**header["facts"], "saved": header["saved"]}
     except CheckpointError:
         raise
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"it is damaged: {error}") from error
+        raise CheckpointError(f"the checkpoint is damaged: {error}") from error
 
 
 def _digest(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
-    """SHA-256 of the plain data and of all tensors, in the order of their names."""
+    """Return the SHA-256 of the plain data and of all tensors, in the order of their names."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name in sorted(tensors):
         digest.update(name.encode())

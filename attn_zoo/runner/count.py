@@ -1,4 +1,4 @@
-"""Cost of a run's network, counted on a copy of it on the meta device, where tensors have shapes but no values."""
+"""Cost of the network of a run, counted on a copy on the meta device, where tensors have shapes but no values."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ LONG = 4096
 
 
 def has_dropout(spec: RunSpec) -> bool:
-    """Return True if training draws dropout masks, in the network or in a mechanism."""
+    """Return True if training uses dropout in the network or in a mechanism."""
     return bool(spec.model.dropout) or any(part.options.get("dropout") for part in row_of(spec).parts())
 
 
 def counted_implementation(spec: RunSpec) -> str:
-    """Implementation whose FLOPs the cards count; for a hybrid, one for each mechanism."""
+    """Return the implementation whose FLOPs the card counts. For a hybrid, return one for each mechanism."""
     names = [card(part.attention).counted_implementation for part in row_of(spec).parts()]
     return names[0] if len(set(names)) == 1 else "+".join(names)
 
 
 def geometry_of(spec: RunSpec, task: TaskSpec) -> Geometry:
-    """Geometry of the mechanisms of a run."""
+    """Return the geometry of the mechanisms of a run."""
     model = spec.model
     sizes = model.heads, model.dim // model.heads, task.positions, task.positions
     return Geometry(*sizes, task.causal, model.key_value_heads, model.latent_dim)
 
 
 def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dict[str, int]:
-    """Count ``flops_per_example`` (forward), ``training_flops_per_example`` (backward too) and ``activation_bytes_per_example``.
+    """Count ``flops_per_example`` (forward), ``training_flops_per_example`` (forward and backward) and
+    ``activation_bytes_per_example``.
 
     The result also holds ``pretraining_flops_per_example``, if the run has pretraining, and the counts of ``count_mechanisms``.
     Examples have full length and no padding. FLOPs are those of the card's ``counted_implementation``. Activation bytes are those
-    that autograd saves for a training batch, without the loss, divided by its examples. They are counted only where they surely
-    equal those of the run: in fp32, without dropout (whose masks differ by device), and for ``eager``, ``tiled`` or, on a CPU,
-    ``sdpa``. Counts that depend on more than shapes are left out.
+    that autograd saves for a training batch, without the loss, divided by its examples. They are counted only if they must equal
+    those of the run: in fp32, without dropout (whose masks differ by device), and for ``eager``, ``tiled`` or, on a CPU, ``sdpa``.
+    Counts that depend on more than shapes are left out.
     """
     with torch.device("meta"):
         twin = build_model(task, implementation=counted_implementation(spec), **spec.network)
@@ -62,14 +63,14 @@ def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dic
 
 
 def _flops(model: nn.Module, batch: Batch) -> tuple[int, int]:
-    """FLOPs of a forward pass, and of its backward pass."""
+    """Return the FLOPs of a forward pass and of its backward pass."""
     found = count_model(model, batch)
     assert found.flops is not None and found.backward_flops is not None
     return found.flops, found.backward_flops
 
 
 def count_mechanisms(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
-    """Cost of the attention mechanisms of all layers, without projections, by the formulas of their cards.
+    """Return the costs of the attention mechanisms of all layers, without projections, by the formulas of their cards.
 
     The keys are ``mechanism_flops`` (forward, one example), in causal tasks ``state_bytes`` and, if every mechanism supports
     4,096 tokens with these options, the same at that length: ``mechanism_flops_4096`` and ``state_bytes_4096``.
@@ -82,7 +83,7 @@ def count_mechanisms(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
 
 
 def _sum_of_layers(spec: RunSpec, geometry: Geometry, suffix: str) -> dict[str, int]:
-    """Sum the FLOPs of all layers and, if every mechanism states them, the bytes of state.
+    """Return the sum of the FLOPs of all layers and, if every mechanism states it, of the bytes of state.
 
     Raises:
         UnsupportedError: a mechanism does not support the geometry.
@@ -102,7 +103,7 @@ def _sum_of_layers(spec: RunSpec, geometry: Geometry, suffix: str) -> dict[str, 
 
 
 def count_pretraining(spec: RunSpec, task: TaskSpec) -> int:
-    """FLOPs of a pretraining step, forward and backward, for one example of full length; the head reads masked positions only.
+    """Return the FLOPs of a pretraining step, forward and backward, for one example of full length.
 
     Raises:
         UnsupportedError: the task has no pretraining.
@@ -115,7 +116,7 @@ def count_pretraining(spec: RunSpec, task: TaskSpec) -> int:
 
 
 class _PredictFirst(nn.Module):
-    """Model that predicts the first tokens, as many as pretraining masks: on the meta device masked positions are unknown."""
+    """Model that predicts the first tokens, as many as pretraining masks. On the meta device, masked positions are not known."""
 
     def __init__(self, reader: PositionClassifier) -> None:
         super().__init__()
@@ -127,7 +128,7 @@ class _PredictFirst(nn.Module):
 
 
 def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str) -> int | None:
-    """Bytes of ``activation_bytes_per_example``; None if they may differ from those of the run."""
+    """Return the value of ``activation_bytes_per_example``, or None if it may differ from that of the run."""
     taken = set(implementation.split("+"))
     known = {"eager", "tiled", "sdpa"} if spec.device == "cpu" else {"eager", "tiled"}
     if spec.precision != "fp32" or has_dropout(spec) or not taken <= known:
@@ -145,7 +146,7 @@ def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str) -> int
 
 
 def _batch(task: TaskSpec, examples: int) -> Batch:
-    """Batch of zeros in the shapes of the task's examples, of full length and without padding."""
+    """Return a batch of zeros with the shapes of the examples of the task, at full length and without padding."""
     if isinstance(task.inputs, Patches):
         inputs = torch.zeros(examples, task.inputs.channels, task.inputs.height, task.inputs.width)
     elif isinstance(task.inputs, Frames):

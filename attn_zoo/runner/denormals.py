@@ -1,4 +1,4 @@
-"""Denormal numbers of a processor, flushed to zero while a network is trained."""
+"""Handling of denormal numbers, which slow down a processor: they become zero while a network is trained."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attn_zoo.process_state import flushes_denormals
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Flush denormal numbers to zero in this thread, and in PyTorch's threads if they start within.
+    """Return a context that sets denormal numbers to zero in this thread, and in PyTorch's threads if they start inside.
 
     Gradients that vanish become denormal, and arithmetic with denormal numbers is slow on a processor.
     """

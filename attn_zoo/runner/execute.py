@@ -1,4 +1,4 @@
-"""Execution of one run, from its spec to its record; a failed run gives a record as well."""
+"""Execution of one run from its spec to its record. A failed run gives a record as well."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _REASON = 10_000
 
 
 def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> RunSpec:
-    """Fill in every default and the device, so that the spec states all that the run depends on.
+    """Fill in every default and the device, so that the spec states everything that the run depends on.
 
     Defaults that depend on the sequence length are computed for the length of the task. ``implementation`` stays as requested:
     ``auto`` is resolved on the device, when the run is built. Until a criterion, the seed of a run also draws the examples of a
@@ -81,7 +81,7 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise ValueError(f"device must be auto, cpu or cuda, and cuda needs a GPU that PyTorch sees; got {spec.device!r}")
     if spec.precision == "fp16" and device == "cpu":
-        raise ValueError("precision=fp16 needs a GPU, as on a CPU accelerate computes in fp32; take bf16 or fp32")
+        raise ValueError("precision=fp16 must run on a GPU, because accelerate computes in fp32 on a CPU; choose bf16 or fp32")
     model = replace(spec.model, **backbone_sizes(spec.model.backbone)) if spec.model.backbone else spec.model
     for part in row_of(spec).parts():
         known = ("auto", *card(part.attention).implementations)
@@ -97,7 +97,7 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
 
 
 def _resolve_options(spec: RunSpec, locations: Mapping[str, Any]) -> RowName:
-    """Return the row of a run with every option resolved; build the task only if a default depends on its length."""
+    """Return the row of a run with every option filled in. Build the task only if a default depends on its length."""
 
     @cache
     def geometry() -> Geometry:
@@ -155,14 +155,14 @@ def run(
 
 
 def died(spec: RunSpec, status: Status, reason: str) -> RunRecord:
-    """Return the record of a run whose process ended before the run did, each time that it was tried."""
+    """Return the record of a run whose process ended before the run did, in every attempt."""
     record = _Found(settings=unusual()).record(spec, status, reason, task_card(spec.task))
     return replace(record, environment={**record.environment, DIED: True})
 
 
 @dataclass
 class _Found:
-    """Results of a run so far, from which its record is made, complete or not."""
+    """Results of a run so far. Its record is made from them, whether they are complete or not."""
 
     data: dict[str, dict[str, Any]] = field(default_factory=dict)
     task_spec: TaskSpec | None = None
@@ -202,11 +202,11 @@ class _Found:
         )
 
     def _batch_size(self, budget: Budget) -> int:
-        """Examples of a step, at most all of the training split."""
+        """Return the number of examples of a step, which is at most the size of the training split."""
         return min(budget.batch_size, self.data.get("train", {}).get("examples", budget.batch_size))
 
     def _criterion(self, budget: Budget, status: Status) -> dict[str, Any]:
-        """Fields of the record of a run until a criterion; none for other runs."""
+        """Return the fields of the record that only runs until a criterion have, or none for other runs."""
         if budget.until != "criterion":
             return {}
         curve, flops = self.trained.curve, self.counted.get("training_flops_per_example")
@@ -262,12 +262,12 @@ def _run(
         **_test_scores(model, task, splits["test"], measure, accelerator),
     }
     if lost := [name for name, score in scores.items() if not abs(score) <= LARGEST]:
-        raise DivergedError(f"the score {lost[0]!r} is {scores[lost[0]]}")
+        raise DivergedError(f"the score {lost[0]!r} must be a finite number; got {scores[lost[0]]}")
     found.scores = scores
 
 
 def _implementation(spec: RunSpec, task: TaskSpec) -> str:
-    """Implementation that runs: the requested one, or the choice of ``auto`` for the device and precision of the run.
+    """Return the implementation that runs: the requested one, or the one that ``auto`` chooses for the device and precision.
 
     For a hybrid: one name for all of its mechanisms, or one name for each, joined by ``+``.
 
@@ -289,7 +289,7 @@ def _implementation(spec: RunSpec, task: TaskSpec) -> str:
 
 
 def _reader(model: nn.Module, spec: RunSpec, task: TaskSpec) -> PositionClassifier | None:
-    """Network for pretraining, with the same initial head for every attention; None without pretraining."""
+    """Return the network for pretraining, with the same initial head for every mechanism, or None without pretraining."""
     if not spec.budget.pretrain_steps:
         return None
     torch.manual_seed(spec.seed)
@@ -306,14 +306,14 @@ def _accelerator(spec: RunSpec) -> Accelerator:
 
 
 def _test_scores(model: nn.Module, task: Task, examples: Examples, measure: Measure, accelerator: Accelerator) -> dict[str, float]:
-    """Score ``test`` over all examples, and ``test: PART`` over each part that the task names."""
+    """Return the score ``test`` over all examples, and ``test: PART`` for each part that the task names."""
     parts = {"test": torch.ones(len(examples), dtype=torch.bool)}
     parts |= {f"test: {name}": members for name, members in task.slices("test").items()}
     return evaluate_parts(model, examples, task.spec, measure, accelerator, parts)
 
 
 def _measured(trained: Trained, batch_size: int) -> dict[str, float]:
-    """Measurements on this machine; median and interquartile range exclude the first step, which is a warm-up.
+    """Return the measurements on this machine. Median and interquartile range exclude the first step, which is a warm-up.
 
     Args:
         batch_size: examples of a step, at most all of the training split.

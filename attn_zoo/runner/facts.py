@@ -1,4 +1,4 @@
-"""Facts of attention and task cards, copied into each record, so that tables do not need the registered entries."""
+"""Facts from the cards of mechanisms and tasks. Each record has a copy of them, so tables do not need the cards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from attn_zoo.runner.metrics import measure_named
 
 
 def attention_facts(row: RowName) -> dict[str, Any]:
-    """Facts of an attention card, or of all cards of a hybrid; a hybrid is a control if all of its mechanisms are."""
+    """Return the facts of a mechanism's card, or of all cards of a hybrid. A hybrid is a control if all its mechanisms are
+    controls.
+    """
     if not row.is_hybrid:
         return _card_facts(card(row.attention))
     parts = [_card_facts(card(part.attention)) for part in row.parts()]
@@ -42,7 +44,7 @@ def _card_facts(entry: AttentionCard) -> dict[str, Any]:
 
 
 def task_facts(entry: TaskCard, spec: TaskSpec | None, data_title: str | None, criterion: str | None = None) -> dict[str, Any]:
-    """Facts of a task card and, once the task is built, of its spec and data and of the examples that a criterion reads, if any."""
+    """Return the facts of a task's card and, once the task is built, of its spec and data."""
     names = ("name", "title", "version", "summary", "source", "licence", "metric")
     facts: dict[str, Any] = {name: getattr(entry, name) for name in names}
     facts["higher_is_better"] = measure_named(entry.metric).higher_is_better

@@ -1,4 +1,4 @@
-"""Deferral of Ctrl-C and SIGTERM until a checkpoint is saved."""
+"""Handling of Ctrl-C and SIGTERM: they wait until a checkpoint is saved."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _HELD: list[Interrupts] = []
 
 
 class StoppedError(BaseException):
-    """Stop of a run by a signal; not an ``Exception``, because the run did not fail."""
+    """Stop of a run by a signal. It is not an ``Exception``, because the run did not fail."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
 
     def pass_on(self) -> BaseException:
-        """Exception that the signal asks for: Interrupted, or Terminated with the status of a terminated process."""
+        """Return the exception that the signal asks for: Interrupted, or Terminated with the status of a terminated process."""
         return Interrupted() if self.number == signal.SIGINT else Terminated(128 + self.number)
 
 
 class Interrupts:
-    """Context that defers the first SIGINT or SIGTERM; another one, more than ``PATIENCE`` seconds later, takes effect at once.
+    """Context that delays the first SIGINT or SIGTERM. Another signal more than ``PATIENCE`` seconds later takes effect at once.
 
-    Python handles signals in its main thread only, so that other threads defer nothing. A signal that already has a handler keeps
-    it, such as the handler of submitit, which requeues the job.
+    Python handles signals in its main thread only, so contexts in other threads delay nothing. If a signal already has a handler,
+    it keeps it; submitit, for example, has one that puts the job into the queue again.
     """
 
     def __init__(self) -> None:
@@ -67,5 +67,5 @@ class Interrupts:
 
 
 def asked() -> int:
-    """Number of the deferred signal; 0 for none."""
+    """Return the number of the delayed signal, or 0 if there is none."""
     return max((held.number for held in _HELD), default=0)

@@ -1,4 +1,4 @@
-"""Metrics: one number for each split, computed over all of its examples."""
+"""Metrics. Each gives one number per split, computed over all of its examples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVALUATION_TOKENS = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Metric, named as on the card of a task."""
+    """Metric with the name that it has on the card of a task."""
 
     name: str
     higher_is_better: bool
@@ -30,14 +30,14 @@ class Measure:
     """Constructor of the meter, from the number of classes."""
 
     def better(self, score: float, than: float | None) -> bool:
-        """Return True if ``score`` is better than ``than``; every score is better than None."""
+        """Return True if ``score`` is better than ``than``. Every score is better than None."""
         if than is None:
             return True
         return score > than if self.higher_is_better else score < than
 
 
 class Meter:
-    """Sums of counts over all answers so far, and the metric computed from them.
+    """Sums of counts over all answers so far, from which a metric is computed.
 
     Args:
         count: function from outputs of shape (answers, classes) and their labels to sums over the answers.
@@ -57,18 +57,18 @@ class Meter:
         self._sums = [a + b for a, b in zip(self._sums, counts, strict=True)] if self._sums else counts
 
     def compute(self) -> float:
-        """Metric over all answers so far, rounded to float32.
+        """Return the metric over all answers so far, rounded to float32.
 
         Raises:
             ValueError: there are no answers.
         """
         if not self._sums:
-            raise ValueError("a metric needs at least one prediction; there was none")
+            raise ValueError("a metric must get at least one prediction; got none")
         return torch.tensor(self._figure(*self._sums), dtype=torch.float32).item()
 
 
 def _accuracy(classes: int) -> Meter:
-    """Share of correct answers."""
+    """Return the share of correct answers."""
     return Meter(
         lambda scores, labels: ((scores.argmax(dim=-1) == labels).sum(), len(labels)),
         lambda right, answers: right / answers,
@@ -76,10 +76,11 @@ def _accuracy(classes: int) -> Meter:
 
 
 def _f1(classes: int) -> Meter:
-    """Harmonic mean of precision and recall of class 1; 0 if neither labels nor answers contain it."""
+    """Return the harmonic mean of precision and recall of class 1. It is 0 if neither labels nor answers contain class 1."""
     if classes != 2:
         raise ValueError(
-            f"the metric f1 compares class 1 with class 0, so it needs a task with two classes; this one has {classes}"
+            f"the metric f1 needs a task with two classes, because it compares class 1 with class 0; this task has {classes} "
+            "classes"
         )
 
     def count(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -90,7 +91,7 @@ def _f1(classes: int) -> Meter:
 
 
 def _perplexity(classes: int) -> Meter:
-    """Exponential of the mean negative log-likelihood of the labels."""
+    """Return the exponential of the mean negative log-likelihood of the labels."""
     return Meter(
         lambda scores, labels: (F.cross_entropy(scores.float(), labels, reduction="sum"), len(labels)),
         lambda loss, answers: torch.tensor(loss / answers, dtype=torch.float64).exp().item(),
@@ -98,48 +99,49 @@ def _perplexity(classes: int) -> Meter:
 
 
 def _f1_score(right: float, predicted: float, actual: float) -> float:
-    """F1 from counts of true positives, predicted and actual members; 0 without members."""
+    """Return F1 from the counts of true positives, predicted members and actual members. It is 0 without members."""
     return 2 * right / max(predicted + actual, 1)
 
 
 def _thirds(sums: Sequence[float]) -> list[Sequence[float]]:
-    """Sums of three counts, each for all classes."""
+    """Return the sums of three counts, each for all classes."""
     classes = len(sums) // 3
     return [sums[at : at + classes] for at in range(0, len(sums), classes)]
 
 
 def _class_counts(scores: Tensor, labels: Tensor) -> list[Tensor]:
-    """True positives, predicted and actual members of each class, in this order; a class is predicted by a score above 0."""
+    """Return the counts of true positives, predicted members and actual members of each class. A score above 0 predicts a class."""
     predicted, actual = scores > 0, labels > 0
     return [count for part in (predicted & actual, predicted, actual) for count in part.sum(dim=0)]
 
 
 def _f1_micro(classes: int) -> Meter:
-    """F1 of all classes together: harmonic mean of precision and recall over all answers and classes; 0 without members."""
+    """Return F1 over all classes together: the harmonic mean of precision and recall over all answers and classes."""
     return Meter(_class_counts, lambda *counts: _f1_score(*(sum(part) for part in _thirds(counts))))
 
 
 def _f1_macro(classes: int) -> Meter:
-    """Mean over the classes of the F1 of each; 0 for a class without members."""
+    """Return the mean of F1 over the classes. A class without members counts as 0."""
     return Meter(_class_counts, lambda *counts: sum(map(_f1_score, *_thirds(counts))) / classes)
 
 
 def _squares(scores: Tensor, labels: Tensor) -> list[Tensor | float]:
-    """Number of answers, then for each predicted number the sums of squared errors, of labels and of squared labels."""
+    """Return the number of answers, then for each predicted number the sums of squared errors, of labels and of squared labels."""
     scores, labels = scores.double(), labels.double()
     parts = ((scores - labels).square(), labels, labels.square())
     return [len(labels), *(total for part in parts for total in part.sum(dim=0))]
 
 
 def _mse(classes: int) -> Meter:
-    """Mean squared error, over answers and predicted numbers."""
+    """Return the mean squared error over answers and predicted numbers."""
     return Meter(_squares, lambda answers, *sums: sum(sums[:classes]) / (answers * classes))
 
 
 def _r2(classes: int) -> Meter:
-    """Coefficient of determination, the mean over the predicted numbers: 1 is perfect, 0 as good as the mean of the labels.
+    """Return the coefficient of determination, as a mean over the predicted numbers. 1 is perfect, and 0 is as good as the mean
+    label.
 
-    0 for a number that is the same in all labels.
+    A number that is the same in all labels counts as 0.
     """
 
     def figure(answers: float, *sums: float) -> float:
@@ -182,12 +184,12 @@ def measure_of(name: str, spec: TaskSpec) -> Measure:
     """
     measure, fit = measure_named(name), METRICS[spec.problem]
     if name not in fit:
-        raise ValueError(f"the metric {name} is not for {spec.problem}, the problem of this task; use {' or '.join(fit)}")
+        raise ValueError(f"the metric {name} cannot score this task, whose problem is {spec.problem}; use {' or '.join(fit)}")
     return measure
 
 
 def answers(model: nn.Module, batch: Batch) -> tuple[Float[Tensor, "answers classes"], Labels]:
-    """Outputs and labels of a batch: one per example, or one per scored position."""
+    """Return the outputs and labels of a batch: one per example, or one per scored position."""
     asked = scored(batch.labels)
     if asked.dim() == 1:
         return model(batch.inputs, batch.valid), batch.labels
@@ -198,7 +200,7 @@ def answers(model: nn.Module, batch: Batch) -> tuple[Float[Tensor, "answers clas
 def evaluate(
     model: nn.Module, examples: Examples, spec: TaskSpec, measure: Measure, accelerator: Accelerator, limit: int | None = None
 ) -> float:
-    """Metric over every example, or over the first ``limit``; errors as in ``evaluate_parts``."""
+    """Return the metric over every example, or over the first ``limit``. Errors are those of ``evaluate_parts``."""
     count = len(examples) if limit is None else min(limit, len(examples))
     return evaluate_parts(model, examples, spec, measure, accelerator, {"all": torch.ones(count, dtype=torch.bool)})["all"]
 
@@ -212,7 +214,7 @@ def evaluate_parts(
     accelerator: Accelerator,
     parts: Mapping[str, Bool[Tensor, " count"] | Bool[Tensor, "count length"]],
 ) -> dict[str, float]:
-    """Metric over each part of the first ``count`` examples, or of their positions; each example is read once.
+    """Return the metric over each part of the first ``count`` examples, or of their positions. Each example is read once.
 
     Raises:
         StoppedError: a deferred signal stops the run.
@@ -242,10 +244,10 @@ def evaluate_parts(
 
 
 def constant_score(train_labels: Labels, test_labels: Labels, spec: TaskSpec, measure: Measure) -> float:
-    """Chance level: test score of the constant prediction that fits the training labels best.
+    """Return the chance level: the test score of the constant prediction that fits the training labels best.
 
-    The prediction is the class frequencies; for ``multi_label`` the set of most frequent classes with the best training score;
-    for ``regression`` the mean label.
+    The prediction is the class frequencies. For ``multi_label``, it is the set of most frequent classes with the best training
+    score; for ``regression``, it is the mean label.
     """
     train, test = train_labels[scored(train_labels)], test_labels[scored(test_labels)]
     if spec.problem == "regression":
@@ -260,7 +262,7 @@ def constant_score(train_labels: Labels, test_labels: Labels, spec: TaskSpec, me
 
 
 def _score_of(constant: Float[Tensor, " classes"], labels: Tensor, spec: TaskSpec, measure: Measure) -> float:
-    """Metric of a constant output, the same for all answers."""
+    """Return the metric of a constant output, which is the same for all answers."""
     metric = measure.make(spec.classes)
     for part in labels.split(max(1, 2**24 // spec.classes)):
         metric.update(constant.expand(len(part), -1), part)

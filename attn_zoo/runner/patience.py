@@ -1,4 +1,4 @@
-"""Time limit for a single call of a network: a process whose call never returns is ended."""
+"""Time limit for single calls of a network. A process whose call never returns is ended."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _watched: list[tuple[float, IO[str]]] = []
 
 @contextmanager
 def watched(limit: float, path: Path) -> Iterator[None]:
-    """Context that ends this process if ``beat`` is not called for ``limit + deaths.GRACE`` seconds; no limit if it is 0.
+    """Return a context that ends this process if ``beat`` is not called for ``limit + deaths.GRACE`` seconds. 0 means no limit.
 
-    A thread that needs no interpreter writes to ``path`` where the process hangs, and ends it.
+    A thread that does not need the Python interpreter writes into ``path`` where the process hangs, and ends the process.
     """
     if not limit:
         yield
@@ -37,13 +37,13 @@ def watched(limit: float, path: Path) -> Iterator[None]:
 
 
 def beat() -> None:
-    """Say that a call has returned."""
+    """Report that a call has returned."""
     if _watched:
         _wait(*_watched[-1])
 
 
 def place_of_hang(path: Path) -> str | None:
-    """Return the function, file and line at which a process hung when ``watched`` ended it; None if it ended none."""
+    """Return the function, file and line at which a process hung when ``watched`` ended it, or None if it did not end any."""
     try:
         threads = path.read_text(encoding="utf-8", errors="replace").split("Thread ")
     except OSError:

@@ -1,4 +1,4 @@
-"""Settings of the process that the plugins of a run changed."""
+"""Settings of the process that plugins changed in a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from attn_zoo.rows import row_of
 
 
 def changes_by_plugins(spec: RunSpec, changed: Sequence[str]) -> tuple[str, ...]:
-    """Return sentences on the settings that a run's plugins changed when they were imported and in the run; warn of the latter.
+    """Return sentences about the settings that the plugins of a run changed during import and during the run. Warn about the
+    latter.
 
     Args:
         changed: names of the settings that changed in the run.

@@ -1,4 +1,4 @@
-"""Self-pretraining: before a task, its encoder learns to predict masked tokens of the task's own training inputs.
+"""Self-pretraining: before a task, its encoder learns to predict masked tokens of the same training inputs.
 
 Source: Amos, Berant, Gupta 2023 (Never Train from Scratch), arXiv:2310.02980, their masked objective for bidirectional models.
     Masks as in Devlin et al. 2018 (BERT), arXiv:1810.04805, Section 3.1.
@@ -38,9 +38,10 @@ def pretrain(
     state: Trained,
     checkpoint: Checkpoint | None = None,
 ) -> None:
-    """Train ``reader`` and the encoder that it shares for ``budget.pretrain_steps`` steps, unless a checkpoint is past them.
+    """Train ``reader`` and the encoder that it shares for ``budget.pretrain_steps`` steps, unless a checkpoint is already past
+    them.
 
-    Batches, masks included, are a function of the seed alone. Other arguments and errors are those of ``train``.
+    Batches and masks depend on the seed alone. Other arguments and errors are those of ``train``.
     """
     if checkpoint is not None and checkpoint.is_past_pretraining():
         return
@@ -60,7 +61,7 @@ def pretrain(
 
 
 def masked(batch: Batch, vocabulary: int, chance: Generator) -> Batch:
-    """Mask some input tokens, and return them as labels of their positions; a pair becomes two sequences.
+    """Mask some input tokens, and return them as labels of their positions. A pair becomes two sequences.
 
     Args:
         vocabulary: upper bound (exclusive) of the ids of random tokens.
@@ -78,5 +79,5 @@ def masked(batch: Batch, vocabulary: int, chance: Generator) -> Batch:
 
 
 def asked_tokens(tokens: Tensor) -> Tensor:
-    """Number of tokens to be predicted in sequences of ``tokens`` tokens."""
+    """Return how many tokens must be predicted in sequences of ``tokens`` tokens."""
     return (tokens * PER_CENT // 100).clamp(min=1)

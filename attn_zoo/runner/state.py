@@ -1,4 +1,4 @@
-"""State of a training run: all that the remaining steps depend on, packed into tensors and plain data, and unpacked."""
+"""State of a training run: everything that the remaining steps depend on, as tensors and plain data."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ class Trained:
 
 
 class BatchSource(Iterator[Batch]):
-    """Endless batches, reshuffled every epoch and augmented; they depend on the seed alone, so every attention sees the same."""
+    """Source of endless batches, shuffled again every epoch and augmented. They depend on the seed alone, so every mechanism sees
+    the same.
+    """
 
     def __init__(self, examples: Examples, batch_size: int, seed: int, augment: Augment) -> None:
         self._examples, self._augment = examples, augment
@@ -72,11 +74,13 @@ class BatchSource(Iterator[Batch]):
         self._order, self._at = torch.randperm(len(self._examples), generator=self._generator), 0
 
     def state(self) -> tuple[dict[str, Tensor], int]:
-        """States of the generators (that of the order before this epoch was shuffled), and position in the epoch."""
+        """Return the states of the generators and the position in the epoch. The state of the order is that before this epoch was
+        shuffled.
+        """
         return {"epoch": self._epoch, "chance": self._chance.get_state()}, self._at
 
     def restore(self, generators: Mapping[str, Tensor], at: int) -> None:
-        """Restore the result of ``state``; at position 0 the next batch shuffles the epoch."""
+        """Restore a result of ``state``. At position 0, the next batch shuffles the epoch."""
         self._generator.set_state(generators["epoch"])
         self._chance.set_state(generators["chance"])
         self._order, self._at = torch.empty(0, dtype=torch.long), 0
@@ -87,7 +91,7 @@ class BatchSource(Iterator[Batch]):
 
 @dataclass
 class Training:
-    """Training in progress: model, optimiser, data and results after ``step`` steps; ``loss`` is that of the last step."""
+    """Training in progress: model, optimiser, data and results after ``step`` steps. ``loss`` is that of the last step."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -104,7 +108,7 @@ class Training:
 
 
 def pack(training: Training) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the state as tensors by name, copied to the CPU, and plain data that JSON can hold."""
+    """Return the state as tensors by name on the CPU, and plain data that JSON can hold."""
     source, state = training.source, training.state
     assert isinstance(source, BatchSource)
     order, at = source.state()
@@ -137,7 +141,7 @@ def pack(training: Training) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def unpack(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Restore a packed state into a training built for the same spec.
+    """Restore a packed state into a training that was built for the same spec.
 
     Raises:
         ValueError: the state belongs to another network.
@@ -173,4 +177,7 @@ def _require_same(ours: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> No
     for name in ours.keys() | given.keys():
         shapes = [tuple(held[name].shape) if name in held else None for held in (ours, given)]
         if shapes[0] != shapes[1]:
-            raise ValueError(f"the network has {name} of shape {shapes[0]}, the checkpoint of shape {shapes[1]}")
+            raise ValueError(
+                f"{name} must have the same shape in the network and in the checkpoint; got {shapes[0]} in the network and "
+                f"{shapes[1]} in the checkpoint"
+            )

@@ -1,4 +1,4 @@
-"""Training loop: short, the same for every attention, timed over training steps only."""
+"""Training loop, the same for every mechanism. Only training steps are timed."""
 
 from __future__ import annotations
 
@@ -31,30 +31,32 @@ class Progress(Protocol):
     """Observer of a training loop."""
 
     def start(self, label: str, steps: int) -> None:
-        """Begin a run of ``steps`` steps."""
+        """Note that a run of ``steps`` steps begins."""
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """Report that ``step`` steps are done; steps of pretraining have negative numbers, and the last of them is 0."""
+        """Note that ``step`` steps are done. Steps of pretraining have negative numbers, and the last of them is 0."""
 
     def stop(self) -> None:
-        """End the run, after a failure as well."""
+        """Note the end of the run, also after a failure."""
 
 
 def unchanged(batch: Batch, chance: torch.Generator) -> Batch:
-    """Identity: no augmentation."""
+    """Return the batch unchanged, for tasks without augmentation."""
     return batch
 
 
 class DivergedError(ArithmeticError):
-    """Training loss that is NaN or infinite."""
+    """Error for a training loss that is NaN or infinite."""
 
 
 class TimedOutError(TimeoutError):
-    """Training beyond the time limit of the budget."""
+    """Error for training beyond the time limit of the budget."""
 
 
 def batches(examples: Examples, batch_size: int, seed: int, augment: Augment = unchanged) -> BatchSource:
-    """Endless batches, reshuffled every epoch and augmented: a function of the seed alone, so every attention sees the same."""
+    """Yield endless batches, shuffled again every epoch and augmented. They depend on the seed alone, so every mechanism sees the
+    same.
+    """
     return BatchSource(examples, batch_size, seed, augment)
 
 
@@ -70,9 +72,9 @@ def train(
     checkpoint: Checkpoint | None = None,
     kept: KeptWeights | None = None,
 ) -> None:
-    """Train ``model`` in place for ``budget``, with validation every ``budget.evaluate_every`` steps and at the end.
+    """Train ``model`` in place for ``budget``. Validate every ``budget.evaluate_every`` steps and at the end.
 
-    With ``budget.until`` the criterion, training ends as soon as the validations meet it.
+    If ``budget.until`` is the criterion, training ends as soon as the validations meet it.
 
     ``state`` holds the results so far, also after a failure.
 
@@ -103,7 +105,7 @@ def start_training(
     problem: Problem = "classification",
     pretraining: bool = False,
 ) -> Training:
-    """Return the training of a model at step 0, with optimiser and learning-rate schedule of ``budget`` for ``steps`` steps."""
+    """Return a training of the model at step 0, with the optimiser and learning-rate schedule of ``budget`` for ``steps`` steps."""
     optimizer = torch.optim.AdamW(_decay_groups(model, budget.weight_decay), lr=budget.learning_rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps, budget, state.spent))
     return Training(
@@ -120,7 +122,7 @@ def start_training(
 
 @contextmanager
 def resumable(training: Training, checkpoint: Checkpoint | None) -> Iterator[None]:
-    """Context that resumes from the checkpoint for the remaining steps; Ctrl-C or SIGTERM saves a new checkpoint and ends it."""
+    """Return a context that resumes from the checkpoint. Ctrl-C or SIGTERM inside saves a new checkpoint and ends the run."""
     if checkpoint is not None:
         checkpoint.resume(training)
     training.model.train()
@@ -142,7 +144,9 @@ def _remaining_steps(
     checkpoint: Checkpoint | None,
     kept: KeptWeights | None,
 ) -> None:
-    """Do the remaining steps. A step's checkpoint precedes its validation, which draws nothing at random and can be repeated."""
+    """Do the remaining steps. The checkpoint of a step is saved before its validation, which draws no random numbers and can be
+    repeated.
+    """
     measure, state = measure_of(task.card.metric, task.spec), training.state
     for step in range(max(1, training.step), budget.steps + 1):
         if step > training.step:
@@ -164,7 +168,7 @@ def _remaining_steps(
 
 
 def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None) -> None:
-    """Do a timed step, and save a checkpoint if it is due.
+    """Do one step and time it, and save a checkpoint if one is due.
 
     Raises:
         DivergedError: the loss is NaN or infinite.
@@ -191,7 +195,7 @@ def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None)
 
 
 def require_time(training: Training, budget: Budget, steps: int) -> None:
-    """Raise TimedOutError if ``budget.max_seconds`` have elapsed; the message names ``steps``, the planned number of steps."""
+    """Raise TimedOutError after ``budget.max_seconds``. The message names ``steps``, the planned number of steps."""
     if budget.max_seconds and training.state.spent >= 1:
         done = f"{training.step} of {steps} steps{_phase(training)}"
         raise TimedOutError(f"training reached max_seconds={budget.max_seconds:g} at {done}")
@@ -202,14 +206,14 @@ def _phase(training: Training) -> str:
 
 
 def _spent(state: Trained, budget: Budget) -> float:
-    """Elapsed share of ``budget.seconds`` (training) or ``budget.max_seconds`` (with pretraining)."""
+    """Return the elapsed share of ``budget.seconds`` (training) or ``budget.max_seconds`` (with pretraining)."""
     if budget.seconds:
         return state.seconds / budget.seconds
     return (state.pretrain_seconds + state.seconds) / budget.max_seconds if budget.max_seconds else 0.0
 
 
 def _step(training: Training, batch: Batch, clip_norm: float) -> None:
-    """Do one optimiser step."""
+    """Do one step of the optimiser."""
     accelerator = training.accelerator
     with accelerator.autocast():
         loss = training.criterion(*answers(training.model, send_to_device(batch, accelerator.device)))
@@ -222,7 +226,7 @@ def _step(training: Training, batch: Batch, clip_norm: float) -> None:
 
 
 def _add_score(training: Training, score: float, budget: Budget, is_best: bool) -> None:
-    """Add a point to the curve and, with a fixed budget, keep weights that are the best so far."""
+    """Add a point to the curve. With a fixed budget, keep the weights if they are the best so far."""
     state = training.state
     loss = sum(state.losses) / len(state.losses) if budget.until == "criterion" else training.loss
     state.curve.append({"step": training.step, "train_seconds": state.seconds, "train_loss": loss, "valid": score})
@@ -233,7 +237,7 @@ def _add_score(training: Training, score: float, budget: Budget, is_best: bool) 
 
 
 def _decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Parameter groups: weight decay for matrices, none for biases, norms and other vectors."""
+    """Return the parameter groups: weight decay for matrices, and none for biases, norms and other vectors."""
     trained = [p for p in model.parameters() if p.requires_grad]
     return [
         {"params": [p for p in trained if p.dim() >= 2], "weight_decay": weight_decay},
@@ -242,7 +246,7 @@ def _decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, objec
 
 
 def _rate(step: int, steps: int, budget: Budget, spent: float) -> float:
-    """Factor of the learning rate at a step: linear warm-up, then constant or a cosine decay to zero.
+    """Return the factor of the learning rate at a step: linear warm-up, then constant or a cosine decay to zero.
 
     Args:
         spent: elapsed share of the time budget.

@@ -1,4 +1,4 @@
-"""Snapshots of a run's weights during training, written after chosen steps, for analyses."""
+"""Files with the weights of a run during training, written after chosen steps, for analyses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attn_zoo.records import RunSpec, file_stem
 
 
 class KeptWeights:
-    """Files of a run's weights, one for each chosen step.
+    """Files with the weights of a run, one for each chosen step.
 
     Args:
         folder: folder of the files, created if missing.
@@ -26,8 +26,8 @@ class KeptWeights:
     def __init__(self, folder: str | Path, after: Sequence[int], spec: RunSpec, task_version: str) -> None:
         if beyond := [step for step in after if not 0 <= step <= spec.budget.steps]:
             raise ValueError(
-                f"weights.after must name steps after which weights are written, 0 to budget.steps={spec.budget.steps}; "
-                f"got {beyond[0]}"
+                f"weights.after must name steps from 0 to budget.steps={spec.budget.steps}, because weights are written after "
+                f"them; got {beyond[0]}"
             )
         self.after = frozenset(after)
         self._folder = Path(folder)
@@ -36,15 +36,15 @@ class KeptWeights:
 
     @property
     def missing(self) -> list[int]:
-        """Chosen steps whose file does not exist."""
+        """Chosen steps whose file does not exist yet."""
         return sorted(step for step in self.after if not self.path(step).exists())
 
     def path(self, step: int) -> Path:
-        """File of the weights after a step."""
+        """Return the file for the weights after a step."""
         return self._folder / f"{self._stem}-step{step}{SUFFIX}"
 
     def save(self, model: nn.Module, step: int) -> None:
-        """Write the weights if the step is among the chosen ones.
+        """Write the weights if the step is one of the chosen ones.
 
         Raises:
             OSError: the file cannot be written.

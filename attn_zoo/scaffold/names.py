@@ -1,4 +1,4 @@
-"""Rules for the name of a new attention or task, which is also a package name, an option value and a label in tables."""
+"""Rules for the name of a new mechanism or task, which also names a package, a value on the command line and a row in tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VALUES = frozenset(["null", "true", "false", "inf", "nan"])
 
 
 def require_free_name(name: str) -> None:
-    """Refuse a name that is invalid for a package, or in use.
+    """Check that a name is valid for a package and not in use.
 
     Raises:
         ValueError: the name is invalid or in use; the message suggests a valid one if it is similar.
@@ -38,9 +38,9 @@ def require_free_name(name: str) -> None:
             f"because it names a Python package and a value on the command line; got {name!r}{advice}"
         )
     if keyword.iskeyword(name):
-        raise ValueError(f"{name!r} is a keyword of Python, so no package can have this name; choose another")
+        raise ValueError(f"{name!r} is a keyword of Python, so it cannot be the name of a package; choose another name")
     if name in _VALUES:
-        raise ValueError(f"{name!r} means a value on the command line, so it cannot be a name; choose another")
+        raise ValueError(f"{name!r} means a value on the command line, so it cannot be a name; choose another name")
     for kind, names, card in (
         ("attention", registry.attentions(), registry.card),
         ("task", registry.task_names(), registry.task_card),
@@ -52,7 +52,7 @@ def require_free_name(name: str) -> None:
 
 
 def require_class_name(name: str) -> None:
-    """Refuse a name that is invalid for the class of a new attention or task.
+    """Check that a name is valid for the class of a new mechanism or task.
 
     Raises:
         ValueError: the name is not in capitalised words, or the module of the class needs it for something else.
@@ -62,10 +62,10 @@ def require_class_name(name: str) -> None:
         advice = f"; write {near}" if _CLASS.fullmatch(near) and near not in _IN_TEMPLATES else ""
         raise ValueError(f"the name of a class must consist of ASCII letters and digits, a capital first; got {name!r}{advice}")
     if name in _IN_TEMPLATES:
-        raise ValueError(f"{name!r} is the name of something else in the module of the class; choose another")
+        raise ValueError(f"{name!r} is already the name of something else in the module of the class; choose another name")
 
 
 def _ascii(text: str) -> str:
-    """Return a text without accents, such as ``grosse`` for ``größe``; letters without an ASCII form stay."""
+    """Return a text without accents, such as ``grosse`` for ``größe``. Letters without an ASCII form stay."""
     plain = unicodedata.normalize("NFKD", text.replace("ß", "ss"))
     return "".join(sign for sign in plain if not unicodedata.combining(sign))

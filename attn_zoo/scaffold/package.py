@@ -1,4 +1,4 @@
-"""Creation of a package from templates, without changes of existing files."""
+"""Functions that write a package from templates, without changing existing files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OWN: dict[Kind, dict[str, str]] = {
 
 
 def write_package(kind: Kind, name: str, folder: Path, class_name: str | None = None) -> list[Path]:
-    """Write a package that registers one attention or task, which passes the conformance kit without changes.
+    """Write a package that registers one mechanism or task. It passes the conformance tests without changes.
 
     Args:
         kind: ``attention`` or ``task``.
@@ -43,7 +43,9 @@ def write_package(kind: Kind, name: str, folder: Path, class_name: str | None = 
     class_name = default_class_name(kind, name) if class_name is None else class_name
     require_class_name(class_name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is there and not an empty folder, and nothing is overwritten; remove it or name another")
+        raise ValueError(
+            f"{folder} must be an empty folder or not exist, because nothing is overwritten; remove it or name another folder"
+        )
     texts = _rendered(kind, name, class_name)
     for path, text in texts.items():
         target = folder / path
@@ -54,8 +56,9 @@ def write_package(kind: Kind, name: str, folder: Path, class_name: str | None = 
 
 
 def default_class_name(kind: Kind, name: str) -> str:
-    """Return a class name, such as ``MyAttention`` for ``my`` or ``my_attention``; the suffix also avoids clashes with imported
-    names."""
+    """Return a class name, such as ``MyAttention`` for ``my`` or ``my_attention``. The suffix also avoids clashes with imported
+    names.
+    """
     camel = "".join(part.capitalize() for part in name.split("_"))
     suffix = kind.capitalize()
     return camel if camel.endswith(suffix) and camel != suffix else camel + suffix

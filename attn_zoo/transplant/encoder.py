@@ -44,31 +44,34 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
         UnsupportedError: an optional package is missing; the message names the extra.
     """
     if model.startswith(("timm/", "task/")):
-        raise ValueError(f"the encoder must be one of text: minilm or a folder of transformers; got {model!r}")
+        raise ValueError(f"the encoder must be minilm or a folder with a text encoder of transformers; got {model!r}")
     subject = load_subject(Request(model, 1, length, weights=weights, seed=seed))
     from transformers import AutoTokenizer
 
     loaded: Any = subject.model
     if any(site.causal or site.crosses for site in sites(loaded)):
         raise ValueError(
-            f"{subject.name} is not an encoder: its attention is causal or reads another sequence; give minilm, a BERT or a "
+            f"{subject.name} must be an encoder, but its attention is causal or reads another sequence; give minilm, a BERT or a "
             "similar model"
         )
     if any("position_embeddings" in inspect.signature(site.module.forward).parameters for site in sites(loaded)):
         raise ValueError(
-            f"{subject.name} rotates queries and keys by their positions outside of the attention modules, which are distilled "
-            "alone here; give minilm or a BERT"
+            f"{subject.name} rotates queries and keys by their positions outside of its attention modules, but only these modules "
+            "are distilled; give minilm or a BERT"
         )
     if len(sites(loaded)) < getattr(loaded.config, "num_hidden_layers", 0):
         raise ValueError(
-            f"{subject.name} uses one attention module for several layers, but layers are distilled one at a time; use a model "
-            "with a module for each layer, such as minilm or a BERT"
+            f"{subject.name} must have an attention module for each layer, because layers are distilled one at a time, but "
+            "several of its layers share one; use minilm or a BERT"
         )
     tokenizer = AutoTokenizer.from_pretrained(
         loaded.name_or_path, local_files_only=weights != "pretrained", trust_remote_code=False
     )
     if not tokenizer.is_fast:
-        raise UnsupportedError(f"the tokenizer of {subject.name} cannot cut text into passages; give a model with a tokenizer.json")
+        raise UnsupportedError(
+            f"the tokenizer of {subject.name} must be able to cut text into passages, and is not; give a model with a "
+            "tokenizer.json"
+        )
     loaded.set_attn_implementation("sdpa")
     return Teacher(loaded.eval().requires_grad_(False), tokenizer, subject.name, subject.weights)
 

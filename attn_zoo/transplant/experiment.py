@@ -64,7 +64,7 @@ def check(
         takes.append(any(map(takes_start, stack)))
     if any(how is not Start.stretches for how in starts) and not any(takes):
         raise UnsupportedError(
-            "init applies to mechanisms with matrices E and F along the length, and none is given; leave init out"
+            "init applies only to mechanisms with the matrices E and F, and none of the given mechanisms has them; leave init out"
         )
     return takes
 

@@ -27,7 +27,7 @@ def plot_transplant(found: Mapping[str, Any], path: Path) -> None:
     check_plot(path)
     rows = [row for row in rows_of(found["points"]) if row.values("swap", "spearman")]
     if not rows:
-        raise ValueError("no student has a score to plot; leave plot= out")
+        raise ValueError("there is nothing to plot, because no student has a score; leave plot= out")
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -122,18 +122,19 @@ def read_pairs(path: Path, count: int) -> list[Pair]:
         ValueError: the file is damaged, holds too few pairs, has labels for some only, or has one label for all.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"no pairs of sentences at {path}: it is not a file")
+        raise FileNotFoundError(f"there is no file {path} with pairs of sentences; name a file that exists")
     try:
         rows = list(read_jsonl(path, ["sentence1", "sentence2"]))
     except DamagedDataError as error:
         raise ValueError(f"pairs: {error}") from error
     if len(rows) < count:
-        raise ValueError(f"{path} holds {len(rows)} pairs, fewer than pair_count={count}; lower pair_count")
+        raise ValueError(f"{path} holds only {len(rows)} pairs, but pair_count={count} asks for more; choose a smaller pair_count")
     chosen = [rows[at * len(rows) // count] for at in range(count)]
     labels = {json.dumps(row.get("label")) for row in chosen}
     if labels != {"null"} and labels != {"0", "1"}:
         raise ValueError(
-            f"{path}: all pairs must have a label, with both 0 and 1 among them, or none; got {', '.join(sorted(labels))}"
+            f"{path}: all pairs must have a label, and both labels 0 and 1 must occur, or no pair may have a label; got "
+            f"{', '.join(sorted(labels))}"
         )
     labelled = labels != {"null"}
     return [Pair(str(row["sentence1"]), str(row["sentence2"]), bool(row["label"]) if labelled else None) for row in chosen]

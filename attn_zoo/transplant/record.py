@@ -59,7 +59,8 @@ def read_record(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not the record of a transplant; give a file that output= of attn-zoo transplant wrote")
     if found["schema"] != SCHEMA:
         raise ValueError(
-            f"{path} has schema {found['schema']!r}, this attn-zoo reads {SCHEMA}; read it with the version that wrote it"
+            f"{path} has schema {found['schema']!r}, but this attn-zoo reads schema {SCHEMA}; read the file with the version of "
+            "attn-zoo that wrote it"
         )
     return found
 
@@ -82,8 +83,8 @@ def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     parts += [name for name in _MACHINE if found["environment"].get(name) != wanted["environment"].get(name)]
     if parts:
         raise ValueError(
-            f"{path} holds a transplant that differs from this one in {', '.join(parts)}; their figures cannot share a table; "
-            "give output= another file"
+            f"{path} holds a transplant with other settings ({', '.join(parts)}), and one file cannot hold both; name another "
+            "file with output="
         )
     points = [point for point in found["points"] if point["failed"] is None]
     return {
@@ -103,9 +104,9 @@ def joined(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = records[0]
     for part in _COMMON:
         if any(record[part] != first[part] for record in records):
-            raise ValueError(f"records of transplants can share a table only if their settings are equal; these differ in {part}")
+            raise ValueError(f"records of transplants must have the same settings to share a table; these differ in {part}")
     points = [point for record in records for point in record["points"]]
     keys = [(point["label"], point["init"], point["seed"]) for point in points]
     if len(set(keys)) < len(keys):
-        raise ValueError("the same student is in two of the records; give each file once")
+        raise ValueError("each student must be in one record only, but two of the records hold the same one; give each file once")
     return {**first, "complete": all(record["complete"] for record in records), "points": points}

@@ -61,7 +61,7 @@ class Setting:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}; got {getattr(self, name)}")
         if self.tests % 2:
-            raise ValueError(f"tests counts passages that come in pairs, so it must be even; got {self.tests}")
+            raise ValueError(f"tests must be even, because the passages come in pairs; got {self.tests}")
         if not 0.0 <= self.short <= 1.0:
             raise ValueError(f"short must be from 0 to 1, because it is a share of the passages; got {self.short}")
         if self.distil_steps < 0 or self.tune_steps < 0:

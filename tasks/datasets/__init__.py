@@ -1,1 +1,1 @@
-"""Published data sets of tasks: locations and formats of their files."""
+"""Published data sets of tasks: where their files lie, and which format they have."""

@@ -68,7 +68,7 @@ def _layouts(
 
 
 def _download(name: str, parts: dict[str, str], fields: Sequence[str]) -> Callable[[Path], None]:
-    """Function that downloads splits of GLUE from the hub; ``parts`` maps their names to the zoo's."""
+    """Return a function that downloads splits of GLUE from the hub. ``parts`` maps their names to ours."""
 
     def download(root: Path) -> None:
         files = {split: root / f"{name}/{part}.jsonl" for split, part in parts.items()}

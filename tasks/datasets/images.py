@@ -44,14 +44,14 @@ def _read_binary(name: str, label_bytes: int, paths: Sequence[Path]) -> ImageSpl
 
 
 def _even(name: str, splits: ImageSplits, where: Path) -> ImageSplits:
-    """Check that all classes have equally many images, as in both splits of both CIFAR data sets."""
+    """Check that all classes have the same number of images, as in both splits of both CIFAR data sets."""
     classes = EXPECTED[name].classes
     for part, images in (("training", splits.train), ("test", splits.test)):
         counts = np.bincount(images.labels, minlength=classes)
         if (counts != len(images.labels) // classes).any():
             raise DamagedDataError(
-                f"{where} holds {counts.min()} to {counts.max()} {part} images per class where {len(images.labels) // classes} "
-                "belong"
+                f"{where} must hold {len(images.labels) // classes} {part} images per class, but holds {counts.min()} to "
+                f"{counts.max()}"
             )
     return splits
 

@@ -1,4 +1,4 @@
-"""ListOps as Long Range Arena released it; every expression is re-evaluated while it is read."""
+"""ListOps as Long Range Arena released it. Every expression is evaluated again while it is read."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ Expressions = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 def read_expressions(path: Path, rows: int) -> Expressions:
-    """Expressions of a file with a header and ``rows`` lines of an expression and its value, separated by a tab.
+    """Return the expressions of a file with a header and ``rows`` lines. A line has an expression and its value, separated by a
+    tab.
 
-    The round brackets, which group arguments in pairs, are redundant with the square ones; they are counted and left out.
+    The round brackets, which group arguments in pairs, add nothing to the square ones. They are counted and left out.
 
     Raises:
         DamagedDataError: a line is not an expression, or its value is wrong; the message names file and line.
@@ -43,10 +44,10 @@ def read_expressions(path: Path, rows: int) -> Expressions:
             source, _, target = line.rstrip("\r\n").partition("\t")
             if number == 1:
                 if (source, target) != ("Source", "Target"):
-                    raise DamagedDataError(f"{path} begins with {line[:60]!r} in place of 'Source', a tab, and 'Target'")
+                    raise DamagedDataError(f"{path} must begin with 'Source', a tab and 'Target'; got {line[:60]!r}")
                 continue
             if count == rows:
-                raise DamagedDataError(f"{path} holds more than the {rows} expressions that belong there")
+                raise DamagedDataError(f"{path} must hold {rows} expressions, but holds more")
             try:
                 tokens, labels[count] = _expression(source, target)
             except ValueError as error:
@@ -54,7 +55,7 @@ def read_expressions(path: Path, rows: int) -> Expressions:
             ids[count, : len(tokens)] = np.frombuffer(tokens, dtype=np.uint8)
             count += 1
     if count < rows:
-        raise DamagedDataError(f"{path} holds {count} expressions where {rows} belong; it is cut short")
+        raise DamagedDataError(f"{path} must hold {rows} expressions, but holds {count}; it is cut short")
     return ids, labels
 
 
@@ -66,12 +67,14 @@ def _expression(source: str, target: str) -> tuple[bytes, int]:
     tokens = bytes(map(_IDS.__getitem__, words))
     value = value_of(tokens)
     if target != str(value):
-        raise ValueError(f"the expression's value is {value}, the file says {target[:40]!r}")
+        raise ValueError(f"the value of the expression is {value}, but the file says {target[:40]!r}")
     groups = len(words) - 1  # for each list, one for each argument and one for its end
     if not source.count("(") == source.count(")") == groups:
-        raise ValueError(f"{source.count('(')} round brackets open and {source.count(')')} close where {groups} of each belong")
+        raise ValueError(
+            f"there must be {groups} opening and {groups} closing round brackets; got {source.count('(')} and {source.count(')')}"
+        )
     if not SHORTEST <= len(tokens) <= LONGEST:
-        raise ValueError(f"it has {len(tokens)} tokens where {SHORTEST} to {LONGEST} belong")
+        raise ValueError(f"the expression must have {SHORTEST} to {LONGEST} tokens; got {len(tokens)}")
     return tokens, value
 
 

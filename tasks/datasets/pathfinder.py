@@ -24,7 +24,7 @@ Labelled = tuple[UInt8[np.ndarray, "images side side"], UInt8[np.ndarray, " imag
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Images of one size. The lists are read and the existence of their files is checked at once; pixels are read on demand."""
+    """Images of one size. The lists are read at once, and their files must exist. Pixels are read when they are needed."""
 
     folder: Path
     side: int
@@ -32,20 +32,20 @@ class Release:
     """Images with labels, in the order of the lists, by number of dashes of the target path."""
 
     def level(self, contour: int) -> Path:
-        """Folder of a level.
+        """Return the folder of a level.
 
         Raises:
             MissingDataError: the level does not exist.
         """
         if contour not in self.listed:
             raise MissingDataError(
-                f"LRA Pathfinder-{self.side}: {self.folder} has no folder {LEVELS[contour]}, which holds target paths of "
+                f"LRA Pathfinder-{self.side}: {self.folder} has no folder {LEVELS[contour]}, which must hold the target paths of "
                 f"{contour} dashes; unpack it from lra_release, or ask for contour={' or '.join(map(str, self.listed))}"
             )
         return self.folder / LEVELS[contour]
 
     def read(self, contour: int) -> Labelled:
-        """Images and labels of a level, in the order of its lists, without the empty files of the release.
+        """Return the images and labels of a level in the order of its lists, without the empty files of the release.
 
         Raises:
             MissingDataError: the level does not exist.
@@ -60,7 +60,7 @@ class Release:
 
 
 def read_release(side: int, paths: Sequence[Path]) -> Release:
-    """Release in a folder such as ``pathfinder32``.
+    """Return the release in a folder such as ``pathfinder32``.
 
     Raises:
         DamagedDataError: the folder has no level, or a list cannot be read or names a missing file.
@@ -68,40 +68,40 @@ def read_release(side: int, paths: Sequence[Path]) -> Release:
     (folder,) = paths
     listed = {contour: _listed(folder / name) for contour, name in LEVELS.items() if (folder / name).exists()}
     if not listed:
-        raise DamagedDataError(f"{folder} holds none of the folders {', '.join(LEVELS.values())}")
+        raise DamagedDataError(f"{folder} must hold at least one of the folders {', '.join(LEVELS.values())}")
     return Release(folder, side, listed)
 
 
 def _listed(level: Path) -> list[tuple[Path, int]]:
-    """Images and labels from the lists of a level, in the order of the lists' numbers."""
+    """Return images and labels from the lists of a level, in the order of the lists' numbers."""
     lists = [path for path in (level / "metadata").glob("*.npy") if path.stem.isdecimal()]
     if not lists:
-        raise DamagedDataError(f"{level / 'metadata'} holds no lists; 0.npy and so on belong there")
+        raise DamagedDataError(f"{level / 'metadata'} must hold lists named 0.npy, 1.npy and so on, and holds none")
     images = []
     existing: dict[str, set[str]] = {}
     for path in sorted(lists, key=lambda path: int(path.stem)):
         for number, row in enumerate(_rows(path), 1):
             if len(row) < 4 or row[3] not in ("0", "1"):
                 raise DamagedDataError(
-                    f"{path}, row {number} must be folder, file, number and label 0 or 1, not {' '.join(row)[:60]!r}"
+                    f"{path}, row {number} must be a folder, a file, a number and a label of 0 or 1; got {' '.join(row)[:60]!r}"
                 )
             place, name = row[:2]
             if place not in existing:
                 existing[place] = set(os.listdir(level / place)) if (level / place).is_dir() else set()
             if name not in existing[place]:
-                raise DamagedDataError(f"{level / place / name} is not there, though {path}, row {number} names it")
+                raise DamagedDataError(f"the file {level / place / name} does not exist, but row {number} of {path} names it")
             images.append((level / place / name, int(row[3])))
     return images
 
 
 def _rows(path: Path) -> Iterator[list[str]]:
-    """Rows of a list, which is text in spite of its suffix .npy; a real .npy file is read as well, if it holds no objects."""
+    """Return the rows of a list. It is text although its suffix is .npy; a real .npy file is read, too, if it holds no objects."""
     with reading(path, "a list of images, one per line"):
         data = path.read_bytes()
         if data.startswith(b"\x93NUMPY"):
             table = np.load(io.BytesIO(data), allow_pickle=False)
             if table.ndim != 2 or table.dtype.kind not in "US":
-                raise DamagedDataError(f"{path} holds {table.dtype} of {table.ndim} axes where rows of text belong")
+                raise DamagedDataError(f"{path} must hold rows of text; got {table.dtype} with {table.ndim} axes")
             yield from table.astype(str).tolist()
         else:
             yield from (line.split() for line in data.decode("utf-8").splitlines())
@@ -113,7 +113,8 @@ def _image(path: Path, side: int) -> UInt8[np.ndarray, "side side"]:
     with reading(path, f"a grey PNG of {side} x {side} pixels"), Image.open(path) as image:
         if image.size != (side, side) or image.mode not in ("L", "RGB"):
             raise DamagedDataError(
-                f"{path} is {image.width} x {image.height} pixels of mode {image.mode}, not a grey image of {side} x {side}"
+                f"{path} must be a grey image of {side} x {side} pixels; got mode {image.mode} and {image.width} x {image.height} "
+                "pixels"
             )
         return np.asarray(image.convert("L"), dtype=np.uint8)
 

@@ -1,4 +1,4 @@
-"""Twenty newsgroups: posts with their headers, and removal of everything from a post that names its group."""
+"""Twenty newsgroups: posts with their headers. Everything in a post that names its group is removed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ SIGNATURE_LINES = 12
 
 
 def body(post: str) -> str:
-    """Author's own text of a post, without headers, quotations with their introductions, signature, and names of groups."""
+    """Return the author's own text of a post, without headers, quotations with their introductions, signature, and names of
+    groups.
+    """
     lines = post.replace("\r\n", "\n").partition("\n\n")[2].split("\n")
     kept = [line.rstrip() for line in lines if not _is_quotation(line)]
     for place, line in enumerate(kept):
@@ -51,7 +53,7 @@ def body(post: str) -> str:
 
 
 def _is_quotation(line: str) -> bool:
-    """Return True if a line is quoted, or introduces a quotation."""
+    """Return True if a line is quoted or introduces a quotation."""
     introduces = line.rstrip(" :.\t").endswith(_CLOSING)
     return introduces or _QUOTED.match(line) is not None or _OPENING.match(line) is not None
 
@@ -65,7 +67,7 @@ def _jsonl(paths: Sequence[Path]) -> Parts:
 
 
 def _folders(paths: Sequence[Path]) -> Parts:
-    """Read one folder for each group, with one file for each post, in Latin-1."""
+    """Read one folder per group, with one file per post, in Latin-1."""
     parts: Parts = {}
     for part, folder in zip(COUNTS, paths, strict=True):
         posts = (
@@ -78,7 +80,7 @@ def _folders(paths: Sequence[Path]) -> Parts:
 
 
 def _download(root: Path) -> None:
-    """Download through scikit-learn, which verifies the checksum, into a temporary folder, since it saves a pickle."""
+    """Download the posts with scikit-learn, which verifies the checksum, into a temporary folder, because it saves a pickle."""
     from sklearn.datasets import fetch_20newsgroups
 
     with tempfile.TemporaryDirectory() as home:
@@ -89,7 +91,7 @@ def _download(root: Path) -> None:
                 for text, label, name in zip(bunch.data, bunch.target, bunch.filenames, strict=True)
             ]
             if len(posts) != count:
-                raise ValueError(f"20 Newsgroups, {part} came with {len(posts)} posts, not {count}; fetch it again")
+                raise ValueError(f"20 Newsgroups, {part} must have {count} posts, but came with {len(posts)}; fetch it again")
             write_jsonl(root / f"20news/{part}.jsonl", posts)
 
 

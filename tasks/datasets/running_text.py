@@ -17,7 +17,7 @@ from attn_zoo.data.labelled_text import check_texts
 
 
 class Document(NamedTuple):
-    """Text with its owner (author, article or file); texts of one owner are in one split."""
+    """Text with its owner: its author, article or file. All texts of one owner are in the same split."""
 
     owner: str
     text: str
@@ -42,20 +42,20 @@ def _wikitext(parts: Sequence[str], paths: Sequence[Path]) -> Library:
             kept = list(lines)
         words = sum(len(line.split()) + 1 for line in kept)
         if words != TOKENS[part]:
-            raise DamagedDataError(f"{path} holds {words:,} words where {TOKENS[part]:,} were published; it is incomplete")
+            raise DamagedDataError(f"{path} must hold {TOKENS[part]:,} words, as published, but holds {words:,}; it is incomplete")
         found[part] = articles("".join(kept))
     return found
 
 
 def articles(text: str) -> list[Document]:
-    """Articles of a file of WikiText, each from its title to the next."""
+    """Return the articles of a file of WikiText, each from its title to the next."""
     starts = [match.start() for match in _TITLE.finditer(text)] or [0]
     pieces = [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
     return [Document(f"{number} {piece[:40]}", piece) for number, piece in enumerate(pieces)]
 
 
 def _novels(paths: Sequence[Path]) -> Library:
-    """Read novels, whose ``id`` is Author_Title_Year.
+    """Read novels whose ``id`` is Author_Title_Year.
 
     Raises:
         DamagedDataError: an id or a text is not text.
@@ -116,7 +116,7 @@ OF_A_BUILD = "_sysconfigdata_"
 
 
 def text_files(folder: str) -> list[tuple[str, Path]]:
-    """Path below the folder, which names the text, and path of each text file, in the order of their paths.
+    """Return each text file in the order of their paths. The path below the folder names the text.
 
     Raises:
         MissingDataError: there is no such folder, or it holds fewer than three files, one for each split.
@@ -131,9 +131,10 @@ def text_files(folder: str) -> list[tuple[str, Path]]:
 
 
 def python_files(library: Path = STANDARD_LIBRARY) -> list[tuple[str, Path]]:
-    """Name and path of the Python code of the standard library, in the order of the names, which are paths below its folder.
+    """Return the name and path of each Python file of the standard library, in the order of names. A name is the path below its
+    folder.
 
-    What ``NOT_EVERYWHERE`` and ``OF_A_BUILD`` name is left out.
+    Files that ``NOT_EVERYWHERE`` and ``OF_A_BUILD`` name are left out.
 
     Raises:
         MissingDataError: there are fewer than three files, one for each split.
@@ -143,12 +144,14 @@ def python_files(library: Path = STANDARD_LIBRARY) -> list[tuple[str, Path]]:
         inside[:] = [name for name in inside if name not in NOT_EVERYWHERE]  # not walked
         found += [Path(folder, name) for name in names if name.endswith(".py") and not name.startswith(OF_A_BUILD)]
     if len(found) < 3:
-        raise MissingDataError(f"files=python reads Python's standard library; {library} holds {len(found)} files of its code")
+        raise MissingDataError(
+            f"files=python needs the code of Python's standard library, but {library} holds only {len(found)} files of it"
+        )
     return sorted((path.relative_to(library).as_posix(), path) for path in found)
 
 
 def read_files(files: Sequence[tuple[str, Path]]) -> Library:
-    """Read files into one document each, whose owner is the name of the file.
+    """Read each file into a document whose owner is the name of the file.
 
     Raises:
         DamagedDataError: a file is not UTF-8, or cannot be decompressed.

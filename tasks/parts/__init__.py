@@ -1,1 +1,1 @@
-"""Building blocks of tasks: examples in memory, division into splits, random drawing, tokenisers, images."""
+"""Building blocks of tasks: examples in memory, division into splits, random drawing, tokenisers and images."""

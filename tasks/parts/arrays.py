@@ -17,9 +17,9 @@ from attn_zoo.contract import SPLITS, Batch, Examples, Labels
 
 
 class ArrayExamples(Examples):
-    """Examples as tensors of inputs, labels and, with padding, a mask.
+    """Examples as tensors of inputs and labels. With padding, there is also a mask.
 
-    Integers may have a small dtype; batches are converted, the stored tensors are not.
+    Stored integers can have a small dtype, because only batches are converted.
 
     Args:
         inputs: tokens, pairs of token sequences, frames, or images.
@@ -49,7 +49,7 @@ class ArrayExamples(Examples):
         return len(self._labels)
 
     def batch(self, indices: Sequence[int] | Int[Tensor, " batch"]) -> Batch:
-        """Examples at these indices, in this order, with tokens converted to a large dtype."""
+        """Return the examples at these indices, in this order. Tokens are converted to a large dtype."""
         at = indices if isinstance(indices, Tensor) else torch.as_tensor(indices)
         inputs = self._inputs[at]
         if self._scale is not None:
@@ -59,11 +59,11 @@ class ArrayExamples(Examples):
         return Batch(inputs, None if self._valid is None else self._valid[at], _wide(self._labels[at]))
 
     def labels(self) -> Labels:
-        """All labels, in order."""
+        """Return all labels in order."""
         return _wide(self._labels)
 
     def digest(self) -> str:
-        """SHA-256 of dtype, shape and little-endian bytes of inputs, labels, scale and, for frames, the padding mask."""
+        """Return the SHA-256 of dtype, shape and little-endian bytes of inputs, labels, scale and, for frames, the padding mask."""
         digest = hashlib.sha256()
         frames = self._inputs.is_floating_point()  # padding of tokens is token 0
         for tensor in (self._inputs, self._labels, self._scale, self._valid if frames else None):
@@ -76,12 +76,12 @@ class ArrayExamples(Examples):
 
 
 def _wide(labels: Tensor) -> Tensor:
-    """Labels in the dtype of a batch: float32 or int64."""
+    """Return labels in the dtype of a batch: float32 or int64."""
     return labels.float() if labels.is_floating_point() else labels.long()
 
 
 def token_examples(arrays: Mapping[str, NDArray[Any]], *, train: int = 0, padded: bool = True) -> tuple[ArrayExamples, ...]:
-    """Examples of train, valid and test from the arrays ``SPLIT ids`` and ``SPLIT labels`` of each split.
+    """Return the examples of train, valid and test from the arrays ``SPLIT ids`` and ``SPLIT labels`` of each split.
 
     Args:
         arrays: token ids, with 0 for padding, and labels.
@@ -92,7 +92,7 @@ def token_examples(arrays: Mapping[str, NDArray[Any]], *, train: int = 0, padded
         ValueError: there are fewer training examples than asked for.
     """
     if train > (left := len(arrays["train labels"])):
-        raise ValueError(f"{train:,} training examples are asked for, but only {left:,} are left after validation and test")
+        raise ValueError(f"train must be at most {left:,}, the examples that validation and test leave; got {train:,}")
     splits = []
     for split in SPLITS:
         rows = slice(train or None) if split == "train" else slice(None)
@@ -102,16 +102,16 @@ def token_examples(arrays: Mapping[str, NDArray[Any]], *, train: int = 0, padded
 
 
 def standardise(train: NDArray[np.uint8], *others: NDArray[np.uint8]) -> tuple[Float[Tensor, "..."], ...]:
-    """Grey levels standardised by mean and standard deviation of ``train``; shapes are unchanged."""
+    """Return grey levels that are standardised with the mean and standard deviation of ``train``. Shapes stay the same."""
     scale = level_scale(train)
     return tuple(torch.from_numpy(scale[levels]) for levels in (train, *others))
 
 
 def level_scale(levels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Standardised value of each of the 256 grey levels, by mean and standard deviation of all ``levels``.
+    """Return the standardised value of each of the 256 grey levels, with the mean and standard deviation of all ``levels``.
 
-    Both are computed from counts of the 256 levels, which are integers: sums of pixels would round differently on other machines
-    and in other versions of numpy, so that digests would differ.
+    Both are computed from counts of the 256 levels, which are integers. Sums of pixels would round differently on other machines
+    and in other versions of numpy, so digests would differ.
     """
     counts = np.bincount(levels.ravel(), minlength=256).tolist()
     pixels = sum(counts)

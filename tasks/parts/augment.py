@@ -23,7 +23,7 @@ ERASED = 0.25
 
 
 class Augment(Enum):
-    """Random augmentation of a training image at every draw, with the mean level outside of its edges."""
+    """Kind of random augmentation of a training image. Outside of its edges, an image has the mean level."""
 
     none = "none"
     """No augmentation."""
@@ -39,7 +39,7 @@ class Augment(Enum):
 def augmented(
     batch: Batch, generator: Generator, augment: Augment, scale: Float[Tensor, "channels 256"], *, mirrored: bool
 ) -> Batch:
-    """New batch with augmented images.
+    """Return a new batch with augmented images.
 
     Args:
         batch: standardised images.
@@ -59,7 +59,9 @@ def augmented(
 def shifted(
     images: Float[Tensor, "batch channels height width"], generator: Generator, *, flip: bool
 ) -> Float[Tensor, "batch channels height width"]:
-    """Images shifted by up to ``MARGIN`` pixels in each direction, filled with zeros, and reflected at random if ``flip``."""
+    """Return images that are shifted by up to ``MARGIN`` pixels in each direction and filled with zeros. If ``flip``, they are
+    reflected at random.
+    """
     count, channels, height, width = images.shape
     down, right = torch.randint(2 * MARGIN + 1, (2, count, 1), generator=generator)
     rows, columns = down + torch.arange(height), right + torch.arange(width)
@@ -76,7 +78,7 @@ def shifted(
 def _by_timm(
     images: Float[Tensor, "batch channels height width"], generator: Generator, scale: Float[Tensor, "channels 256"]
 ) -> Float[Tensor, "batch channels height width"]:
-    """Apply RandAugment to the levels, then random erasing to the standardised values; both draw from global generators."""
+    """Apply RandAugment to the levels, then random erasing to the standardised values. Both draw from global generators."""
     from PIL import Image
     from timm.data.auto_augment import rand_augment_transform
     from timm.data.random_erasing import RandomErasing
@@ -98,19 +100,21 @@ def _by_timm(
 def to_levels(
     images: Float[Tensor, "batch channels height width"], scale: Float[Tensor, "channels 256"]
 ) -> UInt8[Tensor, "batch channels height width"]:
-    """Levels of standardised values, or the nearest ones."""
+    """Return the levels of standardised values, or the nearest levels."""
     low, high = scale[:, :1, None], scale[:, -1:, None]
     return ((images - low) / (high - low) * 255).round().clamp(0, 255).to(torch.uint8)
 
 
 def _rgb(image: UInt8[np.ndarray, "channels height width"]) -> UInt8[np.ndarray, "height width 3"]:
-    """Convert to three channels, since timm's operations need colour images."""
+    """Convert images to three channels, because timm's operations need colour."""
     return np.ascontiguousarray(np.moveaxis(np.broadcast_to(image, (3, *image.shape[1:])), 0, 2))
 
 
 @contextmanager
 def _global_chance(seed: int) -> Iterator[None]:
-    """Context with seeded global generators of Python, numpy and torch (on the CPU), restored afterwards."""
+    """Return a context in which the global generators of Python, numpy and torch (on the CPU) are seeded. Afterwards they are
+    restored.
+    """
     python, arrays, tensors = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
     random.seed(seed)
     np.random.seed(seed)

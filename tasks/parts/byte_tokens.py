@@ -16,12 +16,12 @@ _NEXT = bytes(range(1, 256)) + b"\0"
 
 
 def byte_tokens(text: str, length: int) -> bytes:
-    """Tokens of the first ``length`` bytes of a text in UTF-8: value plus one, since 0 is padding."""
+    """Return the tokens of the first ``length`` bytes of a text in UTF-8. A token is the value plus one, because 0 is padding."""
     return text[:length].encode("utf-8")[:length].translate(_NEXT)
 
 
 def pad(sequences: Sequence[Sequence[int]], length: int, dtype: type[np.generic]) -> NDArray[Any]:
-    """Token ids in rows of equal length, padded with 0; longer sequences are cut."""
+    """Return token ids in rows of equal length, padded with 0. Longer sequences are cut."""
     padded = np.zeros((len(sequences), length), dtype=dtype)
     for row, ids in zip(padded, sequences, strict=True):
         kept = ids[:length]

@@ -1,4 +1,4 @@
-"""Images of dashed curves that never touch, with dots on two ends, drawn so that only tracing the curves gives the label."""
+"""Images of dashed curves that never touch, with dots on two ends. Only tracing the curves gives the label."""
 
 from __future__ import annotations
 
@@ -76,11 +76,12 @@ class _Scene:
 
 
 class Draughtsman:
-    """Generator of images in pairs of a positive and a negative, without repetition.
+    """Generator of images in pairs of a positive and a negative. It never repeats an image.
 
-    The images of a pair agree in the distance of their dots, the dots' nearness to the border, and the directions in which paths
-    leave the dots; otherwise these would predict most labels (a short path cannot have distant ends, and the ends of one path point
-    towards each other). A scene waits for another one that forms a pair with it, and is dropped if none comes.
+    The images of a pair agree in the distance of their dots, in how near the dots are to the border, and in the directions in which
+    paths leave the dots. Without this, these properties would predict most labels: a short path cannot have distant ends, and the
+    ends of one path point towards each other. A scene waits for another one that forms a pair with it. If none comes, it is
+    dropped.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -122,14 +123,16 @@ class Draughtsman:
             drawings += pair
             failures = 0 if pair else failures + 1
             if failures == _IN_VAIN:
-                raise ValueError(f"{self.plan} leaves too little room; ask for fewer or shorter paths, more turn, or a larger side")
+                raise ValueError(
+                    f"{self.plan} leaves too little room for the paths; ask for fewer or shorter paths, more turn, or a larger side"
+                )
         return drawings[:count]
 
     def _below(self, bound: int) -> int:
         return int(self._random() * bound)
 
     def _pair(self) -> list[Drawing]:
-        """Draw a scene; return a positive and a negative if it forms a pair with a waiting one, else let it wait."""
+        """Draw a scene. If it forms a pair with a waiting one, return a positive and a negative, else let it wait."""
         one = self._path(self.plan.contour, self.stamps.outside, dotted=True)
         other = self._path(self.plan.contour, one.taken, dotted=True) if one else None
         if one is None or other is None:
@@ -151,7 +154,7 @@ class Draughtsman:
         return []
 
     def _kind(self, one: Mark, other: Mark) -> tuple[object, ...]:
-        """Properties that the images of a pair share, invariant to the order of the dots and to reflections."""
+        """Return the properties that the images of a pair share. They do not depend on the order of the dots or on reflections."""
         side = self.plan.side * SAMPLES
         dx, dy = other.x - one.x, other.y - one.y
         far = isqrt(dx**2 + dy**2) * 16 // side
@@ -161,13 +164,13 @@ class Draughtsman:
         return far, looks, *near
 
     def _near(self, mark: Mark) -> int:
-        """Distance between a mark and the border in sixteenths of a side, at most four."""
+        """Return the distance between a mark and the border in sixteenths of a side, at most four."""
         side, start = self.plan.side * SAMPLES, self.stamps.margin * SAMPLES
         gaps = (mark.x - start, mark.y - start, start + side - mark.x, start + side - mark.y)
         return min(min(gaps) * 16 // side, 4)
 
     def _finished(self, *scenes: tuple[_Scene, list[Mark], int]) -> list[Drawing]:
-        """Add short paths, grey levels and dots to scenes; return no drawing if one lacks room or was drawn before."""
+        """Add short paths, grey levels and dots to scenes. Return no drawing if one lacks room or was drawn before."""
         drawings = []
         for scene, (first, second), label in scenes:
             dashes, taken = list(scene.dashes), scene.taken
@@ -192,7 +195,7 @@ class Draughtsman:
         return blake2b(canvas.to_bytes((self.stamps.stride**2 + 7) // 8, "little"), digest_size=16).digest()
 
     def _path(self, count: int, taken: int, dotted: bool = False) -> _Path | None:
-        """Draw a path in both directions from a dash in its middle; None if it does not fit."""
+        """Draw a path in both directions from a dash in its middle. Return None if it does not fit."""
         side, start = self.plan.side * SAMPLES, self.stamps.margin * SAMPLES
         way = self._below(WAYS)
         middle = self.stamps.dash(start + self._below(side), start + self._below(side), way)
@@ -209,7 +212,7 @@ class Draughtsman:
         return _Path([middle, *one.dashes, *other.dashes], one.ends + other.ends, taken)
 
     def _arm(self, first: Mark, count: int, taken: int, dotted: bool) -> _Path | None:
-        """Draw ``count`` dashes after the first, and a dot; if no dash fits, a few are undone.
+        """Draw ``count`` dashes after the first, and a dot. If no dash fits, undo a few and try again.
 
         The final mask of taken pixels excludes the surroundings of the first dash, at which the other arm begins.
         """
@@ -236,7 +239,7 @@ class Draughtsman:
         return None
 
     def _step(self, last: Mark, blocked: int) -> Mark | None:
-        """Next dash without a collision: three random turns are tried, then the two sharpest ones; None if all collide."""
+        """Return the next dash that does not collide, or None. Three random turns are tried, then the two sharpest ones."""
         choices, shift, random = self.stamps.next(last), last.shift, self._random
         many = len(choices)
         if many:
@@ -247,7 +250,7 @@ class Draughtsman:
         return None
 
     def render(self, drawings: Sequence[Drawing]) -> Images:
-        """Grey levels of drawings."""
+        """Return the grey levels of drawings."""
         s = self.stamps
         covers = np.stack([stamp.cover for stamp in s.all])
         canvas = np.zeros((len(drawings), s.stride**2), dtype=np.uint8)
@@ -269,7 +272,9 @@ class Draughtsman:
 
 
 def _sector(way: int, dx: int, dy: int) -> int:
-    """Angle from (dx, dy) to a direction in sixteenths of a turn, from -8 to 8 without 0; 5/12 approximates tan 22.5 degrees."""
+    """Return the angle from (dx, dy) to a direction in sixteenths of a turn, from -8 to 8 without 0. 5/12 approximates tan 22.5
+    degrees.
+    """
     along, across = COSINE[way] * dx + SINE[way] * dy, SINE[way] * dx - COSINE[way] * dy
     ahead, aside = abs(along), abs(across)
     quarter = 1 if 12 * aside < 5 * ahead else 2 if aside < ahead else 3 if 5 * aside < 12 * ahead else 4

@@ -1,4 +1,4 @@
-"""Division of labelled rows into three splits without common content, in an uninformative order.
+"""Division of labelled rows into three splits without common content, in an order that does not depend on labels.
 
 Order and division depend on a hash of the rows' content only, not on their order in a file, so that equal data in different
 layouts give equal examples.
@@ -15,7 +15,7 @@ Row = tuple[bytes, int]
 
 
 class Division(NamedTuple):
-    """Row indices of each split: those of train and valid in the training rows, those of test in the test rows."""
+    """Row indices of each split. Those of train and valid refer to the training rows, those of test to the test rows."""
 
     train: list[int]
     valid: list[int]
@@ -23,7 +23,7 @@ class Division(NamedTuple):
 
 
 def divide(train: Sequence[Row], test: Sequence[Row], valid: int) -> Division:
-    """Cut a validation split from the training rows, in the proportions of the classes.
+    """Cut a validation split from the training rows, with the same proportions of classes.
 
     Training rows that also occur in the test rows are left out, and so are duplicates. The test split is complete, as published,
     with its duplicates.
@@ -48,13 +48,13 @@ def divide(train: Sequence[Row], test: Sequence[Row], valid: int) -> Division:
 
 
 def hashed_order(rows: Sequence[Row]) -> list[int]:
-    """Indices of the rows, ordered by a hash of their content."""
+    """Return the indices of the rows, ordered by a hash of their content."""
     keys = [(hashlib.sha256(content).digest(), label) for content, label in rows]
     return sorted(range(len(rows)), key=keys.__getitem__)
 
 
 def _in_proportion(places: Sequence[int], rows: Sequence[Row], count: int) -> list[int]:
-    """First indices of each class, in the proportions of the classes, ``count`` in total."""
+    """Return the first indices of each class, ``count`` in total, with the same proportions of classes."""
     by_class: dict[int, list[int]] = {}
     for place in places:
         by_class.setdefault(rows[place][1], []).append(place)

@@ -16,7 +16,7 @@ CLOSE_ID = VOCABULARY.index(CLOSE)
 
 
 def evaluate(operator: str, values: list[int]) -> int:
-    """Value of a list with evaluated arguments."""
+    """Return the value of a list whose arguments are already evaluated."""
     if operator == "[MIN":
         return min(values)
     if operator == "[MAX":
@@ -28,7 +28,7 @@ def evaluate(operator: str, values: list[int]) -> int:
 
 
 def value_of(ids: Iterable[int]) -> int:
-    """Value of a whole expression, given as token ids without padding.
+    """Return the value of a whole expression, which is given as token ids without padding.
 
     Raises:
         ValueError: the tokens are not an expression; the message states the fault.
@@ -42,15 +42,15 @@ def value_of(ids: Iterable[int]) -> int:
             outer.append((operator, values))
             operator, values = token, []
         elif not outer:
-            raise ValueError("a bracket closes that was not opened")
+            raise ValueError("every closing bracket must have an opening one, and one has none")
         elif not values:
-            raise ValueError("a list has no arguments")
+            raise ValueError("every list must have at least one argument, and one has none")
         else:
             value = evaluate(VOCABULARY[operator], values)
             operator, values = outer.pop()
             values.append(value)
     if outer:
-        raise ValueError(f"{len(outer)} brackets are still open at the end")
+        raise ValueError(f"every bracket must be closed, but {len(outer)} are open at the end")
     if len(values) != 1:
-        raise ValueError(f"it holds {len(values)} expressions, not one")
+        raise ValueError(f"it must be one expression; got {len(values)}")
     return values[0]

@@ -1,4 +1,4 @@
-"""Drawing of examples in blocks, without repetition, with random numbers that are equal on every machine."""
+"""Functions that draw examples in blocks, without repetition. The random numbers are equal on every machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Drawn = tuple[NDArray[np.int64], ...]
 def draw_splits(
     name: str, seed: int, sizes: Mapping[Split, int], draw: Callable[[np.random.RandomState, int, Split], Drawn]
 ) -> dict[Split, Drawn]:
-    """Draw splits without common or repeated token sequences.
+    """Draw splits without repeated token sequences, within a split or across splits.
 
     Each split has its own stream of random numbers, and the test split is drawn first, so that it does not depend on the sizes of
     the others.
@@ -53,7 +53,7 @@ def draw_splits(
             in_vain = 0 if len(block[0]) else in_vain + 1
             if in_vain == _BLOCKS_IN_VAIN:
                 raise ValueError(
-                    f"{name}: {len(seen)} different examples were found and no more; ask for fewer, or for longer ones"
+                    f"{name}: only {len(seen)} different examples were found; ask for fewer examples, or for longer ones"
                 )
             blocks.append(block)
         found[split] = tuple(np.concatenate(parts) for parts in zip(*blocks, strict=True))
@@ -61,23 +61,23 @@ def draw_splits(
 
 
 def stream(name: str) -> np.random.RandomState:
-    """Random number generator seeded by a name."""
+    """Return a random number generator that is seeded by a name."""
     digest = hashlib.sha256(name.encode()).digest()
     return np.random.RandomState([int.from_bytes(digest[at : at + 4], "little") for at in range(0, 32, 4)])
 
 
 def examples_of(drawn: Drawn) -> ArrayExamples:
-    """Examples from tokens and labels, in the smallest dtype that holds them, without padding."""
+    """Return examples from tokens and labels without padding, in the smallest dtype that holds them."""
     return ArrayExamples(_compact(drawn[0]), _compact(drawn[1]))
 
 
 def below(random: np.random.RandomState, bound: int, *shape: int) -> NDArray[np.int64]:
-    """Uniform integers from 0 to ``bound`` - 1; ``randint`` would differ between systems of 32 and 64 bits."""
+    """Return uniform integers from 0 to ``bound`` - 1. ``randint`` would differ between 32-bit and 64-bit systems."""
     return (random.random_sample(shape) * bound).astype(np.int64)
 
 
 def subsets(random: np.random.RandomState, rows: int, size: int, of: int) -> NDArray[np.int64]:
-    """Random subsets: ``size`` different integers below ``of`` in each row, in random order."""
+    """Return random subsets: ``size`` different integers below ``of`` in each row, in random order."""
     chance = random.random_sample((rows, of))
     if size < of // 8:  # sorting all numbers to take a few is several times slower
         chosen = np.sort(np.argpartition(chance, size, axis=1)[:, :size], axis=1)
@@ -87,7 +87,9 @@ def subsets(random: np.random.RandomState, rows: int, size: int, of: int) -> NDA
 
 
 def weighted_subsets(random: np.random.RandomState, rows: int, size: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Random subsets: ``size`` different indices in each row, drawn one after another by the weights of those not yet drawn."""
+    """Return random subsets: ``size`` different indices in each row. They are drawn one after another, by the weights of those that
+    remain.
+    """
     left = np.tile(weights, (rows, 1))
     chosen = np.empty((rows, size), dtype=np.int64)
     for turn in range(size):
@@ -99,17 +101,17 @@ def weighted_subsets(random: np.random.RandomState, rows: int, size: int, weight
 
 
 def in_turn(blocks: Sequence[Drawn]) -> Drawn:
-    """Interleave blocks of equal size: the first example of each block, then the second of each, and so on."""
+    """Interleave blocks of equal size: first the first example of each block, then the second of each, and so on."""
     return tuple(np.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:]) for parts in zip(*blocks, strict=True))
 
 
 def counts_of(digits: NDArray[np.int64], modulus: int) -> NDArray[np.int64]:
-    """Number of occurrences of each digit in each row."""
+    """Return the number of occurrences of each digit in each row."""
     return np.stack([(digits == digit).sum(axis=1) for digit in range(modulus)], axis=1)
 
 
 def balance(random: np.random.RandomState, counts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Digits, ``size`` in each row, in random order, that make all counts of a row equal up to a remainder."""
+    """Return ``size`` digits for each row, in random order, that make all counts of the row equal up to a remainder."""
     rows, modulus = counts.shape
     each, over = divmod(size + int(counts[0].sum()), modulus)
     lacking = each - counts
@@ -120,7 +122,7 @@ def balance(random: np.random.RandomState, counts: NDArray[np.int64], size: int)
 
 
 def _unseen(block: Drawn, seen: set[bytes], at_most: int) -> Drawn:
-    """First ``at_most`` examples of a block that are not yet in ``seen``, to which they are added."""
+    """Return the first ``at_most`` examples of a block that are not yet in ``seen``, and add them to it."""
     kept = []
     for row, ids in enumerate(block[0]):
         key = hashlib.blake2b(ids.tobytes(), digest_size=16).digest()

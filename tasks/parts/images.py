@@ -1,4 +1,4 @@
-"""Base of image tasks: splits with disjoint content, standardised levels, and patches."""
+"""Base of image tasks: splits without common images, standardised levels, and patches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Parts = tuple[Images, Images, Images]
 
 
 def split_images(found: ImageSplits, valid: int, train: int = 0) -> Parts:
-    """Divide the published training split into train and valid; the published test split is complete.
+    """Divide the published training split into train and valid. The published test split stays complete.
 
     Order and division depend on the images only, so that every format of the data gives the same splits. Training images that occur
     in the test split, and duplicates, are left out.
@@ -43,7 +43,7 @@ def split_images(found: ImageSplits, valid: int, train: int = 0) -> Parts:
     """
     at = divide(_rows(found.train), _rows(found.test), valid)
     if train > len(at.train):
-        raise ValueError(f"{train} training images are asked for, but only {len(at.train)} are left after validation and test")
+        raise ValueError(f"train must be at most {len(at.train)}, the images that validation and test leave; got {train}")
     return _take(found.train, at.train[: train or None]), _take(found.train, at.valid), _take(found.test, at.test)
 
 
@@ -57,7 +57,7 @@ def _take(images: Images, at: Sequence[int]) -> Images:
 
 
 def channel_scale(levels: UInt8[np.ndarray, "images channels height width"]) -> Float[Tensor, "channels 256"]:
-    """Standardised value of each level, by mean and standard deviation of the channel."""
+    """Return the standardised value of each level, with the mean and standard deviation of the channel."""
     return torch.from_numpy(np.stack([level_scale(levels[:, channel]) for channel in range(levels.shape[1])]))
 
 
@@ -69,14 +69,14 @@ class Splits(NamedTuple):
 
 
 def standardised(parts: Parts) -> Splits:
-    """Examples stored as bytes, with batches standardised for each channel by the training images."""
+    """Return examples that are stored as bytes. Batches are standardised for each channel with the training images."""
     scale = channel_scale(parts[0].levels)
     train, valid, test = (ArrayExamples(torch.from_numpy(x.levels), torch.from_numpy(x.labels), scale=scale) for x in parts)
     return Splits((train, valid, test), scale)
 
 
 class PatchTask(Task):
-    """Base of tasks of images cut into patches, with one label each; a subclass defines the sizes and the splits.
+    """Base of tasks with images that are cut into patches and have one label each. A subclass defines the sizes and the splits.
 
     The options have ``patch``, ``augment`` and ``root``.
     """
@@ -98,10 +98,10 @@ class PatchTask(Task):
 
     @abstractmethod
     def splits(self, root: Path) -> Splits:
-        """Train, valid and test splits from a data folder, computed once."""
+        """Return the train, valid and test splits from a data folder. They are computed once."""
 
     def examples(self, split: Split) -> Examples:
-        """Images of a split, standardised for each channel by mean and standard deviation of the training images.
+        """Return the images of a split, standardised for each channel with the mean and standard deviation of the training images.
 
         Raises:
             MissingDataError: the data are missing; the message states which files are needed.
@@ -110,7 +110,7 @@ class PatchTask(Task):
         return self.splits(data_root(self.options.root)).examples[SPLITS.index(split)]
 
     def augment(self, batch: Batch, generator: Generator) -> Batch:
-        """Training batch, augmented according to the option ``augment``; see ``Augment``."""
+        """Return a training batch that is augmented as the option ``augment`` says. See ``Augment``."""
         if self.options.augment == Augment.none:
             return batch
         scale = self.splits(data_root(self.options.root)).scale
@@ -133,7 +133,7 @@ class PublishedOptions:
 
 
 class PublishedTask(PatchTask):
-    """Base of tasks of a published data set of images, which are divided by ``split_images``."""
+    """Base of tasks with a published data set of images, which ``split_images`` divides."""
 
     options: PublishedOptions
     data: ClassVar[DataSet[ImageSplits]]
@@ -144,25 +144,26 @@ class PublishedTask(PatchTask):
         return EXPECTED[self.data.name]
 
     def splits(self, root: Path) -> Splits:
-        """Train, valid and test splits from a data folder, computed once."""
+        """Return the train, valid and test splits from a data folder. They are computed once."""
         return published_splits(type(self), root, self.options.valid, self.options.train)
 
 
 @lru_cache(maxsize=4)
 def published_splits(kind: type[PublishedTask], root: Path, valid: int, train: int) -> Splits:
-    """Standardised splits of a task's data set; cached."""
+    """Return the standardised splits of a task's data set. They are cached."""
     return standardised(split_images(kind.data.load(root), valid, train))
 
 
 def require_options(task: str, options: Any, expected: Expected, patches: tuple[int, ...]) -> None:
-    """Check ``patch``, ``train``, ``valid`` and ``augment`` of a task's options; the last may be a string.
+    """Check the options ``patch``, ``train``, ``valid`` and ``augment`` of a task. The last one can be a string.
 
     Raises:
         ValueError: an option is out of its range.
     """
     if options.patch not in patches:
         raise ValueError(
-            f"{task}.patch must be {either(patches)}, which divide {expected.height} pixels into at least two patches a side; "
+            f"{task}.patch must be {either(patches)}, so that at least two patches lie along the {expected.height} pixels of a "
+            "side; "
             f"got {options.patch}"
         )
     require_shares(task, options, expected)
@@ -170,7 +171,7 @@ def require_options(task: str, options: Any, expected: Expected, patches: tuple[
 
 
 def require_shares(task: str, options: Any, expected: Expected) -> None:
-    """Raise ValueError unless ``train`` and ``valid`` can be taken from the published training images."""
+    """Check that ``train`` and ``valid`` can be taken from the published training images."""
     half, left = expected.train // 2, expected.train - options.valid
     if not 1 <= options.valid <= half:
         raise ValueError(f"{task}.valid must be from 1 to {half:,} of the {expected.train:,} training images; got {options.valid}")
@@ -179,7 +180,7 @@ def require_shares(task: str, options: Any, expected: Expected) -> None:
 
 
 def require_patch(task: str, patch: int, *sides: int) -> None:
-    """Raise ValueError unless the patch divides every side, into at least two patches in total."""
+    """Check that the patch divides every side, into at least two patches in total."""
     if patch < 1 or any(side % patch for side in sides) or all(side == patch for side in sides):
         listed = " x ".join(map(str, sides))
         raise ValueError(f"{task}.patch must divide {listed} pixels into at least two patches; got {patch}")
@@ -197,7 +198,7 @@ SMOKE = Level(
 
 
 def patch_levels(augment: str, epochs: int = 12) -> dict[str, Level]:
-    """Levels of a task of about 50,000 images of 32 × 32 or 28 × 28 pixels, with patches of 4 pixels.
+    """Return the levels of a task with about 50,000 images of 32 × 32 or 28 × 28 pixels. Patches have 4 pixels a side.
 
     Args:
         augment: augmentation of the larger levels.

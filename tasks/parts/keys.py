@@ -1,4 +1,4 @@
-"""Keys of frames: vectors of -1 and 1 that are new in every example, one of them shared by several frames."""
+"""Keys of frames: vectors of -1 and 1 that are new in every example. Several frames share one of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .generated import subsets
 def shared_keys(
     random: np.random.RandomState, rows: int, length: int, marked: int, channels: int
 ) -> tuple[Int[np.ndarray, "rows length channels"], Bool[np.ndarray, "rows length"]]:
-    """Draw keys: the last key also occurs at ``marked`` random positions before it, every other key once.
+    """Draw keys. The last key also occurs at ``marked`` random positions before it, and every other key occurs once.
 
     Returns:
         The keys, and a mask of the frames that have the last key, the last one included.

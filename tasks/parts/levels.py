@@ -1,4 +1,4 @@
-"""Networks, a budget and a level that several tasks share."""
+"""Networks, a budget and a preset that several tasks share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LARGE_BUDGET = {
 
 
 def smoke(options: Mapping[str, Any], learning_rate: float = 3e-3, **model: Any) -> Level:
-    """Level ``smoke`` of a synthetic task: 20 steps of a network narrower than ``SMALL``.
+    """Return the preset ``smoke`` of a synthetic task: 20 steps with a network narrower than ``SMALL``.
 
     Args:
         options: options of the task.

@@ -1,4 +1,4 @@
-"""Masks for language modelling: predicted tokens, and their replacements in the input."""
+"""Masks for language modelling: which tokens must be predicted, and what replaces them in the input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Masked(NamedTuple):
 
 
 def mask(ids: NDArray[Any], words: NDArray[np.int64], vocabulary: int, share: float, seed: list[int]) -> Masked:
-    """Mask a share of the tokens of each row, at least one: whole words in random order, until there are enough tokens.
+    """Mask a share of the tokens of each row, at least one. Whole words are taken in random order until there are enough tokens.
 
     Only ``random_sample`` of numpy's frozen generator is used, followed by comparisons, so that masks are equal on every machine
     and in every version.
@@ -51,7 +51,7 @@ def mask(ids: NDArray[Any], words: NDArray[np.int64], vocabulary: int, share: fl
 
 
 def first_of_word(words: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Position in its row of the first token of each token's word; equal adjacent numbers are one word."""
+    """Return the position in its row of the first token of each token's word. Equal adjacent numbers are one word."""
     begins = np.ones(words.shape, dtype=bool)
     begins[:, 1:] = words[:, 1:] != words[:, :-1]
     return np.maximum.accumulate(np.where(begins, np.arange(words.shape[1]), 0), axis=1)

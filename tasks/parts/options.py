@@ -20,7 +20,7 @@ def require_range(name: str, value: float, low: float, high: float, meaning: str
 
 
 def choice(name: str, value: object, kind: type[Choice]) -> Choice:
-    """Member of an enumeration by its value.
+    """Return the member of an enumeration that has a value.
 
     Raises:
         ValueError: there is no such member; the message lists all.
@@ -32,6 +32,6 @@ def choice(name: str, value: object, kind: type[Choice]) -> Choice:
 
 
 def either(values: Iterable[object]) -> str:
-    """Alternatives in words, such as ``a, b or c``; at least two."""
+    """Return two or more alternatives in words, such as ``a, b or c``."""
     *most, last = map(str, values)
     return f"{', '.join(most)} or {last}"

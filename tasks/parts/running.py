@@ -111,7 +111,9 @@ class TextTask(Task):
 
     @abstractmethod
     def arrays(self, texts: Texts, tokeniser: Tokeniser) -> Arrays:
-        """Arrays ``SPLIT ids`` and ``SPLIT labels`` of each split, (examples, length), and others of the task."""
+        """Return the arrays ``SPLIT ids`` and ``SPLIT labels`` of each split, (examples, length), and others that the task
+        needs.
+        """
 
     @property
     def data_title(self) -> str:
@@ -119,11 +121,11 @@ class TextTask(Task):
         return TITLES.get(self.options.files) or SETS[self.options.files].title
 
     def made(self) -> Arrays:
-        """Cached result of ``arrays``, which must not be modified."""
+        """Return the cached result of ``arrays``, which must not be modified."""
         return self._splits()[0]
 
     def examples(self, split: Split) -> ArrayExamples:
-        """Sequences of a split.
+        """Return the sequences of a split.
 
         Raises:
             FileNotFoundError: the texts or the tokeniser's file are missing; the message states which files are needed.
@@ -154,14 +156,14 @@ def _splits(kind: type[TextTask], options: tuple[Any, ...], root: Path) -> tuple
 
 
 def _named_files(options: Any) -> list[tuple[str, Path]] | None:
-    """Name and path of the text files that the options name; None for a data set."""
+    """Return the name and path of the text files that the options name, or None for a data set."""
     if options.files is Files.folder:
         return text_files(options.path)
     return python_files() if options.files is Files.python else None
 
 
 def divided(library: Library) -> dict[str, list[str]]:
-    """Texts of each split; data sets without splits, or without a validation split, are divided by a hash of the owner's name.
+    """Return the texts of each split. Data sets without splits, or without validation, are divided by a hash of the owner's name.
 
     Raises:
         ValueError: there are fewer owners than splits.

@@ -1,4 +1,4 @@
-"""Patterns of pixels for dashes and dots, in every direction and at every position in a pixel, in integer arithmetic."""
+"""Patterns of pixels for dashes and dots, in every direction and at every position in a pixel, computed with integers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FAINTEST_DASH, _FAINTEST_DOT = 6, 8
 
 @dataclass(frozen=True, slots=True)
 class Pen:
-    """Sizes of dashes and dots in sixteenths of a pixel; ``reach`` and ``apart`` in pixels along the longer axis."""
+    """Sizes of dashes and dots in sixteenths of a pixel. ``reach`` and ``apart`` are in pixels along the longer axis."""
 
     length: int
     width: int
@@ -76,7 +76,7 @@ class Stamp(NamedTuple):
 
 
 class Stamps:
-    """Patterns of a pen on a canvas whose pixels are the bits of an integer, with the image in its middle.
+    """Patterns of a pen on a canvas. The pixels of the canvas are the bits of an integer, and the image is in its middle.
 
     Args:
         side: side of the image in pixels.
@@ -97,21 +97,23 @@ class Stamps:
         self._next: dict[tuple[int, int, int], list[Mark]] = {}
 
     def dash(self, x: int, y: int, way: int) -> Mark:
-        """Dash with its centre at (x, y)."""
+        """Return a dash with its centre at (x, y)."""
         return self._mark(x, y, way, way % (WAYS // 2) * SAMPLES**2)
 
     def dot(self, last: Mark) -> Mark:
-        """Dot on the outer end of a path's last dash."""
+        """Return a dot on the outer end of a path's last dash."""
         x = last.x + _samples(self.pen.length * COSINE[last.way])
         y = last.y + _samples(self.pen.length * SINE[last.way])
         return self._mark(x, y, last.way, WAYS // 2 * SAMPLES**2)
 
     def wide(self, mark: Mark) -> int:
-        """Mask of pixels that other paths must avoid because of a mark."""
+        """Return the mask of pixels that other paths must avoid because of a mark."""
         return self.all[mark.stamp].wide << mark.shift - self.lead
 
     def next(self, mark: Mark) -> list[Mark]:
-        """Possible next dashes, from the sharpest turn in one direction to that in the other, at positions relative to the mark."""
+        """Return the possible next dashes, from the sharpest turn in one direction to the sharpest in the other, relative to the
+        mark.
+        """
         key = mark.x % SAMPLES, mark.y % SAMPLES, mark.way
         if key not in self._next:
             start = self.margin * SAMPLES
@@ -124,7 +126,7 @@ class Stamps:
         return Mark(x, y, way, stamp, shift, self.all[stamp].lit)
 
     def _follow(self, mark: Mark) -> Iterator[Mark]:
-        """Next dash in each direction, with the dark gap within reach that is nearest to the pen's gap, if there is one."""
+        """Return the next dash in each direction. Its dark gap is the one within reach that is nearest to the pen's gap."""
         lit = mark.lit << mark.shift
         touching, close = _grown(lit, 1, self.stride), _grown(lit, self.pen.reach, self.stride)
         for way in ((mark.way + bend) % WAYS for bend in range(-self.bend, self.bend + 1)):
@@ -148,7 +150,9 @@ class Stamps:
             yield self._stamp(x * x + y * y <= self.pen.radius**2, _FAINTEST_DOT)
 
     def _grids(self) -> Iterator[tuple[Int[np.ndarray, "samples 1"], Int[np.ndarray, "1 samples"]]]:
-        """Offsets of a stamp's samples from its centre, in sixteenths of a pixel, for each position of the centre in a pixel."""
+        """Return the offsets of a stamp's samples from its centre, in sixteenths of a pixel, for each position of the centre in a
+        pixel.
+        """
         unit = 16 // SAMPLES
         line = np.arange(self.size * SAMPLES, dtype=np.int64) * unit - self.half * 16
         for place in range(SAMPLES**2):
@@ -163,13 +167,13 @@ class Stamps:
 
 
 def _samples(length: int) -> int:
-    """Half of a length, given in sixteenths of a pixel times ``_UNIT``, rounded to samples."""
+    """Return half of a length, given in sixteenths of a pixel times ``_UNIT``, rounded to samples."""
     unit = 2 * _UNIT * 16 // SAMPLES
     return (length + unit // 2) // unit
 
 
 def _grown(lit: int, reach: int, stride: int) -> int:
-    """Dilation of a set of pixels by ``reach`` along rows and columns."""
+    """Extend a set of pixels by ``reach`` along rows and columns."""
     for unit in (1, stride):
         for _ in range(reach):
             lit |= lit << unit | lit >> unit

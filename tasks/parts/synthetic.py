@@ -1,4 +1,4 @@
-"""Base of synthetic tasks: common options, and splits that are drawn together, once per process."""
+"""Base of synthetic tasks: common options, and splits that are drawn together once per process."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ class SyntheticOptions:
 
 
 class SyntheticTask(Task):
-    """Base of a task that draws examples, disjoint across splits; by default unpadded tokens of one length in each split."""
+    """Base of a task that draws its examples. No example is in two splits. By default, they are tokens without padding."""
 
     options: SyntheticOptions
 
     @property
     def generated(self) -> bool:
-        """True."""
+        """True, because all examples are drawn."""
         return True
 
     @abstractmethod
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens, labels and other arrays of at most ``rows`` examples; see ``draw_splits``."""
+        """Return tokens, labels and other arrays of at most ``rows`` examples. See ``draw_splits``."""
 
     def drawn(self, split: Split) -> Drawn:
-        """Arrays drawn for a split; cached, so must not be modified."""
+        """Return the arrays of a split. They are cached, so they must not be modified."""
         return _drawn(type(self), astuple(self.options))[split]
 
     def examples(self, split: Split) -> ArrayExamples:
-        """Examples of a split; the three are disjoint, and drawn together, once per process."""
+        """Return the examples of a split. The splits have no example in common, and are drawn together once per process."""
         return _examples(type(self), astuple(self.options), split)
 
 

@@ -1,4 +1,4 @@
-"""Tokenisers: bytes, subwords learned from the training texts, or a tokeniser from a file.
+"""Tokenisers: bytes, subwords that are learned from the training texts, or a tokeniser from a file.
 
 All have the same special ids: 0 for padding, 1 for the separator of two texts, 2 for the mask; the tokeniser's own ids are shifted
 by 3.
@@ -45,14 +45,14 @@ DEFAULT_VOCABULARY = {Tokens.bytes: FIRST + 256, Tokens.wordpiece: 8_192, Tokens
 
 
 class Encoded(NamedTuple):
-    """Tokens of a text, with the number of each token's word."""
+    """Tokens of a text, and for each token the number of its word."""
 
     ids: Sequence[int]
     words: Sequence[int]
 
 
 class Tokeniser(ABC):
-    """Tokeniser of texts into ids below ``vocabulary``, without 0, 1 and 2."""
+    """Tokeniser that turns texts into ids below ``vocabulary``, without 0, 1 and 2."""
 
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary = vocabulary
@@ -64,15 +64,15 @@ class Tokeniser(ABC):
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
-        """Tokens of each text."""
+        """Return the tokens of each text."""
 
     @abstractmethod
     def encode_words(self, texts: Sequence[str]) -> list[Encoded]:
-        """Tokens of each text, with the number of each token's word."""
+        """Return the tokens of each text, and for each token the number of its word."""
 
 
 class ByteTokeniser(Tokeniser):
-    """Bytes of UTF-8; words are separated by spaces, and include the space before."""
+    """Tokeniser into bytes of UTF-8. Spaces separate words, and each word includes the space before it."""
 
     _table = bytes((byte + FIRST) % 256 for byte in range(256))  # the bytes 253 to 255 do not occur in UTF-8
 
@@ -80,11 +80,11 @@ class ByteTokeniser(Tokeniser):
         super().__init__(FIRST + 256)
 
     def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
-        """Tokens of each text."""
+        """Return the tokens of each text."""
         return [text.encode("utf-8").translate(self._table) for text in texts]
 
     def encode_words(self, texts: Sequence[str]) -> list[Encoded]:
-        """Tokens of each text, with the number of each token's word."""
+        """Return the tokens of each text, and for each token the number of its word."""
         found = []
         for text, ids in zip(texts, self.encode(texts), strict=True):
             sizes = [len(piece.encode("utf-8")) for piece in re.findall(r"\s*\S+|\s+", text)]
@@ -93,7 +93,7 @@ class ByteTokeniser(Tokeniser):
 
 
 class LibraryTokeniser(Tokeniser):
-    """Tokeniser of the ``tokenizers`` library, without its special tokens around a text."""
+    """Tokeniser of the library ``tokenizers``, without its special tokens around a text."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(FIRST + inner.get_vocab_size())
@@ -102,11 +102,11 @@ class LibraryTokeniser(Tokeniser):
         self._inner = inner
 
     def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
-        """Tokens of each text."""
+        """Return the tokens of each text."""
         return [[FIRST + i for i in one.ids] for one in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def encode_words(self, texts: Sequence[str]) -> list[Encoded]:
-        """Tokens of each text with their words; a token without a word is a word of its own."""
+        """Return the tokens of each text with their words. A token without a word is a word of its own."""
         found = self._inner.encode_batch(list(texts), add_special_tokens=False)
         return [Encoded([FIRST + i for i in one.ids], _whole_words(one.word_ids)) for one in found]
 
@@ -116,12 +116,12 @@ class LibraryTokeniser(Tokeniser):
 
 
 def _whole_words(words: Sequence[int | None]) -> list[int]:
-    """Word numbers, with a unique number for each token without a word."""
+    """Return the numbers of words. Each token without a word gets a number of its own."""
     return [-1 - place if word is None else word for place, word in enumerate(words)]
 
 
 def make_tokeniser(tokens: Tokens, vocabulary: int, path: str, texts: Callable[[], Iterable[str]]) -> Tokeniser:
-    """Tokeniser of at most ``vocabulary`` ids.
+    """Return a tokeniser with at most ``vocabulary`` ids.
 
     Args:
         tokens: kind of tokens.
@@ -145,13 +145,13 @@ def make_tokeniser(tokens: Tokens, vocabulary: int, path: str, texts: Callable[[
         found = LibraryTokeniser(train(texts(), vocabulary - FIRST))
     if found.vocabulary > vocabulary:
         raise ValueError(
-            f"{path} has {found.vocabulary} ids, including three ids of the zoo; set vocabulary, now {vocabulary}, to that number"
+            f"vocabulary must be {found.vocabulary}, the number of ids of {path} and three of attn-zoo; got {vocabulary}"
         )
     return found
 
 
 def tokeniser_recipe(tokens: Tokens, vocabulary: int, path: str) -> list[Any]:
-    """Everything that a tokeniser depends on except the training texts, as plain data.
+    """Return everything that a tokeniser depends on except the training texts, as plain data.
 
     Raises:
         ImportError, MissingDataError: see ``make_tokeniser``.
@@ -164,7 +164,7 @@ def tokeniser_recipe(tokens: Tokens, vocabulary: int, path: str) -> list[Any]:
 
 
 def tokenizer_file(path: str) -> Path:
-    """Return the path of ``tokenizer.json``, given this path or that of its folder.
+    """Return the path of ``tokenizer.json``, from this path or that of its folder.
 
     Raises:
         MissingDataError: the file does not exist.
@@ -173,13 +173,14 @@ def tokenizer_file(path: str) -> Path:
     file = place / "tokenizer.json" if place.is_dir() else place
     if not file.is_file():
         raise MissingDataError(
-            f"tokens=file reads a tokenizer.json; {file} is not there; set tokenizer=PATH to such a file or its folder"
+            f"tokens=file reads a tokenizer.json, but the file {file} does not exist; set tokenizer=PATH to such a file or its "
+            "folder"
         )
     return file
 
 
 def check_tokens(owner: str, tokens: Any, vocabulary: int, path: str) -> Tokens:
-    """Kind of tokens, after a check of a task's options ``tokens``, ``vocabulary`` and ``tokenizer``.
+    """Check the options ``tokens``, ``vocabulary`` and ``tokenizer`` of a task, and return the kind of tokens.
 
     Raises:
         ValueError: an option is out of its range; the message begins with ``owner``.
@@ -200,7 +201,7 @@ def _library() -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        raise ImportError(f"tokens other than bytes need the library tokenizers: {INSTALL}") from error
+        raise ImportError(f"all tokens but bytes need the library tokenizers; install it: {INSTALL}") from error
     return tokenizers
 
 

@@ -12,9 +12,9 @@ Masks = Bool[np.ndarray, "images side side"]
 
 
 def solve(images: Images) -> Labels:
-    """Labels by tracing: 1 if the other dot is reached from one dot by short steps over lit pixels.
+    """Return labels by tracing: 1 if short steps over lit pixels lead from one dot to the other.
 
-    The distance between dashes of one path is the only property of the generator that is used.
+    The only property of the generator that this uses is the distance between the dashes of a path.
 
     Raises:
         ValueError: an image does not have two dots.
@@ -25,12 +25,12 @@ def solve(images: Images) -> Labels:
     one = _reached(start & dots, dots, 1)
     other = dots & ~one
     if not (one.any(axis=(1, 2)) & other.any(axis=(1, 2))).all():
-        raise ValueError("an image without two dots has no label")
+        raise ValueError("an image must have two dots, because its label says whether a path joins them")
     return (_reached(one, lit, PENS[images.shape[1]].reach) & other).any(axis=(1, 2)).astype(np.uint8)
 
 
 def _reached(start: Masks, where: Masks, reach: int) -> Masks:
-    """Pixels of ``where`` that are reached from ``start`` by steps of at most ``reach`` rows and columns."""
+    """Return the pixels of ``where`` that can be reached from ``start`` by steps of at most ``reach`` rows and columns."""
     reached, before = start, 0
     while (now := int(reached.sum())) > before:
         before = now

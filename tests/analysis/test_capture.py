@@ -98,12 +98,14 @@ def test_padding_is_refused_and_a_mask_of_real_tokens_is_not():
     ):
         torch.testing.assert_close(ours, masked)
     valid[1, -1] = False
-    with pytest.raises(UnsupportedError, match="the batch holds padding"):
+    with pytest.raises(UnsupportedError, match="the batch must not hold padding"):
         attention_matrices(model, {"tokens": TOKENS, "valid": valid})
 
 
 def test_other_mechanisms_have_no_softmax_matrix():
-    with pytest.raises(UnsupportedError, match=r"blocks\.0\.attention\.mechanism is linformer, which forms no softmax matrix"):
+    with pytest.raises(
+        UnsupportedError, match=r"blocks\.0\.attention\.mechanism is linformer, which does not compute a softmax matrix"
+    ):
         attention_matrices(classifier("linformer", projected_length=3), TOKENS)
 
 
@@ -202,7 +204,7 @@ class TestTransformers:
     def test_padding_is_refused(self, implementation):
         mask = torch.ones_like(TOKENS)
         mask[0, -2:] = 0
-        with pytest.raises(UnsupportedError, match="the batch holds padding"):
+        with pytest.raises(UnsupportedError, match="the batch must not hold padding"):
             attention_matrices(self.bert(implementation), {"input_ids": TOKENS, "attention_mask": mask})
 
     def test_a_causal_language_model_by_both_doors(self):

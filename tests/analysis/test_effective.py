@@ -95,9 +95,9 @@ def test_padded_keys_have_no_column(inputs):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("delta_rule", "delta_rule has no effective attention matrix with these options: its output is not linear in the values"),
-        ("gated_linear", "is not linear in the values"),
-        ("fnet", "fnet has no effective attention matrix: its output is linear in the values, but not A V"),
+        ("delta_rule", "delta_rule has no effective attention matrix with these options: its output must be linear in the values"),
+        ("gated_linear", "must be linear in the values"),
+        ("fnet", "fnet has no effective attention matrix: its output must be A V"),
         ("convolution", "treats channels differently"),
     ],
 )

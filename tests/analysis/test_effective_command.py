@@ -69,7 +69,7 @@ def test_controls_are_as_they_are_defined(capsys):
         (["--attention", "linear", "--head", "-1"], "--head must be at least 0"),
         (["--attention", "linear", "--head", "4"], "--head must be below 4, because it is counted from 0"),
         (["--attention", "linear", "--layer", "1"], "--layer must be below 1, because it is counted from 0"),
-        (["--attention", "linear", "--sentence", "1"], "--sentence must be from 0 to below --sentences="),
+        (["--attention", "linear", "--sentence", "1"], "--sentence must be at least 0 and below --sentences="),
         (["--attention", "fnet"], "fnet has no effective attention matrix"),
         (["--attention", "linformer", "--causal"], "linformer has no causal form"),
         (["--attention", "linear", "--output", "blocked"], "blocked"),

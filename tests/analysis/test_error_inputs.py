@@ -67,7 +67,7 @@ def test_a_call_of_pytorchs_attention(arguments, key_heads):
     ("mask", "message"),
     [
         (torch.linspace(-3, 3, 36).reshape(6, 6), "adds a bias to its scores"),
-        (torch.eye(6, dtype=torch.bool) | torch.ones(6, 6, dtype=torch.bool).triu(2), "in a pattern of its own"),
+        (torch.eye(6, dtype=torch.bool) | torch.ones(6, 6, dtype=torch.bool).triu(2), "has a mask of its own"),
     ],
 )
 def test_other_masks_are_refused(mask, message):

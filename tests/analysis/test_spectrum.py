@@ -77,7 +77,7 @@ def test_one_sequence_has_no_deviation():
 
 def test_what_cannot_be_averaged_is_refused():
     average = SpectrumAverage()
-    with pytest.raises(ValueError, match="no sequences"):
+    with pytest.raises(ValueError, match="at least one sequence"):
         average.result()
     with pytest.raises(ValueError, match="every layer of an average must have equally many heads and positions"):
         average.add([random_weights(1, 2, 6, 6), random_weights(1, 2, 5, 5)])
@@ -95,7 +95,7 @@ def test_reading_a_spectrum():
     assert spectrum.rank_for(0.9).tolist() == [[2, 1], [3, 3]]
     assert spectrum.rank_for(1.0).tolist() == [[3, 3], [3, 3]]
     for index in (0, 4):
-        with pytest.raises(ValueError, match="a matrix here has 3"):
+        with pytest.raises(ValueError, match="must be from 1 to 3"):
             spectrum.at(index)
     with pytest.raises(ValueError, match="must be greater than 0 and at most 1"):
         spectrum.rank_for(1.5)

@@ -36,8 +36,8 @@ def test_files_of_every_kind(tmp_path):
     ("name", "content", "message"),
     [
         ("a.txt", b"\xff\xfe\x00", "is not UTF-8 text"),
-        ("a.txt.xz", b"plain", "is not compressed as its suffix says"),
-        ("a.txt.gz", b"plain", "is not compressed as its suffix says"),
+        ("a.txt.xz", b"plain", "must be compressed as its suffix says"),
+        ("a.txt.gz", b"plain", "must be compressed as its suffix says"),
         ("a.jsonl", b'{"text": "fine"}\n{"words": 1}\n', "line 2: every line must be a JSON object"),
         ("a.jsonl", b"[1]\n", "line 1: every line must be"),
         ("a.jsonl", b"text\n", "line 1: every line must be"),
@@ -50,7 +50,7 @@ def test_files_that_are_not_what_they_seem(name, content, message, tmp_path):
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match="neither a file nor a folder"):
+    with pytest.raises(FileNotFoundError, match="there is no text at"):
         read_text(tmp_path / "nowhere.txt")
     with pytest.raises(FileNotFoundError, match="holds no text"):
         read_text(tmp_path)

@@ -62,7 +62,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"sharing": "per_head"}, "per_head"),
         ({"projection": "pooling"}, "pooling"),
         ({"init": "average", "projection": "mean"}, "init must be random.* got projection=mean, init='average'"),
-        ({"init": "means"}, "init must be random, or average or pooling with projection=learned; .* init='means'"),
+        ({"init": "means"}, "init must be random, or with projection=learned also average or pooling; .* init='means'"),
         ({"equalised": True, "projection": "mean"}, "equalised=true must go with projection=learned; got projection=mean"),
     ],
     "linformer_causal": [

@@ -202,7 +202,7 @@ def test_a_plan_prints_runs_and_hours_and_starts_nothing(tmp_path):
     [
         (["trials=3"], "must search budget.learning_rate alone"),
         (["budget.until=steps"], "with budget.until=steps"),
-        (["seeds=1,1000"], "seed 1000 is that of the trials"),
+        (["seeds=1,1000"], "seeds= must not hold 1000"),
         (["budget.schedule=cosine"], "must go with budget.schedule=constant"),
     ],
 )

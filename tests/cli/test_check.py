@@ -113,15 +113,15 @@ def test_a_file_that_is_loaded_already_is_not_loaded_again():
         ("listop", "no attention or task is called 'listop'; did you mean 'listops'"),
         ("linformr", "did you mean 'linformer'"),
         ("lost.py", "there is no file lost.py"),
-        ("there/", "there holds no Python: a plugin is FILE.py, a package, or a folder that attn-zoo new wrote"),
+        ("there/", "there must be a Python file, a package, or a folder that attn-zoo new wrote"),
         ("attn_zoo.attention.dense.softmax:Softmix", "has no attribute 'Softmix'"),
         ("check_mine.py:Third", "has no attribute 'Third'"),
-        ("check_empty.py", "registers nothing; decorate a class"),
+        ("check_empty.py", "registers none; decorate a class"),
         ("check_broken.py", "check_broken.py cannot be imported: RuntimeError: it was late (check_broken.py:2)"),
         ("check_wrong.py", "(check_wrong.py:1)"),
         ("check_twice.py", "attention 'uniform' is registered twice"),
         ("check_twice.py", "(check_twice.py:"),
-        ("json.py", "would be module 'json', which is another file here"),
+        ("json.py", "would be imported as module 'json', which is already another file"),
     ],
 )
 def test_what_is_not_there_is_said_in_words_before_any_check_runs(target, message, home, capsys):

@@ -239,7 +239,7 @@ def test_measure_prints_exponents_and_writes_them(tmp_path):
         ),
         (["lenghts=[64]"], "no key of experiment=growth is called 'lenghts'; did you mean 'lengths'?"),
         (["lengths=[64,x]"], "must be"),
-        (["lengths=64,128"], "write a list in brackets, lengths=[a,b]"),
+        (["lengths=64,128"], "write it in brackets: lengths=[a,b]"),
         (["lengths=[]"], "lengths must be different integers of at least 1"),
         (["+dim=8"], "measure takes KEY=VALUE"),
         (["dim"], "missing EQUAL"),

@@ -139,7 +139,7 @@ def test_the_class_may_be_named(tmp_path):
         ("my_task", "write MyTask"),
         ("2Fast", "got '2Fast'"),
         ("", "got ''"),
-        ("Options", "'Options' is the name of something else"),
+        ("Options", "'Options' is already the name of something else"),
         ("Task", "choose another"),
     ],
 )
@@ -165,7 +165,7 @@ def test_nothing_that_is_there_is_overwritten(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     for words in ([], ["--output", "file"]):
         assert main(["new", "my_attention", *words]) == 2
-        assert "not an empty folder, and nothing is overwritten" in capsys.readouterr().err
+        assert "must be an empty folder or not exist" in capsys.readouterr().err
     assert files(tmp_path) == {"my_attention/notes.txt", "file"}
 
 

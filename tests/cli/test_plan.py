@@ -85,7 +85,7 @@ def test_options_of_an_experiment_stay_with_the_row(tmp_path):
         (["task.lenght=3", "task=mqar"], "no option of task mqar is called 'lenght'; did you mean 'length'"),
         (["dials.linformer.projected=3"], "no option under 'dials.linformer' is called 'projected'"),
         (["dials.linformr.projected_length=3"], "no attention is called 'linformr'"),
-        (["seed=1,2"], "seed=1,2 are several values, so there are several runs; add -m"),
+        (["seed=1,2"], "seed=1,2 gives several values, which need several runs; add -m"),
         (["experiment=quickstart,lra"], "experiment must be one name; got experiment=quickstart,lra"),
     ],
 )

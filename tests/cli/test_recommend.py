@@ -90,7 +90,7 @@ def test_the_cheapest_that_is_close_enough_is_taken_with_the_implementation_of_t
 def test_softmax_is_taken_where_nothing_qualifies_with_the_command_that_could_change_it(unfit):
     found = asked(records(**unfit))
     if "none" in unfit:
-        assert as_text(found).startswith("No evidence for this: Mqar does not count (no mechanism is better than the control none")
+        assert as_text(found).startswith("No evidence yet: Mqar does not count (no mechanism is better than the control none")
     else:
         assert "Use softmax (sdpa)." in as_text(found).splitlines()[:2] and "\nWhy: none of " in as_text(found)
     command = evidence_command(found)
@@ -138,7 +138,7 @@ def test_sizes_follow_the_rules_of_the_cards_and_rows_with_sizes_of_ones_own_sta
         ({"decode": True}, "local", "local has no recurrent form, so each token would be computed from the whole sequence"),
         ({"length": 1}, "linformer", "is not below the 1 keys"),
         ({"direction": "training", "memory": 2**24, "length": 16384}, "softmax", "keeps "),
-        ({"decode": True, "memory": 2**20}, "softmax", "softmax keeps 8 MiB (counted), more than the limit of 1 MiB"),
+        ({"decode": True, "memory": 2**20}, "softmax", "softmax keeps 8 MiB by count, which is more than the limit of 1 MiB"),
     ],
 )
 def test_what_does_not_meet_the_requirements_is_refused_with_the_reason(required, label, reason):
@@ -177,7 +177,7 @@ def test_a_trained_model_is_judged_by_transplants():
     command = evidence_command(of())
     assert command and not {"linformer", "performer"} & set(command.split()[2].removeprefix("attention=").split(","))
     parser("transplant").parse_args(shlex.split(command)[1:])
-    assert as_text(of(causal=True)).startswith("No evidence for this: no transplant into a trained model of this kind")
+    assert as_text(of(causal=True)).startswith("No evidence yet: no transplant into a trained model of this kind")
 
 
 @pytest.mark.parametrize("accept", [5.0, 25.0, 90.0])
@@ -211,7 +211,7 @@ def test_an_answer_names_its_scope_first_in_few_lines(words, capsys, tmp_path, m
 @pytest.mark.parametrize("use", ["documents", "vision"])
 def test_use_cases_of_long_inputs_have_no_evidence_from_the_short_tasks_of_the_profile(use, capsys):
     assert main(["recommend", "--for", use, "--device", "cpu"]) == 0
-    assert capsys.readouterr().out.startswith("No evidence for this: ")
+    assert capsys.readouterr().out.startswith("No evidence yet: ")
 
 
 def test_json_holds_the_lines_and_the_evidence(capsys, tmp_path):
@@ -230,8 +230,8 @@ def test_json_holds_the_lines_and_the_evidence(capsys, tmp_path):
         (["--heads", "3"], "--width must be divisible by --heads; got --width 256 --heads 3"),
         (["--memory", "1GiB"], "add --direction training or --decode"),
         (["--causal", "--cross"], "leave --cross or the others out"),
-        (["--decode", "--direction", "training"], "--decode generates tokens, which has no backward pass"),
-        (["--trained", "--task", "mqar"], "--trained and --task each choose the tasks that decide"),
+        (["--decode", "--direction", "training"], "--decode cannot be combined with --direction training"),
+        (["--trained", "--task", "mqar"], "--trained and --task cannot be given together"),
         (["--for", "recal"], "did you mean 'recall'?"),
         (["--for", "generation"], "add --decode"),
         (["--for", "vision", "--causal"], "the tasks of --for vision are bidirectional; leave out --causal"),

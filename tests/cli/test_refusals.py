@@ -39,9 +39,9 @@ WORDS = {
     "seed=one": "seed must be an integer; got 'one'",
     "threads=[1]": "threads must be an integer; got [1]",
     "records=": "records must name the folder",
-    "launcher={_target_: os.getcwd}": "launch= names a launcher",
-    "+launcher.x=1": "launch= names a launcher",
-    "launcher=[1]": "launch= names a launcher",
+    "launcher={_target_: os.getcwd}": "launch= must be one of",
+    "+launcher.x=1": "launch= must be one of",
+    "launcher=[1]": "launch= must be one of",
 }
 
 

@@ -151,7 +151,7 @@ def test_an_edited_packed_file_is_refused(outside, capsys):
     text = lzma.compress(lzma.decompress(Path(reference.packed_file("tiny")).read_bytes()).replace(b'"seed":1,', b'"seed":3,'))
     Path("edited.jsonl.xz").write_bytes(text)
     assert main(["submit", "edited.jsonl.xz", *WHO]) == 1
-    assert capsys.readouterr().out.startswith("edited: edited.jsonl.xz is not a complete file of packed records")
+    assert capsys.readouterr().out.startswith("edited: edited.jsonl.xz must be a complete file of packed records")
 
 
 def test_options_are_checked_before_anything_is_read(outside, capsys):

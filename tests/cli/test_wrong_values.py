@@ -13,7 +13,7 @@ from attn_zoo.cli import main
         ("check none --device gpu", "--device must be a device type of PyTorch, such as cpu or cuda; got 'gpu'"),
         ("analyze error --seed 18446744073709551616", "seed must be an integer from 0 to 2**63 - 1"),
         ("transplant attention=none seed=18446744073709551616", "seed must be an integer from 0 to 2**63 - 1"),
-        ("tune experiment=tune,curves attention=none task=digits", "tune searches one experiment after another"),
+        ("tune experiment=tune,curves attention=none task=digits", "experiment= must name one experiment"),
         (
             "run experiment=tune attention=none task=digits tuning.sampler=grid "
             "+tuning.space={budget.learning_rate:'choice(0.1)',budget.warmup_steps:'range(4,8,0)'}",

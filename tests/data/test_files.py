@@ -44,8 +44,8 @@ def test_a_file_cut_short_is_named(name, tmp_path):
     ("line", "words"),
     [
         ('{"text": "a"', "line 2 is not JSON"),
-        ('{"text": "a"}', "line 2 lacks label; each line is an object with text, label"),
-        ('["a", 1]', "line 2 lacks label, text"),
+        ('{"text": "a"}', "line 2 must be an object with text, label; it lacks label"),
+        ('["a", 1]', "line 2 must be an object with text, label; it lacks label, text"),
     ],
 )
 def test_a_bad_line_is_named_with_what_belongs_there(line, words, tmp_path):

@@ -54,21 +54,21 @@ def test_an_npz_of_grey_images_needs_no_channels_and_any_count_can_be_taken(tmp_
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"train_images": None}, "lacks train_images; it holds train_labels, test_images, test_labels"),
-        ({"test_images": np.zeros((20, 8, 6, 3))}, r"test_images is of type float64, not uint8"),
+        ({"train_images": None}, "must hold train_images; it holds train_labels, test_images, test_labels"),
+        ({"test_images": np.zeros((20, 8, 6, 3))}, r"test_images must be of type uint8, because levels are 0 to 255; got float64"),
         (
             {"test_images": np.zeros((20, 6, 8, 3), np.uint8)},
             r"20 images of .* \(3, 6, 8\); 20 of \(3, 8, 6\)",
         ),
-        ({"test_images": np.zeros((20, 8), np.uint8)}, r"has shape \(20, 8\), not \(images, height, width, channels\)"),
+        ({"test_images": np.zeros((20, 8), np.uint8)}, r"must have shape \(images, height, width, channels\); got \(20, 8\)"),
         ({"train_images": np.zeros((29, 8, 6, 3), np.uint8)}, "train_images holds 29 images .*; 30 of"),
         (
             {"train_labels": np.zeros(29, np.uint8)},
-            r"holds labels of type uint8 and shape \(29,\), not 30 integers",
+            r"must hold 30 integers in one dimension; got labels of type uint8 and shape \(29,\)",
         ),
         ({"train_labels": np.zeros(30)}, "labels of type float64"),
-        ({"train_labels": np.arange(30)}, "train_labels holds the label 29 where 0 to 4 belong"),
-        ({"test_labels": -np.arange(20)}, "test_labels holds the label -19 where 0 to 4 belong"),
+        ({"train_labels": np.arange(30)}, "train_labels: labels must be from 0 to 4; got 29"),
+        ({"test_labels": -np.arange(20)}, "test_labels: labels must be from 0 to 4; got -19"),
         ({"train_labels": np.array([{}] * 30)}, "Object arrays cannot be loaded"),
     ],
 )
@@ -168,20 +168,20 @@ def test_cifars_binary_version_is_labels_then_channels(tmp_path, label_bytes):
     whole, record = test.read_bytes(), label_bytes + 144
     test.write_bytes(whole[:-1])
     with pytest.raises(
-        DamagedDataError, match=f"test_batch.bin holds {20 * record - 1} bytes where {20 * record} belong.*truncated"
+        DamagedDataError, match=f"test_batch.bin must hold {20 * record} bytes .* but holds {20 * record - 1}; it is truncated"
     ):
         read_cifar_binary(paths, test, COLOUR, label_bytes)
     test.write_bytes(whole + b"\0")
     with pytest.raises(DamagedDataError, match="another file"):
         read_cifar_binary(paths, test, COLOUR, label_bytes)
     test.write_bytes(whole[: label_bytes - 1] + b"\7" + whole[label_bytes:])
-    with pytest.raises(DamagedDataError, match=r"test_batch.bin holds the label 7 where 0 to 4 belong"):
+    with pytest.raises(DamagedDataError, match=r"test_batch.bin: labels must be from 0 to 4; got 7"):
         read_cifar_binary(paths, test, COLOUR, label_bytes)
 
 
 def test_an_idx_file_that_is_too_long_is_refused(tmp_path):
     (tmp_path / "x").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3]) + b"abcd")
-    with pytest.raises(DamagedDataError, match="holds 4 values where 3 belong; it is truncated or too long"):
+    with pytest.raises(DamagedDataError, match="must hold 3 values, but holds 4; it is truncated or too long"):
         read_idx(tmp_path / "x", (3,))
 
 
@@ -205,9 +205,9 @@ def test_files_are_fetched_from_the_first_mirror_that_has_them_and_kept_if_their
     mirrors = (server + "nowhere/", server)
     fetch_files(mirrors, {"a.gz": md5(b"content")}, tmp_path / "there")
     assert (tmp_path / "there" / "a.gz").read_bytes() == b"content"
-    with pytest.raises(DamagedDataError, match=r"a.gz sent a file whose md5 is not 0{32}; nothing was kept"):
+    with pytest.raises(DamagedDataError, match=r"a.gz sent a file that must have the md5 0{32}, but has another one"):
         fetch_files(mirrors, {"a.gz": "0" * 32}, tmp_path / "other")
-    with pytest.raises(MissingDataError, match=r"cannot be fetched \(http:.*nowhere/b.gz.*404.*is there a network"):
+    with pytest.raises(MissingDataError, match=r"cannot be fetched \(http:.*nowhere/b.gz.*404.*check the network"):
         fetch_files(mirrors, {"b.gz": "0" * 32}, tmp_path / "other")
     assert list((tmp_path / "other").iterdir()) == []
 
@@ -223,8 +223,8 @@ def test_of_an_archive_the_folder_is_kept(tmp_path, server):
         fetch_archive(url, checksum, root, "records")
         assert (root / "records" / "x.bin").read_bytes() == b"content"
         assert [path.name for path in root.iterdir()] == ["records"]
-    with pytest.raises(DamagedDataError, match="holds no folder others"):
+    with pytest.raises(DamagedDataError, match="must hold the folder others"):
         fetch_archive(url, checksum, root, "others")
-    with pytest.raises(DamagedDataError, match="md5 is not"):
+    with pytest.raises(DamagedDataError, match="must have the md5"):
         fetch_archive(url, "0" * 32, root, "records")
     assert [path.name for path in root.iterdir()] == ["records"]

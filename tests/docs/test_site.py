@@ -98,7 +98,7 @@ def test_the_first_page_leads_to_a_result_by_keyboard(window, site):
     window.size(1280, 900)
     window.open(site / "index.html")
     said = window.evaluate("document.querySelector('main, article').innerText")
-    assert "Exact recall" in said and "match softmax" in said.replace("matches", "match"), "the finding and the choice"
+    assert "Recall exact tokens" in said and "match softmax" in said.replace("matches", "match"), "the finding and the choice"
     for _ in range(300):
         window.press("Tab")
         if window.evaluate("document.activeElement.getAttribute('href')") == "results.html":

@@ -143,16 +143,16 @@ def test_a_backbone_of_timm_keeps_its_own_sizes_and_features():
         assert built(torch.randn(2, 1, 8, 8)).shape == registers(torch.randn(2, 1, 8, 8)).shape == (2, 3)
 
 
-@pytest.mark.parametrize(("backbone", "words"), [("vit_tyni", "timm has no model"), ("resnet18", "is a ResNet|another class")])
+@pytest.mark.parametrize(("backbone", "words"), [("vit_tyni", "timm has no model"), ("resnet18", "is a ResNet|another attention")])
 def test_backbones_that_are_no_vision_transformers_are_refused(backbone, words):
     with pytest.raises(UnsupportedError, match=words):
         model(IMAGES, backbone=backbone)
-    with pytest.raises(ValueError, match="the inputs of this task are a sequence"):
+    with pytest.raises(ValueError, match="its inputs are a sequence"):
         model(WORDS, backbone="vit_tiny_patch16_224")
 
 
 def test_sequences_beyond_the_built_length_are_refused():
-    with pytest.raises(ValueError, match="built for 20 tokens, got 21"):
+    with pytest.raises(ValueError, match="built for at most 20 tokens; got 21"):
         model(WORDS)(torch.ones(1, 21, dtype=torch.long))
     with pytest.raises(ValueError, match="no padding"):
         model(IMAGES)(torch.zeros(1, 1, 8, 8), torch.ones(1, 16, dtype=torch.bool))

@@ -62,5 +62,5 @@ def test_frames_are_not_pretrained_as_tokens():
 
 
 def test_a_backbone_is_for_patches():
-    with pytest.raises(ValueError, match="the inputs of this task are a sequence; got 'vit_tiny_patch16_224'"):
+    with pytest.raises(ValueError, match="its inputs are a sequence and not an image; got 'vit_tiny_patch16_224'"):
         build_model(TaskSpec(Frames(3), 9, 4), attention="softmax", options={}, backbone="vit_tiny_patch16_224", **SIZES)

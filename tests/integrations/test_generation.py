@@ -99,7 +99,7 @@ def test_a_cache_that_cannot_serve_is_refused():
     with pytest.raises(UnsupportedError, match=r"StaticCache.*use_cache=False"):
         generate(model, ids[:, :4], cached=True, cache_implementation="static")
     cache = tiny.cache_of(model(ids))
-    with pytest.raises(UnsupportedError, match="none can be removed"):
+    with pytest.raises(UnsupportedError, match="tokens cannot be removed"):
         cache.layers[0].crop(3)
     cache.layers[0].reset()
     assert cache.layers[0].get_seq_length() == 0 and cache.layers[0].state is None

@@ -42,7 +42,7 @@ def test_blocks_of_timm_take_the_mechanisms_in_turn():
 def test_timm_refuses_a_hybrid_as_one_class_or_with_too_few_blocks():
     with pytest.raises(UnsupportedError, match=r"replace_attention\(model, 'linear\+softmax'\)"):
         in_timm.attention_layer("linear+softmax", length=17)
-    with pytest.raises(ValueError, match="takes at least 3 layers"):
+    with pytest.raises(ValueError, match="needs at least 3 layers"):
         in_timm.replace_attention(vit(depth=2), TEXT)
     with pytest.raises(ValueError, match=r"a model must have one row; got .* which names 2"):
         in_timm.replace_attention(vit(), "linformer[projected_length=4|5]+softmax")

@@ -203,7 +203,7 @@ def test_arguments_that_cannot_be_honoured_are_refused():
     with pytest.raises(UnsupportedError, match="no attention weights to drop"):
         vit(bound("performer"), attn_drop_rate=0.1)
     assert vit(bound(), attn_drop_rate=0.1).blocks[0].attn.mechanism.options.dropout == 0.1
-    with pytest.raises(UnsupportedError, match="normalises each key before they are compressed"):
+    with pytest.raises(UnsupportedError, match="cannot be combined with qk_norm"):
         vit(bound(order="compress_first", projected_length=4), qk_norm=True)
     assert vit(bound(order="compress_first", projected_length=4)).blocks[0].attn.order.value == "compress_first"
     layer = bound()
@@ -211,7 +211,7 @@ def test_arguments_that_cannot_be_honoured_are_refused():
         with pytest.raises(UnsupportedError, match="|".join(asked)):
             layer(16, 2, **asked)
     assert layer(16, 2, attn_head_dim=8, dim_out=16).proj.out_features == 16
-    with pytest.raises(ValueError, match="norm_layer, the class of the norm, must be given"):
+    with pytest.raises(ValueError, match="norm_layer must be given with qk_norm or scale_norm"):
         layer(16, 2, qk_norm=True)
     with pytest.raises(UnknownNameError, match="did you mean 'linformer'"):
         attention_layer("linfomer", length=17)

@@ -53,7 +53,7 @@ def test_one_mask_for_all_examples():
 def test_the_future_may_be_hidden_where_the_layer_hides_it():
     assert valid_of(CAUSAL, causal=True).all()
     assert torch.equal(valid_of(BOTH & CAUSAL, causal=True), VALID)
-    with pytest.raises(UnsupportedError, match="hides different keys from different queries"):
+    with pytest.raises(UnsupportedError, match="must hide the same keys from all queries"):
         valid_of(CAUSAL)
 
 
@@ -61,9 +61,9 @@ def test_the_future_may_be_hidden_where_the_layer_hides_it():
     ("mask", "error", "words"),
     [
         (VALID.long(), ValueError, "must be boolean, or of a float dtype"),
-        (torch.full((3, 1, 1, 6), -1e4), UnsupportedError, "adds a bias to the scores"),
-        (torch.eye(6, dtype=torch.bool), UnsupportedError, "hides different keys from different queries"),
-        (torch.stack([VALID, ~VALID], dim=1)[:, :, None], UnsupportedError, "differs between heads"),
+        (torch.full((3, 1, 1, 6), -1e4), UnsupportedError, "must only mask padding"),
+        (torch.eye(6, dtype=torch.bool), UnsupportedError, "must hide the same keys from all queries"),
+        (torch.stack([VALID, ~VALID], dim=1)[:, :, None], UnsupportedError, "must be the same for all heads"),
         (VALID[:, :5], ValueError, r"with batch=3 and 6 tokens; got \(3, 5\)"),
         (VALID[:, None], ValueError, r"got \(3, 1, 6\)"),
         (VALID[:2, None, None], ValueError, r"got \(2, 1, 1, 6\)"),
@@ -76,7 +76,7 @@ def test_what_is_no_padding_is_refused(mask, error, words):
 
 
 def test_a_mask_of_two_meanings_is_refused():
-    with pytest.raises(ValueError, match=r"may mean \(batch, keys\) or \(queries, keys\)"):
+    with pytest.raises(ValueError, match=r"can mean \(batch, keys\) or \(queries, keys\)"):
         valid_of(CAUSAL, causal=True, batch=6)
 
 

@@ -211,13 +211,16 @@ def test_an_example_that_does_not_tell_the_length_is_refused(called, words):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("swin_tiny_patch4_window7_224", "SwinTransformer holds no timm.layers.Attention.*WindowAttention attends inside windows"),
+        (
+            "swin_tiny_patch4_window7_224",
+            "SwinTransformer must hold a module timm.layers.Attention.*WindowAttention attends inside windows",
+        ),
         ("beit_base_patch16_224", "beit.Attention adds a bias for relative positions"),
         ("vit_relpos_small_patch16_224", "RelPosAttention adds a bias for relative positions"),
         ("eva02_tiny_patch14_224", "EvaAttention turns queries and keys by their positions"),
         ("vit_small_patch16_rope_224", "AttentionRope turns queries and keys by their positions"),
         ("volo_d1_224", "OutlookAttention is of a kind unknown to attn-zoo"),
-        ("resnet18", "ResNet holds .* it has no attention"),
+        ("resnet18", "ResNet must hold .* it has no attention"),
     ],
 )
 def test_other_models_of_timm_are_refused_by_name(name, words):
@@ -252,7 +255,7 @@ def test_refusals_leave_the_model_as_it_was():
     assert torch.equal(model(images()), expected) and not layers(model)
     adapted = vit()
     adapted.blocks[0].attn.qkv = nn.Sequential(adapted.blocks[0].attn.qkv)
-    with pytest.raises(UnsupportedError, match=r"blocks.0.attn.qkv is a Sequential.*merge adapters"):
+    with pytest.raises(UnsupportedError, match=r"blocks.0.attn.qkv must be an nn.Linear; got a Sequential.*merge adapters"):
         replace_attention(adapted, "softmax")
     for other, words in ((Attention(16, 2, attn_head_dim=4), "attn_head_dim"), (Attention(16, 2, dim_out=8), "dim_out")):
         adapted.blocks[0].attn = other
@@ -261,7 +264,7 @@ def test_refusals_leave_the_model_as_it_was():
     with pytest.raises(ValueError, match="give the module that holds it"):
         replace_attention(Attention(16, 2), "softmax", length=4)
     replace_attention(model, "softmax")
-    with pytest.raises(UnsupportedError, match="attn-zoo's already"):
+    with pytest.raises(UnsupportedError, match="already replaced by attn-zoo"):
         replace_attention(model, "softmax")
 
 
@@ -274,7 +277,7 @@ def test_images_of_other_sizes(name):
     if card(name).can.any_length:
         assert model(larger).shape == (2, 3)
     else:
-        with pytest.raises(UnsupportedError, match=r"built for 17 keys, got 25.*set_input_size\(model, img_size=...\)"):
+        with pytest.raises(UnsupportedError, match=r"built for 17 keys .*; got 25.*set_input_size\(model, img_size=...\)"):
             model(larger)
         assert model(images(2, 1, 8, 4)).shape == (2, 3)  # all of these claim `shorter`
     refusal = ""
@@ -292,9 +295,9 @@ def test_images_of_other_sizes(name):
 
 
 def test_sizes_that_cannot_be_set_are_refused():
-    with pytest.raises(UnsupportedError, match="holds no layer of the zoo"):
+    with pytest.raises(UnsupportedError, match="has no layer of attn-zoo"):
         set_input_size(vit(), 12)
-    with pytest.raises(UnsupportedError, match="TwoReadings is not a VisionTransformer; build it anew"):
+    with pytest.raises(UnsupportedError, match="TwoReadings must be a VisionTransformer to be resized; build it again"):
         set_input_size(TwoReadings(True), 12)
     shared = vit()
     replace_attention(shared, "linformer", projected_length=4, sharing="layerwise")

@@ -102,7 +102,9 @@ def test_another_version_of_a_mechanism_is_refused(tmp_path):
     config = saved(replace_attention(classifier(), "linear"), tmp_path)
     assert "attention_version" not in config["attn_zoo"]["replacements"][0]
     rewrite(tmp_path, attention_version=7)
-    with pytest.raises(UnsupportedError, match=r"saved with version 7 of linear, and this is version 1, .* that saved it"):
+    with pytest.raises(
+        UnsupportedError, match=r"saved with version 7 of linear, but this attn-zoo has version 1, .* that saved it"
+    ):
         from_pretrained(transformers.AutoModel, tmp_path)
 
 
@@ -128,7 +130,7 @@ def test_a_model_saved_without_the_counter_of_redraws_counts_from_zero(tmp_path)
 def test_what_does_not_fit_is_refused(tmp_path):
     plain, odd, other, cut = (tmp_path / name for name in ("plain", "odd", "other", "cut"))
     classifier().save_pretrained(plain)
-    with pytest.raises(UnsupportedError, match="no replaced attention"):
+    with pytest.raises(UnsupportedError, match="does not name a replaced attention"):
         from_pretrained(transformers.AutoModel, plain)
     saved(replace_attention(classifier(), "luna"), odd)
     rewrite(odd, colour="red")
@@ -182,10 +184,10 @@ def test_code_in_a_folder_never_runs_and_nobody_is_asked(tmp_path, monkeypatch, 
 
 
 OPTIONS = {
-    "code": ({"trust_remote_code": True}, "is never run; leave trust_remote_code out"),
-    "no safetensors": ({"use_safetensors": False}, "safetensors only, .* leave use_safetensors out"),
-    "0 for safetensors": ({"use_safetensors": 0}, "safetensors only"),
-    "another format": ({"gguf_file": "x.gguf"}, "safetensors only, .* leave gguf_file out"),
+    "code": ({"trust_remote_code": True}, "is never run; leave it out"),
+    "no safetensors": ({"use_safetensors": False}, "format safetensors, .* leave use_safetensors out"),
+    "0 for safetensors": ({"use_safetensors": 0}, "format safetensors"),
+    "another format": ({"gguf_file": "x.gguf"}, "format safetensors, .* leave gguf_file out"),
 }
 
 

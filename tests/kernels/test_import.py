@@ -32,7 +32,7 @@ for function, *inputs in calls:
     lines = run(program).splitlines()
     assert len(lines) == 2, lines
     for name, line in zip(("linformer_attention", "project_sequence"), lines, strict=True):
-        assert line.startswith(f"{name}: Triton kernels run on CUDA tensors")
+        assert line.startswith(f"{name}: query must be on a CUDA device, because Triton kernels run there")
         assert "on cpu" in line and "implementation=sdpa" in line and "TRITON_INTERPRET=1" in line
 
 

@@ -119,11 +119,11 @@ def test_gradient_of_one_input(wanted, device):
 @pytest.mark.parametrize(
     ("matrix", "tokens", "valid", "message"),
     [
-        ((3, 5), (2, 2, 5, 4), None, r"takes a projection \(r, length\)"),
-        ((2, 3, 5), (2, 5, 4), None, r"takes a projection \(r, length\)"),
+        ((3, 5), (2, 2, 5, 4), None, r"a projection of shape \(r, length\)"),
+        ((2, 3, 5), (2, 5, 4), None, r"a projection of shape \(r, length\)"),
         ((3, 3, 5), (2, 2, 5, 4), None, "have equal heads"),
         ((3, 5), (2, 6, 4), None, "a column for each key"),
-        ((0, 5), (2, 5, 4), None, "needs at least one row"),
+        ((0, 5), (2, 5, 4), None, "must have at least one row"),
         ((3, 5), (2, 5, 4), torch.ones(2, 4, dtype=torch.bool), r"\(batch, keys\) = \(2, 5\)"),
         ((3, 5), (2, 5, 4), torch.ones(2, 5), "must be boolean"),
     ],

@@ -189,10 +189,10 @@ def test_all_columns_and_the_legend_are_shown_where_they_are_asked_for(crowded, 
     command = ["leaderboard", "--records", str(crowded), "--task", "digits"]
     assert main(command) == 0
     short = capsys.readouterr().out
-    assert "left out: dominated by" in short and "dominated by: rows" not in short and "--legend tells" in short
+    assert "left out: dominated by" in short and "dominated by: rows" not in short and "(c) marks a control. Add" in short
     assert main([*command, "--wide", "--legend"]) == 0
     whole = capsys.readouterr().out
-    assert "left out" not in whole and "examples/s" in whole and "--legend tells" not in whole
+    assert "left out" not in whole and "examples/s" in whole and "(c) marks a control. Add" not in whole
     assert "dominated by: rows" in " ".join(whole.split())
 
 

@@ -167,8 +167,8 @@ def test_pipes_folders_and_huge_files_are_no_records_and_stop_nothing(tmp_path):
     records, left_out = Store(tmp_path).load()
     assert len(records) == 1
     reasons = {item.path.name: item.reason for item in left_out}
-    assert reasons["pipe.json"] == reasons["folder.json"] == "not a regular file"
-    assert "too large" in reasons["huge.json"] and "cannot be read" in reasons["nowhere.json"]
+    assert reasons["pipe.json"] == reasons["folder.json"] == "a record must be a regular file"
+    assert "at most" in reasons["huge.json"] and "cannot be read" in reasons["nowhere.json"]
     assert {Path(name).name for finding in verify(tmp_path).findings for name in finding.files} == set(reasons)
     assert main(["leaderboard", "--records", str(tmp_path)]) == 0
 
@@ -218,7 +218,7 @@ def test_a_record_is_not_older_than_its_environment(tmp_path, environment):
     path.write_text(json.dumps({**data, "schema": 4, "environment": {**data["environment"], **environment}}), encoding="utf-8")
     records, (left_out,) = Store(tmp_path).load()
     assert records == [] and left_out.kind == "edited"
-    assert left_out.reason.endswith("marked as older than it is")
+    assert left_out.reason.endswith("the schema in the record was changed")
 
 
 def test_a_record_of_an_earlier_schema_needs_no_digest(tmp_path):
@@ -229,4 +229,4 @@ def test_a_record_of_an_earlier_schema_needs_no_digest(tmp_path):
     path.write_text(json.dumps({**data, "schema": 4}), encoding="utf-8")
     assert Store(tmp_path).load() == ([make_record()], [])
     path.write_text(json.dumps({**data, "schema": 4, "digest": digest}), encoding="utf-8")
-    assert "cannot have digest: marked as older" in Store(tmp_path).load()[1][0].reason
+    assert "cannot have digest; the schema" in Store(tmp_path).load()[1][0].reason

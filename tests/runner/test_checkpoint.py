@@ -205,13 +205,13 @@ def no_header(checkpoint: Checkpoint) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (flipped, "it is damaged: its content does not match its digest"),
-        (truncated, "it is damaged"),
-        (no_header, "it is damaged"),
-        (rewritten(torch="1.0"), "it was written with torch 1.0, and this is"),
-        (rewritten(attn_zoo="0.0"), "it was written with attn_zoo 0.0"),
-        (rewritten(run_id="another"), "it belongs to run another"),
-        (rewritten(format=7), "it has format 7"),
+        (flipped, "the checkpoint is damaged: its content does not match its digest"),
+        (truncated, "is damaged"),
+        (no_header, "is damaged"),
+        (rewritten(torch="1.0"), "the checkpoint was written with torch 1.0, but this is"),
+        (rewritten(attn_zoo="0.0"), "the checkpoint was written with attn_zoo 0.0"),
+        (rewritten(run_id="another"), "the checkpoint belongs to another run, another"),
+        (rewritten(format=7), "the checkpoint has format 7"),
     ],
 )
 def test_a_checkpoint_of_no_use_is_put_aside_and_named(spoil, words, tmp_path):

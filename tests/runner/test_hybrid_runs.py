@@ -41,7 +41,7 @@ def test_a_spec_holds_every_option_of_every_mechanism_under_one_name():
 
 
 def test_wrong_hybrids_are_refused_before_work():
-    with pytest.raises(ValueError, match="takes at least 3 layers"):
+    with pytest.raises(ValueError, match="needs at least 3 layers"):
         spec("2*linformer+softmax", depth=2)
     with pytest.raises(UnknownNameError, match="no implementation of linear is called 'sdpa'"):
         spec("linear+softmax", implementation="sdpa")

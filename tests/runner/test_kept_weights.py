@@ -123,10 +123,10 @@ def test_a_step_that_is_never_reached_is_refused_before_training(step, tmp_path,
 
 def test_files_of_another_kind_are_refused(folder, tmp_path):
     file = tmp_path / "foreign.safetensors"
-    with pytest.raises(FileNotFoundError, match="no weights file"):
+    with pytest.raises(FileNotFoundError, match="the weights file"):
         load_subject(Request(str(file), sequences=1))
     save_file({"weight": torch.zeros(1)}, file)
-    with pytest.raises(ValueError, match="holds no weights of a run"):
+    with pytest.raises(ValueError, match="does not hold the weights of a run"):
         load_subject(Request(str(file), sequences=1))
     _, facts = read_weights(files(folder)[0])
     save_file({"weight": torch.zeros(1)}, file, metadata={"attn_zoo_weights": json.dumps({**facts, "task_version": "0"})})
@@ -134,7 +134,7 @@ def test_files_of_another_kind_are_refused(folder, tmp_path):
         load_subject(Request(str(file), sequences=1))
     old = {**facts, "spec": {**facts["spec"], "attention_version": 7}}
     save_file({"weight": torch.zeros(1)}, file, metadata={"attn_zoo_weights": json.dumps(old)})
-    with pytest.raises(ValueError, match=f"trained on version 7 of {facts['spec']['attention']}, and this is 1"):
+    with pytest.raises(ValueError, match=f"trained on version 7 of {facts['spec']['attention']}, but this is version 1"):
         load_subject(Request(str(file), sequences=1))
     with pytest.raises(ValueError, match="leave --weights out"):
         load_subject(Request(str(files(folder)[0]), sequences=1, weights="random"))

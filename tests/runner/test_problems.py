@@ -39,4 +39,6 @@ def test_a_run_is_recorded_with_its_kind_of_problem(kind, monkeypatch):
 def test_a_metric_of_another_problem_fails_before_training(monkeypatch):
     record = recorded(Readings, monkeypatch, metric="accuracy")
     assert record.status == "failed" and not record.curve
-    assert record.reason is not None and "accuracy is not for regression, the problem of this task; use r2 or mse" in record.reason
+    assert (
+        record.reason is not None and "accuracy cannot score this task, whose problem is regression; use r2 or mse" in record.reason
+    )

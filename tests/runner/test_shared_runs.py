@@ -55,7 +55,7 @@ def test_keys_that_cannot_be_reused_are_a_refused_run(attention, task, words):
 
 
 def test_reuse_alone_is_refused_before_anything_is_run():
-    with pytest.raises(ValueError, match=r"add model\.shared_weights=true"):
+    with pytest.raises(ValueError, match=r"must go with model\.shared_weights=true"):
         ModelSpec(reuse_keys=True)
 
 

@@ -62,7 +62,7 @@ def test_the_ledger_counts_failed_trials_and_takes_the_first_of_the_best():
     lower = [replace(r, task_card={**r.task_card, "higher_is_better": False}) for r in trials_of(records, "a" * 12)]
     best = best_of(lower)
     assert best is not None and best.scores["valid"] == 0.5
-    with pytest.raises(ValueError, match="has 1 recorded trials, none of them with a score"):
+    with pytest.raises(ValueError, match="none of its 1 recorded trials has one"):
         ledger([trial(0, valid=0.0, status="failed")], "a" * 12)
 
 
@@ -100,9 +100,9 @@ def test_a_trial_with_a_test_score_is_no_record():
         replace(trial(0, valid=0.5), scores={"valid": 0.5, "test": 0.5})
     with pytest.raises(RecordError, match="by validation alone"):
         replace(trial(0, valid=0.5), scores={"valid": 0.5, "test: part": 0.5})
-    with pytest.raises(RecordError, match="needs a test score"):
+    with pytest.raises(RecordError, match="must have a test score"):
         replace(chosen(1), scores={"valid": 0.5})
-    with pytest.raises(ValueError, match="must have either trial, an index, or trials"):
+    with pytest.raises(ValueError, match=r"must have either trial \(an index\) or trials"):
         Tuning("a" * 12, SPACE)
     with pytest.raises(ValueError, match="must have the name of a study"):
         Tuning("", SPACE, trial=1)
@@ -163,7 +163,7 @@ def test_a_trial_that_is_asked_for_by_its_id_is_no_row(tmp_path, capsys):
     record = trial(0, valid=0.5)
     Store(tmp_path).add(record)
     assert main(["show", record.run_id, "--records", str(tmp_path)]) == 2
-    assert "is a trial of study aaaaaaaaaaaa" in capsys.readouterr().err
+    assert "is a trial of the study aaaaaaaaaaaa" in capsys.readouterr().err
 
 
 def test_records_are_compared_without_trials_and_other_settings_are_a_change():

@@ -338,11 +338,11 @@ def test_ten_thousand_examples_take_seconds(name):
     [
         ("mqar", {"length": 65}, "length must be even"),
         ("mqar", {"length": 64, "pairs": 17}, "at most a quarter of length=64 and must be from 1 to 16; got 17"),
-        ("mqar", {"pairs": 16, "vocabulary": 30}, "hold at least 16 of each; got 30"),
+        ("mqar", {"pairs": 16, "vocabulary": 30}, "at least 32, because .*; got 30"),
         ("mqar", {"alpha": 9.0}, "alpha is the exponent"),
         ("mqar", {"fewest_pairs": 17}, "mqar.fewest_pairs is at most pairs=16"),
         ("mqar", {"most_pairs": 32}, "fewest_pairs must be from 1 to most_pairs=32; got 0"),
-        ("mqar", {"fewest_pairs": 4, "most_pairs": 64}, "hold at least 64 of each; got 64"),
+        ("mqar", {"fewest_pairs": 4, "most_pairs": 64}, "at least 128, because .*; got 64"),
         ("mqar", {"fillers": 0}, "fillers counts tokens"),
         ("copying", {"length": 32, "tokens": 16}, "copying.tokens .* must be from 1 to 15; got 16"),
         ("copying", {"order": "sideways"}, "copying.order must be forward or reversed; got 'sideways'"),
@@ -368,7 +368,7 @@ def test_bad_options_are_refused(name, options, message):
 
 def test_too_few_different_examples_end_with_an_error():
     task = build_task("induction", length=4, vocabulary=3, train=1000)
-    with pytest.raises(ValueError, match="were found and no more"):
+    with pytest.raises(ValueError, match="different examples were found"):
         task.examples("train")
 
 

@@ -76,7 +76,7 @@ def test_neither_place_nor_single_tokens_tell_the_answer():
     [
         ({"longest": 5}, "longest counts tokens of a key"),
         ({"length": 7}, "fuzzy_recall.length counts tokens"),
-        ({"vocabulary": 15}, "must be even .half keys, half values."),
+        ({"vocabulary": 15}, "must be even, because half of it are keys"),
         ({"vocabulary": 44}, "to the power of longest=3 must be at most 10,000; got 44"),
         ({"pairs": 9}, "must be from 1 to 8; got 9"),
         ({"pairs": 8, "length": 50}, "must be from 1 to 7; got 8"),

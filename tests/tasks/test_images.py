@@ -152,13 +152,13 @@ def test_missing_and_damaged_files_are_named(small):
     path = small / "mnist" / "t10k-labels-idx1-ubyte.gz"
     whole = gzip.decompress(path.read_bytes())
     path.write_bytes(gzip.compress(whole[:-5]))
-    with pytest.raises(DamagedDataError, match="holds 15 values where 20 belong; it is truncated"):
+    with pytest.raises(DamagedDataError, match="must hold 20 values, but holds 15; it is truncated"):
         build_task("mnist", root=str(small), valid=10).examples("test")
     path.write_bytes(gzip.compress(b"\0" + whole[1:3] + b"\7" + whole[4:]))
-    with pytest.raises(DamagedDataError, match="does not begin with the header of"):
+    with pytest.raises(DamagedDataError, match="must begin with the header of"):
         build_task("mnist", root=str(small), valid=10).examples("test")
     path.write_bytes(gzip.compress(whole[:-1] + b"\x0a"))
-    with pytest.raises(DamagedDataError, match=r"t10k-labels-idx1-ubyte.gz holds the label 10 where 0 to 9 belong"):
+    with pytest.raises(DamagedDataError, match=r"t10k-labels-idx1-ubyte.gz: labels must be from 0 to 9; got 10"):
         build_task("mnist", root=str(small), valid=10).examples("test")
     packed = gzip.compress(whole)
     for damaged in (packed[:-6], packed[:12] + b"\xff\xff\xff\xff" + packed[16:]):

@@ -142,7 +142,7 @@ def test_values_are_spread_over_the_classes():
         ({"shortest": 1.5}, "share of length"),
         ({"max_depth": 0}, "must be from 1 to"),
         ({"max_arguments": 1}, "must be from 2 to"),
-        ({"length": 64, "max_depth": 1, "max_arguments": 5}, "make at most 7 tokens"),
+        ({"length": 64, "max_depth": 1, "max_arguments": 5}, "length must be at most 7"),
         ({"train": 0}, "must be from 1 to"),
     ],
 )
@@ -154,7 +154,7 @@ def test_bad_options_are_refused(options, message):
 def test_too_many_short_expressions_end_with_an_error():
     task = build_task("listops", length=16, shortest=0.3, max_depth=1, max_arguments=14, train=200_000)
     task.options.length = 6
-    with pytest.raises(ValueError, match="were found and no more"):
+    with pytest.raises(ValueError, match="were found; ask for fewer"):
         task.examples("train")
 
 
@@ -173,11 +173,11 @@ def test_a_generated_expression_has_its_value_by_the_evaluator_that_reads_files(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[MAX 1 2 ] ]", "closes that was not opened"),
-        ("[MAX 1 [MIN 2 3 ]", "1 brackets are still open"),
-        ("[MAX ]", "no arguments"),
-        ("[MAX 1 2 ] 3", "2 expressions, not one"),
-        ("", "0 expressions, not one"),
+        ("[MAX 1 2 ] ]", "every closing bracket must have an opening one"),
+        ("[MAX 1 [MIN 2 3 ]", "1 are open"),
+        ("[MAX ]", "at least one argument"),
+        ("[MAX 1 2 ] 3", "one expression; got 2"),
+        ("", "one expression; got 0"),
     ],
 )
 def test_what_is_no_expression_has_no_value(text, message):
@@ -258,13 +258,16 @@ def test_generated_data_say_so():
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda source, value: f"{source}\t{(int(value) + 1) % 10}", r"basic_train.tsv, line 6: the expression's value is"),
+        (lambda source, value: f"{source}\t{(int(value) + 1) % 10}", r"basic_train.tsv, line 6: the value of the expression is"),
         (lambda source, value: f"{source[: len(source) // 2]}", r"basic_train.tsv, line 6: "),
-        (lambda source, value: source.replace(" ] )", " )", 1) + f"\t{value}", r"line 6: .*brackets? (are|open)"),
-        (lambda source, value: source.replace("( ", "", 1) + f"\t{value}", r"line 6: \d+ round brackets open and"),
+        (
+            lambda source, value: source.replace(" ] )", " )", 1) + f"\t{value}",
+            r"line 6: (every bracket must be closed|there must be .* brackets)",
+        ),
+        (lambda source, value: source.replace("( ", "", 1) + f"\t{value}", r"line 6: there must be \d+ opening and"),
         (lambda source, value: source.replace("[", "") + f"\t{value}", r"line 6: '\w+' is not a symbol of ListOps"),
         (lambda source, value: f"{source}\t", r"line 6: .*the file says ''"),
-        (lambda source, value: "( ( ( [MAX 1 ) 2 ) ] )\t2", r"line 6: it has 4 tokens where 6 to"),
+        (lambda source, value: "( ( ( [MAX 1 ) 2 ) ] )\t2", r"line 6: the expression must have 6 to 1999 tokens; got 4"),
     ],
 )
 def test_a_damaged_line_is_named(released, monkeypatch, damage, message):
@@ -283,13 +286,13 @@ def test_files_cut_short_or_missing_are_named(released):
     path = folder / "basic_val.tsv"
     lines = path.read_text().splitlines()[1:]
     write(path, lines[:-2])
-    with pytest.raises(DamagedDataError, match=r"basic_val.tsv holds 8 expressions where 10 belong; it is cut short"):
+    with pytest.raises(DamagedDataError, match=r"basic_val.tsv must hold 10 expressions, but holds 8; it is cut short"):
         lra(folder).examples("train")
     write(path, [*lines, *lines])
-    with pytest.raises(DamagedDataError, match=r"basic_val.tsv holds more than the 10"):
+    with pytest.raises(DamagedDataError, match=r"basic_val.tsv must hold 10 expressions, but holds more"):
         lra(folder).examples("train")
     path.write_text("\n".join(lines))
-    with pytest.raises(DamagedDataError, match=r"basic_val.tsv begins with"):
+    with pytest.raises(DamagedDataError, match=r"basic_val.tsv must begin with"):
         lra(folder).examples("train")
     path.unlink()
     with pytest.raises(MissingDataError, match=r"basic_val.tsv is missing"):

@@ -68,7 +68,7 @@ def test_needles_lie_anywhere_and_only_their_keys_tell_the_values():
     [
         ({"length": 6}, "needle.length counts tokens"),
         ({"needles": 17}, "at most a quarter of length=64 and must be from 1 to 16; got 17"),
-        ({"vocabulary": 6}, "hold 4 of each; got 6"),
+        ({"vocabulary": 6}, "at least 8, because .*; got 6"),
         ({"hay": 5}, "needle.hay counts tokens"),
         ({"longer": 3}, "needle.longer must be a power of two; got 3"),
         ({"causal": False}, "needle.longer must be 1 with causal=false.*; got 4"),

@@ -314,7 +314,7 @@ def test_lists_that_numpy_wrote_are_read_unless_they_hold_objects(released):
     with pytest.raises(DamagedDataError, match=rf"{path.name} is not a list of images"):
         lra(level).examples("test")
     np.save(path, np.zeros((3, 4)))
-    with pytest.raises(DamagedDataError, match="float64 of 2 axes where rows of text belong"):
+    with pytest.raises(DamagedDataError, match="must hold rows of text; got float64 with 2 axes"):
         lra(level).examples("test")
 
 
@@ -329,14 +329,17 @@ def edit(path: Path, old: bytes, new: bytes) -> None:
     [
         (
             lambda level: (level / "imgs/10/sample_3.png").unlink(),
-            r"imgs/10/sample_3.png is not there, though .*10.npy, row 4 names it",
+            r"imgs/10/sample_3.png does not exist, but row 4 of .*10.npy names it",
         ),
-        (lambda level: edit(level / "metadata/2.npy", b"imgs/2", b"imgs/9"), r"imgs/9/sample_0.png is not there"),
+        (lambda level: edit(level / "metadata/2.npy", b"imgs/2", b"imgs/9"), r"imgs/9/sample_0.png does not exist"),
         (
             lambda level: (level / "metadata/2.npy").write_text("imgs/2 sample_0.png 0"),
-            r"2.npy, row 1 must be folder, file, number",
+            r"2.npy, row 1 must be a folder, a file, a number",
         ),
-        (lambda level: (level / "metadata/2.npy").write_text("imgs/2 sample_0.png 0 7"), r"2.npy, row 1 must be .* label 0 or 1"),
+        (
+            lambda level: (level / "metadata/2.npy").write_text("imgs/2 sample_0.png 0 7"),
+            r"2.npy, row 1 must be .* label of 0 or 1",
+        ),
         (lambda level: (level / "metadata/2.npy").write_bytes(b"\xff\xfe"), r"2.npy is not a list of images"),
         (lambda level: (level / "imgs/2/sample_5.png").write_bytes(b"\x89PNG"), r"sample_5.png is not a grey PNG of 32 x 32"),
         (
@@ -345,10 +348,10 @@ def edit(path: Path, old: bytes, new: bytes) -> None:
         ),
         (
             lambda level: Image.new("L", (32, 31)).save(level / "imgs/2/sample_5.png"),
-            r"sample_5.png is 32 x 31 pixels of mode L, not a grey image of 32 x 32",
+            r"sample_5.png must be a grey image of 32 x 32 pixels; got mode L and 32 x 31",
         ),
-        (lambda level: [path.unlink() for path in (level / "metadata").iterdir()], r"metadata holds no lists; 0.npy"),
-        (lambda level: level.rename(level.parent / "other"), r"pathfinder32 holds none of the folders curv_baseline"),
+        (lambda level: [path.unlink() for path in (level / "metadata").iterdir()], r"metadata must hold lists named 0.npy"),
+        (lambda level: level.rename(level.parent / "other"), r"pathfinder32 must hold at least one of the folders curv_baseline"),
     ],
 )
 def test_damaged_files_are_named(released, damage, message):
@@ -360,7 +363,9 @@ def test_damaged_files_are_named(released, damage, message):
 
 def test_missing_files_are_named(released, tmp_path):
     level, _, _ = released
-    with pytest.raises(MissingDataError, match=r"no folder curv_baseline, which holds target paths of 6 dashes.*contour=14"):
+    with pytest.raises(
+        MissingDataError, match=r"no folder curv_baseline, which must hold the target paths of 6 dashes.*contour=14"
+    ):
         lra(level, contour=6).examples("train")
     with pytest.raises(MissingDataError, match=r"LRA Pathfinder-64: no data found below .*put there lra_release/pathfinder64"):
         lra(level, side=64).examples("train")
@@ -371,5 +376,5 @@ def test_a_level_of_a_few_images_is_refused(released):
     (level / "metadata/10.npy").unlink()
     path = level / "metadata/2.npy"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:9]))
-    with pytest.raises(DamagedDataError, match="lists 9 images, too few for three splits"):
+    with pytest.raises(DamagedDataError, match="must list enough images for three splits, but lists only 9"):
         lra(level).examples("train")

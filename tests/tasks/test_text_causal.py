@@ -100,7 +100,9 @@ def test_no_training_sequence_stands_in_a_later_split(folder):
 
 
 def test_texts_that_are_too_short_are_refused(folder):
-    with pytest.raises(ValueError, match="one split has no text of 16385 tokens; give it longer texts"):
+    with pytest.raises(
+        ValueError, match="each split must have a text of at least 16385 tokens, and one has none; give longer texts"
+    ):
         build(folder, length=16_384).examples("test")
 
 

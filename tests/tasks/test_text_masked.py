@@ -283,7 +283,7 @@ def test_the_standard_library_is_divided_by_file(tmp_path, monkeypatch):
     built = build_task("masked_language", files="python", length=32)
     assert min(len(built.examples(split)) for split in task.SPLITS) > 0
     assert built.data_title == f"standard library of Python {python_version()}"
-    with pytest.raises(MissingDataError, match="holds 0 files of its code"):
+    with pytest.raises(MissingDataError, match="holds only 0 files of it"):
         python_files(tmp_path / "nowhere")
 
 

@@ -124,14 +124,14 @@ def test_a_whole_file_with_something_after_its_end_is_an_image(folder):
 def test_folders_that_do_not_fit_are_named(folder):
     with pytest.raises(MissingDataError, match=r"nowhere: there must be folders train and test \(or val\).*no such folder"):
         build(folder.parent / "nowhere").examples("test")
-    with pytest.raises(DamagedDataError, match="train holds 2 folders of classes, 3 are expected"):
+    with pytest.raises(DamagedDataError, match="train must hold 3 folders, one per class; got 2"):
         build(folder, classes=3).examples("test")
     (folder / "val/dog").rename(folder / "val/dogs")
-    with pytest.raises(DamagedDataError, match="the class dog is in only one of train and test"):
+    with pytest.raises(DamagedDataError, match="train and test must have the same classes, but the class dog"):
         build(folder).examples("test")
     shutil.rmtree(folder / "val/dogs")
     (folder / "val/dog").mkdir()
-    with pytest.raises(DamagedDataError, match=r"val.dog holds no image: no file in it ends in one of .bmp"):
+    with pytest.raises(DamagedDataError, match=r"val.dog must hold an image, but no file in it ends in one of .bmp"):
         build(folder).examples("test")
     shutil.rmtree(folder / "val")
     with pytest.raises(MissingDataError, match="found: train"):

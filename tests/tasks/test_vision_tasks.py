@@ -113,7 +113,7 @@ def test_equal_images_stay_in_one_split_and_the_test_is_never_shortened():
     contents = [Counter(image.tobytes() for image in part.levels) for part in parts]
     assert not (contents[0] & contents[1] or contents[0] & contents[2] or contents[1] & contents[2])
     assert max((contents[0] + contents[1]).values()) == 1 and max(contents[2].values()) == 2
-    with pytest.raises(ValueError, match="66 training images are asked for, but only 65 are left"):
+    with pytest.raises(ValueError, match="train must be at most 65, the images that validation and test leave; got 66"):
         split_images(ImageSplits(train, test), valid=20, train=66)
 
 
@@ -131,7 +131,9 @@ def test_classes_of_unlike_size_are_no_cifar(small):
     found = cifar()
     found.train.labels[np.flatnonzero(found.train.labels == 3)[0]] = 4
     write_npz(small / "cifar10.npz", found)
-    with pytest.raises(DamagedDataError, match=r"CIFAR-10: .*cifar10.npz holds 9 to 11 training images per class where 10 belong"):
+    with pytest.raises(
+        DamagedDataError, match=r"CIFAR-10: .*cifar10.npz must hold 10 training images per class, but holds 9 to 11"
+    ):
         build_task("cifar10", valid=20).examples("test")
 
 
@@ -209,14 +211,14 @@ def test_arrays_of_ones_own(small):
     assert elsewhere.examples("test").digest() == digest and set(task.card.locations) == {"path", "root"}
     with pytest.raises(MissingDataError, match=r"there is no file .*mine.npz; put there an .npz with train_images"):
         build_task("image_arrays", **given).examples("test")
-    with pytest.raises(DamagedDataError, match=r"elsewhere.npz: train_labels holds the label 2 where 0 to 1 belong"):
+    with pytest.raises(DamagedDataError, match=r"elsewhere.npz: train_labels: labels must be from 0 to 1; got 2"):
         build_task("image_arrays", **{**given, "path": "elsewhere.npz", "classes": 2}).examples("test")
 
 
 @pytest.mark.parametrize(
     ("task", "options", "message"),
     [
-        ("cifar10", {"patch": 3}, "must be 1, 2, 4 or 8, which divide 32 pixels"),
+        ("cifar10", {"patch": 3}, "must be 1, 2, 4 or 8, so that at least two patches lie along the 32 pixels"),
         ("cifar10", {"valid": 25_001}, "must be from 1 to 25,000 of the 50,000"),
         ("cifar100", {"train": 45_001}, "at most the 45000 images that validation leaves"),
         ("fashion_mnist", {"patch": 28}, "must be 2, 4, 7 or 14"),
@@ -224,7 +226,7 @@ def test_arrays_of_ones_own(small):
         ("pixels", {"valid": 0}, "pixels.valid must be from 1 to 25,000"),
         ("pixels", {"side": 64}, "pixels.side must be 8, 16 or 32"),
         ("image_arrays", {"patch": 5}, "image_arrays.patch must divide 32 x 32 pixels"),
-        ("image_arrays", {"patch": 32}, "into at least two patches"),
+        ("image_arrays", {"patch": 32}, "at least two patches"),
         ("image_arrays", {"channels": 2}, "1 .grey. or 3 .colour."),
         ("image_arrays", {"title": " "}, "must not be empty"),
         ("image_arrays", {"valid": 0}, "valid must be at least 1"),

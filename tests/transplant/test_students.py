@@ -207,7 +207,7 @@ def test_candidates_are_refused_before_the_work(setting, teacher):
     assert check(teacher, [fourier], [Start.stretches], replace(setting, short=0.0), padded=False) == [False]
     with pytest.raises(UnsupportedError, match="does not support padding"):
         check(teacher, [fourier], [Start.stretches], replace(setting, short=0.0), padded=True)
-    with pytest.raises(UnsupportedError, match="init applies to mechanisms with matrices"):
+    with pytest.raises(UnsupportedError, match="init applies only to mechanisms with the matrices"):
         check(teacher, [PERFORMER], [Start.random], setting, padded=False)
     with pytest.raises(UnsupportedError, match="not below the 24 keys"):
         check(teacher, [Candidate("linformer", {"projected_length": 24}, None, "l")], [Start.random], setting, padded=False)
@@ -267,7 +267,5 @@ def test_an_encoder_whose_layers_cannot_be_distilled_alone_is_refused(kind, fold
     shutil.copytree(folder, place)
     config = transformers.AutoConfig.for_model(kind, **sizes, pad_token_id=0, bos_token_id=2, eos_token_id=3)
     transformers.AutoModel.from_config(config).save_pretrained(place)
-    with pytest.raises(
-        ValueError, match="one attention module for several layers" if kind == "albert" else "rotates queries and keys"
-    ):
+    with pytest.raises(ValueError, match="an attention module for each layer" if kind == "albert" else "rotates queries and keys"):
         load_teacher(str(place), 24)

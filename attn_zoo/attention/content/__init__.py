@@ -1,4 +1,4 @@
-"""Content-based sparse attention: pairs of positions chosen by hashing, clustering, routing or sorting."""
+"""Sparse attention by content: hashing, clustering, routing or sorting chooses the pairs of positions."""
 
 from attn_zoo.attention.content import clustered as clustered
 from attn_zoo.attention.content import indexer as indexer

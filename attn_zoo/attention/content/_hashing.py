@@ -25,23 +25,29 @@ Rotations = Float[Tensor, "heads rounds head_dim rotations"]
 
 
 def default_buckets(n: int, chunk: int) -> int:
-    """Default number of buckets: the power of two nearest to n / (2 chunk), so that a bucket fills the two chunks a query sees."""
+    """Return the default number of buckets: the power of two nearest to n / (2 chunk). A bucket then fills the two chunks that a
+    query sees.
+    """
     return 2 ** max(0, round(math.log2(max(1.0, n / (2 * chunk)))))
 
 
 def radices(buckets: int) -> list[int]:
-    """Factors of ``buckets``, a power of two, each at most ``RADIX``: the number of buckets of each combined hash."""
+    """Return the factors of ``buckets``, a power of two. Each is at most ``RADIX`` and is the number of buckets of one of the
+    combined hashes.
+    """
     whole, rest = divmod(buckets.bit_length() - 1, RADIX.bit_length() - 1)
     return [RADIX] * whole + [2**rest] * (rest > 0)
 
 
 def rotation_columns(buckets: int) -> int:
-    """Number of directions for ``buckets``: half the buckets of each hash, since a direction and its opposite are two buckets."""
+    """Return the number of directions for ``buckets``. It is half of them, because a direction and its opposite are two buckets."""
     return sum(factor // 2 for factor in radices(buckets))
 
 
 def lsh_buckets(x: Queries, rotations: Rotations, buckets: int, tiled: bool = False) -> Int[Tensor, "rounds batch heads queries"]:
-    """Bucket of each position in each round: argmax over [x R; -x R] (Andoni et al. 2015), combined as digits of a number."""
+    """Return the bucket of each position in each round: argmax over [x R; -x R] (Andoni et al. 2015). Several hashes are digits of
+    one number.
+    """
     digits, half, rotations = radices(buckets), RADIX // 2, rotations[..., : rotation_columns(buckets)]
     if tiled:
         return hash_tiled(x, rotations, digits)
@@ -55,7 +61,7 @@ def lsh_buckets(x: Queries, rotations: Rotations, buckets: int, tiled: bool = Fa
 
 
 def take(x: Shaped[Tensor, "batch heads n *rest"], index: Int[Tensor, "*rounds_batch_heads_places"], places: int = 1) -> Tensor:
-    """Gather rows of ``x`` by position, zeros for position n; ``index`` has ``places`` axes after its heads."""
+    """Gather rows of ``x`` by position. Position n gives zeros. ``index`` has ``places`` axes after the axis of heads."""
     batch, heads, n = x.shape[:3]
     padded = F.pad(x, (0, 0) * (x.dim() - 3) + (0, 1))
     offset = torch.arange(batch * heads, device=x.device).view(batch, heads, *[1] * places) * (n + 1)

@@ -32,7 +32,9 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of the hash and of k-means on its bits, which have no gradient, and of attention from the centroids to the keys."""
+    """Return the FLOPs of the hash and of k-means on its bits, which have no gradient, and of attention from the centroids to the
+    keys.
+    """
     n, d, c = geometry.keys, geometry.head_dim, min(options.clusters, geometry.keys)
     cluster = 2 * n * options.bits * (d + (options.iterations + 1) * c)
     attend, h = 4 * c * n * d, geometry.heads
@@ -52,7 +54,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"many": {"clusters": 20, "bits": 63}, "first": {"iterations": 0, "clusters": 3}},
 )
 class Clustered(Attention[Options]):
-    """Attention from the centroids of clusters of queries; all queries of a cluster share its output.
+    """Attention from the centroids of clusters of queries to all keys. All queries of a cluster share its output.
 
     Paper: Vyas et al. 2020: Eq. 3 to 6 (centroids, their attention, its broadcast), Section 3.2.1 (k-means in Hamming space on
         hashes by sign).
@@ -70,7 +72,9 @@ class Clustered(Attention[Options]):
         self.register_buffer("directions", torch.randn(geometry.head_dim, options.bits))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Eq. 3 to 6 with the n × C cluster matrix S: centroids are the means Sᵀ Q, and S broadcasts their outputs."""
+        """Compute Eq. 3 to 6 with the n × C cluster matrix S. The centroids are the means Sᵀ Q, and S gives their outputs to the
+        queries.
+        """
         clusters = min(self.options.clusters, query.shape[2])
         valid = real_positions(query, key_valid)
         cluster = self._cluster(query.detach(), valid, clusters).masked_fill(~valid[:, None], clusters)
@@ -80,7 +84,7 @@ class Clustered(Attention[Options]):
         return s @ (weights @ value)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Cluster the queries, attend from the centroids, and broadcast the outputs to the queries."""
+        """Cluster the queries, attend from the centroids, and give their outputs to the queries."""
         batch, heads, n, d = query.shape
         valid = real_positions(query, key_valid)
         clusters = min(self.options.clusters, n)
@@ -100,7 +104,7 @@ class Clustered(Attention[Options]):
     def _cluster(
         self, query: Float[Tensor, "batch heads n head_dim"], valid: Bool[Tensor, "batch n"], clusters: int
     ) -> Int[Tensor, "batch heads n"]:
-        """Cluster of each query, by k-means on ±1 bits, whose sums are whole numbers and so exact in any order."""
+        """Return the cluster of each query by k-means on ±1 bits. Their sums are whole numbers, so they are exact in any order."""
         heads, bits = query.shape[1], self.options.bits
         with without_autocast(query.device):  # so that clusters do not depend on autocast
             wide = query.to(torch.promote_types(query.dtype, torch.float32))

@@ -1,6 +1,6 @@
 """Sparse attention by an indexer (DSA): yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the k keys of the highest Iᵢⱼ = Σₕ wᵢₕ ReLU(q̃ᵢₕ·k̃ⱼ).
 
-A few narrow index heads q̃ with one index key k̃ choose for all heads.
+A few narrow index heads q̃ and one index key k̃ choose the keys for all heads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 @dataclass
 class Options(DropoutOptions):
-    """Options of the indexer."""
+    """Options of attention with an indexer."""
 
     kept: int = share_of_length(4, most=64, bound=at_least(1, "keys"))
     """k, the number of keys a query attends to; all keys where there are fewer."""
@@ -33,7 +33,8 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of the indexer, which get no gradient from the outputs, and of Q Kᵀ and P V over all pairs, P mostly zeros.
+    """Return the FLOPs of the indexer, which gets no gradient from the outputs, and of Q Kᵀ and P V over all pairs. P is mostly
+    zeros.
 
     State: keys and values, from which index keys are computed.
     """
@@ -59,7 +60,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"narrow": {"kept": 12, "index_heads": 2, "index_width": 5}},
 )
 class Indexer(Attention[Options]):
-    """Softmax attention to the keys that a small learned scorer ranks highest, the same keys for all heads.
+    """Softmax attention to the keys that a small learned scorer ranks highest. All heads attend to the same keys.
 
     Paper: DeepSeek-AI 2025 (DeepSeek-V3.2), Section 2.1: index scores, the choice of k keys, and the indexer's loss.
     Symbols: k → kept, H^I → index_heads, q^I, k^I and w → the maps index_query, index_key and index_weight, I → index.
@@ -82,7 +83,7 @@ class Indexer(Attention[Options]):
         self.auxiliary = AuxiliaryLoss()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Sum the index scores head by head, sort them, and compute a softmax over the k first keys of each query."""
+        """Sum the index scores head by head, sort them, and compute a softmax over the first k keys of each query."""
         rows, columns = (x.transpose(1, 2).flatten(2) for x in (query, key))
         index = torch.zeros_like(rows[..., :1]) * columns[:, None, :, 0]
         for head, part in enumerate(self.index_query.split(self.options.index_width)):
@@ -118,7 +119,7 @@ class Indexer(Attention[Options]):
 
 
 def side_by_side(x: Float[Tensor, "batch heads n head_dim"]) -> Float[Tensor, "batch n inner"]:
-    """Heads beside each other, in float32 at least, for the scorer, which passes no gradient on."""
+    """Put the heads beside each other for the scorer, in float32 or more. No gradient passes to them."""
     return x.detach().to(torch.promote_types(x.dtype, torch.float32)).transpose(1, 2).flatten(2)
 
 
@@ -134,7 +135,7 @@ def index_scores(
 
 
 def highest(index: Float[Tensor, "batch queries keys"], kept: int) -> Bool[Tensor, "batch queries keys"]:
-    """Mask of the highest scores of each query, without hidden keys, whose score is the lowest number."""
+    """Return the mask of the highest scores of each query. Hidden keys, which have the lowest number as score, are left out."""
     best = index.detach().sort(dim=-1, descending=True, stable=True)
     values, where = best.values[..., :kept], best.indices[..., :kept]
     return torch.zeros_like(index, dtype=torch.bool).scatter(-1, where, values > torch.finfo(index.dtype).min)
@@ -146,7 +147,9 @@ def index_loss(
     allowed: Bool[Tensor, "#batch 1 queries keys"] | None,
     key_valid: KeyValid,
 ) -> Float[Tensor, ""]:
-    """Mean over the real queries of the divergence of the index's softmax from the heads' mean attention weights."""
+    """Return the mean over the real queries of the divergence of the index's softmax from the mean attention weights of the
+    heads.
+    """
     wanted = softmax_over_valid(scores.detach().to(index.dtype), allowed).mean(dim=1)
     gap = F.kl_div(index.log_softmax(dim=-1), wanted, reduction="none").sum(dim=-1)
     if key_valid is None or key_valid.shape[1] != gap.shape[1]:

@@ -1,6 +1,6 @@
 """Mixture of block attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the tokens j of k blocks.
 
-A query takes its own block and the k − 1 others of the highest qᵢ·k̄, with k̄ the mean of a block's keys.
+A query attends to its own block and to the k − 1 other blocks with the highest qᵢ·k̄, where k̄ is the mean key of a block.
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ class Options(DropoutOptions):
 
 
 def sizes(keys: int, options: Options) -> tuple[int, int, int]:
-    """Number of blocks, of blocks that a query chooses beside its own, and of groups of B queries with one block in common."""
+    """Return the numbers of blocks, of blocks that a query chooses beside its own, and of groups of B queries with one block in
+    common.
+    """
     blocks = -(-keys // options.block)
     others = min(options.chosen, blocks) - 1
     return blocks, others, keys * others // options.block + blocks if others else 0
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of Q K̄ᵀ, which has no gradient, and of Q Kᵀ and P V of each block with itself and with the groups that chose it.
+    """Return the FLOPs of Q K̄ᵀ, which has no gradient, and of Q Kᵀ and P V of each block with itself and with the groups that
+    chose it.
 
     State: keys and values, the KV cache.
     """
@@ -65,7 +68,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"two": {"block": 6, "chosen": 2}, "five": {"block": 4, "chosen": 5}},
 )
 class MixtureOfBlocks(Attention[Options]):
-    """Softmax attention to a query's own block and to the blocks whose mean key it scores highest.
+    """Softmax attention to a query's own block and to the blocks whose mean keys score highest for it.
 
     Paper: Lu et al. 2025, Section 2.2: the block gate, its causal form, and the own block, which counts among the k.
     Symbols: B → block, k → chosen, K̄ → means.
@@ -82,7 +85,9 @@ class MixtureOfBlocks(Attention[Options]):
         return (f"{k} blocks of {b} tokens are no fewer than the {n} tokens: none is left out",) if b * k >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute a softmax over n × n scores, masked to the tokens of the k blocks of highest gates; the own block's gate is ∞."""
+        """Compute a softmax over n × n scores, masked to the tokens of the k blocks with the highest gates. The gate of the own
+        block is ∞.
+        """
         at = torch.arange(key.shape[2], device=key.device) // self.options.block
         own, z = F.one_hot(at).bool(), torch.arange(int(at[-1]) + 1, device=key.device)
         member = own * real_positions(query, key_valid)[..., None].to(key.dtype)  # (batch, n, blocks)
@@ -97,7 +102,9 @@ class MixtureOfBlocks(Attention[Options]):
         return softmax_over_valid(scores, seen if allowed is None else seen & allowed) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend within blocks, then to chosen blocks, B queries that chose the same block together: about n k B scores."""
+        """Attend within blocks, then to chosen blocks. B queries that chose the same block are computed together, which needs about
+        n k B scores.
+        """
         n, b = key.shape[2], self.options.block
         blocks, others, groups = sizes(n, self.options)
 
@@ -127,7 +134,9 @@ class MixtureOfBlocks(Attention[Options]):
     def _choose(
         self, query: Queries, key: Keys, valid: Bool[Tensor, "batch heads blocks block"]
     ) -> Int[Tensor, "batch heads queries others"]:
-        """Return the blocks that each query attends to beside its own; the number of blocks where there are too few."""
+        """Return the blocks that each query attends to beside its own. If there are too few, the number of blocks fills the
+        rest.
+        """
         n, (blocks, b) = key.shape[2], valid.shape[2:]
         with without_autocast(query.device):  # so that the choice does not depend on autocast
             query, key = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (query, key))
@@ -140,14 +149,14 @@ class MixtureOfBlocks(Attention[Options]):
         return best.indices.masked_fill(best.values == -torch.inf, blocks)
 
     def others(self, z: Int[Tensor, " blocks"], own: Int[Tensor, "n 1"]) -> Bool[Tensor, "n blocks"]:
-        """Mask of the blocks z that a query of block ``own`` may choose beside it."""
+        """Return the mask of the blocks z that a query of block ``own`` can choose beside it."""
         return z < own if self.geometry.causal else z != own
 
 
 def grouped(
     chosen: Int[Tensor, "batch heads n others"], blocks: int, groups: int, size: int
 ) -> tuple[Int[Tensor, "batch heads places"], Int[Tensor, "batch heads pairs"], Int[Tensor, "batch heads groups"]]:
-    """Sort the pairs of query and chosen block by block, into groups of ``size`` places that hold one block each.
+    """Sort the pairs of query and chosen block by block, into groups of ``size`` places. The pairs of a group have the same block.
 
     Returns:
         The pair at each place (at empty places the number of pairs), the place of each pair (the number of places if its block is

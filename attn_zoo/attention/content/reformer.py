@@ -51,7 +51,8 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs per round: the hash, then each chunk against itself and the one before. Sorting and gathering are no matrix products.
+    """Return the FLOPs of each round: the hash, then each chunk with itself and the one before. Sorting and gathering are not
+    matrix products.
 
     State: queries and values of the last two chunks of each bucket, which differ between rounds; at most those of all tokens.
     """
@@ -83,7 +84,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class Reformer(RedrawnAttention[Options]):
-    """Attention among positions that locality-sensitive hashes put into the same bucket, with shared queries and keys.
+    """Attention among positions that locality-sensitive hashes put into the same bucket. Queries and keys are shared.
 
     Paper: Kitaev et al. 2020: Eq. 2 and 3 (attention over a set), Eq. 5 and 6 (bucket and chunk), Section 2 (shared-QK, chunks,
         rounds), Appendix A (rounds combined by their normalisers z and the correction log N for keys found more than once).
@@ -106,7 +107,7 @@ class Reformer(RedrawnAttention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Options) -> tuple[str, ...]:
-        """Warn of a chunk as long as the input, or of a single bucket."""
+        """Return warnings for a chunk as long as the input and for a single bucket."""
         c, n = options.chunk, geometry.keys
         if c >= n:
             return (f"chunk={c} is no shorter than the {n} tokens: every token sees all",)
@@ -114,7 +115,7 @@ class Reformer(RedrawnAttention[Options]):
         return (f"chunk={c} leaves one bucket for {n} tokens: the order decides who sees whom, not the hash",) * one
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Eq. 2 and 3 over all n × n pairs; a key found in N rounds weighs as N keys, or as one if corrected."""
+        """Compute Eq. 2 and 3 over all n × n pairs. A key found in N rounds weighs as N keys or, if corrected, as one."""
         chunk, before = self._layout(query, key_valid).of_positions()
         near = (chunk[..., None, :] == chunk[..., None]) | (chunk[..., None, :] == before[..., None])
         itself = torch.eye(query.shape[2], dtype=torch.bool, device=query.device)
@@ -125,7 +126,9 @@ class Reformer(RedrawnAttention[Options]):
         return softmax_over_valid(scores + times.clamp(min=1).to(scores.dtype).log(), allowed) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Sort by bucket, compare each chunk with itself and the one before it, and weigh rounds by their normalisers z."""
+        """Sort positions by bucket, compare each chunk with itself and the one before it, and weight the rounds by their
+        normalisers z.
+        """
         o, n, precise = self.options, query.shape[2], torch.promote_types(query.dtype, torch.float32)
         self.redraw_in_training()
         layout = self._layout(query, key_valid)
@@ -155,7 +158,7 @@ class Reformer(RedrawnAttention[Options]):
 
     @torch.no_grad()
     def _layout(self, query: Queries, key_valid: KeyValid) -> Layout:
-        """Chunks of the buckets in each round; without causality the last chunk of a bucket precedes its first."""
+        """Return the chunks of the buckets in each round. Without causality, the last chunk of a bucket precedes its first."""
         buckets = self.options.buckets or default_buckets(self.geometry.keys, self.options.chunk)
         with without_autocast(query.device):  # so that buckets do not depend on autocast
             bucket = lsh_buckets(query, self.rotations, buckets, tiled=self.implementation == "tiled")
@@ -164,7 +167,7 @@ class Reformer(RedrawnAttention[Options]):
 
 @torch.no_grad()
 def _found_before(layout: Layout, query_at: Tensor, key_at: Tensor) -> Bool[Tensor, "rounds batch heads chunks c 2*c"]:
-    """Mask of pairs that an earlier round has compared."""
+    """Return the mask of pairs that an earlier round has compared."""
     chunk, before = layout.of_positions()
     found = query_at.new_zeros(*query_at.shape, key_at.shape[-1], dtype=torch.bool)
     for earlier in range(len(found) - 1):

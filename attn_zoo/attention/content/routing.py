@@ -1,6 +1,6 @@
 """Routing attention: yᵢ = mean over the clusters c of i of Σⱼ softmaxⱼ(q̂ᵢ·k̂ⱼ √d) vⱼ over j in c, with q̂ = q / |q|, k̂ = k / |k|.
 
-A cluster holds the w queries and the w keys nearest to its centroid, so that each may be in several clusters or in none.
+A cluster holds the w queries and the w keys nearest to its centroid, so each can be in several clusters or in none.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ class Options(DropoutOptions):
 
 
 def cluster_count(keys: int, options: Options) -> int:
-    """Number of clusters k, at least one and at most the number of positions."""
+    """Return the number of clusters k, which is at least one and at most the number of positions."""
     return max(1, round(min(options.cluster_scale * math.sqrt(keys), keys)))
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of queries and keys against every centroid, which has no gradient, and of each cluster's w queries against w keys."""
+    """Return the FLOPs of queries and keys with every centroid, which has no gradient, and of the w queries of each cluster with
+    its w keys.
+    """
     n, d, h, clusters = geometry.keys, geometry.head_dim, geometry.heads, cluster_count(geometry.keys, options)
     w = math.ceil(n / clusters)
     among = 4 * clusters * w * w * d
@@ -61,7 +63,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     version=2,  # in 1 the queries were also the keys
 )
 class Routing(Attention[Options]):
-    """Attention of the queries of a cluster to its keys; clusters are those of online k-means.
+    """Attention from the queries of a cluster to its keys. Online k-means forms the clusters.
 
     Paper: Roy et al. 2021, Section 4.1 and Algorithm 1 without its causal mask: queries and keys of unit length, the w = n / k of
         each that are nearest to each centroid, moving averages.
@@ -85,7 +87,7 @@ class Routing(Attention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn of a single cluster, or of as many clusters as tokens."""
+        """Return warnings for a single cluster and for as many clusters as tokens."""
         clusters, n = cluster_count(geometry.keys, options), geometry.keys
         if clusters >= n:
             return (f"{clusters} clusters are no fewer than the {n} tokens: a cluster takes a single query and a single key",)
@@ -93,7 +95,7 @@ class Routing(Attention[Options]):
 
     @torch.no_grad()
     def resize_length(self, length: int) -> None:
-        """Change the number of keys in place; for another number of clusters, drop the last centroids or draw new ones."""
+        """Change the number of keys in place. If the number of clusters changes, drop the last centroids or draw new ones."""
         resized = self.geometry_at(length)
         clusters, (heads, before, d) = cluster_count(length, self.options), self.centroids.shape
         more = torch.randn(heads, max(0, clusters - before), d, device=self.centroids.device, dtype=self.centroids.dtype)

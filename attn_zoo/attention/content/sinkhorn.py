@@ -1,6 +1,6 @@
 """Sinkhorn attention: Y_b = softmax(Q_b [K_b ; (R K)_b]ᵀ / √d) [V_b ; (R V)_b] for each block b.
 
-R is a soft permutation of the blocks: exponentials of scores between blocks, columns and rows of which are normalised in turn.
+R is a soft permutation of the blocks: exponentials of scores between blocks, whose columns and rows are normalised in turn.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ class Options(DropoutOptions):
 
 
 def block_size(keys: int, options: Options) -> int:
-    """Size of a block b, at most the length of the sequence."""
+    """Return the size b of a block, which is at most the length of the sequence."""
     return max(1, round(min(options.block_scale * math.sqrt(keys), keys)))
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of scores between blocks, of R K and R V, and of each block's attention to its own and its sorted keys."""
+    """Return the FLOPs of scores between blocks, of R K and R V, and of the attention of each block to its own and its sorted
+    keys.
+    """
     b, h, d = block_size(geometry.keys, options), geometry.heads, geometry.head_dim
     blocks = math.ceil(geometry.keys / b)
     count = 2 * blocks * blocks * b  # shares of valid tokens in the sorted places: R has a gradient, the mask has none
@@ -65,7 +67,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"sharp": {"temperature": 0.2, "balancing": 20}, "short": {"balancing": 3, "block_scale": 0.7}},
 )
 class Sinkhorn(Attention[Options]):
-    """Attention within blocks and to the keys of sorted blocks.
+    """Attention within blocks and to the keys of blocks that are sorted softly.
 
     Paper: Tay et al. 2020: Section 3.1 (sorting network), Section 3.2 (Sinkhorn balancing), Section 3.3 (attention to the
         query's own block and the sorted block).
@@ -82,12 +84,14 @@ class Sinkhorn(Attention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn of a single block."""
+        """Return a warning for a single block."""
         b, n = block_size(geometry.keys, options), geometry.keys
         return (f"a block of {b} positions holds all {n} tokens: every token sees all, and nothing is sorted",) if b >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Section 3.1 to 3.3 block by block, with plain exponentials; a sorted place is weighted by its valid share."""
+        """Compute Sections 3.1 to 3.3 block by block, with plain exponentials. A sorted place is weighted by the share of valid
+        tokens in it.
+        """
         n, d, b = query.shape[2], query.shape[3], block_size(self.geometry.keys, self.options)
         valid = query.new_ones(query.shape[0], n) if key_valid is None else key_valid.to(query.dtype)
         starts, valid = range(0, n, b), F.pad(valid, (0, -n % b))[:, None]
@@ -113,7 +117,9 @@ class Sinkhorn(Attention[Options]):
         return torch.cat(outputs, dim=2)[:, :, :n]
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Split the keys into blocks, sort the blocks softly, and attend to a block's own and sorted keys in one softmax."""
+        """Split the keys into blocks, sort the blocks softly, and attend to the own and the sorted keys of a block in one
+        softmax.
+        """
         n, d = query.shape[2:]
         b = block_size(self.geometry.keys, self.options)
         fill = -n % b
@@ -143,7 +149,9 @@ class Sinkhorn(Attention[Options]):
         key: Float[Tensor, "batch heads blocks b head_dim"],
         inside: Bool[Tensor, "batch blocks b"],
     ) -> Float[Tensor, "batch heads blocks blocks"]:
-        """Soft permutation R: exp(scores), columns and rows normalised in turn; zero columns for blocks that hold only padding."""
+        """Return the soft permutation R: exp(scores), with columns and rows normalised in turn. A block of padding has a column of
+        zeros.
+        """
         dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
             real, count = inside[:, None, :, :, None], inside.sum(dim=-1).clamp(min=1)[:, None, :, None]
@@ -159,5 +167,5 @@ class Sinkhorn(Attention[Options]):
 
 
 def _normalise(parts: Tensor, total: Tensor) -> Tensor:
-    """Divide parts by their total; they stay zero where the total is zero."""
+    """Divide parts by their total. If the total is zero, they stay zero."""
     return parts / total.masked_fill(total == 0, 1)

@@ -1,4 +1,4 @@
-"""Controls: mechanisms that do not compete, but show what a task scores without attention."""
+"""Controls: mechanisms that do not compete. They show what a task scores without attention."""
 
 from attn_zoo.attention.controls import convolution as convolution
 from attn_zoo.attention.controls import frozen_random as frozen_random

@@ -23,7 +23,9 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of matrix products: none, since outputs are sums of scaled values. State: values in reach, none for a kernel of one."""
+    """Return 0 FLOPs, because outputs are sums of scaled values and not matrix products. The state holds the values in reach, or
+    nothing for a kernel of one.
+    """
     held = min(options.kernel, geometry.keys)
     state = FLOAT * held * geometry.cached_width(1) * (options.kernel > 1) if geometry.causal else None
     return Cost(0, options.kernel * geometry.inner_dim, backward_flops=0, state_bytes=state)
@@ -44,7 +46,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     control=True,
 )
 class LocalConvolution(Attention[Options]):
-    """A learned depthwise convolution of the values along the length.
+    """Learned depthwise convolution of the values along the length.
 
     Paper: none; a control.
     Symbols: none.
@@ -64,7 +66,7 @@ class LocalConvolution(Attention[Options]):
         return torch.stack([shift @ value * self.weight[:, t, None] for t, shift in enumerate(shifts)]).sum(dim=0)
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Sum the shifted values, one tap of the kernel after the other; padded values are zeros."""
+        """Sum the shifted values, one tap of the kernel after the other. Padded values are zeros."""
         n, kernel = value.shape[2], self.options.kernel
         before = kernel - 1 if self.geometry.causal else kernel // 2
         filled = F.pad(value, (0, 0, before, kernel - 1 - before)) if kernel > 1 else value

@@ -24,11 +24,11 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of matrix products: none, since outputs are sums of scaled values. No parameters.
+    """Return 0 FLOPs, because outputs are sums of scaled values and not matrix products. There are no parameters.
 
-    State: the current value, and the past values that later positions link to. After t of n positions these are at most t, and at
-    most r = (``links`` - 1) (n - t) for each head that reads them; both bounds are equal at n - t = n / (r + 1), where the state is
-    largest.
+    The state holds the current value and the past values that later positions link to. After t of n positions these are at most t,
+    and at most r = (``links`` - 1) (n - t) for each head that reads them; both bounds are equal at n - t = n / (r + 1), where the
+    state is largest.
     """
     readers = geometry.inner_dim // (geometry.head_dim if geometry.latent_dim else geometry.key_value_dim)
     held = geometry.keys - math.ceil(geometry.keys / (readers * (options.links - 1) + 1)) + 1
@@ -51,7 +51,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     control=True,
 )
 class FrozenRandom(Attention[Options]):
-    """A sparse row-stochastic matrix for each head, drawn when built and never trained.
+    """Sparse matrix of positive weights with row sums of one for each head. It is drawn when the mechanism is built, and never
+    trained.
 
     Paper: none; a control. A position always sees itself, which leaves no valid position without a key; the others are
         drawn from all positions, causal: from those up to its own. Weights are uniform on the simplex.
@@ -74,7 +75,7 @@ class FrozenRandom(Attention[Options]):
         self.register_buffer("weights", torch.empty(options.links, heads, n).exponential_())  # uniform once normalised
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Multiply the values by the n × n matrix of each head, with each row divided by its sum over real tokens."""
+        """Multiply the values by the n × n matrix of each head, after dividing each row by its sum over real tokens."""
         (_, heads, n, _), built = value.shape, self.geometry.keys
         at = self.sources.unflatten(1, (heads, built)) - built * torch.arange(heads, device=value.device)[:, None]
         matrix = torch.zeros(heads, built, built, dtype=value.dtype, device=value.device)
@@ -99,6 +100,6 @@ class FrozenRandom(Attention[Options]):
         return out / total.clamp(min=torch.finfo(total.dtype).tiny)
 
     def _real(self, valid: Bool[Tensor, "batch n"]) -> Bool[Tensor, "links batch heads n"]:
-        """Mask of links that do not lead to padding."""
+        """Return the mask of links that do not lead to padding."""
         heads, n = self.geometry.heads, self.geometry.keys
         return valid.repeat(1, heads)[:, self.sources].unflatten(-1, (heads, n)).movedim(1, 0)

@@ -10,7 +10,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """FLOPs and state: none."""
+    """Return a cost without FLOPs and state."""
     state = 0 if geometry.causal else None
     return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=state)
 
@@ -37,9 +37,9 @@ class NoAttention(Attention):
     """
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Multiply the values by the identity as attention matrix."""
+        """Multiply the values by the identity matrix."""
         return torch.eye(value.shape[2], dtype=value.dtype, device=value.device) @ value
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Copy the values, so that writing into the output does not change them."""
+        """Return a copy of the values, so that writing into the output does not change them."""
         return value.clone()

@@ -10,7 +10,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """FLOPs of matrix products: none, since averages are sums. State: the running sum."""
+    """Return 0 FLOPs, because averages are sums and not matrix products. The state is the running sum."""
     state = FLOAT * geometry.key_value_dim if geometry.causal else None
     return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=state)
 
@@ -29,7 +29,7 @@ def cost(geometry: Geometry, options: NoOptions) -> Cost:
     control=True,
 )
 class UniformAverage(Attention):
-    """Uniform average yᵢ = mean of vⱼ over the valid positions j (causal: over j ≤ i).
+    """Uniform average: yᵢ is the mean of vⱼ over the valid positions j (causal: over j ≤ i).
 
     Paper: none; a control. It is softmax attention with every score equal.
     Symbols: none.

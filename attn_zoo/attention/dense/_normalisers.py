@@ -31,7 +31,7 @@ STEPS = 24
 def entmax_over_valid(
     scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, alpha: float
 ) -> Float[Tensor, "... keys"]:
-    """α-entmax over the last axis restricted to ``allowed``; a row that allows nothing gets zeros.
+    """Return α-entmax over the entries of the last axis that are ``allowed``. A row without any allowed entry gets zeros.
 
     ``allowed`` broadcasts against ``scores``; None allows everything. Computed in float32 at least.
     """
@@ -51,7 +51,7 @@ def entmax_over_valid(
 
 
 def positive_power(x: Tensor, order: float) -> Tensor:
-    """Power [x]₊^order, whose first and second gradients are zero where x is not positive."""
+    """Return the power [x]₊^order, whose first and second gradients are zero if x is not positive."""
     positive = x > 0
     return torch.where(positive, torch.where(positive, x, 1).pow(order), 0)
 
@@ -59,7 +59,7 @@ def positive_power(x: Tensor, order: float) -> Tensor:
 def entmax_by_bisection(
     scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, alpha: float
 ) -> Float[Tensor, "... keys"]:
-    """Compute α-entmax with τ by bisection from the largest score less one to the largest; its gradient follows from Σ p = 1."""
+    """Compute α-entmax. Bisection between the largest score less one and the largest finds τ; the gradient follows from Σ p = 1."""
     if alpha == SOFTMAX:
         return softmax_over_valid(scores, allowed)
     s, order = (alpha - 1) * scores, 1 / (alpha - 1)
@@ -79,7 +79,7 @@ def entmax_by_bisection(
 
 @torch.no_grad()
 def threshold(s: Float[Tensor, "... keys"], alpha: float) -> tuple[Float[Tensor, "... 1"], Float[Tensor, "... 1"]]:
-    """Return τ for each row of scores, multiplied by α - 1 and shifted to a maximum of zero, and the slope of -Σ p at τ.
+    """Return τ for each row of scores, which are multiplied by α - 1 and shifted to a maximum of zero, and the slope of -Σ p at τ.
 
     Sorting gives the exact τ for sparsemax and α = 1.5: that of the largest support whose smallest score exceeds its τ.
     """

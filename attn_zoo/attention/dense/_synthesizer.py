@@ -11,7 +11,9 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def synthesizer_cost(geometry: Geometry, scores: Cost, *, constant: bool = False) -> Cost:
-    """Cost of ``scores`` and of P V, queries × keys × head_dim multiply-adds per head. State: the values."""
+    """Return the cost of ``scores`` and of P V, which takes queries × keys × head_dim multiply-adds per head. The state holds the
+    values.
+    """
     inner = geometry.inner_dim
     product = 2 * geometry.queries * geometry.keys * inner
     return Cost(
@@ -23,10 +25,10 @@ def synthesizer_cost(geometry: Geometry, scores: Cost, *, constant: bool = False
 
 
 class Synthesizer(Attention[OptionsT]):
-    """Weighted averages of the values, with scores that do not depend on keys. Subclasses implement ``attend``."""
+    """Weighted averages of the values with scores that do not depend on keys. Subclasses implement ``attend``."""
 
     def weigh(self, scores: Float[Tensor, "#batch heads queries keys"], value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute softmax(B) V over the valid (causal: past) keys, with B for each example or one for all."""
+        """Compute softmax(B) V over the valid (causal: past) keys. B is given for each example, or once for all."""
         allowed = allowed_pairs(scores, value, key_valid, causal=self.geometry.causal)
         weights = softmax_over_valid(scores, allowed).to(value.dtype)
         if len(weights) == 1:  # one B for all examples: a single product, so that weights are not copied for each

@@ -22,7 +22,9 @@ SPREAD = 0.1
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """FLOPs of both maps, as many as of one of twice the width, and of their difference times V. State: keys and values."""
+    """Return the FLOPs of both maps, which are those of one map of twice the width, and of their difference times V. The state
+    holds keys and values.
+    """
     n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
     flops = 4 * n * m * inner
     state = FLOAT * m * geometry.cached_width() if geometry.causal else None
@@ -41,7 +43,7 @@ def cost(geometry: Geometry, options: NoOptions) -> Cost:
     cost=cost,
 )
 class Differential(Attention[NoOptions]):
-    """Difference of two softmax maps, in which what both maps see cancels.
+    """Difference of two softmax maps. What both maps see cancels.
 
     Paper: Ye et al. 2024, Section 2.1: λ = exp(λ_q1·λ_k1) − exp(λ_q2·λ_k2) + λ_init, λ_init = 0.8 − 0.6 exp(−0.3 l) in layer l
         from 0, and the norm of each head.
@@ -59,7 +61,7 @@ class Differential(Attention[NoOptions]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Refuse heads that cannot be halved."""
+        """Return the reason if a head has too few channels to be divided in two."""
         if geometry.head_dim < 2:
             return "differential needs a head_dim of at least 2, because it halves heads; got 1; use fewer heads"
         return None
@@ -69,7 +71,7 @@ class Differential(Attention[NoOptions]):
         self.initial = 0.8 - 0.6 * math.exp(-0.3 * layer)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Apply both maps to the values, and norm the difference."""
+        """Apply both maps to the values, and normalise the difference."""
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         reads = []
         for q, k in zip(query.tensor_split(2, dim=-1), key.tensor_split(2, dim=-1), strict=True):
@@ -80,7 +82,7 @@ class Differential(Attention[NoOptions]):
         return (1 - self.initial) * difference / (difference.square().mean(dim=-1, keepdim=True) + RMS_FLOOR).sqrt()
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Materialise both n × n maps, and multiply their difference with the values."""
+        """Compute both n × n maps, and multiply their difference by the values."""
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         first, second = (
             softmax_over_valid(q @ (k * k.shape[-1] ** -0.5).mT, allowed)

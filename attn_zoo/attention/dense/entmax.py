@@ -24,9 +24,10 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of Q Kᵀ and P V; a causal block of queries leaves out the keys after it. The backward pass recomputes Q Kᵀ.
+    """Return the FLOPs of Q Kᵀ and P V. A causal block of queries leaves out the keys after it. The backward pass computes Q Kᵀ
+    again.
 
-    State: keys and values, the KV cache.
+    The state is the KV cache of keys and values.
     """
     blocks = row_blocks(geometry.queries, geometry.keys, geometry.causal)
     product = 2 * sum((end - start) * seen for start, end, seen in blocks) * geometry.inner_dim
@@ -49,7 +50,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"sparsemax": {"alpha": 2.0}, "between": {"alpha": 1.25}},
 )
 class Entmax(Attention[Options]):
-    """Entmax attention Y = α-entmax(Q Kᵀ / √d) V over all keys: quadratic in time, with sparse weights.
+    """Entmax attention Y = α-entmax(Q Kᵀ / √d) V over all keys. Its time is quadratic, and its weights are sparse.
 
     Papers: Peters et al. 2019 for the normaliser; Martins and Astudillo 2016 (arXiv:1602.02068) for α = 2; Correia et al. 2019
         (arXiv:1909.00015) for its use in multi-head attention, where α is learned for each head; here it is one constant.
@@ -60,13 +61,13 @@ class Entmax(Attention[Options]):
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Materialise the queries × keys weights, with τ by bisection."""
+        """Compute the queries × keys weights, with τ by bisection."""
         scores = query @ key.mT / query.shape[-1] ** 0.5
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         return entmax_by_bisection(scores, allowed, self.options.alpha) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Materialise the queries × keys weights, most of them zero."""
+        """Compute the queries × keys weights, of which most are zero."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
             q, k, v = query.to(dtype), key.to(dtype), value.to(dtype)
@@ -75,5 +76,5 @@ class Entmax(Attention[Options]):
             return (entmax_over_valid(scores, allowed, self.options.alpha) @ v).to(query.dtype)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend in blocks of queries; causally, keys after a block are left out."""
+        """Attend in blocks of queries. In causal attention, keys after a block are left out."""
         return entmax_attention(query, key, value, key_valid, self.options.alpha, causal=self.geometry.causal)

@@ -31,7 +31,7 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of Q Kᵀ and P V. State: keys, values and one sum of gates per head and token."""
+    """Return the FLOPs of Q Kᵀ and P V. The state holds keys, values, and one sum of gates per head and token."""
     n, inner, sums = geometry.keys, geometry.inner_dim, geometry.key_value_dim // geometry.head_dim
     flops = 4 * n * n * inner
     state = FLOAT * n * (geometry.cached_width() + sums) if geometry.causal else None
@@ -51,7 +51,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     streams=lambda *_: (Stream("gate", of="keys", starts_as="key"),),
 )
 class Forgetting(Attention[Options]):
-    """Softmax attention in which a weight shrinks by every forget gate between key and query.
+    """Softmax attention in which every forget gate between a key and a query makes the weight of the key smaller.
 
     Paper: Lin et al. 2025, Section 3.
     Symbols: f → σ of the stream gate, D → bias.
@@ -72,7 +72,7 @@ class Forgetting(Attention[Options]):
         return softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal)) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Materialise the n × n weights."""
+        """Compute the n × n weights."""
         scores = query @ (key * query.shape[-1] ** -0.5).mT + self._bias(gate, key_valid).to(query.dtype)
         weights = softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal))
         return F.dropout(weights, self.options.dropout, self.training) @ value
@@ -82,7 +82,7 @@ class Forgetting(Attention[Options]):
         return logs if key_valid is None else logs.masked_fill(~key_valid[:, None], 0)
 
     def _bias(self, gate: Keys, key_valid: KeyValid) -> Float[Tensor, "batch heads keys keys"]:
-        """Return D from running sums: from the key to the query, and for later keys from the query to the key."""
+        """Return D from running sums: from the key to the query or, for later keys, from the query to the key."""
         logs = self._log_gates(gate.to(torch.promote_types(gate.dtype, torch.float32)), key_valid)
         sums = logs.cumsum(dim=-1)
         past = sums[..., :, None] - sums[..., None, :]

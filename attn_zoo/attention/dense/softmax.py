@@ -23,9 +23,10 @@ class Options(SinkOptions, DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of Q Kᵀ and P V, queries × keys × head_dim multiply-adds per head each. Causality saves none: all weights are computed.
+    """Return the FLOPs of Q Kᵀ and P V, each queries × keys × head_dim multiply-adds per head. Causality saves none, because all
+    weights are computed.
 
-    State: keys and values, the KV cache.
+    The state is the KV cache of keys and values.
     """
     n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
     flops = 4 * n * m * inner
@@ -60,7 +61,7 @@ class Softmax(Attention[Options]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Refuse sinks with xFormers, whose kernels take heads of a multiple of 8 channels."""
+        """Return the reason if sinks are used with xFormers, whose kernels need heads with a multiple of 8 channels."""
         if implementation == "xformers" and options.sinks:
             return f"{cls.card.name}.sinks needs implementation=eager or sdpa: xformers has no sinks"
         return None
@@ -72,14 +73,14 @@ class Softmax(Attention[Options]):
         return softmax_over_valid(scores, allowed, self.sinks) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Materialise the queries × keys weights."""
+        """Compute the queries × keys weights."""
         scores = query @ (key * query.shape[-1] ** -0.5).mT
         weights = softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal), self.sinks)
         weights = F.dropout(weights, self.options.dropout, self.training)
         return weights @ value
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend with PyTorch's fused kernels, which PyTorch chooses for the device, dtype and mask; a sink is one more token."""
+        """Attend with PyTorch's fused kernels, which PyTorch chooses by device, dtype and mask. A sink is one more token."""
         if self.sinks is not None:
             query, key, value, key_valid = with_sink_token(query, key, value, key_valid, self.sinks)
         allowed = None if key_valid is None else allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
@@ -91,7 +92,9 @@ class Softmax(Attention[Options]):
         return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)
 
     def attend_xformers(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend with xFormers' memory-efficient kernels. CUDA only; imported here because the import warns on other devices."""
+        """Attend with the memory-efficient kernels of xFormers, which need CUDA. It is imported here, because the import warns on
+        other devices.
+        """
         from xformers.ops import LowerTriangularMask, memory_efficient_attention
 
         allowed = None if key_valid is None else allowed_pairs(query, key, key_valid, causal=self.geometry.causal)

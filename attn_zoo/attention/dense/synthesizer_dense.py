@@ -24,12 +24,12 @@ class Options:
 
 
 def widths(keys: int, options: Options) -> tuple[int, ...]:
-    """Number of scores of a token: one for each key, or the numbers of scores of the two factors."""
+    """Return the number of scores of a token: one for each key or, with two factors, the numbers of scores of both."""
     return (options.factor, math.ceil(keys / options.factor)) if options.factor else (keys,)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of W ReLU(Q), and of P V. State: the values."""
+    """Return the FLOPs of W ReLU(Q) and of P V. The state holds the values."""
     h, n, d = geometry.heads, geometry.queries, geometry.head_dim
     made = sum(widths(geometry.keys, options))
     flops = 2 * h * n * d * made
@@ -50,7 +50,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"factorised": {"factor": 5}},
 )
 class DenseSynthesizer(Synthesizer[Options]):
-    """Scores from the query's token alone: keys are neither projected nor read. Quadratic like softmax attention.
+    """Scores from the query's token alone. Keys are neither projected nor read. The time is quadratic, as for softmax.
 
     Paper: Tay et al. 2020, Section 3.1; ``factor`` is the factorised dense form of its Section 3.3.
     Symbols: F(X) = W₂ ReLU(W₁ X) → W₁ is the layer's query projection, W₂ → weights, b → biases; N → keys of the longest input.
@@ -82,7 +82,9 @@ class DenseSynthesizer(Synthesizer[Options]):
         return self.weigh((outer[..., :, None] * inner[..., None, :]).flatten(-2)[..., :keys], value, key_valid)
 
     def _scores(self, at: int, hidden: Float[Tensor, "batch heads n head_dim"], width: int) -> Float[Tensor, "batch heads n width"]:
-        """Scores of one factor, (batch, heads, n, width); one product per head, so that W is not copied for each example."""
+        """Return the scores of one factor, (batch, heads, n, width). There is one product per head, so W is not copied for each
+        example.
+        """
         rows = hidden.transpose(0, 1).flatten(1, 2)
         made = torch.baddbmm(self.biases[at][..., :width], rows, self.weights[at][..., :width])
         return made.unflatten(1, (len(hidden), -1)).transpose(0, 1)

@@ -25,7 +25,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of R₁ R₂ᵀ for all heads, and of P V. State: the values."""
+    """Return the FLOPs of R₁ R₂ᵀ for all heads, and of P V. The state holds the values."""
     h, n, k = geometry.heads, geometry.keys, options.rank
     flops = 2 * h * n * n * k
     scores = Cost(
@@ -50,7 +50,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"frozen": {"frozen": True}, "rank_3": {"rank": 3}},
 )
 class FactorisedSynthesizer(Synthesizer[Options]):
-    """The random Synthesizer with 2 n k instead of n² parameters per head; its softmax stays quadratic.
+    """Random Synthesizer with 2 n k instead of n² parameters per head. Its softmax stays quadratic.
 
     Paper: Tay et al. 2020, Section 3.3; the factorised dense form is ``synthesizer_dense`` with ``factor``.
     Symbols: R₁, R₂ → left, right; k → rank, N → keys of the longest input.
@@ -79,6 +79,6 @@ class FactorisedSynthesizer(Synthesizer[Options]):
         return self.by_definition(scores[None], value, key_valid)
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Compute softmax(R₁ R₂ᵀ) once for all examples, or with padding once for each, and average the values."""
+        """Compute softmax(R₁ R₂ᵀ) once for all examples, or once for each if there is padding, and average the values."""
         keys = value.shape[2]
         return self.weigh((self.left[:, :keys] @ self.right[:, :keys].mT)[None], value, key_valid)

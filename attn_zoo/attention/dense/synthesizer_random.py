@@ -23,7 +23,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of P V alone. State: the values."""
+    """Return the FLOPs of P V alone. The state holds the values."""
     parameters = 0 if options.frozen else geometry.heads * geometry.keys**2
     scores = Cost(0, parameters, backward_flops=0)
     return synthesizer_cost(geometry, scores, constant=options.frozen)
@@ -43,7 +43,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"frozen": {"frozen": True}},
 )
 class RandomSynthesizer(Synthesizer[Options]):
-    """One matrix of scores per head, the same for every input: tokens are not compared with each other.
+    """One matrix of scores per head, the same for every input. Tokens are not compared with each other.
 
     Paper: Tay et al. 2020, Section 3.2.
     Symbols: R → scores, N → keys of the longest input.
@@ -68,6 +68,6 @@ class RandomSynthesizer(Synthesizer[Options]):
         return self.by_definition(self.scores[None, :, :keys, :keys], value, key_valid)
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Compute softmax(R) once for all examples, or with padding once for each, and average the values."""
+        """Compute softmax(R) once for all examples, or once for each if there is padding, and average the values."""
         keys = value.shape[2]
         return self.weigh(self.scores[None, :, :keys, :keys], value, key_valid)

@@ -24,9 +24,10 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of Q Kᵀ and P V over all pairs, P mostly zeros: all scores are needed to find the highest. Top-k is no matrix product.
+    """Return the FLOPs of Q Kᵀ and P V over all pairs, because all scores are needed to find the highest. Top-k is not a matrix
+    product.
 
-    State: keys and values, the KV cache.
+    The state is the KV cache of keys and values.
     """
     product = 2 * geometry.queries * geometry.keys * geometry.inner_dim
     state = FLOAT * geometry.keys * geometry.cached_width() if geometry.causal else None
@@ -48,7 +49,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"few": {"kept": 2}, "more": {"kept": 20}},
 )
 class TopK(Attention[Options]):
-    """Top-k attention: softmax over the k highest scores of each query; quadratic in time, in tiles linear in memory.
+    """Top-k attention: softmax over the k highest scores of each query. Its time is quadratic, and its memory is linear in tiles.
 
     Paper: Gupta et al. 2021, Section 2: top-k scores of a chunk of queries at a time.
     Symbols: k → kept.
@@ -61,7 +62,7 @@ class TopK(Attention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn if every key is kept, or only one."""
+        """Return a warning if every key is kept, or only one."""
         if options.kept == 1:
             return ("kept=1 gives one key all the weight: no gradient reaches queries and keys",)
         return super().warnings(geometry, options)
@@ -76,7 +77,7 @@ class TopK(Attention[Options]):
         return softmax_over_valid(scores, allowed & (scores >= lowest)) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute a softmax over the k highest scores, and scatter the weights to their keys, zeros elsewhere."""
+        """Compute a softmax over the k highest scores, and write the weights to their keys. The other weights are zero."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
             scores = query.to(dtype) @ (key.to(dtype) * query.shape[-1] ** -0.5).mT
@@ -87,5 +88,5 @@ class TopK(Attention[Options]):
             return (torch.zeros_like(scores).scatter(-1, where, weights) @ value.to(dtype)).to(query.dtype)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend in blocks of queries, which store no scores for the backward pass."""
+        """Attend in blocks of queries. They store no scores for the backward pass."""
         return topk_attention(query, key, value, key_valid, self.options.kept, causal=self.geometry.causal)

@@ -1,4 +1,4 @@
-"""Linear attention: sums over keys in place of weights, by feature maps, or by a memory that every token writes to."""
+"""Linear attention: sums over keys in place of weights, by feature maps or by a memory that every token writes to."""
 
 from attn_zoo.attention.linear import based as based
 from attn_zoo.attention.linear import cosformer as cosformer

@@ -16,7 +16,7 @@ FEATURES = "min(8⌈d ln d / 8⌉, n/2)"
 
 
 def feature_count(geometry: Geometry) -> int:
-    """Default number of random features."""
+    """Return the default number of random features."""
     enough = 8 * max(1, math.ceil(geometry.head_dim * math.log(geometry.head_dim) / 8))
     return max(1, min(enough, geometry.keys // 2))
 
@@ -31,13 +31,15 @@ def draw_directions(features: int, head_dim: int, *, orthogonal: bool) -> Float[
 
 
 def log_positive_features(x: Keys, directions: Float[Tensor, "m head_dim"], *, is_key: bool) -> Float[Tensor, "batch heads keys m"]:
-    """Compute log φ(x) for φ(q)·φ(k) ≈ exp(q·k / √d), without the constants 1/√m and, for queries, |x|²/2, which cancel later."""
+    """Compute log φ(x), where φ(q)·φ(k) ≈ exp(q·k / √d). The constants 1/√m and, for queries, |x|²/2 are left out, because they
+    cancel later.
+    """
     x = x * x.shape[-1] ** -0.25
     projected = x @ directions.to(x.dtype).T
     return projected - x.square().sum(dim=-1, keepdim=True) / 2 if is_key else projected
 
 
 def _rotation(d: int) -> Float[Tensor, "d d"]:
-    """Draw an orthogonal matrix uniformly; QR without the signs is not uniform and would bias the features (Mezzadri 2007)."""
+    """Draw an orthogonal matrix uniformly. QR without the signs is not uniform and would bias the features (Mezzadri 2007)."""
     q, r = torch.linalg.qr(torch.randn(d, d))
     return (q * r.diagonal().sign()).T

@@ -1,4 +1,4 @@
-"""Decay of Mamba-2's kind: log a = −A softplus(x + b), with A and b trained."""
+"""Decay as in Mamba-2: log a = −A softplus(x + b), with trained A and b."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ STEPS = (0.001, 0.1)
 
 
 class ForgetGate(nn.Module):
-    """Log decays from logits: one A per head, one b per head or channel.
+    """Log decays from logits. There is one A per head, and one b per head or channel.
 
-    The public layers draw A from U(0, 16) and softplus(b) log-uniformly from 0.001 to 0.1. Here the heads get evenly spaced
-    quantiles of both, the fastest A with the smallest step, so that building a layer draws nothing at random.
+    The public layers draw A from U(0, 16), and softplus(b) log-uniformly from 0.001 to 0.1. Here the heads get evenly spaced
+    quantiles of both, the fastest A with the smallest step. So nothing is drawn at random when a layer is built.
     """
 
     def __init__(self, heads: int, channels: int = 1) -> None:
@@ -38,6 +38,6 @@ class ForgetGate(nn.Module):
     def forward(
         self, logits: Float[Tensor, "batch heads n channels"], key_valid: KeyValid
     ) -> Float[Tensor, "batch heads n channels"]:
-        """Return log a, at least ``LOWEST``; 0 for padded tokens, which do not decay the state."""
+        """Return log a, which is at least ``LOWEST``. It is 0 for padded tokens, which do not decay the state."""
         logs = (-self.log_rate.exp()[:, None, None] * self.step(logits)).clamp(min=LOWEST)
         return logs if key_valid is None else logs.masked_fill(~key_valid[:, None, :, None], 0)

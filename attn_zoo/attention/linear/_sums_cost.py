@@ -1,4 +1,4 @@
-"""Cost of linear attention in plain PyTorch, for mechanisms with another number of features than channels."""
+"""Cost of linear attention in plain PyTorch, for mechanisms whose number of features differs from the number of channels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from attn_zoo.kernels.cpu._chunks import filled
 
 
 def eager_cost(geometry: Geometry, features: int) -> Cost:
-    """FLOPs of φ(K)ᵀ [V 1] and φ(Q) times it for a number of features; causal adds weights in chunks. State: both sums."""
+    """Return the FLOPs of φ(K)ᵀ [V 1] and of φ(Q) times it. The causal form adds the weights in chunks. The state holds both
+    sums.
+    """
     width, chunk, queries, keys = geometry.head_dim + 1, 0, geometry.queries, geometry.keys
     if geometry.causal:
         chunk, queries = filled(keys)

@@ -25,7 +25,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of linear attention with 1 + f + f (f + 1) / 2 features per head. State: both sums."""
+    """Return the FLOPs of linear attention with 1 + f + f (f + 1) / 2 features per head. The state holds both sums."""
     return eager_cost(geometry, Based.features(geometry, options))
 
 
@@ -42,7 +42,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"narrow": {"channels": 3}},
 )
 class Based(Linear):
-    """Linear attention whose weights are the Taylor polynomial of the exponential in softmax, and are never below 1/2.
+    """Linear attention whose weights are the Taylor polynomial of softmax's exponential. They are never below 1/2.
 
     Paper: Arora et al. 2024, the Taylor map; their model has layers of it beside layers of sliding-window attention, here written
         ``attention=based+longformer``.
@@ -55,12 +55,12 @@ class Based(Linear):
 
     @staticmethod
     def features(geometry: Geometry, options: Options) -> int:
-        """Return 1 + f + f (f + 1) / 2."""
+        """Return the number of features, 1 + f + f (f + 1) / 2."""
         f = min(options.channels, geometry.head_dim)
         return 1 + f + f * (f + 1) // 2
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Materialise the n × n weights 1 + x + x² / 2."""
+        """Compute the n × n weights 1 + x + x² / 2."""
         query, key = (x[..., : self.options.channels] for x in (query, key))
         x = query @ key.mT / query.shape[-1] ** 0.5
         weights = 1 + x + x**2 / 2
@@ -69,7 +69,7 @@ class Based(Linear):
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
-        """Features [1, x, xᵢxⱼ for i < j, xᵢ² / √2], with x divided by f^¼; zeros for padded tokens."""
+        """Return the features [1, x, xᵢxⱼ for i < j, xᵢ² / √2], with x divided by f^¼. Padded tokens have zeros."""
         x = x[..., : self.options.channels]
         x = x * x.shape[-1] ** -0.25
         i, j = torch.triu_indices(x.shape[-1], x.shape[-1], 1, device=x.device)

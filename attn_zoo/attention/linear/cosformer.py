@@ -20,7 +20,7 @@ RELU_FLOOR = 1e-3
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """FLOPs of linear attention with 2 d features per head. State: both sums."""
+    """Return the FLOPs of linear attention with 2 d features per head. The state holds both sums."""
     return eager_cost(geometry, CosFormer.features(geometry, options))
 
 
@@ -37,7 +37,7 @@ def cost(geometry: Geometry, options: NoOptions) -> Cost:
     implementations=("eager", "fla"),
 )
 class CosFormer(Linear):
-    """Linear attention with ReLU features whose weights decrease with the distance like a cosine.
+    """Linear attention with ReLU features. Its weights decrease with the distance like a cosine.
 
     Paper: Qin et al. 2022, Section 3 (ReLU features, cos-based re-weighting).
     Symbols: M → reach, Q' and K' → relu(q) and relu(k), Q^cos and Q^sin → the two halves of the features.
@@ -49,7 +49,7 @@ class CosFormer(Linear):
 
     @staticmethod
     def features(geometry: Geometry, options: NoOptions) -> int:
-        """Return 2 d."""
+        """Return the number of features, 2 d."""
         return 2 * geometry.head_dim
 
     @property
@@ -58,7 +58,7 @@ class CosFormer(Linear):
         return max(self.geometry.queries, self.geometry.keys)
 
     def check_lengths(self, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
-        """Refuse lengths as the contract does, and queries beyond M, whose weights would turn negative.
+        """Raise an error for lengths that the contract does not allow, and for queries beyond M, whose weights would turn negative.
 
         Raises:
             UnsupportedError: there are more queries than M.
@@ -66,7 +66,8 @@ class CosFormer(Linear):
         super().check_lengths(batch, queries, keys, key_valid)
         if queries > self.reach:
             raise UnsupportedError(
-                f"cosformer was built for {self.reach} positions, beyond which weights turn negative; got {queries} queries; "
+                f"cosformer must get at most {self.reach} queries, because its weights turn negative beyond; got {queries} "
+                "queries; "
                 "build it for the longest input, or call resize_length"
             )
 
@@ -75,7 +76,7 @@ class CosFormer(Linear):
         self.geometry = self.geometry_at(length)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Materialise the n × n weights relu(qᵢ)·relu(kⱼ) cos(π/2 · (i − j)/M)."""
+        """Compute the n × n weights relu(qᵢ)·relu(kⱼ) cos(π/2 · (i − j)/M)."""
         rows, columns = (torch.arange(x.shape[2], dtype=x.dtype, device=x.device) for x in (query, key))
         near = (math.pi / 2 * (rows[:, None] - columns) / self.reach).cos()
         weights = (query.relu() + RELU_FLOOR) @ (key.relu() + RELU_FLOOR).mT * near
@@ -84,7 +85,7 @@ class CosFormer(Linear):
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
-        """Features [relu(x) cos θ, relu(x) sin θ] with θ = π/2 · i/M; zeros for padded tokens."""
+        """Return the features [relu(x) cos θ, relu(x) sin θ] with θ = π/2 · i/M. Padded tokens have zeros."""
         theta = torch.arange(start, start + x.shape[2], dtype=x.dtype, device=x.device)[:, None] * (math.pi / 2 / self.reach)
         positive = x.relu() + RELU_FLOOR
         phi = torch.cat([positive * theta.cos(), positive * theta.sin()], dim=-1)

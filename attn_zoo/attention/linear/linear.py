@@ -56,9 +56,10 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of φ(K)ᵀ V and φ(Q) times it; causal adds φ(Q) φ(K)ᵀ within chunks and its product with V. State: both sums.
+    """Return the FLOPs of φ(K)ᵀ V and of φ(Q) times it. The causal form adds φ(Q) φ(K)ᵀ within chunks and its product with V. The
+    state holds both sums.
 
-    The backward pass takes four products of this size; the causal one also recomputes weights and sums in tiles.
+    The backward pass takes four products of this size. The causal one also computes weights and sums in tiles again.
     """
     d, inner = geometry.head_dim, geometry.inner_dim
     if not geometry.causal:
@@ -83,7 +84,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={name: {"feature_map": name} for name in ("relu", "squared_relu", "softmax")},
 )
 class Linear(RecurrentAttention):
-    """Attention with the weights φ(q)·φ(k), whose sums over keys are computed once for all queries.
+    """Attention with the weights φ(q)·φ(k). Sums over keys are computed once for all queries.
 
     Paper: Katharopoulos et al. 2020: Eq. 5 (all keys), Eq. 9 (the past), Eq. 7 for elu + 1, Eq. 18 to 20 for ``step``,
         Eq. 13 to 15 for the gradients of tiles.
@@ -100,17 +101,17 @@ class Linear(RecurrentAttention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn if there are no fewer features than keys."""
+        """Return a warning if there are at least as many features as keys."""
         m, n = cls.features(geometry, options), geometry.keys
         return (f"{m} features are no fewer than the {n} keys: sums over keys are no smaller than keys",) if m >= n else ()
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Refuse ``fla`` without causality, for which flash-linear-attention has no kernel."""
+        """Return the reason if ``fla`` is used without causality, for which flash-linear-attention has no kernel."""
         return fla.without_causality(cls.card.name) if implementation == "fla" and not geometry.causal else None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Materialise the n × n weights φ(qᵢ)·φ(kⱼ) of Eq. 4."""
+        """Compute the n × n weights φ(qᵢ)·φ(kⱼ) of Eq. 4."""
         weights = self.phi(query) @ self.phi(key).mT
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         weights = weights if allowed is None else weights * allowed
@@ -139,7 +140,9 @@ class Linear(RecurrentAttention):
         return out, state.after(torch.cat([summed, mass[..., None]], dim=-1), query.shape[2])
 
     def read_fla(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
-        """Compute Eq. 9 by flash-linear-attention's kernel, but not its division by a sum in the keys' dtype plus a constant."""
+        """Compute Eq. 9 with flash-linear-attention's kernel, but divide here, because the kernel divides in the dtype of the keys
+        and adds a constant.
+        """
         counted = F.pad(value, (0, 1), value=1.0)
         out = fla.answers("linear_attn", self.phi(query), self.phi(key, key_valid), counted, scale=1.0, normalize=False)
         return weighted_mean(out), state
@@ -148,10 +151,10 @@ class Linear(RecurrentAttention):
         return cpu.features_of(self.options.feature_map.value, RELU_FLOOR)
 
     def state_shape(self) -> tuple[int, int]:
-        """Number of rows and of columns of S, with z as one more column."""
+        """Return the numbers of rows and columns of S, with z as one more column."""
         return self.features(self.geometry, self.options), self.geometry.head_dim + 1
 
     def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
-        """Features φ(x); zeros for padded tokens."""
+        """Return the features φ(x). Padded tokens have zeros."""
         phi: Tensor = self.options.feature_map(x)
         return phi if valid is None else phi * valid[:, None, :, None]

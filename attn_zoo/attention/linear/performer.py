@@ -54,7 +54,8 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of the features of queries and keys, φ(K)ᵀ V and φ(Q) times that; causal adds the denominator and weights in chunks.
+    """Return the FLOPs of the features of queries and keys, of φ(K)ᵀ V and of φ(Q) times that. The causal form adds the denominator
+    and weights in chunks.
 
     The backward pass takes two products for each product and one for each projection; tiles recompute the projections.
     State: Σ φ(k) vᵀ, Σ φ(k) and the maximum that both are relative to.
@@ -84,7 +85,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"relu": {"kernel": "relu"}, "independent": {"orthogonal": False, "features": 24}, "redrawn": {"redraw": 1}},
 )
 class Performer(RedrawnAttention[Options]):
-    """Attention through positive orthogonal random features, linear in the length.
+    """Attention through positive orthogonal random features. Its time is linear in the length.
 
     Paper: Choromanski et al. 2021: Eq. 4 and 5 for the map, Lemma 1 for the positive features, Section 2.4 for orthogonality,
         Appendix B.1 for prefix sums (causal).
@@ -103,23 +104,23 @@ class Performer(RedrawnAttention[Options]):
     drawn = "directions"
 
     def draw(self) -> Tensor:
-        """Draw ω, shared by all heads."""
+        """Draw ω, which all heads share."""
         return draw_directions(self.options.features, self.geometry.head_dim, orthogonal=self.options.orthogonal)
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Options) -> str | None:
-        """Refuse ``fla`` without causality, for which flash-linear-attention has no kernel."""
+        """Return the reason if ``fla`` is used without causality, for which flash-linear-attention has no kernel."""
         return fla.without_causality("performer") if implementation == "fla" and not geometry.causal else None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Materialise the n × n weights φ(qᵢ)·φ(kⱼ) of Eq. 4."""
+        """Compute the n × n weights φ(qᵢ)·φ(kⱼ) of Eq. 4."""
         weights = self._log_features(query, is_key=False).exp() @ self._log_features(key, is_key=True).exp().mT
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         weights = weights if allowed is None else weights * allowed
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend in float32 at least, also under autocast: exponentials of long sums need its range and precision."""
+        """Attend in float32 or more, also under autocast, because exponentials of long sums need its range and precision."""
         self.redraw_in_training()
         past = self._past_fla if self.implementation == "fla" else self._past
         everything = self._all_tiled if self.implementation == "tiled" else self._all
@@ -131,7 +132,8 @@ class Performer(RedrawnAttention[Options]):
     attend_tiled = attend_fla = attend
 
     def _all(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Eq. 5 as two softmaxes: for each feature a mean of V over keys, for each query a mean of these over features.
+        """Compute Eq. 5 as two softmaxes: for each feature a mean of V over the keys, then for each query a mean of these over the
+        features.
 
         With zₘ = log Σⱼ φₘ(kⱼ), Σⱼ φₘ(kⱼ) vⱼ is exp(zₘ) times the mean for feature m, so that φₘ(qᵢ) exp(zₘ) are the weights
         of a softmax over the features.
@@ -148,7 +150,7 @@ class Performer(RedrawnAttention[Options]):
         return average_over_features(log_map, self.directions.to(query.dtype), query, key, value, key_valid)
 
     def _past(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute the causal form: weights within a chunk directly, earlier chunks by a running sum.
+        """Compute the causal form: weights within a chunk directly, earlier chunks as a running sum.
 
         Features of a key are relative to its own maximum; a scalar rescales them to the highest maximum up to the query, so that
         no position depends on a later key, not even through rounding.
@@ -180,7 +182,7 @@ class Performer(RedrawnAttention[Options]):
         return weighted_mean(top, bottom).flatten(2, 3)[:, :, :n]
 
     def _past_fla(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute the causal form by flash-linear-attention's kernel; a column of ones beside V gives the sums of weights."""
+        """Compute the causal form with flash-linear-attention's kernel. A column of ones beside V gives the sums of weights."""
         logs = self._log_features(query, is_key=False), self._log_features(key, is_key=True)
         return weighted_mean(fla.sums_of_past(*logs, F.pad(value, (0, 1), value=1.0), key_valid))
 
@@ -193,5 +195,7 @@ class Performer(RedrawnAttention[Options]):
 
 
 def _relative(low: Tensor, high: Tensor) -> Tensor:
-    """Factor exp(low - high), at most one: zero where ``low`` is the lowest finite number, the maximum over no keys."""
+    """Return the factor exp(low - high), at most one. It is zero if ``low`` is the lowest finite number, the maximum over no
+    keys.
+    """
     return (low - high).clamp(max=0).exp()

@@ -1,4 +1,6 @@
-"""Projections E and F along the length, which compress n keys and values to k in Linformer and its variants, and their sharing."""
+"""Projections E and F along the length, which compress n keys and values to k in Linformer and its variants, and how they are
+shared.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Projection(Enum):
 
 
 class Sharing(Enum):
-    """Sharing of the projections (Wang et al. 2020, Section 4). For 12 layers of 12 heads: 288, 24, 12 or 1 matrices."""
+    """Kind of sharing of the projections (Wang et al. 2020, Section 4). For 12 layers of 12 heads there are 288, 24, 12 or 1
+    matrices.
+    """
 
     none = "none"
     """Each head has an E and an F."""
@@ -48,7 +52,7 @@ class Sharing(Enum):
 
 @dataclass
 class LowRankOptions:
-    """Options of every attention to projected keys."""
+    """Options of all mechanisms that attend to projected keys."""
 
     projected_length: int = share_of_length(4, most=256)
     """k, the number of projected keys."""
@@ -69,7 +73,7 @@ class LowRankOptions:
         self.sharing, self.projection = Sharing(self.sharing), Projection(self.projection)
         learned, got = self.projection is Projection.learned, f"got projection={self.projection.value}"
         if self.init not in (("random", "average", "pooling") if learned else ("random",)):
-            raise ValueError(f"init must be random, or average or pooling with projection=learned; {got}, init={self.init!r}")
+            raise ValueError(f"init must be random, or with projection=learned also average or pooling; {got}, init={self.init!r}")
         if self.equalised and not learned:
             raise ValueError(f"equalised=true must go with projection=learned; {got}")
         given, layers = f"projected_lengths={self.projected_lengths!r}", self.layers()
@@ -82,11 +86,13 @@ class LowRankOptions:
             )
 
     def layers(self) -> list[list[int]]:
-        """Projected lengths: a list for each layer, or one for all, with an entry for each head, or one for all."""
+        """Return the projected lengths: a list for each layer, or one for all. A list has an entry for each head, or one for
+        all.
+        """
         return read_by_layer("projected_lengths", self.projected_lengths) if self.projected_lengths else [[self.projected_length]]
 
     def matrices(self, heads: int) -> tuple[int, int]:
-        """Number of roles (2 where F differs from E, else 1), and number of matrices for ``heads`` heads."""
+        """Return the number of roles (2 if F differs from E, else 1), and the number of matrices for ``heads`` heads."""
         return 2 if self.sharing in (Sharing.none, Sharing.headwise) else 1, heads if self.sharing is Sharing.none else 1
 
 
@@ -94,7 +100,7 @@ L = TypeVar("L", bound=LowRankOptions, default=LowRankOptions)
 
 
 class MatrixMap(LengthMap):
-    """Projections E, ``matrix[0]``, and F, ``matrix[-1]``: k × n matrices, one for each head or one for all."""
+    """Projections E, ``matrix[0]``, and F, ``matrix[-1]``. They are k × n matrices, one for each head or one for all."""
 
     weight: Float[Tensor, "roles copies k n"]
 
@@ -123,7 +129,7 @@ class MatrixMap(LengthMap):
         return torch.einsum("kn,bhnd->bhkd", e[0], x) if len(e) == 1 else torch.einsum("hkn,bhnd->bhkd", e, x)
 
     def project_flops(self, head_dim: int) -> int:
-        """FLOPs of E K and of F V, 2 k n d per head each."""
+        """Return the FLOPs of E K and of F V, 2 k n d per head each."""
         return 4 * self.results * self.length * len(self.heads) * head_dim
 
     def compress(self, tokens: Tensor, key_valid: KeyValid) -> Pair:
@@ -131,11 +137,13 @@ class MatrixMap(LengthMap):
         return along_length.compress(self.implementation, self.matrix, tokens, key_valid)
 
     def compress_and_weigh(self, tokens: Tensor, key_valid: KeyValid) -> tuple[Pair, Pair]:
-        """Compute E X and F X, E 1 and F 1."""
+        """Compute E X and F X, and also E 1 and F 1."""
         return along_length.compress_and_weigh(self.implementation, self.matrix, tokens, key_valid)
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
-        """FLOPs of E X, 2 k n width, and as many of F X if F or its tokens differ; None if heads have their own matrices."""
+        """Return the FLOPs of E X, 2 k n width, and as many of F X if F or its tokens differ. Return None if heads have their own
+        matrices.
+        """
         roles, copies, k, _ = self.weight.shape
         return 2 * max(roles, inputs) * k * length * width if copies == 1 else None
 
@@ -145,7 +153,7 @@ LENGTH_MAPS: dict[Projection, Callable[..., LengthMap]] = {Projection.learned: M
 
 
 def length_maps(geometry: Geometry, options: LowRankOptions, implementation: str = "eager") -> nn.ModuleList:
-    """Create a map for the heads of each k, from the smallest k to the largest.
+    """Return a map for the heads of each k, from the smallest k to the largest.
 
     Raises:
         ValueError: ``projected_lengths`` names another number of heads than the layer has.
@@ -163,13 +171,15 @@ def length_maps(geometry: Geometry, options: LowRankOptions, implementation: str
 
 
 def low_rank_cost(geometry: Geometry, options: LowRankOptions, compare: Callable[[int, int], tuple[int, int]]) -> Cost:
-    """Cost of E K and F V, and of attention to r projected keys: ``compare(heads, r)`` gives its FLOPs, forward and backward."""
+    """Return the cost of E K and F V, and of attention to r projected keys. ``compare(heads, r)`` gives forward and backward FLOPs
+    of the latter.
+    """
     with torch.device("meta"):
         return mapped_cost(length_maps(geometry, options), geometry.head_dim, compare)
 
 
 class LowRankAttention(LengthMappedAttention[L]):
-    """Attention to keys and values projected along the length, which costs n k instead of n².
+    """Attention to keys and values that are projected along the length. It costs n k instead of n².
 
     Subclasses implement ``attend_compressed``. There is no causal form, because every projected key mixes all positions.
 
@@ -181,16 +191,18 @@ class LowRankAttention(LengthMappedAttention[L]):
 
     @property
     def shares_maps(self) -> bool:
-        """True for ``layerwise``: one E serves all layers."""
+        """True for ``layerwise``, with which one E serves all layers."""
         return self.options.sharing is Sharing.layerwise
 
     def by_layer(self) -> list[LowRankOptions]:
-        """Options of each layer, with its own k from ``projected_lengths``; one entry for all layers if that gives none."""
+        """Return the options of each layer, with its own k from ``projected_lengths``. If that is the same for all layers, return
+        one entry.
+        """
         lengths = ["+".join(map(str, layer)) for layer in self.options.layers()]
         return [replace(self.options, projected_lengths=k) for k in lengths] if len(lengths) > 1 else [self.options]
 
     def check_keys(self, keys: int) -> None:
-        """Refuse, by ``UnsupportedError``, a projected length not below the number of keys, unless ``allow_full_rank`` is set."""
+        """Raise an error if a projected length is not below the number of keys, unless ``allow_full_rank`` is set."""
         k = max(map(max, self.options.layers()))
         if k >= keys and not self.options.allow_full_rank:
             raise UnsupportedError(
@@ -200,7 +212,7 @@ class LowRankAttention(LengthMappedAttention[L]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: LowRankOptions) -> tuple[str, ...]:
-        """Warn of a projected length not below the number of keys, which ``allow_full_rank`` accepts."""
+        """Return a warning if a projected length is not below the number of keys, which ``allow_full_rank`` allows."""
         k, n = max(map(max, options.layers())), geometry.keys
         found = super().warnings(geometry, options)
         return (f"projected_length={k} is no fewer than the {n} keys: nothing is compressed", *found) if k >= n else found

@@ -1,4 +1,4 @@
-"""Softmax attention to the keys of a window and to a few keys that every query sees."""
+"""Softmax attention to the keys of a window, and to a few keys that every query sees."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rows = Float[Tensor, "batch heads keys head_dim"]
 
 
 class Few(NamedTuple):
-    """Keys and values that every query sees, such as projected ones, if ``valid`` does not say which query sees which."""
+    """Keys and values that every query sees, such as projected ones. ``valid`` can restrict them to some queries."""
 
     key: Compressed
     value: Compressed
@@ -31,7 +31,9 @@ class Few(NamedTuple):
 def attend_near(
     query: Rows, key: Keys, value: Keys, valid: KeyValid, few: Few, *, window: int, dropout: float, tiled: bool
 ) -> Rows:
-    """Compute softmax(Q [K_few ; K_near]ᵀ / √d) [V_few ; V_near], with the valid keys of the window around each query as K_near."""
+    """Compute softmax(Q [K_few ; K_near]ᵀ / √d) [V_few ; V_near], where K_near are the valid keys of the window around each
+    query.
+    """
     reach = min(window // 2, query.shape[2] - 1)
     if few.valid is None and valid is not None:
         few = few._replace(valid=valid.any(dim=1, keepdim=True).expand(-1, few.key.shape[2]))
@@ -55,7 +57,7 @@ def window_attention(
     dropout: float,
     sinks: Sinks = None,
 ) -> Rows:
-    """Compute ``attend_near`` in blocks of queries: (batch, heads, blocks, block, left + block + right) scores for the window."""
+    """Compute ``attend_near`` in blocks of queries. A block has left + block + right scores per query for the window."""
     n, r, block = query.shape[2], few.key.shape[2], window_block(left)
     fill, span = -n % block, left + block + right
     rows = F.pad(query * query.shape[-1] ** -0.5, (0, 0, 0, fill))
@@ -73,14 +75,14 @@ def window_attention(
 
 
 def window_block(left: int) -> int:
-    """Number of queries in a block of ``window_attention``."""
+    """Return the number of queries in a block of ``window_attention``."""
     return max(left, SMALLEST_BLOCK)
 
 
 def naive_attention(
     query: Rows, key: Keys, value: Keys, near: Bool[Tensor, "#batch #heads keys keys"], few: Few, sinks: Sinks = None
 ) -> Rows:
-    """Compute ``attend_near`` with n × (few + n) weights masked to the pairs ``near`` (for ``definition``)."""
+    """Compute ``attend_near`` with n × (few + n) weights that are masked to the pairs ``near`` (for ``definition``)."""
     seen = near.new_ones(1, few.key.shape[2]) if few.valid is None else few.valid
     seen = seen[:, None, None] if seen.dim() == 2 else seen
     allowed = torch.cat([seen.expand(*near.shape[:-1], -1), near], dim=-1)
@@ -89,7 +91,7 @@ def naive_attention(
 
 
 def within(n: int, reach: int, key_valid: KeyValid, device: torch.device) -> Bool[Tensor, "#batch 1 n n"]:
-    """Mask of pairs no further apart than ``reach``, with valid keys (for ``definition``)."""
+    """Return the mask of pairs that are at most ``reach`` apart and have valid keys (for ``definition``)."""
     at = torch.arange(n, device=device)
     near = ((at - at[:, None]).abs() <= reach)[None, None]
     return near if key_valid is None else near & key_valid[:, None, None]

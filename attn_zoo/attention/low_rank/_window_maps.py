@@ -1,4 +1,4 @@
-"""Projections of windows of ⌈n / k⌉ tokens to one each: their mean, their maximum or a convolution."""
+"""Projections of windows of ⌈n / k⌉ tokens to one result each: their mean, their maximum or a convolution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid
 
 
 class WindowMap(LengthMap):
-    """Map of every window of ⌈n / k⌉ tokens to one result; a window of padding alone is left out of the softmax."""
+    """Map from every window of ⌈n / k⌉ tokens to one result. The softmax leaves out a window that holds only padding."""
 
     def __init__(self, geometry: Geometry, options: LowRankOptions, k: int, heads: Sequence[int], implementation: str) -> None:
         super().__init__(geometry.keys, k, heads)
@@ -29,11 +29,11 @@ class WindowMap(LengthMap):
         self.results = math.ceil(length / self.window)
 
     def windows(self, tokens: Float[Tensor, "*front keys width"], fill: float = 0.0) -> Float[Tensor, "*front r window width"]:
-        """Split tokens into windows, the last one padded with ``fill``."""
+        """Split tokens into windows. The last one is filled up with ``fill``."""
         return F.pad(tokens, (0, 0, 0, -tokens.shape[-2] % self.window), value=fill).unflatten(-2, (-1, self.window))
 
     def valid(self, key_valid: KeyValid) -> CompressedValid:
-        """Mask of windows that hold a real token."""
+        """Return the mask of windows that hold a real token."""
         return None if key_valid is None else self.windows(key_valid[..., None]).any(dim=-2)[..., 0]
 
     def resize(self, length: int) -> None:
@@ -50,22 +50,26 @@ class MeanMap(WindowMap):
         return (self.windows(key) * share).sum(dim=-2), (self.windows(value) * share).sum(dim=-2)
 
     def compress(self, tokens: Tensor, key_valid: KeyValid) -> Pair:
-        """Compute means of tokens, the same for keys and values."""
+        """Compute means of tokens, which are the same for keys and values."""
         mean = (self.windows(tokens) * self._share(tokens, key_valid)).sum(dim=-2)
         return mean, mean
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
-        """FLOPs of means, which are no matrix products: 0, or None if heads have their own maps."""
+        """Return 0, because means are not matrix products, or None if heads have their own maps."""
         return 0 if self.copies == 1 else None
 
     def _share(self, tokens: Tensor, key_valid: KeyValid) -> Float[Tensor, "batch r 1 1"]:
-        """Weight of a real token in its window's mean; applied before summing, so that half precision does not overflow."""
+        """Return the weight of a real token in the mean of its window. It is applied before summing, so that half precision does
+        not overflow.
+        """
         real = tokens.new_ones(1, tokens.shape[-2], 1) if key_valid is None else key_valid[..., None].to(tokens.dtype)
         return self.windows(real).sum(dim=-2, keepdim=True).clamp(min=1).reciprocal()
 
 
 class MaxMap(WindowMap):
-    """Maxima over the real tokens of a window; not linear, so tokens cannot be compressed before they are projected to keys."""
+    """Maxima over the real tokens of a window. They are not linear, so tokens cannot be compressed before they are projected to
+    keys.
+    """
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
         """Compute maxima of keys and of values, channel by channel."""
@@ -79,7 +83,7 @@ class MaxMap(WindowMap):
 
 
 class ConvolutionMap(WindowMap):
-    """A convolution with kernel and stride w = ⌈n / k⌉ over the channels of a head, without bias.
+    """Convolution with kernel and stride w = ⌈n / k⌉ over the channels of a head, without bias.
 
     ``weight[role, copy]`` is (w d) × d, drawn from N(0, 1 / (w d)), which keeps the scale.
     """
@@ -101,7 +105,7 @@ class ConvolutionMap(WindowMap):
         return windows @ weight[0] if len(weight) == 1 else torch.einsum("bhrt,htd->bhrd", windows, weight)
 
     def project_flops(self, head_dim: int) -> int:
-        """FLOPs of both convolutions, 2 w d² for each result of a head."""
+        """Return the FLOPs of both convolutions, 2 w d² for each result of a head."""
         return 4 * self.results * self.window * head_dim**2 * len(self.heads)
 
     @torch.no_grad()

@@ -25,7 +25,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of Q Aᵀ, A Kᵀ and both weighted sums, n m d multiply-adds per head each.
+    """Return the FLOPs of Q Aᵀ, A Kᵀ and both weighted sums, n m d multiply-adds per head each.
 
     A convolution adds a multiply-add per tap, position and channel.
     """
@@ -48,7 +48,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"convolution": {"convolution": 3}, "few": {"agents": 3}, "many": {"agents": 48}},
 )
 class Agent(Nystrom):
-    """Softmax attention of a few agents to all tokens, and of all queries to the agents.
+    """Softmax attention from a few agents to all tokens, then from all queries to the agents.
 
     Paper: Han et al. 2023 (agent tokens, both softmax attentions, the convolution of the values).
     Symbols: A → the means of queries, n → agents, V_A → the outputs of the agents.
@@ -60,7 +60,7 @@ class Agent(Nystrom):
     saturates = (("agents", "are no fewer than the {n} tokens: each token is one, and nothing is saved"),)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute both attentions on the valid tokens of each example alone, with the means of m consecutive parts as agents."""
+        """Compute both attentions on the valid tokens of each example alone. The agents are the means of m consecutive parts."""
         out, scale = [], query.shape[-1] ** -0.5
         for example, q in enumerate(query):
             real = slice(None) if key_valid is None or not key_valid[example].any() else key_valid[example]

@@ -26,7 +26,7 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of X M_kᵀ and A M_v, n S d multiply-adds per head each."""
+    """Return the FLOPs of X M_kᵀ and A M_v, n S d multiply-adds per head each."""
     h, d, units = geometry.heads, geometry.head_dim, options.units
     flops = 4 * h * geometry.keys * units * d
     return Cost(flops, parameters=2 * (h if options.own_units else 1) * units * d, backward_flops=2 * flops)
@@ -46,7 +46,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"own_units": {"own_units": True, "units": 5}},
 )
 class External(Attention[Options]):
-    """Attention of each position to a few learned memory units, the same for all inputs.
+    """Attention from each position to a few learned memory units, which are the same for all inputs.
 
     Paper: Guo et al. 2021: external attention (units as keys and values), its double normalisation, and its multi-head form, whose
         heads share the units.
@@ -76,7 +76,7 @@ class External(Attention[Options]):
         return weights / weights.sum(dim=-1, keepdim=True) @ self.memory_values
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Attend with both normalisations as one softmax; padded positions get an output, but are left out of the log-sum-exp."""
+        """Attend with both normalisations as one softmax. Padded positions get an output, but are left out of the log-sum-exp."""
         own = self.options.own_units
         keys, values = (self.memory_keys, self.memory_values) if own else (self.memory_keys[0], self.memory_values[0])
         scores = (value @ keys.mT).to(torch.promote_types(value.dtype, torch.float32))

@@ -20,7 +20,7 @@ from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 
 
 class FeatureMap(Enum):
-    """Feature map φ, in place of the softmax over the projected keys."""
+    """Feature map φ, used in place of the softmax over the projected keys."""
 
     elu = "elu"
     """elu(x) + 1, d features."""
@@ -42,7 +42,9 @@ class Options(LowRankOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of E K and F V, and in each head of φ(K̄)ᵀ V̄, φ(Q) times that and the denominator; favor adds random projections."""
+    """Return the FLOPs of E K and F V and, in each head, of φ(K̄)ᵀ V̄, of φ(Q) times that and of the denominator. ``favor`` adds
+    random projections.
+    """
     n, d = geometry.queries, geometry.head_dim
     favor = options.feature_map is FeatureMap.favor
     m = options.features if favor else d
@@ -72,7 +74,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class KernelizedLinformer(LowRankAttention[Options]):
-    """Linear attention to keys and values projected along the length, without n × k weights.
+    """Linear attention to keys and values that are projected along the length. There are no n × k weights.
 
     Papers: Wang et al. 2020, Eq. 7 for the projection; Katharopoulos et al. 2020, Eq. 4 and 7, for elu + 1;
         Choromanski et al. 2021, Lemma 1, for the random features.
@@ -89,7 +91,7 @@ class KernelizedLinformer(LowRankAttention[Options]):
             self.register_buffer("directions", draw_directions(options.features, geometry.head_dim, orthogonal=True))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Materialise the n × k weights φ(qᵢ)·φ(k̄ⱼ), divided by their sum, with K̄ = E K."""
+        """Compute the n × k weights φ(qᵢ)·φ(k̄ⱼ), divided by their sum, with K̄ = E K."""
 
         def naive(q: Queries, ek: Compressed, fv: Compressed, valid: CompressedValid) -> Queries:
             if self.options.feature_map is FeatureMap.elu:
@@ -112,7 +114,9 @@ class KernelizedLinformer(LowRankAttention[Options]):
             return weighted_mean(features @ summed, features @ mass).to(query.dtype)
 
     def _key_features(self, key: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Features φ(K̄), zero where invalid; for favor divided by each feature's maximum, whose logarithm is returned for φ(Q)."""
+        """Return the features φ(K̄), zero if invalid. For ``favor`` they are divided by each feature's maximum, whose logarithm is
+        returned for φ(Q).
+        """
         hidden = None if valid is None else ~valid[:, None, :, None]
         if self.options.feature_map is FeatureMap.elu:
             features, top = F.elu(key) + 1, None

@@ -33,15 +33,16 @@ class LengthOptions(SinkOptions, DropoutOptions):
 
 
 def reach(geometry: Geometry, window: int, length: int) -> tuple[int, int]:
-    """Numbers of keys of the window on the left and on the right of a position, among ``length`` keys."""
+    """Return how many keys of the window are on the left and on the right of a position, among ``length`` keys."""
     left, right = (window - 1, 0) if geometry.causal else (window // 2, window // 2)
     return min(left, length - 1), min(right, length - 1)
 
 
 def cost(geometry: Geometry, options: LengthOptions) -> Cost:
-    """FLOPs of K W, and of Q Kᵀ and P V with the entries and, in blocks of queries, with the window.
+    """Return the FLOPs of K W, and of Q Kᵀ and P V with the entries and, in blocks of queries, with the window.
 
-    State: keys and values of the window, those of complete entries, and of the open one the weighted sums and sums of weights.
+    The state holds keys and values of the window and of complete entries, and the weighted sums and sums of weights of the open
+    entry.
     """
     n, m, inner = geometry.keys, options.compress_rate, geometry.inner_dim
     left, right = reach(geometry, options.window, n)
@@ -68,7 +69,7 @@ def cost(geometry: Geometry, options: LengthOptions) -> Cost:
     variants={"four": {"compress_rate": 4, "window": 5}, "sinks": {"compress_rate": 8, "window": 9, "sinks": True}},
 )
 class LengthCompression(Attention[LengthOptions]):
-    """Softmax attention to a window of keys and to all entries, each of which compresses m tokens by their content.
+    """Softmax attention to a window of keys and to all entries. Each entry compresses m tokens by their content.
 
     Paper: DeepSeek-AI 2026 (DeepSeek-V4), Section 2.3.2: heavily compressed attention, beside a sliding window.
     Symbols: m′ → compress_rate, W^Z → gate, B → position_bias, C^Comp → entries.
@@ -90,7 +91,7 @@ class LengthCompression(Attention[LengthOptions]):
         self.sinks = nn.Parameter(torch.zeros(geometry.heads)) if options.sinks else None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Eq. 20 to 23 entry by entry, and a softmax over all entries and all n keys, masked to the visible ones."""
+        """Compute Eq. 20 to 23 entry by entry, then a softmax over all entries and all n keys, masked to the visible ones."""
         n, m, causal = key.shape[2], self.options.compress_rate, self.geometry.causal
         valid, t = real_positions(query, key_valid), torch.arange(n, device=key.device)
         keys, values, seen = [], [], []
@@ -125,18 +126,20 @@ class LengthCompression(Attention[LengthOptions]):
 
 
 def in_windows(x: Shaped[Tensor, "batch heads n w"], m: int) -> Shaped[Tensor, "batch heads windows m w"]:
-    """Windows of m tokens, the last one filled up with zeros."""
+    """Return windows of m tokens. The last one is filled up with zeros."""
     return F.pad(x, (0, 0, 0, -x.shape[2] % m)).unflatten(2, (-1, m))
 
 
 def compress(logits: Tensor, real: Bool[Tensor, "batch windows slots"], *parts: Tensor) -> list[Tensor]:
-    """Sum each part (batch, heads, windows, slots, w) over the real slots of a window, weighted by the softmax of the logits."""
+    """Return the sum of each part (batch, heads, windows, slots, w) over the real slots of a window, weighted by the softmax of the
+    logits.
+    """
     weights = softmax_over_valid(logits.mT, real[:, None, :, None]).mT
     return [(weights * part).sum(dim=3) for part in parts]
 
 
 def seen_entries(real: Bool[Tensor, "batch windows slots"], m: int, n: int, *, causal: bool) -> Bool[Tensor, "batch 1 n windows"]:
-    """Mask of the entries with a real token; causal: from the last token of their window on."""
+    """Return the mask of the entries with a real token. Causal: an entry is seen from the last token of its window on."""
     seen = real.any(dim=-1)[:, None, None].expand(-1, -1, n, -1)
     if causal:
         end = torch.arange(1, real.shape[1] + 1, device=real.device) * m

@@ -20,7 +20,7 @@ class Options(LowRankOptions, DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of E K and F V, then of Q (E K)ᵀ and P (F V), n k d multiply-adds per head each."""
+    """Return the FLOPs of E K and F V, then of Q (E K)ᵀ and P (F V), n k d multiply-adds per head each."""
     nd = geometry.queries * geometry.head_dim
     return low_rank_cost(geometry, options, lambda heads, k: (4 * heads * k * nd, 8 * heads * k * nd))
 
@@ -49,7 +49,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class Linformer(LowRankAttention[Options]):
-    """Softmax attention to keys and values projected along the length.
+    """Softmax attention to keys and values that are projected along the length.
 
     Paper: Wang et al. 2020, Eq. 7; sharing, uneven projected lengths and other projections as in its Section 4.
     Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys.
@@ -65,7 +65,7 @@ class Linformer(LowRankAttention[Options]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Options) -> str | None:
-        """Refuse ``triton`` for wide heads, which must fit on chip, and for windows, whose results need a mask."""
+        """Return the reason if ``triton`` is used with heads too wide for the chip, or with windows, whose results need a mask."""
         if implementation == "triton" and (geometry.head_dim > 128 or LENGTH_MAPS[options.projection] is not MatrixMap):
             return (
                 "linformer's Triton kernels take a head_dim of up to 128 and project by matrices; got "

@@ -32,15 +32,16 @@ class Options(DropoutOptions):
 
 
 def block_size(keys: int, options: Options) -> int:
-    """Size of a block c: at most the length of the sequence, but always above k, so that projections compress."""
+    """Return the size c of a block. It is at most the length of the sequence, but always above k, so that projections compress."""
     wished = min(options.block_scale * math.sqrt(keys * options.projected_length), keys)
     return max(options.projected_length + 1, round(wished))
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of E K and F V of every block that another sees, Q Kᵀ and P V within blocks, Q K̄ᵀ and P V̄ with projected keys.
+    """Return the FLOPs of E K and F V of every block that another sees, Q Kᵀ and P V within blocks, and Q K̄ᵀ and P V̄ with
+    projected keys.
 
-    State: keys and values of the block being read, and projected keys and values of the blocks before it.
+    The state holds keys and values of the present block, and projected keys and values of the blocks before it.
     """
     n, k, c = geometry.keys, options.projected_length, block_size(geometry.keys, options)
     blocks = list(spans(n, c))
@@ -72,7 +73,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"short_blocks": {"block_scale": 0.7, "projected_length": 3}},
 )
 class LinformerCausal(Attention[Options]):
-    """Softmax over the tokens of a query's own block and the projected keys of the other blocks it may see.
+    """Softmax over the tokens of a query's own block and the projected keys of the other blocks that it sees.
 
     Paper: Wang et al. 2020, Eq. 7, whose E mixes all positions and so has no causal form. Here E maps one block of c tokens to k,
         which only later blocks see. With c = √(n k) a query has at most about 2 √(n k) keys.
@@ -94,13 +95,13 @@ class LinformerCausal(Attention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn of a block as long as the input."""
+        """Return a warning for a block as long as the input."""
         c, n = block_size(geometry.keys, options), geometry.keys
         return (f"a block of {c} tokens is no shorter than the {n} there are: nothing is compressed",) if c >= n else ()
 
     @torch.no_grad()
     def resize_length(self, length: int) -> None:
-        """Change the number of keys and the size of blocks in place; E and F are interpolated."""
+        """Change the number of keys and the size of blocks in place, and interpolate E and F."""
         resized = self.geometry_at(length)
         self.block = block_size(length, self.options)
         for name in ("key_projection", "value_projection"):
@@ -109,7 +110,7 @@ class LinformerCausal(Attention[Options]):
         self.geometry = resized
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute a softmax over all projected and all n keys, masked to the visible ones, with block-diagonal E and F."""
+        """Compute a softmax over all projected and all n keys, masked to the visible ones. E and F are block-diagonal."""
         n, k, c = key.shape[2], self.options.projected_length, self.block
         at, blocks = torch.arange(n, device=key.device), math.ceil(n / c)
         e, f = (torch.block_diag(*[weight] * blocks)[:, :n] for weight in (self.key_projection, self.value_projection))
@@ -141,7 +142,9 @@ class LinformerCausal(Attention[Options]):
         return ((far.flatten(2, 3) @ short_value).unflatten(2, (-1, c)) + near @ value).flatten(2, 3)[:, :, :n]
 
     def _allowed(self, valid: Bool[Tensor, "batch blocks c"]) -> Bool[Tensor, "batch blocks c columns"]:
-        """Mask of the projected keys of other (causal: earlier) blocks that hold a token, and of the keys of the own block."""
+        """Return the mask of the projected keys of other (causal: earlier) blocks that hold a token, and of the keys of the own
+        block.
+        """
         (_, blocks, c), one = valid.shape, valid.new_ones(())
         others, own = one.expand(blocks, blocks), one.expand(c, c)
         if self.geometry.causal:
@@ -152,6 +155,6 @@ class LinformerCausal(Attention[Options]):
         return torch.cat([far[:, :, None].expand(-1, -1, c, -1), own & valid[:, :, None]], dim=-1)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend block by block, so that no temporary is longer than the keys that a block sees."""
+        """Attend block by block, so that no temporary tensor is longer than the keys that a block sees."""
         projections = self.key_projection, self.value_projection
         return attend_blocks(query, key, value, key_valid, *projections, causal=self.geometry.causal, dropout=self.dropout_rate)

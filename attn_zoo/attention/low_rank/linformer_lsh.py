@@ -36,12 +36,14 @@ class Options(LowRankOptions, DropoutOptions):
 
 
 def bucket_count(keys: int, options: Options) -> int:
-    """Number of buckets: the option, or such that a bucket is expected to fill half a window."""
+    """Return the number of buckets: the option or, by default, as many as let a bucket fill half a window on average."""
     return options.buckets or default_buckets(4 * keys, options.window)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of the hash, which has no gradient, of E K and F V, and of attention to a band in bucket order and projected keys."""
+    """Return the FLOPs of the hash, which has no gradient, of E K and F V, and of attention to a band in bucket order and to
+    projected keys.
+    """
     n, d = geometry.keys, geometry.head_dim
     reach = min(options.window // 2, n - 1)
     hashed = 2 * n * rotation_columns(bucket_count(n, options))
@@ -75,7 +77,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class LinformerLSH(LowRankAttention[Options]):
-    """Softmax attention to keys near in the order of hash buckets and to all keys projected along the length.
+    """Softmax attention to the keys that are near in the order of hash buckets, and to all keys projected along the length.
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Kitaev et al. 2020, Section 2, for shared queries and keys, and for
         sorting by bucket and then by position (Eq. 6).
@@ -96,13 +98,13 @@ class LinformerLSH(LowRankAttention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn as for every projection, and of a window as wide as the input or of a single bucket."""
+        """Return the warnings of every projection, and warnings for a window as wide as the input and for a single bucket."""
         one = options.window < geometry.keys and bucket_count(geometry.keys, options) == 1
         words = "one bucket holds all tokens: their order decides who sees whom, not the hash"
         return (*super().warnings(geometry, options), *(words,) * one)
 
     def compressed_length(self) -> int | None:
-        """None, since tokens cannot be compressed before they are projected: the window needs single keys."""
+        """Return None, because the window needs single keys, so tokens cannot be compressed before they are projected."""
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
@@ -134,7 +136,7 @@ class LinformerLSH(LowRankAttention[Options]):
 
     @torch.no_grad()
     def _order(self, query: Queries, heads: Sequence[int], valid: KeyValid) -> Int[Tensor, "batch heads queries"]:
-        """Positions of each head sorted by bucket, then by position; padding last."""
+        """Return the positions of each head, sorted by bucket, then by position. Padding comes last."""
         buckets, tiled = bucket_count(self.geometry.keys, self.options), self.implementation == "tiled"
         with without_autocast(query.device):  # so that buckets do not depend on autocast
             bucket = lsh_buckets(query, self.rotations[list(heads)], buckets, tiled=tiled)[0]
@@ -146,5 +148,5 @@ def _permuted(x: Keys, order: Int[Tensor, "batch heads keys"]) -> Keys:
 
 
 def _unit(key: Keys) -> Keys:
-    """Keys of unit length; zero keys stay zero in every dtype (PyTorch's default epsilon, 1e-12, is zero in float16)."""
+    """Return keys of unit length. Zero keys stay zero in every dtype (PyTorch's default epsilon, 1e-12, is zero in float16)."""
     return F.normalize(key, dim=-1, eps=max(1e-12, torch.finfo(key.dtype).tiny))

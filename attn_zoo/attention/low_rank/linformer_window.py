@@ -25,7 +25,9 @@ class Options(LowRankOptions, DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of E K and F V, n k d multiply-adds per head each, then of attention to the band and to the projected keys."""
+    """Return the FLOPs of E K and F V, n k d multiply-adds per head each, then of attention to the band and to the projected
+    keys.
+    """
     n, reach = geometry.keys, min(options.window // 2, geometry.keys - 1)
 
     def compare(heads: int, k: int) -> tuple[int, int]:
@@ -54,7 +56,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class LinformerWindow(LowRankAttention[Options]):
-    """Softmax attention to a window of keys and to all keys projected along the length.
+    """Softmax attention to a window of keys, and to all keys projected along the length.
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Beltagy et al. 2020, Section 3.1, for the window.
     Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys, w → window.
@@ -68,7 +70,7 @@ class LinformerWindow(LowRankAttention[Options]):
     saturates = WIDE
 
     def compressed_length(self) -> int | None:
-        """None, since tokens cannot be compressed before they are projected: the window needs single keys."""
+        """Return None, because the window needs single keys, so tokens cannot be compressed before they are projected."""
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:

@@ -36,7 +36,9 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of K W, PᵀK and PᵀV, n r d multiply-adds per head each, then of attention to the band and to the projected keys."""
+    """Return the FLOPs of K W, PᵀK and PᵀV, n r d multiply-adds per head each, then of attention to the band and to the projected
+    keys.
+    """
     n, h, d, r = geometry.keys, geometry.heads, geometry.head_dim, options.rank
     reach = min(options.window // 2, n - 1)
     forward, backward = band_flops(n, reach, reach, extra=r)
@@ -58,7 +60,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"plain": {"norms": False, "window": 5, "rank": 3}, "wide": {"window": 65, "rank": 8}},
 )
 class LongShort(Attention[Options]):
-    """Softmax attention to a window of keys and to a low-rank projection that depends on the input (dynamic projection).
+    """Softmax attention to a window of keys, and to a low-rank projection that depends on the input (dynamic projection).
 
     Paper: Zhu et al. 2021: Section 3.2 (sliding window), Section 3.3 (dynamic projection P = softmax(K W)), Section 3.4 (both
         aggregated in one softmax, with two layer norms).
@@ -100,7 +102,7 @@ class LongShort(Attention[Options]):
         return softmax_over_valid(self.projection.to(key.dtype) @ key.mT, allowed).to(key.dtype)
 
     def _norm(self, x: Keys, which: int) -> Keys:
-        """Apply the layer norm of near (0) or projected (1) keys and values; return ``x`` unchanged without norms."""
+        """Apply the layer norm of near (0) or projected (1) keys and values. Without norms, return ``x`` unchanged."""
         if not self.options.norms:
             return x
         return (F.layer_norm(x, x.shape[-1:]) * self.gain[which] + self.shift[which]).to(x.dtype)

@@ -36,10 +36,10 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of P Cᵀ, A K and A V over the keys, l n d multiply-adds per head each, then of two products for the queries.
+    """Return the FLOPs of P Cᵀ, A K and A V over the keys, l n d multiply-adds per head each, then of two products for the queries.
 
-    The causal form takes P Cᵀ, the sums of a kᵀ and a vᵀ, their reads, and weights within chunks; its backward pass recomputes
-    all but P Cᵀ. State: both sums.
+    The causal form takes P Cᵀ, the sums of a kᵀ and a vᵀ, their reads, and weights within chunks. Its backward pass computes all
+    but P Cᵀ again. The state holds both sums.
     """
     n, m, h, d, packed = geometry.queries, geometry.keys, geometry.heads, geometry.head_dim, options.packed_length
     if geometry.causal:
@@ -87,13 +87,15 @@ class Luna(Attention[Options]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Refuse dropout in the causal form, whose tiles recompute weights in the backward pass, with other random numbers."""
+        """Return the reason if dropout is used in the causal form, whose tiles compute weights in the backward pass again, with
+        other random numbers.
+        """
         if geometry.causal and options.dropout > 0:
             return "luna.dropout needs causal=False: tiles of the causal form recompute weights; use the layer's output_dropout"
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
-        """Pack and unpack; causally with the n × n products q·k and u·a, masked to the past and divided by the past's length."""
+        """Pack and unpack. The causal form uses the n × n products q·k and u·a, masked to the past and divided by its length."""
         scale, valid = query.shape[-1] ** -0.5, None if key_valid is None else key_valid[:, None, None]
         scores = self.packed_query @ context.mT * scale
         if not self.geometry.causal:
@@ -105,7 +107,9 @@ class Luna(Attention[Options]):
         return (weights @ shares).tril() @ value / t[..., None]
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Keys) -> Queries:
-        """Compute softmax(Q (A K)ᵀ / √d) A V; causally by chunks: within a chunk directly, earlier chunks as sums."""
+        """Compute softmax(Q (A K)ᵀ / √d) A V. The causal form computes weights within a chunk directly, and earlier chunks as
+        sums.
+        """
         if self.geometry.causal:
             return self._attend_past(query, key, value, key_valid, context, tiled=False)
         packed_key, packed_value = self._pack(key, value, key_valid, context)
@@ -113,7 +117,7 @@ class Luna(Attention[Options]):
         return F.dropout(weights, self.options.dropout, self.training).to(value.dtype) @ packed_value
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
-        """Attend; the causal form runs in blocks that stay in a CPU's caches."""
+        """Attend. The causal form runs in blocks that stay in the caches of a CPU."""
         if self.geometry.causal:
             return self._attend_past(query, key, value, key_valid, context, tiled=True)
         return self.attend(query, key, value, key_valid, context)
@@ -121,7 +125,7 @@ class Luna(Attention[Options]):
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
         """Attend to the packed tokens with PyTorch's fused kernels.
 
-        There are none for the causal form, which is computed in tiles on a CPU and as ``eager`` does on other devices.
+        The causal form has no such kernels. It is computed in tiles on a CPU, and as in ``eager`` on other devices.
         """
         if self.geometry.causal:
             return self._attend_past(query, key, value, key_valid, context, tiled=query.device.type in ("cpu", "meta"))
@@ -134,7 +138,9 @@ class Luna(Attention[Options]):
         return shares @ key, shares @ value
 
     def _attend_past(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Keys, *, tiled: bool) -> Queries:
-        """Compute A = elu(P Cᵀ / √d) + 1, then both products, in float32 at least and without autocast, since long sums need it."""
+        """Compute A = elu(P Cᵀ / √d) + 1, then both products, in float32 or more and without autocast, because long sums need
+        it.
+        """
         (_, _, n, d), dtype = query.shape, torch.promote_types(value.dtype, torch.float32)
         with without_autocast(query.device):
             shares = F.elu(context.to(dtype) @ (self.packed_query.to(dtype) * d**-0.5).mT) + 1
@@ -150,7 +156,7 @@ class Luna(Attention[Options]):
 
 
 def _past(rows: Sequence[Tensor], state: Tensor, *, running: bool = False) -> tuple[Tensor, Tensor]:
-    """Compute yₜ from the sums Σ a [k v]ᵀ over earlier chunks and from its own chunk; return also the sums after all rows.
+    """Compute yₜ from the sums Σ a [k v]ᵀ over earlier chunks and from its own chunk. Also return the sums after all rows.
 
     ``running`` adds chunk by chunk, which is faster for few chunks; a cumulative sum launches as many kernels for any number.
     """

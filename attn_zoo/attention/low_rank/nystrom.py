@@ -36,7 +36,8 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of Q K̃ᵀ, Q̃ Kᵀ and both weighted sums (n m d each), Q̃ K̃ᵀ, A⁺ times m values, four m × m products per iteration.
+    """Return the FLOPs of Q K̃ᵀ, Q̃ Kᵀ and both weighted sums (n m d each), of Q̃ K̃ᵀ, of A⁺ times m values, and of four m × m
+    products per iteration.
 
     A convolution adds a multiply-add per tap, position and channel.
     """
@@ -63,7 +64,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"convolution": {"convolution": 5}, "few": {"landmarks": 3, "iterations": 2}, "many": {"landmarks": 48}},
 )
 class Nystrom(Attention):
-    """Softmax attention through landmarks: an approximation of rank m.
+    """Softmax attention through landmarks, which is an approximation of rank m.
 
     Paper: Xiong et al. 2021: Eq. 13 (three kernels), Eq. 14 and 15 (pseudo-inverse), Section 3.2 (segment means), Figure 2
         (convolution of the values).
@@ -83,7 +84,7 @@ class Nystrom(Attention):
             self.kernel = nn.Parameter(torch.empty(geometry.heads, 1, options.convolution, 1).uniform_(-bound, bound))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Eq. 13 to 15 on the valid tokens of each example alone, with the means of m consecutive parts as landmarks."""
+        """Compute Eq. 13 to 15 on the valid tokens of each example alone. The landmarks are the means of m consecutive parts."""
         out, scale = [], query.shape[-1] ** -0.5
         for example, q in enumerate(query):
             real = slice(None) if key_valid is None or not key_valid[example].any() else key_valid[example]
@@ -95,11 +96,11 @@ class Nystrom(Attention):
         return torch.stack(out) + self._convolved(value)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute F̃ Z (B̃ V): landmarks attend to the values, the pseudo-inverse mixes the results, queries attend to them."""
+        """Compute F̃ Z (B̃ V): landmarks attend to the values, the pseudo-inverse mixes the results, and queries attend to them."""
         return self._attend(softmax_attention, query, key, value, key_valid)
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend, computing the two long softmaxes with PyTorch's fused kernels."""
+        """Attend as in ``attend``, but compute the two long softmaxes with PyTorch's fused kernels."""
         return self._attend(sdpa_over_valid, query, key, value, key_valid)
 
     def _attend(self, softmax: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
@@ -109,13 +110,15 @@ class Nystrom(Attention):
             return (self.mixed(softmax, q, k, v, key_valid) + self._convolved(v)).to(value.dtype)
 
     def mixed(self, softmax: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute the outputs without the convolution, by a function (query, key, value, valid) → softmax attention."""
+        """Compute the outputs without the convolution. ``attend`` is a function of (query, key, value, valid) that computes softmax
+        attention.
+        """
         (few_query, few_key), few = landmarks(self.options.landmarks, key_valid, query, key)
         inverse = self._inverse(few_query @ few_key.mT * query.shape[-1] ** -0.5, few)
         return softmax(query, few_key, inverse @ softmax(few_query, key, value, key_valid), few)
 
     def _convolved(self, value: Float[Tensor, "batch heads n head_dim"]) -> Tensor | float:
-        """Depthwise convolution of the values along the length; 0 without one."""
+        """Return the depthwise convolution of the values along the length, or 0 if there is none."""
         if not self.options.convolution:
             return 0.0
         reach = self.options.convolution // 2
@@ -148,14 +151,14 @@ def softmax_attention(query: Queries, key: Keys, value: Keys, valid: KeyValid) -
 
 
 def means_of_parts(tokens: Float[Tensor, "heads n d"], m: int) -> Float[Tensor, "heads m d"]:
-    """Means of m consecutive parts of one example (for ``definition``)."""
+    """Return the means of m consecutive parts of one example (for ``definition``)."""
     return torch.stack([part.mean(dim=1) for part in tokens.tensor_split(m, dim=1)], dim=1)
 
 
 def landmarks(
     most: int, valid: KeyValid, *tokens: Keys
 ) -> tuple[list[Float[Tensor, "batch heads m d"]], Bool[Tensor, "batch m"] | None]:
-    """Return the means of m consecutive parts of the valid tokens, and the mask of parts that hold any; m is at most the length."""
+    """Return the means of m consecutive parts of the valid tokens, and the mask of parts that hold any. m is at most the length."""
     m = min(most, tokens[0].shape[2])
     if valid is None:
         return [segment_means(x, m) for x in tokens], None
@@ -164,7 +167,7 @@ def landmarks(
 
 
 def segment_means(tokens: Keys, m: int) -> Float[Tensor, "batch heads m d"]:
-    """Means of m consecutive parts; the first n mod m of them hold one token more."""
+    """Return the means of m consecutive parts. The first n mod m parts hold one token more."""
     each, longer = tokens.shape[2] // m, tokens.shape[2] % m
     if torch.compiler.is_compiling():
         return _gathered_means(tokens, m, each, longer)
@@ -174,7 +177,7 @@ def segment_means(tokens: Keys, m: int) -> Float[Tensor, "batch heads m d"]:
 
 
 def _gathered_means(tokens: Keys, m: int, each: int, longer: int) -> Float[Tensor, "batch heads m d"]:
-    """Compute ``segment_means`` in shapes that hold at every length, so that the compiler makes one graph for all lengths."""
+    """Compute ``segment_means`` with shapes that fit every length, so that the compiler makes one graph for all lengths."""
     part, step = torch.arange(m, device=tokens.device), torch.arange(each + 1, device=tokens.device)
     size, first = each + (part < longer).long(), part * each + part.clamp(max=longer)
     places = (first[:, None] + step).clamp(max=tokens.shape[2] - 1)
@@ -185,7 +188,7 @@ def _gathered_means(tokens: Keys, m: int, each: int, longer: int) -> Float[Tenso
 def means_of_valid(
     valid: Bool[Tensor, "batch n"], m: int, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "batch m n"], Bool[Tensor, "batch m"]]:
-    """Matrix that averages the valid tokens of m consecutive parts, and mask of the parts that hold any.
+    """Return the matrix that averages the valid tokens of m consecutive parts, and the mask of parts that hold any.
 
     The first (number of tokens) mod m parts hold one token more. With fewer tokens than m, each token is a part.
     """

@@ -1,4 +1,5 @@
-"""Compressed sparse attention (CSA): HCA with entries of few tokens that overlap, of which an indexer chooses k for each query.
+"""Compressed sparse attention (CSA): like HCA, but entries sum up few tokens and overlap, and an indexer chooses k entries for each
+query.
 
 Entry i sums up Cᵃ of the m tokens before its window and Cᵇ of the m tokens in it, by softmax(Z + B) over these 2 m slots.
 """
@@ -37,10 +38,10 @@ class Options(hca.LengthOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of Cᵃ, Zᵃ and Zᵇ, of the indexer, which gets no gradient from the outputs, and of attention as in HCA.
+    """Return the FLOPs of Cᵃ, Zᵃ and Zᵇ, of the indexer, which gets no gradient from the outputs, and of attention as in HCA.
 
-    State: keys and values of the window, those of complete entries and their index keys, and of the window that is being read, for
-    its own entry and for the next, the weighted sums and sums of weights.
+    The state holds keys and values of the window, and those of complete entries with their index keys. It also holds the weighted
+    sums and sums of weights of the present window, for its own entry and for the next.
     """
     n, m, inner, width = geometry.keys, options.compress_rate, geometry.inner_dim, options.index_width
     wide, entries = options.index_heads * width, -(-n // m)
@@ -72,7 +73,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"three": {"compress_rate": 3, "window": 5, "kept": 4, "index_heads": 2, "index_width": 5, "sinks": True}},
 )
 class SparseCompression(hca.LengthCompression):
-    """Softmax attention to a window of keys and to the entries that a small learned scorer ranks highest, the same for all heads.
+    """Softmax attention to a window of keys, and to the entries that a small learned scorer ranks highest. All heads see the same
+    entries.
 
     Paper: DeepSeek-AI 2026 (DeepSeek-V4), Section 2.3.1: compressed sparse attention and its lightning indexer.
     Symbols: m → compress_rate, k → kept, C^a, V^a and Z^a → the maps before, Z^b → gate, B → position_bias, K^IComp → the entries
@@ -148,7 +150,7 @@ class SparseCompression(hca.LengthCompression):
     def _index(
         self, query: Queries, key: Keys, real: Bool[Tensor, "batch windows slots"], seen: Bool[Tensor, "batch 1 n windows"]
     ) -> Float[Tensor, "batch n windows"]:
-        """Return the index scores of the entries, very low at hidden ones."""
+        """Return the index scores of the entries. They are very low for hidden ones."""
         with without_autocast(query.device):  # so that the choice does not depend on autocast
             rows, columns = (side_by_side(x) for x in (query, key))
             keys, gates = (maps.to(rows.dtype) for maps in (self.index_key, self.index_gate))
@@ -163,5 +165,7 @@ class SparseCompression(hca.LengthCompression):
 def overlapping(
     before: Shaped[Tensor, "batch heads n w"], own: Shaped[Tensor, "batch heads n w"], m: int
 ) -> Shaped[Tensor, "batch heads windows slots w"]:
-    """Windows of 2 m slots: ``before`` of the m tokens before a window, zeros for the first one, then ``own`` of its m tokens."""
+    """Return windows of 2 m slots: ``before`` of the m tokens before a window (zeros for the first), then ``own`` of its m
+    tokens.
+    """
     return torch.cat([F.pad(hca.in_windows(before, m), (0, 0, 0, 0, 1, 0))[:, :, :-1], hca.in_windows(own, m)], dim=3)

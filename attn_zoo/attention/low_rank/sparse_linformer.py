@@ -1,4 +1,4 @@
-"""Sparse Linformer: Y = α-entmax(Q (E K)ᵀ / √d) F V, with weights that may be exactly zero."""
+"""Sparse Linformer: Y = α-entmax(Q (E K)ᵀ / √d) F V. Its weights can be exactly zero."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Options(LowRankOptions, DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs as for Linformer: of E K and F V, then of Q (E K)ᵀ and P (F V), n k d multiply-adds per head each.
+    """Return the FLOPs as for Linformer: of E K and F V, then of Q (E K)ᵀ and P (F V), n k d multiply-adds per head each.
 
-    Tiles recompute Q (E K)ᵀ in the backward pass.
+    Tiles compute Q (E K)ᵀ in the backward pass again.
     """
     nd = geometry.queries * geometry.head_dim
     return low_rank_cost(geometry, options, lambda heads, k: (4 * heads * k * nd, 10 * heads * k * nd))
@@ -53,7 +53,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class SparseLinformer(LowRankAttention[Options]):
-    """α-entmax attention to keys and values projected along the length.
+    """α-entmax attention to keys and values that are projected along the length.
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Peters et al. 2019 for α-entmax, and Martins and Astudillo 2016
         (arXiv:1602.02068) for α = 2, sparsemax.

@@ -1,4 +1,4 @@
-"""FNet: Y = Re F_n V F_D, the discrete Fourier transform along the length and along the channels in place of attention."""
+"""FNet: Y = Re F_n V F_D. Fourier transforms along the length and along the channels replace attention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """FLOPs of matrix products: none, since fast Fourier transforms are not counted. No parameters."""
+    """Return 0 FLOPs, because fast Fourier transforms are not counted as matrix products. There are no parameters."""
     return Cost(flops=0, parameters=0, backward_flops=0)
 
 
@@ -30,7 +30,7 @@ def cost(geometry: Geometry, options: NoOptions) -> Cost:
     reads=("value",),
 )
 class FNet(Attention):
-    """Fourier transform over all positions and all channels, whose real part is kept; nothing is learned.
+    """Fourier transform over all positions and all channels, of which the real part is kept. Nothing is learned.
 
     Paper: Lee-Thorp et al. 2022, Eq. 3.
     Symbols: F_seq, F_h → the transforms along n and along D = heads · head_dim.
@@ -41,7 +41,7 @@ class FNet(Attention):
     """
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Compute Re F_n V F_D by the Fourier matrices: C V C - S V S with cosines C and sines S."""
+        """Compute Re F_n V F_D with the Fourier matrices: C V C - S V S with cosines C and sines S."""
 
         def fourier(size: int) -> tuple[Tensor, Tensor]:
             at = torch.arange(size, device=value.device)
@@ -54,7 +54,7 @@ class FNet(Attention):
         return mixed.unflatten(-1, (value.shape[1], -1)).transpose(1, 2)
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Transform to half of the spectrum, and mirror it: Re Ŷ[i, c] = Re Ŷ[-i, -c] for real values."""
+        """Transform to half of the spectrum, and mirror it, because Re Ŷ[i, c] = Re Ŷ[-i, -c] for real values."""
         (_, heads, _, d), dtype = value.shape, torch.promote_types(value.dtype, torch.float32)
         tokens = value.transpose(1, 2).flatten(2).to(dtype)
         half = torch.fft.rfft2(tokens, norm="ortho").real

@@ -1,4 +1,4 @@
-"""PoolFormer's mixer: yᵢ = mean of vⱼ over |j - i| ≤ ⌊w/2⌋, less vᵢ."""
+"""Mixer of PoolFormer: yᵢ is the mean of vⱼ over |j - i| ≤ ⌊w/2⌋, minus vᵢ."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of matrix products: none, since averages are sums."""
+    """Return 0 FLOPs, because averages are sums and not matrix products."""
     return Cost(flops=0, parameters=0, backward_flops=0)
 
 
@@ -44,7 +44,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"wide": {"window": 9}},
 )
 class Pooling(Attention[Options]):
-    """Average of a position and its neighbours, less the position itself; nothing is learned.
+    """Average of a position and its neighbours, minus the position itself. Nothing is learned.
 
     Paper: Yu et al. 2022, Algorithm 1; the subtraction compensates for the surrounding residual connection.
     Symbols: K → window, T → the layer's values.
@@ -58,20 +58,22 @@ class Pooling(Attention[Options]):
     saturates = (("window", "is no narrower than the {n} tokens: it averages nearly all of them"),)
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Materialise the n × n weights: equal shares of the real tokens within the window, less the identity."""
+        """Compute the n × n weights: equal shares of the real tokens within the window, minus the identity."""
         at = torch.arange(value.shape[2], device=value.device)
         near = ((at - at[:, None]).abs() <= self.options.window // 2).to(value.dtype)
         near = near if key_valid is None else near * key_valid[:, None, None]
         return near / near.sum(dim=-1, keepdim=True).clamp(min=1) @ value - value
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Compute means of the window's real tokens, less the values; padded values are zeros."""
+        """Compute the means of the real tokens in each window, minus the values. Padded values are zeros."""
         if key_valid is None:
             return self._pooled(value, whole=False) - value
         share = self._pooled(key_valid[:, None, :, None].to(value.dtype), whole=True)
         return self._pooled(value, whole=True) / share.clamp(min=1 / self.options.window) - value
 
     def _pooled(self, x: Float[Tensor, "batch _ n _"], *, whole: bool) -> Float[Tensor, "batch _ n _"]:
-        """Sums over windows, divided by the width of the window (``whole``), or by the part of it inside the sequence."""
+        """Return the sums over windows, divided by the width of the window (``whole``), or by the part of it inside the
+        sequence.
+        """
         window = self.options.window
         return F.avg_pool2d(x, (window, 1), stride=1, padding=(window // 2, 0), count_include_pad=whole)

@@ -1,4 +1,4 @@
-"""Damped exponential moving averages with a state of a few numbers for each channel, exact and linear in the length.
+"""Damped exponential moving averages with a state of a few numbers per channel. They are exact and linear in the length.
 
 In one direction sₜ = q sₜ₋₁ + w xₜ and yₜ = Σ r sₜ over the h numbers of a channel, so that yₜ = Σⱼ (Σ r qᵗ⁻ʲ w) xⱼ. Positions of
 a chunk are multiplied by these weights as a matrix; positions before the chunk, or after it in the other direction, enter as its
@@ -22,7 +22,8 @@ def moving_average(
     write: Float[Tensor, "directions heads d h"],
     read: Float[Tensor, "directions heads d h"],
 ) -> Float[Tensor, "batch heads n d"]:
-    """Average over each position and all earlier ones; a second direction adds the average over each position and all later ones.
+    """Return averages over each position and all earlier ones. With a second direction, add the averages over the position and all
+    later ones.
 
     Args:
         keep: q, factor of the state at each step, in [0, 1].
@@ -48,13 +49,13 @@ def moving_average(
 
 
 def moving_average_flops(geometry: Geometry, directions: int, h: int) -> int:
-    """FLOPs of ``moving_average`` forward; backward takes twice as many."""
+    """Return the FLOPs of ``moving_average`` in the forward pass. The backward pass takes twice as many."""
     chunk, slots = filled(geometry.keys)
     return 2 * geometry.inner_dim * slots * (chunk + (2 * directions * h if slots > chunk else 0))
 
 
 def _between(weights: Float[Tensor, "directions channels chunk"]) -> Float[Tensor, "channels chunk chunk"]:
-    """Matrix of weights by distance, i - j at row i and column j."""
+    """Return the matrix of weights by distance, with i - j at row i and column j."""
     chunk = weights.shape[-1]
     line = F.pad(weights[0], (chunk - 1, 0))
     if len(weights) > 1:
@@ -65,7 +66,9 @@ def _between(weights: Float[Tensor, "directions channels chunk"]) -> Float[Tenso
 def _states(
     sums: Float[Tensor, "channels batch chunks directions_h"], keep: Float[Tensor, "directions channels h"]
 ) -> Float[Tensor, "channels batch chunks directions_h"]:
-    """States before each chunk, and in the second direction after it, from the sums that the chunks add to the state."""
+    """Return the states before each chunk and, in the second direction, after it, from the sums that the chunks add to the
+    state.
+    """
     parts = sums.chunk(len(keep), dim=-1)
     both = torch.stack([part.flip(2) if at else part for at, part in enumerate(parts)])
     state, found = torch.zeros_like(both[:, :, :, 0]), []

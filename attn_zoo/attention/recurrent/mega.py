@@ -34,12 +34,14 @@ class Options(DropoutOptions):
 
 
 def directions(geometry: Geometry) -> int:
-    """Number of directions of the averages: forwards, and without causality also backwards."""
+    """Return the number of directions of the averages: one forwards and, without causality, one backwards."""
     return 1 if geometry.causal else 2
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of the averages, and of each chunk against itself. State: h averages per channel, and keys and values of a chunk."""
+    """Return the FLOPs of the averages, and of each chunk with itself. The state holds h averages per channel, and the keys and
+    values of a chunk.
+    """
     inner, ways, chunk = geometry.inner_dim, directions(geometry), min(options.chunk, geometry.keys)
     slots = math.ceil(geometry.keys / chunk) * chunk
     flops = moving_average_flops(geometry, ways, options.expansion) + 4 * inner * slots * chunk
@@ -63,7 +65,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     version=2,  # 1 had neither ω ∘ X nor Z in the output
 )
 class Mega(Attention[Options]):
-    """Softmax attention within chunks, plus moving averages that reach across chunks and make the queries and keys.
+    """Softmax attention within chunks, plus moving averages that reach across chunks. The averages also make the queries and keys.
 
     Paper: Ma et al. 2022: multi-dimensional damped EMA, queries and keys of one representation, MEGA-chunk, candidate.
     Symbols: α, δ → decay_in and decay_out before their sigmoid; β → spread, η → gather, κ and μ → gain and offset; X → the layer's
@@ -95,7 +97,7 @@ class Mega(Attention[Options]):
         self.offset = nn.Parameter(torch.zeros(heads, 1, d))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute the averages token by token, and n × n weights masked to the chunk of the query."""
+        """Compute the averages token by token, and n × n weights that are masked to the chunk of the query."""
         enter, leave = self.decay_in.sigmoid(), self.decay_out.sigmoid()
         n, averages = query.shape[2], []
         for way, order in enumerate([range(n), range(n - 1, -1, -1)][: directions(self.geometry)]):
@@ -125,7 +127,7 @@ class Mega(Attention[Options]):
         return (out.flatten(2, 3)[:, :, :n] + shared).to(value.dtype)
 
     def _averages(self, x: Float[Tensor, "batch heads n d"]) -> Float[Tensor, "batch heads n d"]:
-        """Compute Z in float32 at least, also under autocast, since long sums need it."""
+        """Compute Z in float32 or more, also under autocast, because long sums need it."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         with without_autocast(x.device):
             enter, leave = self.decay_in.to(dtype).sigmoid(), self.decay_out.to(dtype).sigmoid()

@@ -36,14 +36,14 @@ class Options(DropoutOptions):
 
 
 def segmentation(geometry: Geometry, options: Options) -> Segmentation:
-    """Segments of the sequence length that a mechanism is built for."""
+    """Return the segments of the sequence length for which a mechanism is built."""
     return Segmentation.of(geometry.keys, options.segment, options.memory, causal=geometry.causal)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of each segment against itself and its memory, by content and by distance, and of W s once for each distance.
+    """Return the FLOPs of each segment with itself and its memory, by content and by distance, and of W s once per distance.
 
-    State: keys and values of the segment being read and of the memory before it.
+    The state holds keys and values of the present segment and of the memory before it.
     """
     cut, inner, by_distance = segmentation(geometry, options), geometry.inner_dim, options.relative
     forward, backward = segment_flops(cut, inner, by_distance=by_distance)
@@ -58,14 +58,14 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
 
 def _last_two_starts(cut: Segmentation) -> tuple[int, int]:
-    """Starts of the last segment and of the one before it; the one before may need a larger state than a short last one."""
+    """Return the starts of the last segment and of the one before it, which can need a larger state than a short last one."""
     last = (cut.segments - 1) * cut.length
     return last, max(0, last - cut.length)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """KV cache: keys and values of the current segment and of the memory before it."""
+    """KV cache: keys and values of the present segment and of the memory before it."""
 
     key: Float[Tensor, "batch heads cached head_dim"]
     value: Float[Tensor, "batch heads cached head_dim"]
@@ -78,7 +78,7 @@ class SegmentState:
         return self.key.nbytes + self.value.nbytes
 
     def detached(self) -> SegmentState:
-        """Copy detached from autograd: gradients then stop at the cache, as in the paper's training."""
+        """Return a copy that is detached from autograd. Gradients then stop at the cache, as in the paper's training."""
         return replace(self, key=self.key.detach(), value=self.value.detach())
 
 
@@ -97,7 +97,7 @@ class SegmentState:
     variants={"short": {"segment": 3, "memory": 4}, "content_only": {"segment": 6, "memory": 0, "relative": False}},
 )
 class TransformerXL(Attention[Options]):
-    """Softmax attention of segments to themselves and to the keys and values cached before them.
+    """Softmax attention from segments to themselves and to the keys and values that are cached before them.
 
     Paper: Dai et al. 2019, Section 3.2 (recurrence) and 3.3 (u, v, W_kR and the sines R of distances).
     Symbols: L → segment, s in the card's time; M → memory, m; u → content_bias, v → position_bias; W_kR → position_projection.
@@ -118,7 +118,7 @@ class TransformerXL(Attention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn of a memory that reaches all tokens."""
+        """Return a warning for a memory that reaches all tokens."""
         cut = segmentation(geometry, options)
         if options.memory < cut.length * (cut.segments - 1):
             return ()
@@ -126,7 +126,7 @@ class TransformerXL(Attention[Options]):
         return (f"{reach} leave none of the {geometry.keys} tokens out of reach: the work is quadratic",)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Materialise n × n scores by content and by the distance i - j, masked to the segment of i and the memory before it."""
+        """Compute n × n scores by content and by the distance i - j, masked to the segment of i and the memory before it."""
         n, o = query.shape[2], self.options
         position = torch.arange(n, device=query.device)
         start = (position // o.segment * o.segment)[:, None]
@@ -168,7 +168,7 @@ class TransformerXL(Attention[Options]):
     def initial_state(
         self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
     ) -> SegmentState:
-        """State before the first token: an empty cache."""
+        """Return the state before the first token, which is an empty cache."""
         check_dtype(dtype)
         nothing = torch.zeros(batch, self.geometry.heads, 0, self.geometry.head_dim, dtype=dtype, device=device)
         return SegmentState(nothing, nothing)
@@ -193,7 +193,9 @@ class TransformerXL(Attention[Options]):
         return torch.cat(out, dim=2), state
 
     def _within_segment(self, query: Tensor, key: Tensor, value: Tensor) -> Float[Tensor, "batch heads n head_dim"]:
-        """Outputs of a piece of a segment, whose queries are at the last positions of ``key`` and see all keys up to their own."""
+        """Return the outputs of a piece of a segment. Its queries are at the last positions of ``key`` and see all keys up to their
+        own.
+        """
         rows, width = query.shape[2], key.shape[2]
         scores = self._scores(query, key, lambda q: self._by_distance(q, width))
         past = torch.ones(rows, width, dtype=torch.bool, device=query.device).tril(width - rows)
@@ -205,7 +207,7 @@ class TransformerXL(Attention[Options]):
         key: Float[Tensor, "batch heads *segments width head_dim"],
         by_distance: Callable[[Tensor], Tensor],
     ) -> Float[Tensor, "batch heads *segments rows width"]:
-        """Scores ((q + u)·k + (q + v)·W s(i - j)) / √d, where the last query is at the position of the last key it sees.
+        """Return the scores ((q + u)·k + (q + v)·W s(i - j)) / √d. The last query is at the position of the last key that it sees.
 
         Args:
             by_distance: function from (q + v) / √d to its products with W s, a column per distance from ``width - 1`` down.
@@ -222,7 +224,9 @@ class TransformerXL(Attention[Options]):
         return ((query + self.content_bias.view(bias)) * scale) @ key.mT + shifted
 
     def _by_distance(self, query: Tensor, distances: int) -> Float[Tensor, "batch heads n distances"]:
-        """Products q·W s for each distance from the largest down, as q·(W s) or (q W)·s, in the order of fewer FLOPs."""
+        """Return the products q·W s for each distance, the largest first. They are computed as q·(W s) or (q W)·s, whichever takes
+        fewer FLOPs.
+        """
         (batch, heads, n, d), inner = query.shape, self.geometry.inner_dim
         if batch * n * (inner + heads * distances) < distances * (inner + batch * n):
             by_wave = query @ self.position_projection.unflatten(0, (heads, d))
@@ -230,12 +234,14 @@ class TransformerXL(Attention[Options]):
         return query @ self._rows(distances - 1, distances).mT
 
     def _rows(self, largest: int, distances: int) -> Float[Tensor, "heads distances head_dim"]:
-        """Projected sines W s of the distances from the largest down."""
+        """Return the projected sines W s of the distances, the largest first."""
         rows = F.linear(self._sines(largest, distances), self.position_projection)
         return rows.unflatten(-1, self.content_bias.shape).transpose(0, 1)
 
     def _sines(self, largest: int, distances: int) -> Float[Tensor, "distances inner"]:
-        """Sines, then cosines, of the distances from the largest down; wavelengths from 2π to 2π ``LONGEST_WAVE`` positions."""
+        """Return sines, then cosines, of the distances, the largest first. Wavelengths go from 2π to 2π ``LONGEST_WAVE``
+        positions.
+        """
         weight, inner = self.position_projection, self.geometry.inner_dim
         wide, device = torch.promote_types(weight.dtype, torch.float32), weight.device
         waves = LONGEST_WAVE ** (torch.arange(-(-inner // 2), dtype=wide, device=device) * (-2 / inner))
@@ -243,6 +249,6 @@ class TransformerXL(Attention[Options]):
         return torch.cat([phases.sin(), phases.cos()], dim=-1)[:, :inner].to(weight.dtype)
 
     def _cached(self, position: int) -> int:
-        """Number of cached positions at ``position``, in the current segment and the memory before it."""
+        """Return the number of cached positions at ``position``, in the present segment and the memory before it."""
         begun = position % self.options.segment
         return begun + min(self.options.memory, position - begun)

@@ -33,7 +33,7 @@ class BlockTable(NamedTuple):
 
 
 def mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """Hash integers to pseudo-random non-negative integers, which are the same on every device."""
+    """Hash integers to pseudo-random non-negative integers. They are the same on every device."""
     for factor in MIX:
         numbers = (numbers ^ ((numbers >> 31) & 0x1FFFFFFFF)) * factor
     return (numbers >> 20) & 0xFFFFFFFFF
@@ -41,7 +41,7 @@ def mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Visible blocks of a block: all up to ``window`` away, ``first`` and ``last`` global ones at both ends, and ``random`` ones.
+    """Blocks that a block sees: all up to ``window`` away, ``first`` and ``last`` global ones at both ends, and ``random`` ones.
 
     Global blocks see all blocks. Causal: of these blocks a position sees only what is no later than itself, ``last`` is 0, and
     draws do not depend on the length.
@@ -55,7 +55,7 @@ class Pattern:
     causal: bool = False
 
     def block_pairs(self, n: int) -> int:
-        """Number of pairs of blocks that a head compares, absent blocks (-1 in a table) included."""
+        """Return the number of pairs of blocks that a head compares. Absent blocks (-1 in a table) count, too."""
         blocks, ends = math.ceil(n / self.block), self.first + self.last
         middle = blocks - ends
         if middle <= 0:
@@ -67,7 +67,9 @@ class Pattern:
         return min((1 if self.causal else 2) * self.window + 1, middle)
 
     def tables(self, n: int, seeds: Int[Tensor, "heads"]) -> list[BlockTable]:
-        """Tables of visible blocks at length ``n``, for ordinary and for global blocks; ``seeds`` holds one for each head."""
+        """Return the tables of visible blocks at length ``n``, for ordinary and for global blocks. ``seeds`` holds one seed per
+        head.
+        """
         blocks = -(-n // self.block)
         every, end = torch.arange(blocks, device=seeds.device), blocks - self.last
         if end <= self.first:
@@ -85,7 +87,9 @@ class Pattern:
         return [BlockTable(rows, keys), BlockTable(ends, seen.repeat(1, len(ends), 1))] if len(ends) else [BlockTable(rows, keys)]
 
     def draw(self, rows: Int[Tensor, "middle"], end: int, seeds: Int[Tensor, "heads"]) -> Int[Tensor, "heads middle random"]:
-        """Draw distinct blocks uniformly from the blocks that are neither global nor in the window; -1 if none are left."""
+        """Draw distinct blocks uniformly from those that are neither global nor in the window. If none are left, the entry is
+        -1.
+        """
         low, high = (rows - self.window).clamp(min=self.first), (rows + self.window + 1).clamp(max=end)
         there = low - self.first + (0 if self.causal else end - high)
         count = torch.arange(min(self.random, len(rows)), device=rows.device)
@@ -102,7 +106,9 @@ class Pattern:
         return chosen.masked_fill(ranks >= there[:, None], -1)
 
     def mask_mod(self, n: int, seeds: Int[Tensor, "heads"]) -> MaskMod:
-        """Mask function, True for pairs of positions whose blocks see each other, for FlexAttention and definitions."""
+        """Return the mask function for FlexAttention and definitions. It is True for pairs of positions whose blocks see each
+        other.
+        """
         blocks = -(-n // self.block)
         end = blocks - self.last
         drawn: tuple[Tensor, ...] = ()
@@ -120,9 +126,9 @@ class Pattern:
         return seen
 
     def cost(self, geometry: Geometry) -> Cost:
-        """FLOPs of tiles: blocks against all visible blocks, absent blocks (-1 in a table) included.
+        """Return the FLOPs of tiles: each block with all visible blocks. Absent blocks (-1 in a table) count, too.
 
-        State: keys and values of the window and the global blocks, or of all the past with random blocks.
+        The state holds keys and values of the window and the global blocks. With random blocks, it holds those of the whole past.
         """
         n = geometry.keys
         flops, backward = table_flops(geometry.heads, self.block, geometry.head_dim, self.block_pairs(n))
@@ -134,33 +140,33 @@ class Pattern:
 def _gather(
     blocks: Float[Tensor, "batch heads blocks block head_dim"], seen: Int[Tensor, "#heads rows width"]
 ) -> Float[Tensor, "batch heads rows width_block head_dim"]:
-    """Gather the blocks of each row, concatenated."""
+    """Gather the blocks of each row, and concatenate them."""
     heads, count = blocks.shape[1:3]
     numbers = seen + count * torch.arange(heads, device=seen.device)[:, None, None]
     return blocks.flatten(1, 2).index_select(1, numbers.flatten()).unflatten(1, numbers.shape).flatten(3, 4)
 
 
 class BlockPatternAttention(PairwiseAttention[OptionsT]):
-    """Softmax attention of each query to all blocks that its block sees. Subclasses define these blocks by ``layout``."""
+    """Softmax attention from each query to all blocks that its block sees. Subclasses define these blocks with ``layout``."""
 
     saturates = (("block", "is no shorter than the {n} tokens: every token sees all"),)
     layout: Callable[[Geometry, Any], Pattern]
     """Function from a geometry and options to their pattern."""
 
     def pattern(self) -> Pattern:
-        """Pattern of this mechanism."""
+        """Return the pattern of this mechanism."""
         return self.layout(self.geometry, self.options)
 
     def head_seeds(self, device: torch.device) -> Int[Tensor, "heads"]:
-        """Seed of each head, by which random blocks are drawn; one for all heads if there are no random blocks."""
+        """Return the seed of each head, which draws its random blocks. Without random blocks, return one seed for all heads."""
         return torch.zeros(1, dtype=torch.long, device=device)
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Mask function, True for pairs of positions whose blocks see each other."""
+        """Return the mask function, which is True for pairs of positions whose blocks see each other."""
         return self.pattern().mask_mod(n, self.head_seeds(device))
 
     def by_head(self) -> bool:
-        """True if there are random blocks, which differ between heads."""
+        """Return True if there are random blocks, because they differ between heads."""
         return self.pattern().random > 0
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:

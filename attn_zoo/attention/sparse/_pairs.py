@@ -26,15 +26,15 @@ class PairwiseAttention(Attention[OptionsT]):
 
     @abstractmethod
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Mask function (head, query, key) → True for visible pairs at length ``n``; it must hold no reference to the module."""
+        """Return the mask function (head, query, key) → True for visible pairs at length ``n``. It must not refer to the module."""
 
     def by_head(self) -> bool:
-        """True if heads have different masks."""
+        """Return True if heads have different masks."""
         return False
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Refuse dropout with FlexAttention, which cannot drop weights, and sinks."""
+        """Return the reason if FlexAttention is used with dropout or sinks, which it does not support."""
         if implementation == "flex" and options.dropout > 0:
             return f"{cls.card.name}.dropout needs implementation=eager: flex has no dropout of weights"
         if implementation == "flex" and isinstance(options, SinkOptions) and options.sinks:
@@ -42,7 +42,7 @@ class PairwiseAttention(Attention[OptionsT]):
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Materialise all n × n scores, masked to the pairs."""
+        """Compute all n × n scores, masked to the pairs."""
         n, device = query.shape[2], query.device
         heads, positions = torch.arange(query.shape[1], device=device)[:, None, None], torch.arange(n, device=device)
         allowed = self.mask_mod(n, device)(heads, positions[:, None], positions)
@@ -54,7 +54,9 @@ class PairwiseAttention(Attention[OptionsT]):
         return flex_attention_over(self.tables(query), query, key, value, key_valid)
 
     def tables(self, query: Queries) -> PairTables:
-        """FlexAttention's block tables of the pairs, cached by length, device, geometry, options and buffers such as seeds."""
+        """Return FlexAttention's block tables for the pairs. They are cached by length, device, geometry, options and buffers such
+        as seeds.
+        """
         n, device = query.shape[2], query.device
         drawn = tuple((buffer, 0 if buffer.is_inference() else buffer._version) for buffer in self.buffers())
         fixed_by = (type(self), self.geometry, tuple(vars(self.options).items()), drawn)

@@ -1,4 +1,4 @@
-"""BigBird: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over near blocks, global blocks and random blocks; global blocks see all."""
+"""BigBird: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over near blocks, global blocks and random blocks. Global blocks see all blocks."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Options(DropoutOptions):
 
 
 def pattern(geometry: Geometry, options: Options) -> Pattern:
-    """Pattern for a geometry and options."""
+    """Return which blocks each block sees, for a geometry and options."""
     ends = options.global_blocks // 2
     return Pattern(options.block, options.window_blocks // 2, first=ends, last=ends, random=options.random_blocks)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of each block against g + w + r others, global ones against all; absent blocks are computed too."""
+    """Return the FLOPs of each block with g + w + r others, and of global blocks with all. Absent blocks are computed, too."""
     return pattern(geometry, options).cost(geometry)
 
 
@@ -78,12 +78,12 @@ class BigBird(BlockPatternAttention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn of so few blocks that all are visible."""
+        """Return a warning if there are so few blocks that all are visible."""
         o = options
         if (o.window_blocks + o.global_blocks + o.random_blocks) * o.block < geometry.keys:
             return ()
         return (f"a block of {o.block} sees as many blocks as {geometry.keys} tokens have: nothing is saved",)
 
     def head_seeds(self, device: torch.device) -> Tensor:
-        """Seeds drawn when the mechanism was built."""
+        """Return the seeds that were drawn when the mechanism was built."""
         return self.seeds

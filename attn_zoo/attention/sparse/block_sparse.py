@@ -33,13 +33,15 @@ class Options(DropoutOptions):
 
 
 def pattern(geometry: Geometry, options: Options) -> Pattern:
-    """Pattern for a geometry and options."""
+    """Return which blocks each block sees, for a geometry and options."""
     o = options
     return Pattern(o.block, o.local_blocks, first=o.global_blocks, random=o.random_blocks, causal=geometry.causal)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of each block against the blocks of its layout; absent ones, such as the first block's neighbours, are computed too."""
+    """Return the FLOPs of each block with the blocks of its layout. Absent blocks, such as neighbours of the first block, are
+    computed, too.
+    """
     return pattern(geometry, options).cost(geometry)
 
 
@@ -62,7 +64,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class BlockSparse(BlockPatternAttention[Options]):
-    """Softmax attention to a fixed set of blocks: the near ones, the first ones, and random ones by a seed in the options.
+    """Softmax attention to a fixed set of blocks: near ones, the first ones, and random ones from a seed in the options.
 
     Paper: Child et al. 2019, whose kernels compute attention block by block under a given layout.
     Symbols: S → Pattern, b → block.
@@ -72,6 +74,6 @@ class BlockSparse(BlockPatternAttention[Options]):
     layout = staticmethod(pattern)
 
     def head_seeds(self, device: torch.device) -> Int[Tensor, "heads"]:
-        """Seed of each head, which follows from the option ``seed``."""
+        """Return the seed of each head, which follows from the option ``seed``."""
         heads = self.geometry.heads
         return torch.arange(heads, device=device) + heads * self.options.seed

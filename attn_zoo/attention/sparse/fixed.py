@@ -36,15 +36,15 @@ class Options(DropoutOptions):
 
 
 def sizes(geometry: Geometry, options: Options) -> tuple[int, int]:
-    """Size of a block l, and number of its summary positions c."""
+    """Return the size of a block l, and the number of its summary positions c."""
     block = options.stride or math.ceil(math.sqrt(geometry.keys))
     return block, min(options.summary, block)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of each block against itself and all summaries, in whole blocks.
+    """Return the FLOPs of each block with itself and with all summaries, in whole blocks.
 
-    State: keys and values of the summaries and of a block, the last one or the one before it.
+    The state holds keys and values of the summaries and of one block: the last one or the one before it.
     """
     n = geometry.keys
     block, summary = sizes(geometry, options)
@@ -72,7 +72,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"three_summaries": {"summary": 3}, "no_summary": {"summary": 0}},
 )
 class Fixed(PairwiseAttention[Options]):
-    """Softmax attention of each query to its own block and to the last positions (summaries) of every block.
+    """Softmax attention from each query to its own block and to the last positions (summaries) of every block.
 
     Paper: Child et al. 2019, Section 4.3, fixed pattern: A⁽¹⁾ is the query's own block, A⁽²⁾ the summaries.
     Symbols: l → stride, c → summary, t → stride - summary.
@@ -83,7 +83,7 @@ class Fixed(PairwiseAttention[Options]):
     """
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Mask function of pairs within a block, and of pairs with a summary key."""
+        """Return the mask function, which is True for pairs within a block and for pairs with a summary key."""
         (block, summary), causal = sizes(self.geometry, self.options), self.geometry.causal
 
         def seen(_: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -93,7 +93,9 @@ class Fixed(PairwiseAttention[Options]):
         return seen
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend from blocks of queries, in one softmax over the block's first l - c keys and the last c keys of all blocks."""
+        """Attend from blocks of queries, in one softmax over the first l - c keys of the block and the last c keys of all
+        blocks.
+        """
         n, (stride, summary) = query.shape[2], sizes(self.geometry, self.options)
         last = stride - summary
         valid = real_positions(query, key_valid)

@@ -20,12 +20,14 @@ class Options(SinkOptions, DropoutOptions):
 
 
 def pattern(geometry: Geometry, options: Options) -> Pattern:
-    """Pattern for a geometry and options."""
+    """Return which blocks each block sees, for a geometry and options."""
     return Pattern(options.block, options.neighbours, causal=geometry.causal)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of each block against itself and its neighbours; the backward pass takes twice as many, as it recomputes nothing."""
+    """Return the FLOPs of each block with itself and its neighbours. The backward pass takes twice as many, because it computes
+    nothing again.
+    """
     in_tiles = pattern(geometry, options).cost(geometry)
     return replace(in_tiles, parameters=geometry.heads * options.sinks, backward_flops=2 * in_tiles.flops)
 

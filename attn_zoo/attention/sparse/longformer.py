@@ -1,4 +1,4 @@
-"""Longformer: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over a window around i and a few global tokens; global tokens see all."""
+"""Longformer: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over a window around i and a few global tokens. Global tokens see all tokens."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Options(SinkOptions, DropoutOptions):
 
 
 def reach(geometry: Geometry, options: Options, length: int) -> tuple[int, int]:
-    """Numbers of keys that a position sees on its left and on its right, in a residue class of ``length`` positions."""
+    """Return how many keys a position sees on its left and on its right, in a residue class of ``length`` positions."""
     left = options.window - 1 if geometry.causal else options.window // 2
     right = 0 if geometry.causal else left
     return min(left, length - 1), min(right, length - 1)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of the band in each residue class of the dilation, with the global keys, and of the global rows.
+    """Return the FLOPs of the band in each residue class of the dilation, with the global keys, and of the global rows.
 
-    The backward pass recomputes the band's weights. State: keys and values within reach and of the global tokens; while these
-    are read, also their global keys and values.
+    The backward pass computes the weights of the band again. The state holds keys and values within reach and of the global tokens.
+    While global tokens are read, it also holds their global keys and values.
     """
     n, g, dilation, inner = geometry.keys, min(options.global_tokens, geometry.keys), options.dilation, geometry.inner_dim
     wide = geometry.heads * (geometry.head_dim + options.sinks)  # tiles take a sink as one more global key and one more channel
@@ -59,7 +59,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
 
 def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
-    """Extra projections of global attention, initialised as copies of the ordinary ones."""
+    """Return the extra projections of global attention. They start as copies of the ordinary ones."""
     if not options.global_tokens:
         return ()
     return (
@@ -104,7 +104,9 @@ class Longformer(PairwiseAttention[Options]):
     saturates = (*WIDE, ("global_tokens", "are all {n} tokens: every token sees all"))
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Mask function of pairs within the dilated window, and of pairs with a global key; global rows are computed elsewhere."""
+        """Return the mask function of pairs within the dilated window and of pairs with a global key. Global rows are computed
+        elsewhere.
+        """
         w, dilation, g, causal = self.options.window, self.options.dilation, self.options.global_tokens, self.geometry.causal
         left, right = (w - 1, 0) if causal else (w // 2, w // 2)
 
@@ -116,11 +118,11 @@ class Longformer(PairwiseAttention[Options]):
         return seen
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Compute global rows, and other rows from n × n scores masked to the window and the global keys."""
+        """Compute the global rows. Compute other rows from n × n scores, masked to the window and the global keys."""
         return self._after_global_rows(super().definition, query, key, value, key_valid, **global_streams)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Compute global rows, and other rows in blocks of queries, by one softmax over global keys and windows."""
+        """Compute the global rows. Compute other rows in blocks of queries, with one softmax over global keys and windows."""
         return self._after_global_rows(self._windows, query, key, value, key_valid, **global_streams)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
@@ -128,13 +130,15 @@ class Longformer(PairwiseAttention[Options]):
         return self._after_global_rows(self._windows_tiled, query, key, value, key_valid, **global_streams)
 
     def attend_flex(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Compute global rows, and other rows by PyTorch's FlexAttention over the same pairs."""
+        """Compute the global rows. Compute other rows with PyTorch's FlexAttention over the same pairs."""
         return self._after_global_rows(super().attend_flex, query, key, value, key_valid, **global_streams)
 
     def _after_global_rows(
         self, local: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor
     ) -> Queries:
-        """Concatenate softmax(Q_g K_gᵀ / √d) V_g of the global tokens, over valid (causal: past) keys, and outputs of ``local``."""
+        """Return softmax(Q_g K_gᵀ / √d) V_g of the global tokens over valid (causal: past) keys, followed by the outputs of
+        ``local``.
+        """
         if not global_streams:
             return local(query, key, value, key_valid)
         global_query, global_key, global_value = (global_streams[f"global_{name}"] for name in ("query", "key", "value"))
@@ -147,7 +151,9 @@ class Longformer(PairwiseAttention[Options]):
         return torch.cat([rows, outputs if outputs.shape[2] == others else outputs[:, :, -others:]], dim=2)
 
     def _windows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Outputs of all but the first g positions. Each residue class of the dilation is a sequence; its windows have no gaps."""
+        """Return the outputs of all but the first g positions. Each residue class of the dilation is a sequence whose windows have
+        no gaps.
+        """
         n, g, dilation, device = query.shape[2], self.options.global_tokens, self.options.dilation, query.device
         valid = real_positions(query, key_valid)[:, None, :, None]
         global_key, global_value, global_valid = (x[:, :, None, None, :g] for x in (key, value, valid))
@@ -180,5 +186,5 @@ class Longformer(PairwiseAttention[Options]):
 
 
 def _by_residue(x: Shaped[Tensor, "batch heads n d"], dilation: int) -> Shaped[Tensor, "batch heads dilation length d"]:
-    """Positions grouped by residue class modulo the dilation, padded with zeros."""
+    """Return the positions grouped by residue class modulo the dilation, filled up with zeros."""
     return F.pad(x, (0, 0, 0, -x.shape[2] % dilation)).unflatten(2, (-1, dilation)).transpose(2, 3)

@@ -30,14 +30,15 @@ class Options(DropoutOptions):
 
 
 def stride_of(geometry: Geometry, options: Options) -> int:
-    """Stride l: the option, or the square root of the length it is built for, rounded up."""
+    """Return the stride l: the option or, by default, the square root of the length that it is built for, rounded up."""
     return options.stride or math.ceil(math.sqrt(geometry.keys))
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of rows of l positions against adjacent rows, and of columns against themselves. The backward pass recomputes scores.
+    """Return the FLOPs of rows of l positions with adjacent rows, and of columns with themselves. The backward pass computes scores
+    again.
 
-    State: keys and values of all the past, since each is a multiple of l away from some later query.
+    The state holds keys and values of the whole past, because each is a multiple of l away from some later query.
     """
     n, stride = geometry.keys, stride_of(geometry, options)
     rows = math.ceil(n / stride)
@@ -72,7 +73,7 @@ class Strided(PairwiseAttention[Options]):
     """
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Mask function of pairs at most l apart, and of pairs a multiple of l apart."""
+        """Return the mask function, which is True for pairs at most l apart and for pairs a multiple of l apart."""
         stride, causal = stride_of(self.geometry, self.options), self.geometry.causal
 
         def seen(_: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -82,7 +83,7 @@ class Strided(PairwiseAttention[Options]):
         return seen
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend on a grid with rows of l positions: the window lies in adjacent rows, every l-th position in a column."""
+        """Attend on a grid with rows of l positions. The window lies in adjacent rows, and every l-th position in a column."""
         n, stride, device = query.shape[2], stride_of(self.geometry, self.options), query.device
         after = 0 if self.geometry.causal else 1  # adjacent rows: one before, and one after
         valid = real_positions(query, key_valid)
@@ -113,7 +114,7 @@ class Strided(PairwiseAttention[Options]):
 
 
 def _beside(rows: Shaped[Tensor, "batch heads rows l d"], after: int) -> Shaped[Tensor, "batch heads rows some_l d"]:
-    """Concatenate each row with the one before it and ``after`` rows after it; zeros beyond the ends."""
+    """Concatenate each row with the one before it and ``after`` rows after it. Beyond the ends there are zeros."""
     return F.pad(rows, (0, 0, 0, 0, 1, after)).unfold(2, 2 + after, 1).movedim(-1, 3).flatten(3, 4)
 
 

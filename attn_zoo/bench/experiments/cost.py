@@ -1,4 +1,4 @@
-"""Cost of a step, from the mechanism alone to the whole model: time, throughput, memory, the largest batch."""
+"""Cost of a step, from the mechanism alone to the whole model: time, throughput, memory and the largest batch."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ WORDS = {
 
 
 def _best(found: Measurement, label: str, length: int, kind: str) -> tuple[Figures, int | None]:
-    """Figures at the best batch, and that batch; those of one sequence and None if it is unknown."""
+    """Return the figures at the best batch and that batch, or those of one sequence and None if it is not known."""
     alone = found.of(Cell(label, kind, length))
     batch = alone.one("best_batch")
     return (alone, None) if batch is None else (found.cells.get(Cell(label, kind, length, int(batch)), alone), int(batch))
 
 
 def _rows(found: Measurement) -> list[tuple[str, int]]:
-    """Label and length of each row."""
+    """Return the label and length of each row."""
     return sorted(dict.fromkeys((cell.label, cell.length) for cell in found.cells), key=lambda row: row[1])
 
 
@@ -109,9 +109,9 @@ PATIENCE = 2
 
 @dataclass
 class StepCost(Timed, AttentionRows):
-    """Time, throughput and memory of a step of each mechanism at a level: alone, in a layer, a block, a whole model.
+    """Time, throughput and memory of a step of each mechanism at one scope: alone, in a layer, in a block or in a whole model.
 
-    The same command with the same output goes on where it was stopped. Null keys take the defaults of the level.
+    If it was stopped, the same command with the same output continues. Keys that are null take the defaults of the level.
     """
 
     level: str = option("layer", "mechanism, layer, block (with optimiser) or model (with optimiser)")
@@ -168,7 +168,9 @@ class StepCost(Timed, AttentionRows):
         return MEMORY, most, Probe("best_batch", self._best_batch)
 
     def _best_batch(self, ask: Ask, found: Figures) -> Answer:
-        """Batch size of highest throughput among powers of two, and the seconds of a step at each batch size that was tried."""
+        """Return the batch size with the highest throughput among powers of two, and the seconds of a step at each batch size that
+        was tried.
+        """
         cell, most = found.cell, found.one("largest_batch")
         seconds: list[float] = []
         rates: list[float] = []
@@ -187,7 +189,7 @@ class StepCost(Timed, AttentionRows):
         return {"best_batch": 2 ** rates.index(max(rates)), "search_seconds": seconds}
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
-        """Cells at batch size 1, and at the best batch size where it is not 1."""
+        """Return the cells at batch size 1, and those at the best batch size if it is not 1."""
         known = [(cell, found.of(cell).one("best_batch")) for cell in cells if "seconds" not in found.of(cell).failures]
         return [replace(cell, batch=batch) for cell, best in known if best for batch in sorted({1, int(best)})]
 

@@ -57,7 +57,7 @@ def _cell(point: Figures, softmax: Figures, name: str) -> str:
 
 
 def _remarks(points: Sequence[Figures], grid: Mapping[str, Any]) -> list[str]:
-    """Disagreements of formula and PyTorch, warnings and refusals, each once with the lengths it concerns."""
+    """Return disagreements of formula and PyTorch, warnings and refusals, each once with the lengths to which it applies."""
     lengths: dict[str, list[int]] = {}
     for point in points:
         label, told = point.cell.label, _warnings(point.cell, grid) if point.values else []
@@ -85,7 +85,9 @@ BASELINE = Cell("softmax, the measure", "", 0, role="baseline", subject=Subject(
 
 @dataclass
 class CountedCost(Grid, AttentionRows):
-    """FLOPs, parameters and state bytes by formula, held against PyTorch's counters, and the activation bytes that it counts."""
+    """FLOPs, parameters and state bytes by formula, compared with PyTorch's counters, and activation bytes, which PyTorch
+    counts.
+    """
 
     level: str = option("mechanism", "mechanism, layer (with its projections) or block (with its MLP)")
     lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], "lengths")
@@ -116,7 +118,7 @@ class CountedCost(Grid, AttentionRows):
                 self._counted(cell)
 
     def _count(self, ask: Ask, found: Figures) -> Answer:
-        """Count each quantity to show, and add PyTorch's count where it differs from the formula."""
+        """Count each quantity to show, and add PyTorch's count if it differs from the formula."""
         counted = self._counted(found.cell)
         differing = {f"{name}_by_pytorch": pair[1] for name, pair in counted.disagreements().items()}
         return {**{name: counted.shown(name) for name in QUANTITIES}, **differing}

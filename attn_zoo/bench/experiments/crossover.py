@@ -1,4 +1,4 @@
-"""Length from which each mechanism costs less than softmax attention, materialised and fused: a grid with its analysis."""
+"""Length from which each mechanism costs less than softmax attention, materialised and fused."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from attn_zoo.terminal import table
 
 @dataclass
 class Crossover(Timed, AttentionRows):
-    """Length from which each mechanism costs less than softmax, materialised and fused: time and memory, with intervals.
+    """Length from which each mechanism costs less than softmax, materialised and fused, in time and memory, with intervals.
 
-    Cells that do not fit into the time are left out with that reason: the shortest of lengths that are named, else the slowest. The
-    same command with the same output measures them.
+    Cells that do not fit into the time are left out, with that reason. If lengths are named, these are the shortest ones, else the
+    slowest cells. The same command with the same output measures them later.
     """
 
     attentions: list[str] = option(
@@ -100,7 +100,7 @@ def _method(found: Measurement, points: Sequence[Figures]) -> str:
 
 
 def _backends(points: Sequence[Figures]) -> str:
-    """Best back end of SDPA by direction and length, where there is more than one."""
+    """Return the best back end of SDPA by direction and length, if there is more than one."""
     if len(labels(points, "sdpa")) < 2:
         return ""
     said = []

@@ -1,4 +1,4 @@
-"""Growth of time and memory of a layer with sequence length: an exponent fitted to interleaved timings."""
+"""Growth of the time and memory of a layer with the sequence length, as an exponent fitted to interleaved timings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Growth(Timed, AttentionRows):
             )
 
     def groups(self) -> list[list[Cell]]:
-        """One group of cells of all lengths, since exponents compare lengths."""
+        """Return one group with the cells of all lengths, because exponents compare lengths."""
         chosen = subjects_of(self.more_heads_of or self.attentions)
         others = [layer for layer in self.layers if layer.label in chosen]
         layers = [*self.layers, *(replace(layer, group=str(heads)) for heads in self.more_heads for layer in others)]
@@ -68,7 +68,7 @@ class Growth(Timed, AttentionRows):
 
 
 def heads_of(cell: Cell, heads: int) -> int:
-    """Number of heads of a cell's layer: its group, or ``heads`` of the measurement."""
+    """Return the number of heads of a cell's layer: its group, or ``heads`` of the measurement."""
     return int(cell.group or heads)
 
 

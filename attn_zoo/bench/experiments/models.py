@@ -1,4 +1,4 @@
-"""Whole models of other libraries before and after their attention is replaced; generation from a state, recomputed and cached."""
+"""Whole models of other libraries before and after their attention is replaced. Generation uses a state, a cache, or neither."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ PROMPT = 16
 
 
 def random_images(size: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Random images (batch, 3, size, size)."""
+    """Return random images (batch, 3, size, size)."""
     return (torch.randn(batch, 3, size, size, dtype=dtype),)
 
 
 def random_ids(tokens: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Random ids (batch, tokens) below 1,000."""
+    """Return random ids (batch, tokens) below 1,000."""
     return (torch.randint(1, 1000, (batch, tokens)),)
 
 
 class Generating(nn.Module):
-    """Greedy generation up to a number of tokens, from a state or cached keys, or by recomputing the whole sequence."""
+    """Greedy generation up to a number of tokens, from a state, from cached keys, or by computing the whole sequence again."""
 
     def __init__(self, model: Any, tokens: int, cached: bool) -> None:
         super().__init__()
         self.model, self.tokens, self.cached = model, tokens, cached
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Ids (batch, prompt) -> (batch, tokens)."""
+        """Return ids (batch, tokens) from ids (batch, prompt)."""
         new = self.tokens - ids.shape[1]
         how = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "use_cache": self.cached}
         return self.model.generate(ids, attention_mask=torch.ones_like(ids), eos_token_id=None, pad_token_id=0, **how)
@@ -54,7 +54,7 @@ class Generating(nn.Module):
 def build_model(name: str, role: str, row: RowName, depth: int, size: int, length: int) -> nn.Module:
     """Build a model ``before`` or ``after`` its softmax is replaced by ``row``.
 
-    Generation uses the row in both of these roles; its third one, ``softmax``, is the original decoder with a cache of keys.
+    Generation uses the row in both roles. It also has a third role, ``softmax``: the original decoder with a cache of keys.
     """
     options = {"implementation": row.implementation, **row.options}
     if name == "vit":
@@ -84,7 +84,7 @@ MODELS = {"vit": "ViT-tiny of timm", "bert": "BERT-base of transformers", "gener
 
 @dataclass
 class WholeModels(Grid):
-    """Time of a timm ViT and a BERT before and after a mechanism is put in, and of generation: recomputed, cached, from a state."""
+    """Time of a timm ViT and a BERT before and after a mechanism replaces softmax, and time of generation."""
 
     models: list[str] = option(list(MODELS), "vit, bert, generation (the latter two: extra text)")
     attention: str = option("linformer", "row that is put into ViT and BERT, or a hybrid of layers")
@@ -153,12 +153,12 @@ class WholeModels(Grid):
 
 
 def _roles(name: str) -> Sequence[str]:
-    """Roles of a model, the last of which the others are compared with."""
+    """Return the roles of a model. The others are compared with the last one."""
     return ("before", "softmax", "after") if name == "generation" else ("before", "after")
 
 
 def _change(name: str, role: str, grid: Mapping[str, Any]) -> str:
-    """Words for the change from a role to ``after``."""
+    """Return words for the change from a role to ``after``."""
     if name != "generation":
         return f"softmax → {grid['attention']}"
     return f"{'softmax, cached keys' if role == 'softmax' else 'recomputed'} → state, {grid['recurrent']}"

@@ -71,7 +71,8 @@ def measure_error(
             continue
         rows.append({**_facts(row, error, softmax, uniform), "dial": curve})
     if not rows:
-        raise ValueError("no mechanism takes these inputs: " + "; ".join(f"{r['label']}: {r['reason']}" for r in refused))
+        reasons = "; ".join(f"{r['label']}: {r['reason']}" for r in refused)
+        raise ValueError(f"none of the mechanisms supports these inputs: {reasons}")
     return {
         "analysis": "error",
         "inputs": dict(inputs),

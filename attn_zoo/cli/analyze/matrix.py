@@ -47,7 +47,7 @@ def _matrix(parsed: argparse.Namespace) -> int:
         if getattr(parsed, option) < 0:
             raise ValueError(f"--{option} must be at least 0; got {getattr(parsed, option)}")
     if parsed.sentence >= parsed.sentences:
-        raise ValueError(f"--sentence must be from 0 to below --sentences={parsed.sentences}; got {parsed.sentence}")
+        raise ValueError(f"--sentence must be at least 0 and below --sentences={parsed.sentences}; got {parsed.sentence}")
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)
     found, effective, exact = measure_matrix(parsed, rows[0])

@@ -38,7 +38,9 @@ def add_to(analyses: Any) -> None:
 
 def _spectrum(parsed: argparse.Namespace) -> int:
     if parsed.index is not None and (parsed.index < 1 or (parsed.length is not None and parsed.index > parsed.length)):
-        raise ValueError(f"--index must be from 1 to --length, because it counts singular values; got {parsed.index}")
+        raise ValueError(
+            f"--index must be from 1 to --length, because a matrix has only that many singular values; got {parsed.index}"
+        )
     request = request_of(parsed, parsed.model)
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)
@@ -46,8 +48,8 @@ def _spectrum(parsed: argparse.Namespace) -> int:
     if not subject.trained and request.weights != "random":
         fetched = "--weights pretrained downloads trained ones, and " if request.model.startswith("timm/") else ""
         raise ValueError(
-            f"{request.model} has random weights, whose attention is almost uniform and so of rank one; {fetched}"
-            "--weights random analyzes random ones"
+            f"{request.model} has random weights, so its attention is almost uniform and says little; {fetched}--weights random "
+            "analyzes the random weights nevertheless"
         )
     spectrum = measure_spectrum(subject, parsed.index)
     index = default_index(spectrum.rank) if parsed.index is None else parsed.index

@@ -1,4 +1,4 @@
-"""Attention layer of the zoo with timm's calling convention."""
+"""Attention layer of attn-zoo that timm can call like its own."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class Settings:
 
 
 class BoundType(type):
-    """Metaclass of the classes that ``attention_layer`` returns; they cannot be imported by name, so pickle rebuilds them."""
+    """Metaclass of the classes that ``attention_layer`` returns. They cannot be imported by name, so pickle builds them again."""
 
 
 class TimmAttention(MultiHeadAttention, metaclass=BoundType):
-    """``MultiHeadAttention`` with timm's calling convention; unsupported arguments are refused.
+    """``MultiHeadAttention`` that timm can call like its own attention. Unsupported arguments raise an error.
 
-    timm's models build it through ``attention_layer``. Like timm's own attention it has norms of queries and keys (``qk_norm``)
-    and of the attention output (``scale_norm``), and it loads timm's checkpoints: projections that the mechanism does not read
-    are left out, streams are initialised from timm's projections, and the mechanism's own parameters stay as initialised.
+    timm's models build it through ``attention_layer``. Like timm's own attention, it can normalise queries and keys (``qk_norm``)
+    and the attention output (``scale_norm``). It also loads timm's checkpoints. Projections that the mechanism does not read are
+    then left out, streams start from timm's projections, and the mechanism's own parameters keep their initial values.
 
     Args:
         dim: width of the tokens, divisible by ``num_heads``.
@@ -87,7 +87,8 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         self._refuse_shape(dim, num_heads, attn_head_dim, dim_out, gated)
         if (qk_norm or scale_norm) and norm_layer is None:
             raise ValueError(
-                f"{bound.name} in timm: norm_layer, the class of the norm, must be given with qk_norm and scale_norm; got None"
+                f"{bound.name} in timm: norm_layer must be given with qk_norm or scale_norm, because it is the class of the norm; "
+                "got None"
             )
         _leave_whole()
         # `auto` chooses an implementation for this device, except for meta, where nothing can run.
@@ -118,7 +119,9 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         return self.out
 
     def init_weights(self) -> None:
-        """Initialise the streams as copies of their projections; timm calls this after re-initialising every linear layer."""
+        """Initialise the streams as copies of their projections. timm calls this after it has initialised every linear layer
+        again.
+        """
         self.start_streams()
 
     def forward(  # type: ignore[override]  # timm's own signature: masks by keyword, no context
@@ -152,22 +155,23 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         name = self.settings.name
         if head_dim is not None and head_dim * heads != dim:
             raise UnsupportedError(
-                f"{name} in timm: heads share the width between them, so attn_head_dim * num_heads must be dim={dim}; "
-                f"got attn_head_dim={head_dim} and num_heads={heads}"
+                f"{name} in timm: attn_head_dim * num_heads must be dim={dim}; got attn_head_dim={head_dim} and num_heads={heads}"
             )
         if dim_out is not None and dim_out != dim:
-            raise UnsupportedError(f"{name} in timm: tokens keep their width, so dim_out must be dim={dim}; got {dim_out}")
+            raise UnsupportedError(
+                f"{name} in timm: dim_out must be dim={dim}, because the width of tokens cannot change; got {dim_out}"
+            )
         if gated:
-            raise UnsupportedError(f"{name} in timm: a gate over the output is not offered; build the model with gated=False")
+            raise UnsupportedError(f"{name} in timm: a gate over the output is not supported; build the model with gated=False")
 
     def _refuse_length(self, length: int) -> None:
-        """Refuse a length with a message that names timm's ``set_input_size``."""
+        """Raise an error for a length that does not fit. The message names timm's ``set_input_size``."""
         card_, built = self.mechanism.card, self.mechanism.geometry.keys
         if card_.can.any_length or length == built or (card_.can.shorter and length < built):
             return
         raise UnsupportedError(
-            f"{card_.name} was built for {built} keys, got {length} (patches and prefix tokens); build it with length={length}, "
-            "or, for another size of images, call attn_zoo.integrations.timm.set_input_size(model, img_size=...)"
+            f"{card_.name} was built for {built} keys (patches and prefix tokens); got {length}; build it with length={length}, "
+            "or, if the size of the images changes, call attn_zoo.integrations.timm.set_input_size(model, img_size=...)"
         )
 
     def _order(self, qk_norm: bool) -> str:
@@ -176,8 +180,8 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
             return order
         if order == "compress_first":
             raise UnsupportedError(
-                f"{self.settings.name} in timm: qk_norm normalises each key before they are compressed, so order='compress_first' "
-                "would compute something else; use order='auto'"
+                f"{self.settings.name} in timm: order='compress_first' cannot be combined with qk_norm, which normalises each key "
+                "before keys are compressed; use order='auto'"
             )
         return "project_first"
 
@@ -196,7 +200,7 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         self.norm = norm_layer(self.dim) if scale_norm else None
 
     def _set_output_bias(self, bias: bool) -> None:
-        """Set the bias of the output projection; ``MultiHeadAttention`` has biases in all projections or in none."""
+        """Set the bias of the output projection, because ``MultiHeadAttention`` has biases in all projections or in none."""
         if not bias:
             self.out.register_parameter("bias", None)
         elif self.out.bias is None:
@@ -231,7 +235,7 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _translate(self, state_dict: dict[str, Any], prefix: str) -> None:
-        """Rename the weights of timm's own attention to the zoo's names, in place.
+        """Rename the weights of timm's own attention to the names of attn-zoo, in place.
 
         Weights that the mechanism does not read are removed; parameters that timm's attention lacks get their present values.
         """
@@ -267,10 +271,10 @@ def attention_layer(
     output_gate: str = "none",
     **options: Any,
 ) -> type[TimmAttention]:
-    """Return a class for ``attn_layer=``, with the mechanism, its options and the length bound to it.
+    """Return a class for timm's ``attn_layer=``, which holds the mechanism, its options and the length.
 
-    timm requires a class and passes it the width and the number of heads but not the length, so ``length`` is bound here. If
-    options concern the stack of layers, call ``join_layers`` on the model.
+    timm passes the width and the number of heads to this class, but not the length, so ``length`` must be given here. If an option
+    concerns all layers together, call ``join_layers`` on the model.
 
     Args:
         name: a registered attention.
@@ -290,8 +294,8 @@ def attention_layer(
     """
     if "+" in name:
         raise UnsupportedError(
-            f"timm builds all layers with one class, attn_layer=, and {name} is a hybrid of layers; build the model with timm's "
-            f"own attention and call attn_zoo.integrations.timm.replace_attention(model, {name!r})"
+            f"attn_layer= must be one mechanism, because timm builds all layers with it, and {name} is a hybrid of several. Build "
+            f"the model with timm's own attention, then call attn_zoo.integrations.timm.replace_attention(model, {name!r})"
         )
     entry = card(name)
     stated_options(entry, options)
@@ -302,7 +306,7 @@ def attention_layer(
 
 @cache
 def _leave_whole() -> None:
-    """Have timm's graphs (torch.fx) call the layer as one node, as they call timm's own layers that check their inputs."""
+    """Make timm's graphs (torch.fx) call the layer as one node, like timm's own layers that check their inputs."""
     # Imported here, because importing timm takes seconds, and only a model that timm builds needs it.
     from timm.models import register_notrace_module
 

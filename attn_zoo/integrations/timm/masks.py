@@ -12,7 +12,7 @@ SHAPES = "(batch, keys), (batch, 1, 1, keys) or (batch, 1, queries, keys)"
 
 
 def key_valid_of(name: str, attn_mask: Tensor, *, batch: int, length: int, causal: bool) -> Bool[Tensor, "batch keys"]:
-    """Convert a mask in the convention of ``scaled_dot_product_attention`` to a padding mask, True for a real token.
+    """Convert a mask as for ``scaled_dot_product_attention`` to a padding mask, which is True for a real token.
 
     The mask must hide the same keys from every query. It is boolean (True is visible) or additive (0 is visible; -inf and the
     lowest number of the dtype are hidden). Rows of padding queries may have any values, as in timm's masks for images of several
@@ -30,7 +30,7 @@ def key_valid_of(name: str, attn_mask: Tensor, *, batch: int, length: int, causa
     seen = _four_axes(name, _seen(name, attn_mask), batch, length)
     if seen.shape[1] > 1:
         if bool((seen != seen[:, :1]).any()):
-            raise UnsupportedError(f"{name} in timm: attn_mask differs between heads; it can only mask padding")
+            raise UnsupportedError(f"{name} in timm: attn_mask must be the same for all heads, because it can only mask padding")
         seen = seen[:, :1]
     if seen.shape[2] == 1:
         return seen[:, 0, 0].expand(batch, length)
@@ -42,8 +42,8 @@ def key_valid_of(name: str, attn_mask: Tensor, *, batch: int, length: int, causa
         as_padding = as_padding | later
     if not bool((as_padding | ~valid[:, :, None]).all()):
         raise UnsupportedError(
-            f"{name} in timm: attn_mask hides different keys from different queries; it can only mask padding (the same keys for "
-            "all queries), and later keys if the layer was built with causal=True"
+            f"{name} in timm: attn_mask must hide the same keys from all queries, as padding does, or later keys if the layer was "
+            "built with causal=True; this mask hides other keys"
         )
     return valid.expand(batch, length)
 
@@ -58,8 +58,8 @@ def _seen(name: str, attn_mask: Tensor) -> Tensor:
     hidden = attn_mask <= torch.finfo(attn_mask.dtype).min
     if not bool((hidden | (attn_mask == 0)).all()):
         raise UnsupportedError(
-            f"{name} in timm: attn_mask adds a bias to the scores, which most attentions do not compute; it can only mask "
-            "padding: 0 for a real token, -inf or the dtype's least number for padding"
+            f"{name} in timm: attn_mask must only mask padding: 0 for a real token, and -inf or the least number of the dtype for "
+            "padding. This mask adds other numbers to the scores, which most mechanisms do not compute"
         )
     return ~hidden
 
@@ -68,8 +68,8 @@ def _four_axes(name: str, seen: Tensor, batch: int, length: int) -> Bool[Tensor,
     shape = tuple(seen.shape)
     if seen.dim() == 2 and shape == (length, length) and 1 < batch == length:
         raise ValueError(
-            f"{name} in timm: attn_mask {shape} may mean (batch, keys) or (queries, keys), since both have length {length} here; "
-            "pass (batch, 1, 1, keys) for padding"
+            f"{name} in timm: attn_mask of shape {shape} can mean (batch, keys) or (queries, keys), because both sizes are "
+            f"{length} here; to mask padding, pass shape (batch, 1, 1, keys)"
         )
     if seen.dim() == 2:
         seen = seen[None, None] if shape == (length, length) else seen[:, None, None]

@@ -1,4 +1,4 @@
-"""Replacement of attention in an existing timm model, with its weights preserved."""
+"""Replacement of attention in an existing timm model. The model keeps its weights."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ReplacedLayer:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Report of ``replace_attention``; ``str`` formats a short summary."""
+    """Report of ``replace_attention``. ``str`` gives a short summary."""
 
     attention: str
     layers: tuple[ReplacedLayer, ...]
@@ -89,7 +89,7 @@ def replace_attention(
     output_gate: str = "none",
     **options: Any,
 ) -> M:
-    """Replace every ``timm.layers.Attention`` of a model by a mechanism, in place, with its weights preserved.
+    """Replace every ``timm.layers.Attention`` of a model by a mechanism, in place. The model keeps its weights.
 
     The query, key, value and output projections keep their weights, biases and ``requires_grad``; norms (``qk_norm``,
     ``scale_norm``) and dropout rates are kept. A mechanism with one tensor for queries and keys gets the query projection.
@@ -122,7 +122,9 @@ def replace_attention(
         raise TypeError(f"the model must be a model of timm, an nn.Module; got {type(model).__name__}")
     places = _places(model)
     if length is not None and example is not None:
-        raise ValueError("length and example both say how many tokens there are; give one of them")
+        raise ValueError(
+            "length and example cannot be given together, because each says how many tokens there are; give one of them"
+        )
     if example is not None:
         lengths = count_tokens(model, places, example)
     else:
@@ -147,29 +149,33 @@ def replace_attention(
 
 
 def _places(model: nn.Module) -> dict[str, nn.Module]:
-    """Attention modules of timm, by path; one module may have several paths."""
+    """Return the attention modules of timm by path. One module can have several paths."""
     from timm.layers.attention import Attention
 
     modules = model.named_modules(remove_duplicate=False)
     places: dict[str, nn.Module] = {path: module for path, module in modules if type(module) is Attention}
     if "" in places:
-        raise ValueError("replace_attention needs a model; this module is the attention itself: give the module that holds it")
+        raise ValueError(
+            "replace_attention must get a model, but this module is an attention itself; give the module that holds it"
+        )
     if places:
         return places
     name = type(model).__name__
     if any(isinstance(module, MultiHeadAttention) for module in model.modules()):
-        raise UnsupportedError(f"the attention of this {name} is attn-zoo's already; replace it in a model as timm builds it")
+        raise UnsupportedError(
+            f"the attention of this {name} was already replaced by attn-zoo; start again from a model that timm built"
+        )
     kinds = dict.fromkeys(_kind(module) for module in model.modules() if _attends(module))
     found = (f"its {kind} {OF_ANOTHER_KIND.get(kind, 'is of a kind unknown to attn-zoo')}" for kind in kinds)
     reasons = "; ".join(found) or "it has no attention"
-    raise UnsupportedError(f"{name} holds no timm.layers.Attention, the only kind that can be replaced: {reasons}")
+    raise UnsupportedError(f"{name} must hold a module timm.layers.Attention, because only this class can be replaced: {reasons}")
 
 
 def _replacement_of(old: Any, path: str, kind: type[TimmAttention]) -> TimmAttention:
     for name in ("qkv", "proj"):
         if type(linear := getattr(old, name)) is not nn.Linear:
             raise UnsupportedError(
-                f"{path}.{name} is a {type(linear).__name__} in place of nn.Linear; merge adapters or undo quantisation first"
+                f"{path}.{name} must be an nn.Linear; got a {type(linear).__name__}; merge adapters or undo quantisation first"
             )
     q_norm, k_norm, norm = (None if isinstance(m, nn.Identity) else m for m in (old.q_norm, old.k_norm, old.norm))
     weight = old.qkv.weight
@@ -216,7 +222,7 @@ def _report(path: str, old: Any, new: TimmAttention) -> ReplacedLayer:
 
 
 def _others(model: nn.Module) -> list[str]:
-    """Outermost attention modules that do not belong to the zoo."""
+    """Return the outermost attention modules that are not part of attn-zoo."""
     paths: list[str] = []
     for path, module in model.named_modules():
         inside = any(path.startswith(f"{above}.") for above in paths)
@@ -231,7 +237,7 @@ def _attends(module: nn.Module) -> bool:
 
 
 def _kind(module: nn.Module) -> str:
-    """Key of a module in ``OF_ANOTHER_KIND``."""
+    """Return the key of a module in ``OF_ANOTHER_KIND``."""
     name, room = type(module).__name__, type(module).__module__.rpartition(".")[2]
     return name if name != "Attention" else f"{room}.{name}"
 

@@ -1,4 +1,4 @@
-"""Number of tokens in the layers of a timm model, and change of the image size."""
+"""Number of tokens in the layers of a timm model, and changes of the image size."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from attn_zoo.integrations.timm.layer import TimmAttention
 def tokens_in(model: nn.Module, layers: dict[str, nn.Module]) -> dict[str, int]:
     """Return the number of tokens in each layer, by path: patches and prefix tokens (class token, registers).
 
-    A VisionTransformer, also inside another model, such as that of ``features_only=True``, says how many there are. In any other
-    model they are counted with an image of the model's default size, all zeros.
+    A VisionTransformer states the number itself, also inside another model, such as that of ``features_only=True``. Any other model
+    is run on an image of zeros in its default size, and the tokens are counted.
 
     Args:
         layers: attention modules by path; one module may have several paths.
@@ -44,7 +44,7 @@ def tokens_in(model: nn.Module, layers: dict[str, nn.Module]) -> dict[str, int]:
 
 @torch.no_grad()
 def count_tokens(model: nn.Module, layers: dict[str, nn.Module], example: Any) -> dict[str, int]:
-    """Count the tokens in each layer, by path, by running the model on ``example`` in evaluation mode.
+    """Run the model on ``example`` in evaluation mode, and return the number of tokens in each layer by path.
 
     Args:
         layers: attention modules by path; one module may have several paths.
@@ -70,7 +70,10 @@ def count_tokens(model: nn.Module, layers: dict[str, nn.Module], example: Any) -
     lengths = {path: sorted(seen[layer]) for path, layer in layers.items()}
     for path, counts in lengths.items():
         if len(counts) != 1:
-            raise UnsupportedError(f"{path} saw {', '.join(map(str, counts)) or 'no'} tokens in the example; give length= instead")
+            raise UnsupportedError(
+                f"{path} must see one number of tokens in the example; got {', '.join(map(str, counts)) or 'none'}; give length= "
+                "instead of the example"
+            )
     return {path: counts[0] for path, counts in lengths.items()}
 
 
@@ -79,10 +82,10 @@ def set_input_size(
     img_size: int | tuple[int, int] | None = None,
     patch_size: int | tuple[int, int] | None = None,
 ) -> int:
-    """Call timm's ``model.set_input_size``, and resize the zoo's layers to the new number of tokens.
+    """Call timm's ``model.set_input_size``, and resize the layers of attn-zoo to the new number of tokens.
 
-    The mechanism's ``resize_length`` interpolates or cuts parameters that depend on the position. Like the position embedding
-    they become new parameters: create the optimiser afterwards. If one layer cannot be resized, nothing is changed.
+    The mechanism's ``resize_length`` interpolates or cuts parameters that depend on the position. They become new parameters, like
+    the position embedding, so create the optimiser afterwards. If one layer cannot be resized, nothing is changed.
 
     Args:
         img_size: height and width of the images in pixels; None keeps them.
@@ -95,10 +98,12 @@ def set_input_size(
         UnsupportedError: the model is not a VisionTransformer, has no layer of the zoo, or a mechanism cannot be resized.
     """
     if not _is_vision_transformer(model):
-        raise UnsupportedError(f"timm's {type(model).__name__} is not a VisionTransformer; build it anew for the other image size")
+        raise UnsupportedError(
+            f"timm's {type(model).__name__} must be a VisionTransformer to be resized; build it again for the other image size"
+        )
     layers = {path: module for path, module in model.named_modules() if isinstance(module, TimmAttention)}
     if not layers:
-        raise UnsupportedError(f"this {type(model).__name__} holds no layer of the zoo; call its own set_input_size")
+        raise UnsupportedError(f"this {type(model).__name__} has no layer of attn-zoo; call its own method set_input_size")
     sizes = {"img_size": _pair(img_size), "patch_size": _pair(patch_size)}
     trial = copy.deepcopy(model.get_submodule("patch_embed"))
     trial.set_input_size(**sizes)  # type: ignore[operator]  # of timm's PatchEmbed

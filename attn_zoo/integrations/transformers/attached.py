@@ -1,4 +1,4 @@
-"""Submodule that holds a mechanism and replaces softmax in an attention module of transformers."""
+"""Submodule with a mechanism that replaces softmax in an attention module of transformers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:  # transformers is an extra
 
 
 class Attached(nn.Module):
-    """Mechanism between the projections of an attention module of transformers.
+    """Mechanism that works between the projections of an attention module of transformers.
 
-    As a submodule it is trained, moved and saved with the model.
+    It is a submodule, so it is trained, moved and saved with the model.
 
     Args:
         mechanism: mechanism built for the site's heads.
@@ -81,8 +81,8 @@ class Attached(nn.Module):
         if abs(factor - 1.0) > 1e-12:
             if card.can.shares_query_key:
                 raise UnsupportedError(
-                    f"{self.name} scales its scores by another factor than 1/√d, and {card.name} has one tensor for queries "
-                    "and keys, which cannot absorb that factor; choose another attention"
+                    f"{self.name} does not scale its scores by 1/√d. {card.name} uses one tensor for queries and keys, so it "
+                    "cannot use another factor; choose another mechanism"
                 )
             query = query * factor
         key = query if card.can.shares_query_key else key
@@ -94,7 +94,7 @@ class Attached(nn.Module):
         return mixed.transpose(1, 2).contiguous()
 
     def _step(self, query: Tensor, key: Tensor, value: Tensor, layer: StateLayer) -> Tensor:
-        """Compute the output for the new tokens, and store the state after them in the cache layer."""
+        """Compute the output for the new tokens, and store the new state in the cache layer."""
         state = layer.state
         if state is None:
             state = self.mechanism.initial_state(len(value), dtype=value.dtype, device=value.device)
@@ -102,7 +102,7 @@ class Attached(nn.Module):
         return out
 
     def _project_streams(self, key_valid: Tensor | None, start: int = 0) -> Mapping[str, Tensor]:
-        """Project the tokens of the call to streams; ``start`` tokens were read in earlier steps."""
+        """Project the tokens of the call to streams. ``start`` tokens were read in earlier steps."""
         if not self.streams:
             return {}
         assert self.tokens is not None, "hand_tokens runs before the module that calls this"
@@ -121,9 +121,10 @@ class Attached(nn.Module):
 
 
 def _over_cached_keys(mechanism: Attention) -> Attention | None:
-    """Non-causal copy of an exact causal mechanism, with which one new token attends to all cached keys; None for others.
+    """Return a bidirectional copy of an exact causal mechanism, so that one new token can attend to all cached keys. Return None
+    for other mechanisms.
 
-    A mechanism with parameters of its own, such as sinks, has none, because the copy would not follow them.
+    A mechanism with parameters of its own, such as sinks, has no such copy, because the copy would not follow changes of them.
     """
     can, geometry = mechanism.card.can, mechanism.geometry
     if not (geometry.causal and can.exact and can.cross and can.any_length) or next(mechanism.parameters(), None) is not None:
@@ -132,15 +133,16 @@ def _over_cached_keys(mechanism: Attention) -> Attention | None:
 
 
 def attached_to(module: nn.Module) -> Attached | None:
-    """Return the mechanism attached to a module, or None."""
+    """Return the mechanism that is attached to a module, or None."""
     attached = getattr(module, "zoo", None)
     return attached if isinstance(attached, Attached) else None
 
 
 def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Pre-forward hook of an attention module: open the cache, convolve the tokens, and store them for the streams.
+    """Open the cache, convolve the tokens and store them for the streams. This is a hook before the forward call of an attention
+    module.
 
-    The hook is needed because the attention interface, called afterwards, does not receive the tokens.
+    The hook is needed because transformers calls the attention interface afterwards without the tokens.
 
     Returns:
         The module's arguments with convolved tokens, or None if they do not change.
@@ -171,7 +173,7 @@ def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _open_cache(attached: Attached, module: Any, cache: Any, mask: Tensor | None) -> StateLayer | None:
-    """Prepare a cache for the mechanism.
+    """Prepare the cache for a mechanism.
 
     Returns:
         The cache layer with the state, for a recurrent mechanism in evaluation and without padding; None if the whole sequence
@@ -200,19 +202,20 @@ def _open_cache(attached: Attached, module: Any, cache: Any, mask: Tensor | None
 
 
 def _mask_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """Mask of real keys that ``key_mask`` returned: the only boolean matrix among the module's arguments."""
+    """Return the mask of real keys that ``key_mask`` made. It is the only boolean matrix among the arguments of the module."""
     candidates = (kwargs.get("attention_mask"), *args[1:])
     return next((mask for mask in candidates if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 2), None)
 
 
 def refuse_weights(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Pre-forward hook of a model: refuse a request for attention weights.
+    """Raise an error if attention weights are requested. This is a hook before the forward call of a model.
 
     Raises:
         UnsupportedError: ``output_attentions`` is True.
     """
     if kwargs.get("output_attentions") and model.config._attn_implementation == NAME:  # type: ignore[union-attr]
         raise UnsupportedError(
-            "output_attentions=True asks for weights, which most mechanisms never form; call the model without, or see "
+            "output_attentions=True asks for attention weights, which most mechanisms do not compute; call the model without this "
+            "argument, or see "
             "`attn-zoo analyze matrix` for the matrix that a mechanism applies"
         )

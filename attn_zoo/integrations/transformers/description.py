@@ -1,4 +1,4 @@
-"""Description of replaced attention in a model's configuration, as plain JSON that is saved and loaded with the model."""
+"""Description of replaced attention in the configuration of a model, as JSON that is saved and loaded with the model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Arguments of one call of ``replace_attention``, with the length filled in."""
+    """Arguments of one call of ``replace_attention``. The length is always filled in."""
 
     attention: str
     implementation: str
@@ -49,7 +49,7 @@ def add(config: Any, replacement: Replacement) -> None:
 
 
 def replacements_of(config: Any) -> list[Replacement]:
-    """Return the replacements in a configuration, in order.
+    """Return the replacements in a configuration in order.
 
     Raises:
         UnsupportedError: this version cannot read the layout.
@@ -59,17 +59,18 @@ def replacements_of(config: Any) -> list[Replacement]:
         return [Replacement(**one) for one in description.get("replacements", [])]
     except TypeError as error:
         raise UnsupportedError(
-            f"config.{NAME} describes a replacement that cannot be read: {error}; load the model with the attn-zoo that saved it"
+            f"config.{NAME} describes a replaced attention, and this description cannot be read: {error}; load the model with the "
+            "attn-zoo that saved it"
         ) from error
 
 
 def set_directions(config: Any, causal: Iterable[bool]) -> None:
-    """Store in a configuration whether its mechanisms are causal, for the mask function, which receives the configuration."""
+    """Store in a configuration whether its mechanisms are causal. The mask function receives the configuration and reads this."""
     _write(config, causal=sorted(set(causal)))
 
 
 def directions_of(config: Any) -> list[bool]:
-    """Return the causality of the mechanisms that use a configuration: a list of True, False or both."""
+    """Return whether the mechanisms with a configuration are causal: a list of True, False or both."""
     return list(_read(config).get("causal", ()))
 
 
@@ -80,7 +81,7 @@ def _read(config: Any) -> Mapping[str, Any]:
     if not isinstance(description, Mapping) or description.get("version") != VERSION:
         version = description.get("version") if isinstance(description, Mapping) else description
         raise UnsupportedError(
-            f"config.{NAME} has version {version!r}, and this attn-zoo reads version {VERSION}; "
+            f"config.{NAME} must have version {VERSION} for this attn-zoo; got {version!r}; "
             "load the model with the attn-zoo that saved it"
         )
     return description

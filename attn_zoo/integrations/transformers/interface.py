@@ -1,4 +1,4 @@
-"""Attention function that transformers calls in a model with replaced attention."""
+"""Attention function that transformers calls if the attention of a model was replaced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def attend(
     is_causal: bool | None = None,
     **rest: Any,
 ) -> tuple[Float[Tensor, "batch queries heads head_dim"], None]:
-    """Apply the mechanism attached to ``module``; see transformers' ``AttentionInterface``.
+    """Apply the mechanism that is attached to ``module``. See transformers' ``AttentionInterface``.
 
     Args:
         attention_mask: result of ``key_mask``.
@@ -52,7 +52,7 @@ def attend(
     unsupported = sorted(word for word, value in rest.items() if word not in HARMLESS and value is not None and value is not False)
     if unsupported:
         raise UnsupportedError(
-            f"{attached.name}: {', '.join(unsupported)} cannot be honoured by {name}; call the model without, or choose a model "
+            f"{attached.name}: {name} does not support {', '.join(unsupported)}; call the model without it, or choose a model "
             "with plain softmax attention"
         )
     if attention_mask is not None and attention_mask.dim() != 2:
@@ -62,13 +62,14 @@ def attend(
         )
     if is_causal is not None and is_causal != mechanism.geometry.causal:
         raise UnsupportedError(
-            f"{attached.name}: the call says is_causal={is_causal}, and {name} was built with causal={mechanism.geometry.causal}; "
+            f"{attached.name}: the call must use is_causal={mechanism.geometry.causal}, because {name} was built with it; got "
+            f"is_causal={is_causal}; "
             "change the model's configuration first, then replace the attention"
         )
     if module.training and dropout != attached.rate:
         raise UnsupportedError(
-            f"{attached.name}: the model now drops a share of {dropout} of the attention weights, but {attached.rate} when "
-            f"{name} was attached; replace the attention again, with attention_dropout={dropout}"
+            f"{attached.name}: the dropout of attention weights must stay {attached.rate}, as it was when {name} was attached; "
+            f"got {dropout}; replace the attention again with attention_dropout={dropout}"
         )
     _check_cached(attached, query.shape[2], key.shape[2])
     return attached(query, key, value, attention_mask, scaling), None
@@ -78,6 +79,6 @@ def _check_cached(attached: Attached, queries: int, keys: int) -> None:
     mechanism = attached.mechanism
     if mechanism.geometry.causal and queries != keys and (attached.newest is None or queries > 1):
         raise UnsupportedError(
-            f"{attached.name}: {queries} queries with {keys} keys, some of them from a cache, but {mechanism.card.name} "
+            f"{attached.name}: {queries} queries came with {keys} keys, some of them from a cache, but {mechanism.card.name} "
             f"takes {'one new token' if attached.newest else 'all tokens'} in one call; call the model with use_cache=False"
         )

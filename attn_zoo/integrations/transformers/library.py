@@ -1,4 +1,4 @@
-"""Lazy import of transformers, and registration of the zoo's functions with it."""
+"""Import of transformers when it is needed, and registration of attn-zoo's functions with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attn_zoo.integrations.transformers.description import NAME
 
 
 def require_transformers() -> Any:
-    """Import transformers and register the zoo's attention and mask functions under ``NAME``.
+    """Import transformers, and register attn-zoo's attention and mask functions there under ``NAME``.
 
     Registration adds one entry to each of two tables; other models in the process are not affected.
 

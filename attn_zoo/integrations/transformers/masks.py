@@ -1,4 +1,4 @@
-"""Conversion of transformers' mask arguments to a padding mask over keys."""
+"""Conversion of transformers' mask arguments to a padding mask over the keys."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def key_mask(
     known = {causal_mask_function: True, bidirectional_mask_function: False}
     if mask_function not in known or local_size is not None:
         raise UnsupportedError(
-            "the model asks for a mask that is neither causal nor bidirectional (a window, chunks, packed sequences or a rule of "
-            "its own), which cannot be honoured; choose another model. If position_ids restart, or the model is compiled, "
+            "the mask of the model must be causal or bidirectional, but it is another one (a window, chunks, packed sequences or "
+            "a rule of its own); choose another model. If position_ids restart, or the model is compiled, "
             "pass an attention_mask of shape (batch, length)"
         )
     causal, built = known[mask_function], directions_of(config)
@@ -65,7 +65,8 @@ def key_mask(
         return None
     if attention_mask.shape != (batch_size, kv_length) or kv_offset != 0:
         raise UnsupportedError(
-            f"attention_mask must say for each key whether it is real, in shape (batch, keys) = ({batch_size}, {kv_length}); got "
+            f"attention_mask must have shape (batch, keys) = ({batch_size}, {kv_length}), and say for each key whether it is "
+            "real; got "
             f"{tuple(attention_mask.shape)} for keys from position {kv_offset} on"
         )
     real = attention_mask.to(torch.bool)

@@ -1,4 +1,4 @@
-"""Replacement of softmax attention in a model of transformers by a mechanism of the zoo."""
+"""Replacement of softmax attention in a model of transformers by a mechanism."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def replace_attention(
     short_convolution: int = 0,
     **options: Any,
 ) -> M:
-    """Replace a model's softmax attention by a mechanism of the zoo, in place.
+    """Replace the softmax attention of a model by a mechanism, in place.
 
-    The weights of the query, key, value and output projections are preserved. The mechanism is added as a submodule ``zoo`` of
-    each attention module. Streams (extra projections) of the mechanism are initialised as copies of the model's projections,
-    without rotary positions; a mechanism that shares queries and keys uses the model's queries for both.
-    In generation a recurrent mechanism (one that claims ``stepwise``) stores its state in the model's cache, in place of keys and
-    values. For a causal mechanism that can use neither such a state nor cached keys, ``use_cache`` is set to False.
+    The query, key, value and output projections keep their weights. The mechanism becomes the submodule ``zoo`` of each attention
+    module. Streams (extra projections) of the mechanism are initialised as copies of the model's projections, without rotary
+    positions; a mechanism that shares queries and keys uses the model's queries for both. In generation a recurrent mechanism (one
+    that claims ``stepwise``) stores its state in the model's cache, in place of keys and values. For a causal mechanism that can
+    use neither such a state nor cached keys, ``use_cache`` is set to False.
 
     Args:
         model: a ``PreTrainedModel`` whose modules call transformers' attention interface.
@@ -84,12 +84,12 @@ def replace_attention(
 
 
 def zoo_layers(model: nn.Module) -> list[Attention]:
-    """Return the mechanisms attached to a model, in the order of its attention modules."""
+    """Return the mechanisms that are attached to a model, in the order of its attention modules."""
     return [module.mechanism for module in model.modules() if isinstance(module, Attached)]
 
 
 def carry_out(model: Any, replacement: Replacement) -> list[Attention]:
-    """Replace attention without recording it in the model's configuration. An error leaves the model unchanged.
+    """Replace attention without noting it in the model's configuration. If there is an error, the model does not change.
 
     Returns:
         The new mechanisms, in the order of the modules.
@@ -113,7 +113,8 @@ def carry_out(model: Any, replacement: Replacement) -> list[Attention]:
 
 
 def _with_numbers_by_rule(row: RowName, mechanisms: Sequence[Attention]) -> RowName:
-    """Fill in omitted options whose defaults depend on the length, so that later changes of these rules affect no saved model.
+    """Fill in missing options whose defaults depend on the length, so that a later change of the defaults does not affect saved
+    models.
 
     An option with different values in different modules is left out.
     """
@@ -132,12 +133,14 @@ def _chosen(found: Sequence[Site], layers: Collection[int] | None) -> Sequence[S
     if layers is None:
         return found
     if not layers or not set(layers) <= set(range(len(found))):
-        raise ValueError(f"layers must be some of 0 to {len(found) - 1}, the modules that attend here; got {sorted(layers)}")
+        raise ValueError(
+            f"layers must be numbers from 0 to {len(found) - 1}, one for each attention module of the model; got {sorted(layers)}"
+        )
     return [found[at] for at in sorted(layers)]
 
 
 def _attach(site: Site, replacement: Replacement) -> Attached:
-    """Build a mechanism for a module, in the module's mode (training or evaluation)."""
+    """Build a mechanism for a module. It is in training or evaluation mode, like the module."""
     entry = card(replacement.attention)
     if site.crosses and not entry.can.cross:
         raise UnsupportedError(
@@ -176,25 +179,31 @@ def _with_dropout(name: str, kind: type, model_rate: float, replacement: Replace
         return {"dropout": rate, **replacement.options}
     if rate > 0:
         raise UnsupportedError(
-            f"the model drops a share of {rate} of its attention weights in training, and {name} has no weights to drop; "
-            "pass attention_dropout=0.0 to go without"
+            f"the model drops a share of {rate} of its attention weights in training, but {name} has no weights to drop; pass "
+            "attention_dropout=0.0 to train without dropout"
         )
     return replacement.options
 
 
 def _select_functions(model: Any) -> None:
-    """Select the zoo's attention and mask functions for a model and its submodels."""
+    """Select attn-zoo's attention and mask functions for a model and its submodels."""
     if getattr(model.config, "output_attentions", False):
-        raise UnsupportedError("config.output_attentions asks for weights, which most mechanisms never form; set it to False first")
+        raise UnsupportedError(
+            "config.output_attentions must be False, because most mechanisms do not compute attention weights; set it to False "
+            "first"
+        )
     model.set_attn_implementation(NAME)
     if model.config._attn_implementation != NAME:
         raise UnsupportedError(
-            f"{type(model).__name__} does not call transformers' attention interface, so its attention cannot be replaced"
+            f"{type(model).__name__} must call transformers' attention interface, and does not, so its attention cannot be "
+            "replaced; choose another model"
         )
 
 
 def _update_configurations(model: Any, found: Sequence[Site]) -> None:
-    """Store causality in the configurations for mask functions, and turn off caches that the mechanisms cannot use."""
+    """Store in the configurations whether mechanisms are causal, for mask functions. Turn off caches that the mechanisms cannot
+    use.
+    """
     # Saved in config.json and read by transformers: without the zoo, loading fails instead of silently using softmax.
     model.config.attn_implementation = NAME
     modules: Iterable[Any] = (site.module for site in found)

@@ -1,4 +1,4 @@
-"""Loading of a saved model with replaced attention."""
+"""Function that loads a saved model whose attention was replaced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attn_zoo.rows import RowName, attention_version
 
 
 def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
-    """Load a model with replaced attention that ``save_pretrained`` saved, from safetensors only.
+    """Load a model with replaced attention that was saved by ``save_pretrained``. Weights must be in the format safetensors.
 
     Args:
         kind: ``AutoModel``, another of transformers' auto classes, or the model's own class.
@@ -39,7 +39,7 @@ def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
     replacements = replacements_of(config)
     if not replacements:
         raise UnsupportedError(
-            f"the configuration in {folder} names no replaced attention; load the model with transformers itself"
+            f"the configuration in {folder} does not name a replaced attention; load the model with transformers itself"
         )
     for replacement in replacements:
         _require(replacement, folder)
@@ -55,13 +55,15 @@ def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
 
 
 def _refuse_code(options: Mapping[str, Any]) -> None:
-    """Refuse options that ask for code from the folder, or for weights in a format that can hold code."""
+    """Raise an error for options that ask for code from the folder, or for weights in a format that can hold code."""
     if options.get("trust_remote_code"):
-        raise UnsupportedError("code in a folder of a model is never run; leave trust_remote_code out")
+        raise UnsupportedError(
+            "trust_remote_code must not be given, because code in the folder of a model is never run; leave it out"
+        )
     formats = [name for name in ("gguf_file", "from_tf", "from_flax") if options.get(name)]
     if formats or options.get("use_safetensors") not in (None, True):
         name = formats[0] if formats else "use_safetensors"
-        raise UnsupportedError(f"weights are loaded from safetensors only, as other formats can run code; leave {name} out")
+        raise UnsupportedError(f"weights must be in the format safetensors, because other formats can run code; leave {name} out")
 
 
 def _require(replacement: Replacement, folder: str | Path) -> None:
@@ -75,8 +77,9 @@ def _require(replacement: Replacement, folder: str | Path) -> None:
         ) from error
     if version != replacement.attention_version:
         raise UnsupportedError(
-            f"the model in {folder} was saved with version {replacement.attention_version} of {replacement.attention}, and this is "
-            f"version {version}, which computes something else by default; load the model with the attn-zoo that saved it"
+            f"the model in {folder} was saved with version {replacement.attention_version} of {replacement.attention}, but this "
+            f"attn-zoo has version {version}, which computes something else by default; load the model with the attn-zoo that "
+            "saved it"
         )
 
 
@@ -88,7 +91,7 @@ def _class_for(kind: Any, config: Any, library: Any) -> Any:
 
 
 def _with_mechanisms(model_class: Any, replacements: list[Replacement]) -> Any:
-    """Create a subclass whose constructor attaches the mechanisms, so that transformers loads their weights too."""
+    """Return a subclass whose constructor attaches the mechanisms, so that transformers loads their weights too."""
 
     def build(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         model_class.__init__(self, config, *args, **kwargs)
@@ -102,7 +105,7 @@ def _with_mechanisms(model_class: Any, replacements: list[Replacement]) -> Any:
 
 @torch.no_grad()
 def _start_counters(model: Any, info: dict[str, Any]) -> None:
-    """Set counters of training calls that an older model lacks to 0: transformers leaves their memory as it finds it."""
+    """Set counters of training calls to 0 if an older model lacks them. transformers would leave random memory there."""
     counters = {name for name in info["missing_keys"] if name.endswith(".training_calls")}
     for name in counters:
         model.get_buffer(name).zero_()
@@ -110,14 +113,14 @@ def _start_counters(model: Any, info: dict[str, Any]) -> None:
 
 
 def _check_whole(model: Any, info: Any, folder: str | Path, version: str) -> None:
-    """Refuse a model in which weights of a mechanism were not loaded and still have their initial values."""
+    """Raise an error if weights of a mechanism were not loaded and still have their initial values."""
     misfits = [f"{word} {name}" for word in ("missing", "unexpected") for name in info[f"{word}_keys"] if ".zoo." in name]
     for mechanism in zoo_layers(model):
         unsaved = {name for name, _ in mechanism.named_buffers()} - set(mechanism.state_dict())
         misfits += [f"unsaved {mechanism.card.name} {name}" for name in sorted(unsaved)]
     if misfits:
         raise UnsupportedError(
-            f"the weights in {folder} do not fit the mechanisms that its configuration names: {', '.join(sorted(misfits)[:8])}; "
-            f"they were saved by transformers {getattr(model.config, 'transformers_version', None)}, this is {version}: if "
+            f"the weights in {folder} do not fit the mechanisms that its configuration names: {', '.join(sorted(misfits)[:8])}. "
+            f"They were saved by transformers {getattr(model.config, 'transformers_version', None)}, this is {version}: if "
             "modules were renamed in between, load the model with that version, or pass key_mapping="
         )

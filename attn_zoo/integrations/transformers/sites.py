@@ -1,4 +1,4 @@
-"""Attention modules of a model of transformers: the modules that call the attention interface, and their properties."""
+"""Attention modules of a model of transformers, which are those that call the attention interface, and their properties."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROJECTIONS = (("query", "key", "value"), ("q_proj", "k_proj", "v_proj"), ("q_l
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One attention module."""
+    """One attention module of a model."""
 
     name: str
     """Path in the model."""
@@ -34,12 +34,12 @@ class Site:
 
     @property
     def width(self) -> int:
-        """Width of the queries of all heads."""
+        """Width of all heads of queries together."""
         return self.heads * self.head_dim
 
 
 def sites(model: nn.Module) -> list[Site]:
-    """Find the modules of a model that call the attention interface, in the model's order.
+    """Return the modules of a model that call the attention interface, in the order of the model.
 
     They are recognised by their class name and by the attributes that the interface reads: a configuration and ``is_causal``.
 
@@ -66,7 +66,10 @@ def _site(name: str, module: Any) -> Site:
     config = module.config
     heads = _first(module, "num_attention_heads", "num_heads", "n_heads") or getattr(config, "num_attention_heads", None)
     if heads is None:
-        raise UnsupportedError(f"{name} ({type(module).__name__}) does not say how many heads it has, so it cannot be replaced")
+        raise UnsupportedError(
+            f"{name} ({type(module).__name__}) must have a number of heads under a known name, and has none, so it cannot be "
+            "replaced"
+        )
     head_dim = _first(module, "head_dim", "attention_head_size") or config.hidden_size // heads
     crosses = bool(getattr(module, "is_cross_attention", False)) or any(
         word in f"{name.rpartition('.')[2]} {type(module).__name__}".lower() for word in ("cross", "encoder_attn")
@@ -81,13 +84,13 @@ def _first(module: nn.Module, *names: str) -> Any:
 
 
 def _dropout(module: nn.Module) -> float:
-    """Model's dropout rate of attention weights."""
+    """Return the dropout rate of attention weights in a model."""
     rate = _first(module, "attn_dropout", "attention_dropout", "dropout_prob", "dropout")
     return float(rate.p if isinstance(rate, nn.Dropout) else rate or 0.0)
 
 
 def scaling_of(module: Any, head_dim: int) -> float:
-    """Return the default factor of query · key; older GPT-2 has two flags for it."""
+    """Return the default factor of query · key. Older versions of GPT-2 set it by two flags."""
     if getattr(module, "scaling", None) is not None:
         return float(module.scaling)
     scale = head_dim**-0.5 if getattr(module, "scale_attn_weights", True) else 1.0
@@ -95,8 +98,7 @@ def scaling_of(module: Any, head_dim: int) -> float:
 
 
 def projection(site: Site, which: str) -> tuple[Float[Tensor, "width dim"], Float[Tensor, " width"] | None]:
-    """Return the weight and bias of a module's query, key or value projection; grouped key and value heads are repeated for every
-    head.
+    """Return the weight and bias of a query, key or value projection. Grouped key and value heads are repeated for every head.
 
     Raises:
         UnsupportedError: the module's projections have unknown names.
@@ -110,8 +112,8 @@ def projection(site: Site, which: str) -> tuple[Float[Tensor, "width dim"], Floa
     if fused is not None and not site.crosses:
         return fused.weight.T[at * site.width : (at + 1) * site.width], fused.bias[at * site.width : (at + 1) * site.width]
     raise UnsupportedError(
-        f"{site.name} ({type(site.module).__name__}) has no {which} projection under a name known here, but this attention "
-        "needs another projection that starts as a copy of it; choose an attention without streams"
+        f"{site.name} ({type(site.module).__name__}) has no {which} projection under a known name. This mechanism needs one, "
+        "because a further projection starts as a copy of it; choose a mechanism without streams"
     )
 
 
@@ -123,7 +125,7 @@ def _for_every_head(parameter: Tensor, site: Site, at: int) -> Tensor:
 
 
 def positions(model: Any) -> int:
-    """Return the number of positions of a model, in tokens or patches, prefix tokens included.
+    """Return the number of positions of a model: tokens, or patches with the prefix tokens.
 
     Raises:
         ValueError: the model does not state its number of positions.
@@ -136,17 +138,19 @@ def positions(model: Any) -> int:
             return table.num_embeddings - table.padding_idx - 1  # RoBERTa numbers positions from its padding index + 1
     longest = getattr(model.config, "max_position_embeddings", None)
     if not isinstance(longest, int):
-        raise ValueError(f"{type(model).__name__} does not say how many positions it has; pass length=")
+        raise ValueError(f"{type(model).__name__} does not tell its number of positions; pass length=")
     return longest
 
 
 def home(module: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """Return the device and dtype of a module's weights.
+    """Return the device and dtype of the weights of a module.
 
     Raises:
         UnsupportedError: the weights are quantised.
     """
     weight = next((parameter for parameter in module.parameters() if parameter.is_floating_point()), None)
     if weight is None:
-        raise UnsupportedError(f"{type(module).__name__} has no weights in floating point; load the model without quantisation")
+        raise UnsupportedError(
+            f"{type(module).__name__} must have weights in floating point, and has none; load the model without quantisation"
+        )
     return weight.device, weight.dtype

@@ -1,4 +1,4 @@
-"""Cache layer of transformers that stores the state of a recurrent mechanism in place of keys and values."""
+"""Cache layer for transformers that stores the state of a recurrent mechanism in place of keys and values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attn_zoo.contract import UnsupportedError
 
 
 class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not followed
-    """State of one attention module during generation; its size depends on the mechanism.
+    """State of one attention module during generation. Its size depends on the mechanism.
 
     ``update`` counts the new tokens and returns their keys and values, from which the mechanism updates ``state``.
     """
@@ -25,7 +25,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         self.reset()
 
     def reset(self) -> None:
-        """Clear the state of all tokens."""
+        """Delete the state."""
         self.state: Any = None
         """State of the mechanism, a ``CarriedState``; None before the first token."""
         self.tail: Float[Tensor, "batch held dim"] | None = None
@@ -36,36 +36,37 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         """Reason why generation cannot continue from a state; empty if it can."""
 
     def lazy_initialization(self, *tensors: Tensor) -> None:
-        """Mark the layer as initialised; nothing is allocated."""
+        """Mark the layer as initialised, without allocating memory."""
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Count the new tokens, (batch, heads, tokens, head_dim), and return their keys and values unchanged."""
+        """Count the new tokens, and return their keys and values unchanged."""
         self.is_initialized = True
         self.length += key_states.shape[-2]
         return key_states, value_states
 
     def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
-        """Return the number of keys of a mask, and position of the first key; older transformers pass positions in place of a
-        length."""
+        """Return the number of keys of a mask and the position of its first key. Older transformers pass positions in place of a
+        length.
+        """
         return self.length + (query_length if isinstance(query_length, int) else len(query_length)), 0
 
     def get_seq_length(self) -> int:
-        """Return the number of tokens read."""
+        """Return the number of tokens that were read."""
         return self.length
 
     def get_max_length(self) -> int:
-        """Return -1, for no maximum."""
+        """Return -1, which means that there is no maximum."""
         return -1
 
     get_max_cache_shape = get_max_length  # name in older versions
 
     def reorder_cache(self, beam_idx: Int[Tensor, " beams"]) -> None:
-        """Select the given examples, in this order."""
+        """Keep the given examples in the given order."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Int[Tensor, " kept"]) -> None:
-        """Select the given examples, in this order."""
+        """Keep the given examples in the given order."""
         self._change(lambda tensor: tensor.index_select(0, indices.to(tensor.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -73,20 +74,21 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         self._change(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
 
     def crop(self, *args: Any) -> None:
-        """Refuse to remove tokens.
+        """Raise an error, because tokens cannot be removed from a state.
 
         Raises:
             UnsupportedError: always; a state does not store single tokens.
         """
         raise UnsupportedError(
-            "a recurrent state does not store single tokens, so none can be removed; generate without an assistant model"
+            "tokens cannot be removed from a recurrent state, because it does not store single tokens; generate without an "
+            "assistant model"
         )
 
     def offload(self) -> None:
-        """Do nothing: a state is small and stays on the device."""
+        """Do nothing, because a state is small and stays on the device."""
 
     def prefetch(self) -> None:
-        """Do nothing: the state is on the device."""
+        """Do nothing, because the state is on the device."""
 
     def _change(self, change: Any) -> None:
         if self.tail is not None:
@@ -97,7 +99,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
 
 
 def state_layer(cache: Cache, at: int) -> StateLayer | None:
-    """Return the cache layer with the state of attention module ``at``, created if the cache has no keys for this module.
+    """Return the cache layer with the state of attention module number ``at``. Create it if the cache has no keys for this module.
 
     Returns:
         The layer; None if the cache already holds keys and values of this module, or has a fixed size.

@@ -1,1 +1,1 @@
-"""Tiled forms of attention for CPUs: temporaries stay in the caches, weights are recomputed in the backward pass."""
+"""Tiled forms of attention for CPUs. Temporary tensors stay in the caches, and the backward pass computes weights again."""

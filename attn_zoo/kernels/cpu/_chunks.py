@@ -1,6 +1,6 @@
-"""Chunked recurrences in blocks of rows, whose temporaries stay in the processor's caches; each block holds whole chunks.
+"""Chunked recurrences in blocks of rows. A block holds whole chunks, and its temporary tensors stay in the caches of the processor.
 
-Within a chunk weights are computed directly, and earlier positions enter as a state. The backward pass recomputes blocks, so that
+Within a chunk, weights are computed directly, and earlier positions enter as a state. The backward pass computes blocks again, so
 only the states between blocks are saved.
 """
 
@@ -27,13 +27,13 @@ BLOCK_BYTES = 2**19
 
 
 def filled(length: int, most: int | None = None) -> tuple[int, int]:
-    """Number of positions in a chunk, and the length padded to whole chunks."""
+    """Return the number of positions in a chunk, and the length filled up to whole chunks."""
     chunk = min(CHUNK if most is None else most, length)
     return chunk, -(-length // chunk) * chunk
 
 
 def spans(length: int, bytes_each: int) -> list[slice]:
-    """Slices of rows, one per block, where a row takes ``bytes_each``; all blocks but the last hold whole chunks.
+    """Return slices of rows, one per block, where a row takes ``bytes_each``. All blocks but the last hold whole chunks.
 
     A rest shorter than a chunk joins the block before it, so that all chunks are of one size.
     """
@@ -48,12 +48,12 @@ def spans(length: int, bytes_each: int) -> list[slice]:
 
 
 def row_bytes(x: Float[Tensor, "b h n w"]) -> int:
-    """Bytes of one position over all examples and heads."""
+    """Return the bytes of one position over all examples and heads."""
     return x.shape[0] * x.shape[1] * x.shape[3] * x.element_size()
 
 
 def into_chunks(x: Float[Tensor, "b h r w"], chunk: int) -> Float[Tensor, "b h chunks chunk w"]:
-    """Split rows into chunks, the last one padded with zeros."""
+    """Split rows into chunks. The last one is filled up with zeros."""
     missing = -x.shape[2] % chunk
     return (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(2, (-1, chunk))
 
@@ -61,9 +61,9 @@ def into_chunks(x: Float[Tensor, "b h r w"], chunk: int) -> Float[Tensor, "b h c
 def in_blocks(
     compute: Callable[[Sequence[Tensor], Tensor], tuple[Tensor, Tensor]], state: Tensor, *tensors: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Apply ``compute(rows of the tensors, state) -> (outputs, state)`` block by block; only states are saved between blocks.
+    """Apply ``compute(rows of the tensors, state) -> (outputs, state)`` block by block. Only the states between blocks are saved.
 
-    The backward pass recomputes each block. Floating-point tensors get a gradient.
+    The backward pass computes each block again. Floating-point tensors get a gradient.
     """
     out, after = _InBlocks.run(compute, state, *tensors)
     return out, after

@@ -1,4 +1,4 @@
-"""Softmax, its gradient, dropout of weights, and the log-sum-exp by which partial softmaxes are merged."""
+"""Softmax, its gradient, dropout of weights, and the log-sum-exp that merges partial softmaxes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ TILE = 2**18
 
 
 def softmax_and_lse(scores: Float[Tensor, "... n"]) -> tuple[Float[Tensor, "... n"], Float[Tensor, "... 1"]]:
-    """Compute softmax weights and log-sum-exp over the last axis, of finite scores.
+    """Compute softmax weights and log-sum-exp over the last axis of finite scores.
 
-    The log-sum-exp is the largest score less the logarithm of the largest weight. That is twice as fast as another sum of
-    exponentials, and many times faster where scores are so low that their exponentials vanish.
+    The log-sum-exp is the largest score minus the logarithm of the largest weight. This is twice as fast as another sum of
+    exponentials, and many times faster if scores are so low that their exponentials vanish.
     """
     weights = scores.softmax(dim=-1)
     return weights, scores.amax(dim=-1, keepdim=True) - weights.amax(dim=-1, keepdim=True).log_()
@@ -29,7 +29,7 @@ def drop_(weights: Float[Tensor, "*shape"], dropout: float, masks: list[Tensor])
 
 
 def masked_softmax_(scores: Float[Tensor, "... keys"], hidden: Bool[Tensor, "..."]) -> Float[Tensor, "... keys"]:
-    """Compute a softmax over scores that are not hidden, in place if possible; a row without such scores gets zeros."""
+    """Compute a softmax over the scores that are not hidden, in place if possible. A row without such scores gets zeros."""
     if hidden.numel() < scores.numel():  # several times faster than masked_fill, if the mask serves many rows
         scores = scores.add_(torch.zeros_like(hidden, dtype=scores.dtype).masked_fill_(hidden, float("-inf")))
     else:

@@ -1,4 +1,4 @@
-"""Tiling, so that temporaries are still in a processor's cache when the next step reads them."""
+"""Tiling: temporary tensors must still be in the cache of the processor when the next step reads them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ DEVICE_BYTES = 2**26
 
 
 def step_bytes(device: torch.device) -> int:
-    """Bytes of the largest temporary of a step on a device; on ``meta`` as on a CPU."""
+    """Return the bytes of the largest temporary tensor of a step on a device. ``meta`` counts as a CPU."""
     return CACHE_BYTES if device.type in ("cpu", "meta") else DEVICE_BYTES
 
 
 def sequences(batch: int, heads: int, bytes_each: int, device: torch.device) -> Iterator[tuple[slice, slice]]:
-    """Slices of examples and heads that are computed in one step, where each sequence has temporaries of ``bytes_each``.
+    """Return slices of examples and heads, one per step. The temporary tensors of a sequence take ``bytes_each``.
 
     A step takes some heads of one example, or, if sequences are short, all heads of some examples.
     """
@@ -44,7 +44,7 @@ def sequences(batch: int, heads: int, bytes_each: int, device: torch.device) -> 
 
 
 def rows_of_step(length: int, row_bytes: int, device: torch.device) -> Iterator[slice]:
-    """Slices of rows that are computed in one step, where each row has temporaries of ``row_bytes``."""
+    """Return slices of rows, one per step. The temporary tensors of a row take ``row_bytes``."""
     if torch.compiler.is_compiling():
         return iter([slice(0, length)])
     step = max(1, step_bytes(device) // max(1, row_bytes))
@@ -52,7 +52,7 @@ def rows_of_step(length: int, row_bytes: int, device: torch.device) -> Iterator[
 
 
 def row_blocks(queries: int, keys: int, causal: bool) -> Iterator[tuple[int, int, int]]:
-    """Start and end of each block of queries, and number of keys that the block may see."""
+    """Return the start and end of each block of queries, and how many keys the block can see."""
     rows = max(1, BLOCK // keys)
     for start in range(0, queries, rows):
         end = min(start + rows, queries)
@@ -62,7 +62,7 @@ def row_blocks(queries: int, keys: int, causal: bool) -> Iterator[tuple[int, int
 def score_blocks(
     query: Float[Tensor, "s queries d"], key: Float[Tensor, "s keys d"], causal: bool
 ) -> Iterator[tuple[slice, slice, slice]]:
-    """Slices of sequences, queries and keys of each block of ``BLOCK`` scores; a block may hold several short sequences."""
+    """Return slices of sequences, queries and keys for each block of ``BLOCK`` scores. A block can hold several short sequences."""
     if exported() and not causal:
         yield slice(None), slice(0, query.shape[1]), slice(0, key.shape[1])
         return
@@ -73,10 +73,10 @@ def score_blocks(
 
 
 def like_tokens(x: Float[Tensor, "b h n d"]) -> Float[Tensor, "b h n d"]:
-    """Allocate a tensor like ``x`` in memory order (batch, n, heads, d), so that the layer joins its heads without a copy."""
+    """Allocate a tensor like ``x`` with the memory order (batch, n, heads, d), so that the layer joins its heads without a copy."""
     return x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2)
 
 
 def exported() -> bool:
-    """True while torch.export traces the run; no tile may then depend on sizes, which must stay dynamic."""
+    """Return True while torch.export traces the run. Tiles must then not depend on sizes, which must stay dynamic."""
     return torch.compiler.is_exporting()

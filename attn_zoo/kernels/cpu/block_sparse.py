@@ -1,4 +1,4 @@
-"""Block-sparse attention in tiles: blocks of keys are gathered, and weights are recomputed in the backward pass."""
+"""Block-sparse attention in tiles. Blocks of keys are gathered, and the backward pass computes weights again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def attend_tables(
     causal: bool,
     dropout: float,
 ) -> Queries:
-    """Softmax attention of each query to the valid keys of all blocks its block sees; each block of queries is in one table."""
+    """Compute softmax attention of each query to the valid keys of all blocks that its block sees. Each block of queries is in one
+    table.
+    """
     batch, heads, n, _ = query.shape
     valid = real_positions(query, key_valid)
     valid = F.pad(valid, (0, -n % block))
@@ -47,7 +49,7 @@ def attend_tables(
 def attend_summaries(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, block: int, summary: int, causal: bool, dropout: float
 ) -> Queries:
-    """Softmax attention of each query to its own block and the last ``summary`` keys of every block (summaries).
+    """Compute softmax attention of each query to its own block and to the last ``summary`` keys of every block (summaries).
 
     Summaries are copied into additional blocks at the end, and left out of the block they come from.
     """
@@ -85,17 +87,17 @@ def attend_summaries(
 
 
 def cut(tokens: Float[Tensor, "batch heads n head_dim"], block: int) -> Float[Tensor, "batch_heads blocks block head_dim"]:
-    """Split tokens into blocks, padded with zeros; batch and heads become one axis."""
+    """Split tokens into blocks, filled up with zeros. Batch and heads become one axis."""
     return into_chunks(tokens, block).flatten(0, 1)
 
 
 def summary_blocks(n: int, block: int, summary: int) -> int:
-    """Number of blocks that the last ``summary`` positions of all blocks fill."""
+    """Return how many blocks the last ``summary`` positions of all blocks fill."""
     return math.ceil(math.ceil(n / block) * summary / block)
 
 
 def table_flops(heads: int, block: int, head_dim: int, block_pairs: int) -> tuple[int, int]:
-    """FLOPs for one example, forward and backward (recomputed scores, gradients of both factors of each product)."""
+    """Return the FLOPs for one example, forward and backward (with scores computed again, and gradients of both factors)."""
     flops = 4 * heads * block * block * head_dim * block_pairs
     return flops, 5 * flops // 2
 
@@ -111,7 +113,8 @@ def _attend_blocks(
     dropout: float,
     positions: Int[Tensor, "key_slots"] | None = None,
 ) -> Float[Tensor, "batch_heads blocks block head_dim"]:
-    """Softmax attention of each query to the valid keys of the blocks that its block sees; zeros if there are none.
+    """Compute softmax attention of each query to the valid keys of the blocks that its block sees. Without such keys, outputs are
+    zeros.
 
     Args:
         positions: positions of the keys, for the causal form; block i of queries starts at position i · block.
@@ -125,7 +128,7 @@ def _attend_blocks(
 
 
 class _Gathered(OnceDifferentiable):
-    """Autograd function of ``_attend_blocks``, in tiles of some blocks of queries; saves the inputs and dropout masks."""
+    """Autograd function of ``_attend_blocks``, in tiles of some blocks of queries. It saves the inputs and the dropout masks."""
 
     @staticmethod
     def forward(
@@ -176,7 +179,7 @@ class _Tile:
     hidden: Bool[Tensor, "items #block width_block"]
 
     def gather(self, blocks: Tensor) -> Float[Tensor, "items width_block head_dim"]:
-        """Gather the visible blocks, concatenated."""
+        """Gather the visible blocks, and concatenate them."""
         return blocks.flatten(0, 1).index_select(0, self.keys).view(len(self.queries), -1, blocks.shape[-1])
 
     def own(self, query: Tensor) -> Float[Tensor, "items block head_dim"]:
@@ -184,11 +187,11 @@ class _Tile:
         return query.flatten(0, 1).index_select(0, self.queries).mul_(query.shape[-1] ** -0.5)
 
     def weights(self, own: Tensor, keys: Tensor) -> Float[Tensor, "items block width_block"]:
-        """Softmax weights over the keys that are not hidden."""
+        """Return the softmax weights over the keys that are not hidden."""
         return masked_softmax_(own @ keys.mT, self.hidden)
 
     def scatter(self, gathered: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Indices and gradients of gathered blocks, as arguments of ``index_add_``."""
+        """Return indices and gradients of gathered blocks as arguments of ``index_add_``."""
         return self.keys, gathered.reshape(len(self.keys), -1).to(dtype)
 
 

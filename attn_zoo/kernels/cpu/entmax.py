@@ -1,4 +1,4 @@
-"""α-entmax by Newton's method in place, and entmax attention in blocks of queries, without saved weights."""
+"""α-entmax by Newton's method in place, and entmax attention in blocks of queries. No weights are saved."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ STEPS = 64
 
 
 def temper(alpha: float) -> float:
-    """Factor by which scores are tempered before their threshold is computed: α - 1, or 1 for softmax."""
+    """Return the factor by which scores are multiplied before their threshold is computed: α - 1, or 1 for softmax."""
     return 1.0 if alpha == SOFTMAX else alpha - 1
 
 
 def normalise_(tempered: Float[Tensor, "... keys"], alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute weights that overwrite the tempered scores, which are -inf at hidden keys.
+    """Compute weights in place of the multiplied scores, which are -inf at hidden keys.
 
     Returns:
         The weights, and for each row the largest score and the threshold below it, for ``weights_and_slopes_``.
@@ -42,7 +42,7 @@ def normalise_(tempered: Float[Tensor, "... keys"], alpha: float) -> tuple[Tenso
 
 
 def weights_and_slopes_(tempered: Tensor, top: Tensor, tau: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """Recompute the weights p, and u = p^(2-α); one of the two overwrites the scores."""
+    """Compute the weights p again, and u = p^(2-α). One of the two overwrites the scores."""
     rest = tempered.sub_(top).sub_(tau)
     if alpha == SOFTMAX:
         return rest.exp_(), rest
@@ -73,10 +73,10 @@ def _raise_(rest: Tensor, alpha: float) -> Tensor:
 
 
 def _threshold(shifted: Tensor, alpha: float) -> Tensor:
-    """Threshold τ of each row of tempered scores, whose largest score is zero, or which are all -inf.
+    """Return the threshold τ of each row of multiplied scores. The largest score of a row is zero, or all its scores are -inf.
 
     The norm of order 1/(α-1), ‖[s - τ]₊‖, is convex and nearly linear in τ; Newton steps from the left towards the value one never
-    overshoot. A subset of a row has a lower τ: so the search starts with the maxima of groups, which are few, and ends with all
+    overshoot. A subset of a row has a lower τ. So the search starts with the maxima of groups, which are few, and ends with all
     scores after two or three steps.
     """
     if alpha == SOFTMAX:
@@ -124,7 +124,7 @@ def _(shifted: Tensor, alpha: float) -> Tensor:
 def entmax_attention(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, alpha: float, *, causal: bool, dropout: float = 0.0
 ) -> Queries:
-    """Compute α-entmax(Q Kᵀ / √d) V, head by head, in blocks of queries. It is differentiable once."""
+    """Compute α-entmax(Q Kᵀ / √d) V head by head, in blocks of queries. It can be differentiated once."""
     dtype = torch.promote_types(query.dtype, torch.float32)
     valid = None if key_valid is None else key_valid.repeat_interleave(query.shape[1], dim=0)
     with without_autocast(query.device):
@@ -134,7 +134,9 @@ def entmax_attention(
 
 
 class _InBlocks(OnceDifferentiable):
-    """Autograd function over (batch · heads, length, head_dim); saves its inputs, two numbers per query and dropout masks."""
+    """Autograd function over (batch · heads, length, head_dim). It saves its inputs, two numbers per query, and the dropout
+    masks.
+    """
 
     @staticmethod
     def forward(
@@ -172,7 +174,7 @@ class _InBlocks(OnceDifferentiable):
 
 
 def _scores(query: Tensor, key: Tensor, valid: Tensor | None, rows: slice, causal: bool) -> Float[Tensor, "heads rows seen"]:
-    """Scores of a block, -inf at hidden keys."""
+    """Return the scores of a block, with -inf at hidden keys."""
     scores = query @ key.mT
     if valid is not None:
         scores = scores.masked_fill_(~valid[:, None], -torch.inf)

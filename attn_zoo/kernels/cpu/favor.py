@@ -33,7 +33,7 @@ class LogFeatureMap(Protocol):
         """Compute ℓ in a new tensor."""
 
     def slope(self, projected: Tensor) -> Tensor:
-        """Derivative of ℓ by ω·x."""
+        """Return the derivative of ℓ by ω·x."""
 
 
 def average_over_features(
@@ -62,12 +62,14 @@ class ReluFeatures:
         return projected.relu().mul_(self.features**-0.5).add_(self.floor).log_()
 
     def slope(self, projected: Tensor) -> Tensor:
-        """Derivative of the logarithms by ω·x."""
+        """Return the derivative of the logarithms by ω·x."""
         return (projected + self.floor * self.features**0.5).reciprocal_().masked_fill_(projected <= 0, 0)
 
 
 class _Averages(OnceDifferentiable):
-    """Autograd function of ``average_over_features``, for one long or many short sequences at a time, in steps of some rows."""
+    """Autograd function of ``average_over_features``. It handles one long or many short sequences at a time, in steps of some
+    rows.
+    """
 
     @staticmethod
     def forward(
@@ -100,7 +102,7 @@ class _Averages(OnceDifferentiable):
 
 
 class _Keys:
-    """Logarithms of the keys' features, (sequences, m, rows), and their gradient."""
+    """Logarithms of the features of keys, (sequences, m, rows), and their gradient."""
 
     def __init__(
         self, log_map: LogFeatureMap | None, scaled: Tensor, key: Tensor, valid: Tensor | None, which: tuple[slice, slice]
@@ -115,15 +117,15 @@ class _Keys:
             self.shift.masked_fill_(~valid[which[0]].repeat_interleave(heads, dim=0), HIDDEN)
 
     def steps(self) -> Iterator[slice]:
-        """Slices of rows of each step."""
+        """Return the slices of rows of each step."""
         return _rows(self.key, self.scaled.shape[1])
 
     def logs(self, rows: slice) -> tuple[Tensor, Tensor | None]:
-        """Compute ℓ of some rows; return their projections as well if there is a ``log_map``."""
+        """Compute ℓ of some rows. If there is a ``log_map``, also return their projections."""
         return _logs(self.log_map, self.scaled, self.key[:, rows].mT, self.shift[:, None, rows])
 
     def gradient(self, rows: slice, grad_logs: Tensor, projected: Tensor | None) -> Float[Tensor, "s r d"]:
-        """Gradient of the keys from that of ℓ."""
+        """Return the gradient of the keys from that of ℓ."""
         grad_keys = torch.bmm(_product_gradient(self.log_map, grad_logs, projected).mT, self.scaled)
         if self.log_map is not None:
             return grad_keys
@@ -131,7 +133,7 @@ class _Keys:
 
 
 def _read_keys(keys: _Keys, value: Tensor) -> tuple[Float[Tensor, "s m d"], Float[Tensor, "s m 1"]]:
-    """Average of the values and log-sum-exp of each feature, merged step by step."""
+    """Return the average of the values and the log-sum-exp of each feature, merged step by step."""
     mean = total = None
     for rows in keys.steps():
         logs, _ = keys.logs(rows)
@@ -147,7 +149,7 @@ def _read_keys(keys: _Keys, value: Tensor) -> tuple[Float[Tensor, "s m d"], Floa
 
 
 def _average(log_map: LogFeatureMap | None, scaled: Tensor, query: Tensor, mean: Tensor, total: Tensor, out: Tensor) -> None:
-    """Write the output of each query to ``out``: the average, over the features, of the features' averages of the values."""
+    """Write the output of each query to ``out``: the average over the features of their averages of the values."""
     queries, across = _flat(query), scaled.T.expand(mean.shape[0], -1, -1)
     for rows in _rows(queries, scaled.shape[0]):
         logs, _ = _logs(log_map, queries[:, rows], across, total.mT)
@@ -187,7 +189,7 @@ def _key_gradients(
 
 
 def _logs(log_map: LogFeatureMap | None, left: Tensor, right: Tensor, shift: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Compute ℓ of a product, plus ``shift``; return the product as well if there is a ``log_map``."""
+    """Compute ℓ of a product, plus ``shift``. If there is a ``log_map``, also return the product."""
     if log_map is None:
         return torch.baddbmm(shift, left, right), None
     projected = torch.bmm(left, right)
@@ -195,12 +197,12 @@ def _logs(log_map: LogFeatureMap | None, left: Tensor, right: Tensor, shift: Ten
 
 
 def _product_gradient(log_map: LogFeatureMap | None, grad_logs: Tensor, projected: Tensor | None) -> Tensor:
-    """Gradient of the product from that of ℓ."""
+    """Return the gradient of the product from that of ℓ."""
     return grad_logs if log_map is None or projected is None else grad_logs.mul_(log_map.slope(projected))
 
 
 def _together(scaled: Tensor, query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Slices of examples and heads whose rows fit in one step, or slices of a single sequence."""
+    """Return slices of examples and heads whose rows fit in one step, or slices of a single sequence."""
     longest, m = max(query.shape[2], key.shape[2]), scaled.shape[0]
     return sequences(query.shape[0], query.shape[1], longest * m * query.element_size(), query.device)
 

@@ -1,7 +1,7 @@
 """Averages with the weights φ(q)·φ(k), over all keys or over the past, through sums of φ(k) vᵀ and of φ(k).
 
-With m features φ per head, the sums are m × d and m numbers. Backward passes are written by hand: they recompute features, weights
-within chunks and sums before chunks block by block, so that only the outputs and the sums before each block are saved.
+With m features φ per head, the sums have m × d and m numbers. Backward passes are written by hand. They compute features, weights
+within chunks and sums before chunks again, block by block, so only the outputs and the sums before each block are saved.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Features(Protocol):
         """Compute φ(x) in a new tensor."""
 
     def gradient(self, x: Float[Tensor, "b h r d"], features: Tensor, gradient: Tensor) -> Float[Tensor, "b h r d"]:
-        """Compute the gradient of x from φ(x) and its gradient; may overwrite both."""
+        """Compute the gradient of x from φ(x) and its gradient. It may overwrite both."""
 
 
 def average_of_all(features: Features, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-    """Compute Σⱼ φ(q)·φ(kⱼ) vⱼ / Σⱼ φ(q)·φ(kⱼ) over all valid keys; zeros if all weights vanish."""
+    """Compute Σⱼ φ(q)·φ(kⱼ) vⱼ / Σⱼ φ(q)·φ(kⱼ) over all valid keys. If all weights vanish, the result is zero."""
     out: Tensor = _All.run(features, query, key, value, key_valid)
     return out
 
@@ -46,7 +46,7 @@ def average_of_past(
     value: Float[Tensor, "b h n d"],
     key_valid: Bool[Tensor, "b n"] | None,
 ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h m d"], Float[Tensor, "b h m"]]:
-    """Compute the average over the keys up to each query, and over earlier keys given by the sums ``summed`` and ``mass``.
+    """Compute the average over the keys up to each query, and over earlier keys with the sums ``summed`` and ``mass``.
 
     Returns:
         The averages, and both sums after the last key.
@@ -57,7 +57,7 @@ def average_of_past(
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """Elementwise feature maps with their gradients; ``floor`` is added to features that may be zero."""
+    """Elementwise feature maps with their gradients. ``floor`` is added to features that can be zero."""
 
     name: str
     floor: float
@@ -70,7 +70,7 @@ class Elementwise:
         return (positive.square_() if self.name == "squared_relu" else positive).add_(self.floor)
 
     def gradient(self, x: Tensor, features: Tensor, gradient: Tensor) -> Float[Tensor, "b h r d"]:
-        """Gradient of x from that of φ(x)."""
+        """Return the gradient of x from that of φ(x)."""
         if self.name == "elu":
             return features.clamp_(max=1).mul_(gradient)
         slope = x.clamp(min=0)
@@ -85,17 +85,19 @@ class SoftmaxOverHead:
         return x.softmax(dim=-1)
 
     def gradient(self, x: Tensor, features: Tensor, gradient: Tensor) -> Float[Tensor, "b h r d"]:
-        """Gradient of x from that of φ(x)."""
+        """Return the gradient of x from that of φ(x)."""
         return features.mul_(gradient - (gradient * features).sum(dim=-1, keepdim=True))
 
 
 def features_of(name: str, floor: float) -> Features:
-    """Feature map by name: ``elu``, ``relu``, ``squared_relu`` or ``softmax``."""
+    """Return the feature map with a name: ``elu``, ``relu``, ``squared_relu`` or ``softmax``."""
     return SoftmaxOverHead() if name == "softmax" else Elementwise(name, floor)
 
 
 class _All(OnceDifferentiable):
-    """Autograd function of ``average_of_all``: one pass over blocks of keys and one over blocks of queries, also backward."""
+    """Autograd function of ``average_of_all``: one pass over blocks of keys and one over blocks of queries, both forward and
+    backward.
+    """
 
     @staticmethod
     def forward(ctx: Any, features: Features, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> Tensor:
@@ -198,7 +200,7 @@ class _Past(OnceDifferentiable):
 def _chunks_of(
     features: Features, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None, rows: slice, length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Features of queries and keys, and values, of some rows in chunks; padding of the last chunk has zero features."""
+    """Return features of queries and keys, and values, of some rows in chunks. Padding of the last chunk has zero features."""
     chunk, _ = filled(length)
     phi_q = features.of(query[:, :, rows])
     return _cut(phi_q, chunk), _cut(_valid_features(features, key, valid, rows), chunk), _cut(value[:, :, rows], chunk)
@@ -210,12 +212,12 @@ def _valid_features(features: Features, key: Tensor, valid: Tensor | None, rows:
 
 
 def _add_product(to: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Compute ``to.baddbmm_(left, right)`` in the form that PyTorch's FLOP counter counts."""
+    """Compute ``to.baddbmm_(left, right)`` in a form that PyTorch's FLOP counter counts."""
     return torch.baddbmm(to, left, right, out=to)
 
 
 def _sums(start: Float[Tensor, "bh *w"], parts: Float[Tensor, "bhc *w"], *, later: bool = False) -> tuple[Tensor, Tensor]:
-    """Exclusive sums: for each chunk ``start`` plus the parts of all earlier chunks, or of all later ones; and the total."""
+    """Return for each chunk ``start`` plus the parts of all earlier chunks, or of all later ones, and the total."""
     split = parts.unflatten(0, (start.shape[0], -1))
     if torch.compiler.is_compiling():  # the loop would hold for one number of chunks
         order = split.flip(1) if later else split
@@ -230,7 +232,9 @@ def _sums(start: Float[Tensor, "bh *w"], parts: Float[Tensor, "bhc *w"], *, late
 
 
 def _divide(top: Tensor, bottom: Tensor, out: Tensor, scale: Tensor) -> None:
-    """Write the quotient to ``out`` and the reciprocal to ``scale``; zero if all weights vanish, as in ``weighted_mean``."""
+    """Write the quotient to ``out`` and the reciprocal to ``scale``. If all weights vanish, they are zero, as in
+    ``weighted_mean``.
+    """
     rows = out.shape[2]
     inverse = bottom.clamp_(min=_floor(bottom)).reciprocal_().view(*out.shape[:2], -1, 1)[:, :, :rows]
     scale.copy_(inverse)
@@ -242,14 +246,16 @@ def _divide(top: Tensor, bottom: Tensor, out: Tensor, scale: Tensor) -> None:
 
 
 def _quotient_gradients(grad_out: Tensor, out: Tensor, scale: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-    """Gradients of numerators and denominators; zero for denominators that were replaced by the floor."""
+    """Return the gradients of numerators and denominators. They are zero for denominators that were replaced by the floor."""
     grad_top = grad_out[:, :, rows] * scale[:, :, rows]
     grad_bottom = (grad_top * out[:, :, rows]).sum(dim=-1, keepdim=True).neg_()
     return grad_top, grad_bottom.masked_fill_(scale[:, :, rows] >= 1 / _floor(scale), 0)
 
 
 def _floor(x: Tensor) -> float:
-    """Floor of denominators: the root of the smallest number, so that the gradient, which divides by the square, stays finite."""
+    """Return the floor of denominators: the root of the smallest number. The gradient, which divides by its square, then stays
+    finite.
+    """
     return float(torch.finfo(x.dtype).tiny ** 0.5)
 
 

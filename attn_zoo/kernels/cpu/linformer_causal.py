@@ -1,4 +1,4 @@
-"""Block-causal Linformer, block by block, so that no temporary is longer than the keys that a block sees."""
+"""Block-causal Linformer, block by block. No temporary tensor is longer than the keys that a block sees."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def spans(length: int, block: int) -> Iterator[tuple[int, int]]:
-    """Start and end of each block."""
+    """Return the start and end of each block."""
     return ((start, min(start + block, length)) for start in range(0, length, block))
 
 
@@ -28,7 +28,9 @@ def attend_blocks(
     causal: bool,
     dropout: float,
 ) -> Queries:
-    """Softmax over the tokens of a query's own block of c and the k projected keys of each other block that it may see."""
+    """Compute a softmax over the tokens of a query's own block of c, and over the k projected keys of each other block that it
+    sees.
+    """
     n, (k, block) = key.shape[2], key_projection.shape
     key, blocks = key * key.shape[-1] ** -0.5, -(-n // block)
     count = (blocks - 1 if causal else blocks) if blocks > 1 else 0
@@ -51,20 +53,20 @@ def attend_blocks(
 
 
 def _cut(tokens: Float[Tensor, "*front n d"], count: int, block: int) -> Float[Tensor, "*front count block d"]:
-    """Split off the first ``count`` blocks, the last one padded with zeros."""
+    """Split off the first ``count`` blocks. The last one is filled up with zeros."""
     missing = max(0, count * block - tokens.shape[-2])
     return F.pad(tokens[..., : count * block, :], (0, 0, 0, missing)).unflatten(-2, (count, block))
 
 
 def _project(weight: Float[Tensor, "k c"], tokens: Float[Tensor, "batch heads n d"], count: int) -> Tensor:
-    """Project the first ``count`` blocks to k keys each, concatenated."""
+    """Project each of the first ``count`` blocks to k keys, and concatenate them."""
     batch, heads, _, d = tokens.shape
     k, block = weight.shape
     return (weight @ _cut(tokens, count, block)).reshape(batch, heads, count * k, d)
 
 
 def _allowed(at: int, k: int, far: int, rows: int, causal: bool, device: torch.device) -> Bool[Tensor, "1 1 rows columns"]:
-    """Mask of the ``far`` projected keys and the block's own keys that each query of block ``at`` may see."""
+    """Return the mask of the ``far`` projected keys and the block's own keys that each query of block ``at`` sees."""
     column, row = torch.arange(far + rows, device=device), torch.arange(rows, device=device)
     if causal:
         return (column <= far + row[:, None])[None, None]

@@ -1,8 +1,8 @@
-"""Attention within buckets of locality-sensitive hashes, with normalised queries as keys.
+"""Attention within buckets of locality-sensitive hashes. Normalised queries serve as keys.
 
-Every round sorts the positions into chunks, and a chunk attends to itself and the one before it, some chunks in a step. Rounds are
-averaged with their sums of exponentials as weights, which makes them one softmax; its log-sum-exp is saved, from which the backward
-pass recomputes the weights.
+Every round sorts the positions into chunks. A chunk attends to itself and to the one before it, with several chunks in a step.
+Rounds are averaged with their sums of exponentials as weights, which makes them one softmax. Its log-sum-exp is saved, so that the
+backward pass can compute the weights again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Rule:
 def hash_tiled(
     x: Keys, rotations: Float[Tensor, "heads rounds head_dim columns"], radices: Sequence[int]
 ) -> Int[Tensor, "rounds batch heads n"]:
-    """Bucket of each position in each round: argmax over [x R; -x R], one digit for each radix, from radix / 2 columns."""
+    """Return the bucket of each position in each round: argmax over [x R; -x R]. There is one digit per radix, from radix / 2
+    columns.
+    """
     if not radices:
         return x.new_zeros(rotations.shape[1], *x.shape[:3], dtype=torch.long)
     used = rotations.to(x.dtype).permute(0, 1, 3, 2)
@@ -69,7 +71,7 @@ def _hash(
 
 
 def _first_largest(candidates: list[Tensor]) -> Int[Tensor, "..."]:
-    """Elementwise argmax over the candidates, the first of ties."""
+    """Return the elementwise argmax over the candidates, and the first of equal ones."""
     largest, which = candidates[0], torch.zeros_like(candidates[0])
     for at, candidate in enumerate(candidates[1:], 1):
         # In floating point throughout, for vectorisation; the last candidate that was larger has the highest index.
@@ -86,7 +88,7 @@ def attend_buckets(
     before: Int[Tensor, "rounds b h chunks"],
     rule: Rule,
 ) -> Float[Tensor, "b h n d"]:
-    """Compute Σⱼ exp(qᵢ·kⱼ / √d) vⱼ / Σⱼ exp(qᵢ·kⱼ / √d) over the j that each round compares with i; zeros for padding.
+    """Compute Σⱼ exp(qᵢ·kⱼ / √d) vⱼ / Σⱼ exp(qᵢ·kⱼ / √d) over all j that a round compares with i. Padding gets zeros.
 
     Args:
         position: position in each slot; n if the slot is empty.
@@ -100,13 +102,15 @@ def attend_buckets(
 
 
 def buckets_flops(heads: int, rounds: int, chunks: int, chunk: int, head_dim: int) -> tuple[int, int]:
-    """FLOPs of ``attend_buckets`` for one example, forward and backward (recomputed scores, gradients of both factors)."""
+    """Return the FLOPs of ``attend_buckets`` for one example, forward and backward (with scores computed again, and gradients of
+    both factors).
+    """
     flops = 8 * heads * rounds * chunks * chunk * chunk * head_dim
     return flops, 5 * flops // 2
 
 
 class _Buckets(OnceDifferentiable):
-    """Autograd function of ``attend_buckets``, for some sequences at a time, round by round."""
+    """Autograd function of ``attend_buckets``. It handles some sequences at a time, round by round."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, value: Tensor, position: Tensor, slot: Tensor, before: Tensor, rule: Rule) -> Tensor:
@@ -152,7 +156,7 @@ class _Tokens:
         self.scale = self.length * self.d**-0.5
 
     def rounds(self, position: Tensor, slot: Tensor, before: Tensor, which: tuple[slice, slice]) -> Iterator[_Chunks]:
-        """Iterate over the rounds, each as the chunks of these sequences."""
+        """Iterate over the rounds. Each is given as the chunks of these sequences."""
         earlier: list[tuple[Tensor, Tensor]] = []
         for places in zip(position, slot, before, strict=True):
             at, slots, previous = (indices[which].flatten(0, 1).long() for indices in places)
@@ -188,12 +192,12 @@ class _Chunks:
         self._slot, self._before = slot, before
 
     def steps(self) -> Iterator[_Step]:
-        """Slices of chunks that are computed in one step."""
+        """Return slices of chunks, one per step."""
         widest = max(self.shift.element_size() * self.chunk, 2 * self.tokens.table.element_size() * self.tokens.d)
         return (_Step(self, rows) for rows in rows_of_step(self.count, 2 * self.chunk * widest, self.keys.device))
 
     def slots(self, dtype: torch.dtype, *, filled: bool) -> Float[Tensor, "chunks+1 c d"]:
-        """Allocate a row for each slot, zeros if ``filled`` and uninitialised otherwise, and the last, empty chunk of zeros."""
+        """Allocate a row for each slot, with zeros if ``filled``, and a last, empty chunk of zeros."""
         shape, device = (self.count + 1, self.chunk, self.tokens.d), self.keys.device
         if filled:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -202,7 +206,7 @@ class _Chunks:
         return slots
 
     def codes(self) -> tuple[Float[Tensor, "sn"], Float[Tensor, "sn"]]:
-        """Indices of each position's chunk and of the chunk before it, in floating point, which compares faster."""
+        """Return indices of each position's chunk and of the chunk before it, as floating-point numbers, which compare faster."""
         count = self._before.shape[1]
         now = self._slot // self.chunk
         previous = self._before.gather(1, now.clamp(max=count - 1))
@@ -223,7 +227,9 @@ class _Step:
         self.query = (self.unit[:, chunks.chunk :] * scale).to(found.dtype)
 
     def weights(self) -> tuple[Float[Tensor, "chunks c 2*c"], Float[Tensor, "chunks c 1"]]:
-        """Softmax weights over the keys of the previous chunk and of the chunk itself, and the log-sum-exp of the scores."""
+        """Return the softmax weights over the keys of the previous chunk and of the chunk itself, and the log-sum-exp of the
+        scores.
+        """
         c = self.chunks.chunk
         scores = _product(self.query, self.unit.mT, self.chunks.shift[self.rows])
         near = scores[..., c:]
@@ -239,7 +245,7 @@ class _Step:
 
 
 def _attend_round(chunks: _Chunks, masks: list[Tensor]) -> tuple[Float[Tensor, "sn d"], Float[Tensor, "sn"]]:
-    """Output of each position in one round, and the log-sum-exp; dropout masks are appended to ``masks``."""
+    """Return the output of each position in one round, and the log-sum-exp. Dropout masks are appended to ``masks``."""
     normaliser = chunks.shift.new_zeros(chunks.count + 1, chunks.chunk, 1)
     out = chunks.slots(chunks.tokens.table.dtype, filled=False)
     for step in chunks.steps():
@@ -257,7 +263,7 @@ class _Gradients:
         self.grad_scaled, self.grad_unit, self.grad_value = (self.total.new_zeros(len(self.total), tokens.d) for _ in range(3))
 
     def add_round(self, chunks: _Chunks, share: float, masks: Iterator[Tensor]) -> None:
-        """Add the gradients of one round, where a position that sees only itself has the weight ``share``."""
+        """Add the gradients of one round. In it, a position that sees only itself has the weight ``share``."""
         total = self.total.index_select(0, chunks.own.flatten()).view_as(chunks.empty).masked_fill_(chunks.empty, -HIDDEN)
         alone = total < SELF_SCORE / 2
         scaled, unit, value = (chunks.slots(total.dtype, filled=added) for added in (False, True, True))
@@ -274,7 +280,7 @@ class _Gradients:
             by_position += slots.flatten(0, 1).index_select(0, chunks.slot)
 
     def _of_step(self, step: _Step, weights: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of queries, keys and values from the weights over all rounds."""
+        """Return the gradients of queries, keys and values from the weights over all rounds."""
         c, dtype = step.chunks.chunk, step.value.dtype
         grad_rows = self.grad_rows.index_select(0, step.own).view(-1, c, self.tokens.d)
         less = self.mean.index_select(0, step.own).neg_().view(-1, c, 1)
@@ -288,7 +294,7 @@ class _Gradients:
         return torch.bmm(grad_scores, step.unit), torch.bmm(grad_scores.mT, step.query), torch.bmm(weights.mT, grad_rows)
 
     def grad_query(self) -> Float[Tensor, "sn d"]:
-        """Gradient of the queries, which enter scaled by 1/√d and, normalised, as keys."""
+        """Return the gradient of the queries, which are used twice: scaled by 1/√d and, normalised, as keys."""
         unit = self.tokens.table[:, : self.tokens.d]
         across = self.grad_unit - unit * (self.grad_unit * unit).sum(dim=-1, keepdim=True)
         return self.grad_scaled.mul_(self.tokens.d**-0.5) + across.div_(self.tokens.length)
@@ -302,7 +308,7 @@ def _product(left: Tensor, right: Tensor, shift: Tensor) -> Tensor:
 
 
 def _together(query: Float[Tensor, "b h n d"]) -> Iterator[tuple[slice, slice]]:
-    """Slices of examples and heads that are computed together."""
+    """Return slices of examples and heads that are computed together."""
     batch, heads, n, d = query.shape
     return sequences(batch, heads, n * d * query.element_size(), query.device)
 

@@ -31,22 +31,22 @@ def project_heads(matrix: Float[Tensor, "#heads r keys"], tokens: Keys) -> Float
 def mix(
     weight: Float[Tensor, "r keys"], tokens: Float[Tensor, "batch keys width"], key_valid: KeyValid = None, *, weigh: bool = False
 ) -> tuple[Float[Tensor, "batch r width"], Float[Tensor, "some r"]]:
-    """Compute ``weight @ tokens``, and with ``weigh`` also weight @ ones at the real tokens; under autocast in its dtype."""
+    """Compute ``weight @ tokens`` and, with ``weigh``, also weight @ ones at the real tokens. Under autocast, use its dtype."""
     dtype = autocast_dtype(tokens)
     refuse_transforms(weight, tokens, allow=GRADIENTS)
     return _Mix.apply(weight.to(dtype), tokens.to(dtype), key_valid, weigh)
 
 
 def masses_of(weight: Float[Tensor, "r keys"], key_valid: Bool[Tensor, "batch keys"] | None) -> Float[Tensor, "some r"]:
-    """Sums of weights over the real tokens of each example; one row for all examples if all tokens are real."""
+    """Return the sums of weights over the real tokens of each example. If all tokens are real, return one row for all examples."""
     return weight.sum(dim=-1)[None] if key_valid is None else key_valid.to(weight.dtype) @ weight.mT
 
 
 class _Mix(torch.autograd.Function):
-    """Autograd function of ``mix``: products of one matrix with every example, and with the mask of real tokens.
+    """Autograd function of ``mix``: products of one matrix with every example and with the mask of real tokens.
 
-    The matrix may be the largest tensor of all. PyTorch's own backward pass computes its gradient for each example and use, and
-    adds these; here it is computed once. The function is differentiable twice, but not by torch.func.vmap or in forward mode.
+    The matrix can be the largest tensor of all. PyTorch's own backward pass computes its gradient for each example and use, and
+    adds them; here it is computed once. The function can be differentiated twice, but not by torch.func.vmap or in forward mode.
     """
 
     @staticmethod
@@ -80,5 +80,5 @@ class _Mix(torch.autograd.Function):
 
 
 def _on_each(matrix: Tensor, batch: Tensor) -> Tensor:
-    """Compute ``matrix @ batch`` without the copy that PyTorch's single product in another layout would need."""
+    """Compute ``matrix @ batch`` without the copy that a single product of PyTorch in another layout would need."""
     return (matrix @ batch[0])[None] if batch.shape[0] == 1 else torch.bmm(matrix.expand(batch.shape[0], -1, -1), batch)

@@ -1,6 +1,6 @@
 """Segment attention with a memory of earlier keys, with scores by content and by distance (Transformer-XL).
 
-Tiles hold whole segments, whose scores fit a processor's caches; weights are recomputed in the backward pass.
+Tiles hold whole segments whose scores fit the caches of a processor. The backward pass computes weights again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 @dataclass(frozen=True, slots=True)
 class Segmentation:
-    """Segmentation of a sequence of ``n`` positions into segments of ``length``, each with ``memory`` positions before it."""
+    """Division of a sequence of ``n`` positions into segments of ``length``, each with ``memory`` positions before it."""
 
     n: int
     length: int
@@ -31,13 +31,15 @@ class Segmentation:
 
     @classmethod
     def of(cls, n: int, segment: int, memory: int, *, causal: bool) -> Segmentation:
-        """Create a segmentation, with segments no longer than the sequence, and memory no longer than the earlier segments."""
+        """Return a segmentation. A segment is at most as long as the sequence, and the memory at most as long as the earlier
+        segments.
+        """
         length = max(1, min(segment, n))
         return cls(n, length, min(memory, (-(-n // length) - 1) * length), causal)
 
     @property
     def segments(self) -> int:
-        """Number of segments; a short last one counts and is padded."""
+        """Number of segments. A short last one counts, and is filled up."""
         return -(-self.n // self.length)
 
     @property
@@ -52,12 +54,14 @@ class Segmentation:
 
     @property
     def distances(self) -> int:
-        """Number of distances: from last query to first key down to 0, or without causality down to first query to last key."""
+        """Number of distances, from the last query to the first key down to 0 or, without causality, down to first query to last
+        key.
+        """
         return self.width if self.causal else self.width + self.length - 1
 
 
 class Distances(NamedTuple):
-    """Inputs of the scores by distance. Rows of ``keys`` are for distances from ``width - 1``, the largest, downwards."""
+    """Inputs of the scores by distance. The rows of ``keys`` belong to distances from ``width - 1``, the largest, downwards."""
 
     keys: Float[Tensor, "heads distances head_dim"]
     content_bias: Float[Tensor, "heads head_dim"]
@@ -67,7 +71,7 @@ class Distances(NamedTuple):
 def attend_segments(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, cut: Segmentation, *, distances: Distances | None, dropout: float
 ) -> Queries:
-    """Softmax attention of each query to the valid keys of its segment, up to itself if causal, and of the memory before it.
+    """Compute softmax attention of each query to the valid keys of its segment and of the memory before it.
 
     Scores are ((q + u)·k + (q + v)·r) / √head_dim with r for the distance between q and k, or q·k / √head_dim without
     ``distances``; outputs are zeros if no key is valid. Only the inputs and dropout masks are saved.
@@ -80,7 +84,9 @@ def attend_segments(
 
 
 def segment_flops(cut: Segmentation, inner_dim: int, *, by_distance: bool) -> tuple[int, int]:
-    """FLOPs of ``attend_segments`` for one example, forward and backward (recomputed scores, gradients of both factors)."""
+    """Return the FLOPs of ``attend_segments`` for one example, forward and backward (with scores computed again, and gradients of
+    both factors).
+    """
     pairs, by_distances = (cut.segments * cut.length * count * inner_dim for count in (cut.width, by_distance * cut.distances))
     return 4 * pairs + 2 * by_distances, 10 * pairs + 6 * by_distances
 
@@ -97,7 +103,7 @@ def shifted(by_distance: Float[Tensor, "*front rows distances"], width: int) -> 
 
 
 class _Segments(OnceDifferentiable):
-    """Autograd function of ``attend_segments``, tile by tile; saves the inputs and dropout masks."""
+    """Autograd function of ``attend_segments``, tile by tile. It saves the inputs and the dropout masks."""
 
     @staticmethod
     def forward(
@@ -149,7 +155,7 @@ class _ScaledQueries:
 
     @classmethod
     def of(cls, query: Tensor, extra: Sequence[Tensor]) -> _ScaledQueries:
-        """Scale queries; ``extra`` holds the tensors of ``Distances`` for one head, or nothing."""
+        """Scale queries. ``extra`` holds the tensors of ``Distances`` for one head, or nothing."""
         scale = query.shape[-1] ** -0.5
         if not extra:
             return cls(query * scale)
@@ -157,7 +163,7 @@ class _ScaledQueries:
         return cls((query + content_bias) * scale, (query + position_bias) * scale, positions)
 
     def scores(self, keys: Float[Tensor, "items width head_dim"]) -> Float[Tensor, "items length width"]:
-        """Scores by content plus scores by distance."""
+        """Return the scores by content plus the scores by distance."""
         scores = self.by_content @ keys.mT
         if self.by_distance is not None and self.positions is not None:
             scores += shifted(self.by_distance @ self.positions.mT, keys.shape[1])
@@ -166,7 +172,7 @@ class _ScaledQueries:
     def gradient(
         self, grad_scores: Float[Tensor, "items length width"], keys: Tensor, grad_extra: Sequence[Tensor]
     ) -> Float[Tensor, "items length head_dim"]:
-        """Gradient of the queries; gradients of the distances' rows and of the biases are added to ``grad_extra``."""
+        """Return the gradient of the queries. Gradients of the rows of distances and of the biases are added to ``grad_extra``."""
         scale = keys.shape[-1] ** -0.5
         grad_query = (grad_scores @ keys).mul_(scale)
         if self.by_distance is None or self.positions is None:
@@ -194,12 +200,12 @@ class _Tile:
     hidden: Bool[Tensor, "items #length width"]
 
     def window(self, keys: Float[Tensor, "slots length head_dim"]) -> Float[Tensor, "items width head_dim"]:
-        """Concatenate the keys of the memory and of the segment itself; of the memory's first segment only the end."""
+        """Concatenate the keys of the memory and of the segment itself. Of the first segment of the memory, take only the end."""
         near = keys.index_select(0, self.slots).view(self.items.stop - self.items.start, -1, keys.shape[-1])
         return near[:, near.shape[1] - self.hidden.shape[-1] :]
 
     def add(self, whole: Float[Tensor, "slots length head_dim"], windows: Float[Tensor, "items width head_dim"]) -> None:
-        """Add windows to the segments they come from, the inverse of ``window``."""
+        """Add windows to the segments that they come from. This is the inverse of ``window``."""
         missing = len(self.slots) // windows.shape[0] * whole.shape[1] - windows.shape[1]
         filled = F.pad(windows, (0, 0, missing, 0)) if missing else windows
         whole.index_add_(0, self.slots, filled.reshape(len(self.slots), *whole.shape[1:]).to(whole.dtype))
@@ -229,6 +235,6 @@ def _fold(x: Tensor, before: int, cut: Segmentation) -> Tensor:
 
 
 def _unfold(folded: Tensor, before: int, cut: Segmentation, like: Tensor) -> Float[Tensor, "batch heads n head_dim"]:
-    """Inverse of ``_fold``."""
+    """Undo ``_fold``."""
     batch, heads, n, d = like.shape
     return folded.view(heads, batch, -1, d)[:, :, before * cut.length :][:, :, :n].transpose(0, 1)

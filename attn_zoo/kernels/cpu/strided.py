@@ -1,4 +1,4 @@
-"""Strided attention on a grid with rows of l positions: a position sees keys at most l away in adjacent rows, and its column."""
+"""Strided attention on a grid with rows of l positions. A position sees keys at most l away in adjacent rows, and its column."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 def attend_grid(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, stride: int, causal: bool, dropout: float
 ) -> Queries:
-    """Softmax attention of each query to valid keys at most a row's length away or in its column; zeros if there are none."""
+    """Compute softmax attention of each query to valid keys that are at most a row's length away or in its column. Without any, the
+    output is zero.
+    """
     (batch, heads, n, _), dtype = query.shape, autocast_dtype(query)
     valid = real_positions(query, key_valid)
     valid = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None].expand(-1, heads, -1, -1).flatten(0, 1)
@@ -32,7 +34,7 @@ def attend_grid(
 
 
 class _Grid(OnceDifferentiable):
-    """Autograd function over (sequences, rows, l, head_dim), some rows at a time; saves the inputs and dropout masks."""
+    """Autograd function over (sequences, rows, l, head_dim), some rows at a time. It saves the inputs and the dropout masks."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, valid: Tensor, causal: bool, dropout: float) -> Tensor:
@@ -64,7 +66,7 @@ class _Grid(OnceDifferentiable):
 def _weights(
     query: Tensor, key: Tensor, valid: Bool[Tensor, "part rows stride"], first: int, causal: bool
 ) -> Float[Tensor, "part some stride seen"]:
-    """Softmax weights over the adjacent rows and the column of each position, from row ``first`` on."""
+    """Return the softmax weights over the adjacent rows and the column of each position, from row ``first`` on."""
     (_, some, stride, d), device = query.shape, query.device
     distance = (
         torch.arange(-stride, (len(_beside(causal)) - 1) * stride, device=device) - torch.arange(stride, device=device)[:, None]
@@ -78,7 +80,9 @@ def _weights(
 
 
 def _parts(query: Tensor) -> Iterator[tuple[slice, int, int]]:
-    """Sequences, first row and end row of each step: about 4 · ``TILE`` scores, and enough rows for an efficient product."""
+    """Return the sequences, first row and end row of each step: about 4 · ``TILE`` scores, and enough rows for an efficient
+    product.
+    """
     sequences, rows, stride, _ = query.shape
     scores = stride * (3 * stride + rows)
     some = min(rows, max(1, 4 * TILE // scores))
@@ -89,25 +93,25 @@ def _parts(query: Tensor) -> Iterator[tuple[slice, int, int]]:
 
 
 def _beside(causal: bool) -> tuple[int, ...]:
-    """Offsets of the rows that a window reaches."""
+    """Return the offsets of the rows that a window reaches."""
     return (-1, 0) if causal else (-1, 0, 1)
 
 
 def _near_rows(grid: Tensor, first: int, some: int, causal: bool) -> Tensor:
-    """Concatenate the adjacent rows of each of some rows; zeros beyond the ends."""
+    """Concatenate the adjacent rows of each of some rows. Beyond the ends there are zeros."""
     filled = F.pad(grid, (0, 0, 0, 0, 1, 1))
     return torch.cat([filled[:, first + 1 + step : first + 1 + step + some] for step in _beside(causal)], dim=2)
 
 
 def _scores(query: Tensor, key: Tensor, first: int, causal: bool) -> Float[Tensor, "part some stride seen"]:
-    """Scores with the adjacent rows, then with the column of each position."""
+    """Return the scores with the adjacent rows, then those with the column of each position."""
     near = query @ _near_rows(key, first, query.shape[1], causal).mT
     column = query.transpose(1, 2) @ key.permute(0, 2, 3, 1)
     return torch.cat([near, column.transpose(1, 2)], dim=-1)
 
 
 def _sums(weights: Tensor, value: Tensor, first: int, causal: bool) -> Float[Tensor, "part some stride head_dim"]:
-    """Weighted sums of the values, in the order of the columns of ``_scores``."""
+    """Return the weighted sums of the values, in the order of the columns of ``_scores``."""
     reach = len(_beside(causal)) * weights.shape[2]
     near = weights[..., :reach] @ _near_rows(value, first, weights.shape[1], causal)
     column = weights[..., reach:].transpose(1, 2) @ value.transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Top-k attention in blocks of queries; saves the k weights and their indices, and no scores."""
+"""Top-k attention in blocks of queries. It saves the k weights and their indices, but no scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def topk_attention(query: Queries, key: Keys, value: Keys, key_valid: KeyValid, kept: int, *, causal: bool) -> Queries:
-    """Softmax over the ``kept`` highest scores of each query, head by head.
+    """Compute a softmax over the ``kept`` highest scores of each query, head by head.
 
     The function is differentiable once.
     """
@@ -27,7 +27,7 @@ def topk_attention(query: Queries, key: Keys, value: Keys, key_valid: KeyValid, 
 
 
 class _InBlocks(OnceDifferentiable):
-    """Autograd function of attention over (batch · heads, length, head_dim); saves the k weights and their indices."""
+    """Autograd function of attention over (batch · heads, length, head_dim). It saves the k weights and their indices."""
 
     @staticmethod
     def forward(

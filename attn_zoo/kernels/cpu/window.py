@@ -23,7 +23,7 @@ SMALLEST_BLOCK = 16
 
 
 def spans(length: int, left: int, right: int) -> Iterator[tuple[int, int, int, int]]:
-    """Tiles of a band: start and end of some queries, start and end of the keys in reach of any of them.
+    """Return the tiles of a band: start and end of some queries, and start and end of the keys that any of them reaches.
 
     With blocks of an eighth of the reach, tiles hold an eighth more pairs than the band.
     """
@@ -34,9 +34,9 @@ def spans(length: int, left: int, right: int) -> Iterator[tuple[int, int, int, i
 
 
 def band_flops(length: int, left: int, right: int, extra: int) -> tuple[int, int]:
-    """FLOPs per head and unit of head_dim, forward and backward, over the keys in reach and ``extra`` global keys.
+    """Return the FLOPs per head and unit of head_dim, forward and backward, over the keys in reach and ``extra`` global keys.
 
-    The forward pass takes scores and weighted sums; the backward pass recomputes scores and takes gradients of all factors.
+    The forward pass computes scores and weighted sums. The backward pass computes scores again and the gradients of all factors.
     """
     flops = 4 * sum((end - start) * (last - first + extra) for start, end, first, last in spans(length, left, right))
     return flops, 5 * flops // 2
@@ -55,11 +55,12 @@ def banded_attention(
     right: int,
     dropout: float,
 ) -> Queries:
-    """Softmax attention of query i to the valid keys i - left … i + right and the valid extra keys; zeros if there are none.
+    """Compute softmax attention of query i to the valid keys i - left … i + right and to the valid extra keys. Without any, the
+    output is zero.
 
-    Keys outside ``valid`` have no weight; extra keys within reach must be left out or be invalid in ``valid``, or they would
-    count twice. None as ``valid`` and as ``extra_valid`` means that all are valid; both or neither are given. Only the inputs,
-    both masks and dropout masks are saved for the backward pass.
+    Keys outside ``valid`` have no weight. Extra keys within reach must be invalid in ``valid``, because they would count twice
+    otherwise. ``valid`` and ``extra_valid`` are given together; None for both means that all keys are valid. Only the inputs, both
+    masks and dropout masks are saved for the backward pass.
     """
     dtype = autocast_dtype(query)
     tensors = [t.to(dtype) for t in (query, key, value, extra_key, extra_value)]
@@ -95,7 +96,9 @@ def _joined(
 def attend_dilated(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, extra: int, dilation: int, left: int, right: int, dropout: float
 ) -> Float[Tensor, "batch heads rest head_dim"]:
-    """``banded_attention`` of the positions after the first ``extra`` (global keys), in each residue class of the dilation."""
+    """Apply ``banded_attention`` to the positions after the first ``extra`` (global keys), in each residue class of the
+    dilation.
+    """
     batch, heads, n, _ = query.shape
     valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None and dilation > 1 else key_valid
     out = banded_attention(
@@ -114,7 +117,7 @@ def attend_dilated(
 
 
 def _fold(x: Tensor, dilation: int) -> Tensor:
-    """Reshape so that each residue class of positions is a sequence, with classes joined to the heads."""
+    """Reshape so that each residue class of positions is a sequence. The classes are joined to the heads."""
     if dilation == 1:
         return x
     length = math.ceil(x.shape[2] / dilation)
@@ -128,7 +131,9 @@ def _repeat(x: Tensor, dilation: int) -> Tensor:
 
 
 class _Band(OnceDifferentiable):
-    """Autograd function of ``banded_attention``, tile by tile; saves the inputs and dropout masks, and recomputes weights."""
+    """Autograd function of ``banded_attention``, tile by tile. It saves the inputs and dropout masks, and computes weights
+    again.
+    """
 
     @staticmethod
     def forward(
@@ -250,7 +255,7 @@ _band.register_autograd(_band_gradients, setup_context=_save)
 
 
 class _Tile(NamedTuple):
-    """Slices of queries of some sequences of one example, and of the keys in reach of any of them."""
+    """Slices of queries of some sequences of one example, and of the keys that any of them reaches."""
 
     sequences: tuple[int, slice]
     start: int
@@ -270,7 +275,7 @@ class _Tile(NamedTuple):
 
 
 class _Weights:
-    """Softmax weights tile by tile, in memory that all tiles reuse."""
+    """Softmax weights, tile by tile, in memory that all tiles use again."""
 
     def __init__(self, query: Tensor, valid: Tensor | None, extra_valid: Tensor | None, left: int, right: int, extra: int) -> None:
         self.shape, self.left, self.right, self.extra = query.shape, left, right, extra
@@ -286,7 +291,7 @@ class _Weights:
         self.hidden = None if valid is None or extra_valid is None else (~extra_valid, ~valid)
 
     def tiles(self) -> Iterator[_Tile]:
-        """Tiles of about ``TILE`` scores each."""
+        """Return tiles of about ``TILE`` scores each."""
         examples, sequences, length, _ = self.shape
         for example in range(examples):
             for span in spans(length, self.left, self.right):
@@ -294,13 +299,13 @@ class _Weights:
                     yield _Tile((example, slice(at, min(sequences, at + self.together))), *span)
 
     def scores(self, tile: _Tile, which: int = 0) -> Float[Tensor, "sequences rows extra_keys"]:
-        """Reused buffer with one number for each pair of query and key in a tile."""
+        """Return a buffer, used again for each tile, with one number for each pair of query and key."""
         chosen = tile.sequences[1]
         shape = (chosen.stop - chosen.start, tile.end - tile.start, self.extra + tile.last - tile.first)
         return self.rooms[which][: math.prod(shape)].view(shape)
 
     def weights(self, tile: _Tile, query: Tensor, keys: Tensor) -> Float[Tensor, "sequences rows extra_keys"]:
-        """Softmax weights over extra keys and keys in reach."""
+        """Return the softmax weights over extra keys and keys in reach."""
         _, start, end, first, last = tile
         room = self.scores(tile)
         scores = torch.baddbmm(room, query, keys.mT, beta=0, alpha=query.shape[-1] ** -0.5, out=room)
@@ -318,7 +323,7 @@ class _Weights:
 
 
 def _widest(length: int, left: int, right: int, extra: int) -> int:
-    """Number of scores of the widest tile of one sequence."""
+    """Return the number of scores of the widest tile of one sequence."""
     return max((end - start) * (last - first + extra) for start, end, first, last in spans(length, left, right))
 
 

@@ -54,7 +54,9 @@ def attend(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Triton kernel; a program handles ``tiles`` query tiles of one head. SCALE is log₂e / √d, since exp₂ is cheaper than exp."""
+    """Triton kernel in which a program handles ``tiles`` query tiles of one head. SCALE is log₂e / √d, because exp₂ is cheaper than
+    exp.
+    """
     head = tl.program_id(0) // splits
     split = tl.program_id(0) % splits
     query_pointer += head_start(head, heads, query_batch_stride, query_head_stride)
@@ -124,7 +126,8 @@ def attend_backward(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Triton kernel; a program handles ``tiles`` query tiles of one head; dK, dV go to (splits, batch, keys, heads, DIM).
+    """Triton kernel in which a program handles ``tiles`` query tiles of one head. dK and dV go to (splits, batch, keys, heads,
+    DIM).
 
     SCALE is log₂e / √d and ROOT is 1 / √d.
     """

@@ -49,7 +49,7 @@ def attend_blocks(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Triton kernel; a program handles one tile of queries of one head. L goes to (batch · heads, queries)."""
+    """Triton kernel in which a program handles one tile of queries of one head. L goes to (batch · heads, queries)."""
     head = tl.program_id(0) // tiles
     first = (tl.program_id(0) % tiles) * BLOCK_QUERIES
     rows = first + tl.arange(0, BLOCK_QUERIES)
@@ -124,7 +124,7 @@ def attend_blocks_backward_query(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Triton kernel; a program computes dQ of one tile of queries of one head, and its δ for the other backward kernel."""
+    """Triton kernel in which a program computes dQ of one tile of queries of one head, and its δ for the other backward kernel."""
     head = tl.program_id(0) // tiles
     first = (tl.program_id(0) % tiles) * BLOCK_QUERIES
     rows = first + tl.arange(0, BLOCK_QUERIES)
@@ -203,7 +203,9 @@ def attend_blocks_backward_key_value(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Triton kernel; a program sums dK, dV of a block of keys over ``tiles`` query tiles, to (splits, batch, keys, heads, DIM)."""
+    """Triton kernel in which a program sums dK and dV of a block of keys over ``tiles`` query tiles, to (splits, batch, keys,
+    heads, DIM).
+    """
     blocks = tl.cdiv(keys, BLOCK_KEYS)
     block = (tl.program_id(0) % blocks) * BLOCK_KEYS
     columns = block + tl.arange(0, BLOCK_KEYS)

@@ -53,7 +53,7 @@ def project_sequence(
     tokens: Float[Tensor, "batch *heads keys width"],
     key_valid: Bool[Tensor, "batch keys"] | None = None,
 ) -> Float[Tensor, "batch *heads r width"]:
-    """Compute projection @ tokens along the sequence; padded tokens count as zeros, whatever they hold, NaN included.
+    """Compute projection @ tokens along the sequence. Padded tokens count as zeros, even if they hold NaN.
 
     Stack two projections of the same tokens into one with twice the rows, so that the tokens are read once. Under autocast
     projection and tokens are cast to its dtype. Sums are in single precision, split over the sequence, added in a fixed order.
@@ -82,7 +82,7 @@ def project_heads(
     tokens: Float[Tensor, "batch heads keys head_dim"],
     key_valid: Bool[Tensor, "batch keys"] | None = None,
 ) -> Float[Tensor, "batch heads r head_dim"]:
-    """Project every head, with one projection for each head or one for all, which are then joined along the width."""
+    """Project every head. With one projection for all heads, they are joined along the width."""
     if len(projection) > 1:
         return project_sequence(projection, tokens, key_valid)
     heads, head_dim = tokens.shape[1], tokens.shape[3]
@@ -91,7 +91,7 @@ def project_heads(
 
 
 def _under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Cast tensors as autocast does: floating-point tensors, except float64."""
+    """Cast tensors as autocast does: all floating-point tensors except float64."""
     device = tensors[0].device.type
     if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
         return tensors
@@ -100,7 +100,7 @@ def _under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _check_device(function: str, **tensors: Tensor) -> None:
-    """Refuse tensors on several devices or of several dtypes, a device without the kernels, and unsupported dtypes."""
+    """Check that tensors have one device and one dtype, and that the kernels support both."""
     (name, first), *others = tensors.items()
     for other, tensor in others:
         if tensor.device != first.device or tensor.dtype != first.dtype:
@@ -110,7 +110,8 @@ def _check_device(function: str, **tensors: Tensor) -> None:
             )
     if not launch.INTERPRETED and first.device.type != "cuda":
         raise ValueError(
-            f"{function}: Triton kernels run on CUDA tensors, and {name} is on {first.device}; move it there, use "
+            f"{function}: {name} must be on a CUDA device, because Triton kernels run there; got {first.device}; move it there, "
+            "use "
             "implementation=sdpa, or set TRITON_INTERPRET=1 before triton is imported to test without a GPU"
         )
     known = (*_SIXTEEN_OR_THIRTY_TWO, torch.float64) if launch.INTERPRETED else _SIXTEEN_OR_THIRTY_TWO
@@ -123,17 +124,23 @@ def _check_device(function: str, **tensors: Tensor) -> None:
 def _check_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float, seed: Tensor | None) -> None:
     shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
     if query.dim() != 4 or key.dim() != 4 or key.shape != value.shape:
-        raise ValueError(f"linformer_attention takes (batch, heads, length, head_dim), key and value of one shape; got {shapes}")
+        raise ValueError(
+            "linformer_attention: query, key and value must have shape (batch, heads, length, head_dim), and key and value the "
+            f"same one; got {shapes}"
+        )
     if query.shape[:2] != key.shape[:2] or query.shape[3] != key.shape[3]:
         raise ValueError(f"linformer_attention: query and key must have equal batch, heads and head_dim; got {shapes}")
     if key.shape[2] < 1:
         raise ValueError(f"linformer_attention: a softmax needs at least one key; got {shapes}")
     if not 1 <= query.shape[3] <= table.HEAD_DIM_LIMIT:
         raise ValueError(
-            f"linformer_attention: head_dim must be in 1 … {table.HEAD_DIM_LIMIT}; got {query.shape[3]}; use implementation=sdpa"
+            f"linformer_attention: head_dim must be from 1 to {table.HEAD_DIM_LIMIT}; got {query.shape[3]}; use implementation=sdpa"
         )
     if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"linformer_attention: dropout, the share of weights set to zero, must be in [0, 1); got {dropout}")
+        raise ValueError(
+            "linformer_attention: dropout must be at least 0 and less than 1, because it is the share of weights set to zero; "
+            f"got {dropout}"
+        )
     if seed is not None and (seed.dtype != torch.int64 or seed.dim() != 0 or seed.device != query.device):
         raise ValueError(
             f"linformer_attention: seed must be an int64 tensor without dimensions on {query.device}; "
@@ -145,13 +152,13 @@ def _check_projection(projection: Tensor, tokens: Tensor, key_valid: Tensor | No
     shapes = f"projection {tuple(projection.shape)} and tokens {tuple(tokens.shape)}"
     if (projection.dim(), tokens.dim()) not in ((2, 3), (3, 4)):
         raise ValueError(
-            "project_sequence takes a projection (r, length) with tokens (batch, keys, width), or (heads, r, length) "
-            f"with (batch, heads, keys, width); got {shapes}"
+            "project_sequence: a projection of shape (r, length) must come with tokens of shape (batch, keys, width), and one of "
+            f"shape (heads, r, length) with tokens of shape (batch, heads, keys, width); got {shapes}"
         )
     if projection.dim() == 3 and projection.shape[0] != tokens.shape[1]:
         raise ValueError(f"project_sequence: projection and tokens must have equal heads; got {shapes}")
     if projection.shape[-2] < 1 or projection.shape[-1] < tokens.shape[-2]:
-        raise ValueError(f"project_sequence: the projection needs at least one row, and a column for each key; got {shapes}")
+        raise ValueError(f"project_sequence: the projection must have at least one row, and a column for each key; got {shapes}")
     expected = (tokens.shape[0], tokens.shape[-2])
     if key_valid is not None and (
         key_valid.dtype != torch.bool or key_valid.shape != expected or key_valid.device != tokens.device

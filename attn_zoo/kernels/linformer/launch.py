@@ -1,4 +1,4 @@
-"""Kernel launches: sizes, strides, partial sums and their total. Inputs are valid here; ``functions`` has checked them."""
+"""Kernel launches: sizes, strides, partial sums and their total. Inputs are valid here, because ``functions`` has checked them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def attend(query: Queries, key: Compressed, value: Compressed, seed: Seed, dropo
 def attend_backward(
     grad: ByPosition, query: Queries, key: Compressed, value: Compressed, seed: Seed, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value, each as (batch, length, heads, head_dim)."""
+    """Return the gradients of query, key and value, each as (batch, length, heads, head_dim)."""
     grad, query, key, value = map(_with_unit_stride, (grad.transpose(1, 2), query, key, value))
     batch, heads, queries, dim = query.shape
     grad_query = _empty(query, batch, queries, heads, dim)
@@ -71,7 +71,7 @@ def attend_backward(
 def attend_blocks(
     query: Queries, key: Compressed, value: Compressed, seed: Seed, dropout: float
 ) -> tuple[ByPosition, Float[Tensor, "batch heads queries"]]:
-    """Return the output, and the base-2 logarithm of the softmax denominator, which the backward pass needs."""
+    """Return the output and the base-2 logarithm of the softmax denominator, which the backward pass needs."""
     query, key, value = map(_with_unit_stride, (query, key, value))
     batch, heads, queries, dim = query.shape
     out = _empty(query, batch, queries, heads, dim)
@@ -99,7 +99,7 @@ def attend_blocks_backward(
     seed: Seed,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value, each as (batch, length, heads, head_dim)."""
+    """Return the gradients of query, key and value, each as (batch, length, heads, head_dim)."""
     grad, query, key, value = map(_with_unit_stride, (grad.transpose(1, 2), query, key, value))
     batch, heads, queries, dim = query.shape
     keys, device = key.shape[2], query.device
@@ -134,7 +134,7 @@ def attend_blocks_backward(
 def project(
     matrix: Float[Tensor, "heads r keys"], tokens: Float[Tensor, "batch heads keys width"], key_valid: KeyValid
 ) -> Float[Tensor, "batch heads r width"]:
-    """Compute E X for every head, leaving out padding."""
+    """Compute E X for every head without padding."""
     matrix, tokens = map(_with_unit_stride, (matrix, tokens))
     batch, heads, keys, width = tokens.shape
     rows = matrix.shape[1]
@@ -158,7 +158,7 @@ def project(
 def project_backward_projection(
     grad: Float[Tensor, "batch heads r width"], tokens: Float[Tensor, "batch heads keys width"], key_valid: KeyValid
 ) -> Float[Tensor, "heads r keys"]:
-    """Gradient of E: dY Xᵀ summed over the batch, without padding."""
+    """Return the gradient of E: dY Xᵀ, summed over the batch, without padding."""
     grad, tokens = map(_with_unit_stride, (grad, tokens))
     batch, heads, keys, width = tokens.shape
     rows = grad.shape[2]
@@ -180,17 +180,17 @@ def project_backward_projection(
 
 
 def _with_unit_stride(tensor: Tensor) -> Tensor:
-    """Make the last dimension contiguous, as kernels read it; other strides are arbitrary."""
+    """Make the last dimension contiguous, because kernels read it so. Other strides can have any value."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def _strides(*tensors: Tensor) -> tuple[int, ...]:
-    """Strides of all dimensions but the last, of each tensor."""
+    """Return the strides of all dimensions but the last, for each tensor."""
     return tuple(stride for tensor in tensors for stride in tensor.stride()[:3])
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Type of sums: float64 for float64, else float32."""
+    """Return the dtype of sums: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -199,12 +199,12 @@ def _split(parts: int, length: int, block: int, warps: int, device: torch.device
 
 
 def _empty(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Allocate memory for kernels to write; the only allocation, so that tests can fill it, and its surroundings, with NaN."""
+    """Allocate memory that kernels write. There is no other allocation, so tests can fill it and its surroundings with NaN."""
     return like.new_empty(shape, dtype=dtype)
 
 
 def _shares(splits: int, like: Tensor, *shape: int) -> Tensor:
-    """Allocate the partial sums of each split; a single split writes the result itself, in the result's dtype."""
+    """Allocate the partial sums of each split. A single split writes the result itself, in its dtype."""
     return _empty(like, splits, *shape, dtype=like.dtype if splits == 1 else _wide(like.dtype))
 
 
@@ -219,7 +219,9 @@ def _zeros_like_keys(key: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _threshold_and_gain(dropout: float) -> tuple[int, float]:
-    """Weights whose 31 random bits lie below the threshold are dropped; the others grow by the gain."""
+    """Return the threshold and the gain. Weights whose 31 random bits are below the threshold are dropped; the others are
+    multiplied by the gain.
+    """
     return round(dropout * 2**31), 1.0 / (1.0 - dropout)
 
 
@@ -228,7 +230,7 @@ def _as_bytes(key_valid: Tensor | None) -> Tensor | None:
 
 
 def _precision(dtype: torch.dtype) -> str:
-    """Precision of matmuls: three tf32 products for float32, about as accurate; one if PyTorch's own matmuls may use tf32."""
+    """Return the precision of matrix products: three tf32 products for float32, or one if PyTorch's own may use tf32."""
     if INTERPRETED and dtype.itemsize > 2:
         return "ieee"
     return "tf32x3" if dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32" else "tf32"

@@ -1,4 +1,4 @@
-"""PyTorch operators that call the launches, with shapes for tracing and with gradients.
+"""PyTorch operators that call the launches. They have shapes for tracing, and gradients.
 
 Every kernel is called inside a ``custom_op``, so that ``torch.compile`` does not trace launches. Operators are
 pure, return fresh contiguous tensors, and take their randomness as a seed tensor that stays on the device.
@@ -35,7 +35,7 @@ project_backward_projection = _operator("project_backward_projection", "Tensor g
 
 
 def _by_position(tensor: Tensor) -> Tensor:
-    """Allocate a tensor (batch, length, heads, head_dim) like ``tensor``, which is (batch, heads, length, head_dim)."""
+    """Allocate a tensor (batch, length, heads, head_dim) like ``tensor``, whose shape is (batch, heads, length, head_dim)."""
     batch, heads, length, dim = tensor.shape
     return tensor.new_empty(batch, length, heads, dim)
 
@@ -68,7 +68,7 @@ def _(grad: Tensor, tokens: Tensor, key_valid: Tensor | None) -> Tensor:
 
 
 def _by_head(grads: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-    """Gradients in the layout of the inputs, followed by None for seed and dropout."""
+    """Return the gradients in the layout of the inputs, followed by None for seed and dropout."""
     return (*(grad.transpose(1, 2) for grad in grads), None, None)
 
 
@@ -89,7 +89,7 @@ def _save_attend_blocks(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor,
 
 @once_differentiable
 def _differentiate_attend_blocks(ctx: Any, grad: Tensor, grad_normaliser: Tensor) -> tuple[Tensor | None, ...]:
-    """Gradients of the inputs; the normaliser has none, as it never leaves this package."""
+    """Return the gradients of the inputs. The normaliser has none, because it never leaves this package."""
     return _by_head(attend_blocks_backward(grad, *ctx.saved_tensors, ctx.dropout))
 
 
@@ -108,7 +108,9 @@ def _differentiate_project(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _grad_tokens(projection: Tensor, grad: Tensor, key_valid: Tensor | None) -> Tensor:
-    """Compute Eᵀ dY, zero at padding; by a library matmul, which is optimal for a short sum (r) and a large output."""
+    """Compute Eᵀ dY, which is zero at padding. A library product is best here, because the sum (r) is short and the output
+    large.
+    """
     heads, rows, _ = projection.shape
     if heads == 1:
         out = projection.mT @ grad

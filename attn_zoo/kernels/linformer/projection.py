@@ -41,7 +41,9 @@ def project(
     PRECISION: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Triton kernel; a program sums one tile of E X of one head over ``chunks`` chunks, to (splits, batch, heads, rows, width)."""
+    """Triton kernel in which a program sums one tile of E X of one head over ``chunks`` chunks, to (splits, batch, heads, rows,
+    width).
+    """
     row_tiles = tl.cdiv(rows, BLOCK_ROWS)
     width_tiles = tl.cdiv(width, BLOCK_WIDTH)
     program = tl.program_id(0)
@@ -107,7 +109,9 @@ def project_backward_projection(
     PRECISION: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Triton kernel; a program sums one tile of dE of one head over ``examples`` examples, to (splits, heads, rows, keys)."""
+    """Triton kernel in which a program sums one tile of dE of one head over ``examples`` examples, to (splits, heads, rows,
+    keys).
+    """
     row_tiles = tl.cdiv(rows, BLOCK_ROWS)
     key_tiles = tl.cdiv(keys, BLOCK_KEYS)
     program = tl.program_id(0)

@@ -1,4 +1,4 @@
-"""Tile shapes, chosen from compiler reports and not by timing: no figure here has been measured on a GPU.
+"""Shapes of tiles. They were chosen from reports of the compiler; nothing here was measured on a GPU.
 
 Every entry was compiled for sm_90; it needs at most 227 KB of shared memory, fills the Hopper matrix instruction and, with
 the exceptions that the tests list, keeps its values in registers. Tiles are looked up; there is no autotuning at run time.
@@ -32,7 +32,7 @@ class AttentionTile:
     stages: int
 
     def constants(self) -> dict[str, int]:
-        """Arguments of a launch."""
+        """Return the tile sizes as arguments of a launch."""
         sizes = {"BLOCK_QUERIES": self.queries, "BLOCK_KEYS": self.keys, "BLOCK_DIM": self.dim}
         return {**sizes, "STAGES": self.stages, "num_warps": self.warps}
 
@@ -48,7 +48,7 @@ class ProjectionTile:
     stages: int
 
     def constants(self) -> dict[str, int]:
-        """Arguments of a launch."""
+        """Return the tile sizes as arguments of a launch."""
         sizes = {"BLOCK_ROWS": self.rows, "BLOCK_KEYS": self.keys, "BLOCK_WIDTH": self.width}
         return {**sizes, "STAGES": self.stages, "num_warps": self.warps}
 
@@ -119,14 +119,14 @@ PROJECTION = {  # kernel -> (bits, few rows, narrow): (rows, keys, width, warps,
 
 
 def padded(size: int, least: int) -> int:
-    """Double ``least`` until it is at least ``size``. While PyTorch traces, ``size`` may be symbolic."""
+    """Double ``least`` until it is at least ``size``. While PyTorch traces, ``size`` can be symbolic."""
     while least < size:
         least *= 2
     return least
 
 
 def on_chip(keys: int, dim: int, dtype: torch.dtype, dropout: bool) -> bool:
-    """True if the whole-row kernels serve these sizes."""
+    """Return True if the whole-row kernels can handle these sizes."""
     if dtype == torch.float32:
         return False
     room = 128 * 64 if dropout and dtype != torch.float64 else 256 * 64
@@ -134,20 +134,20 @@ def on_chip(keys: int, dim: int, dtype: torch.dtype, dropout: bool) -> bool:
 
 
 def whole_row_tile(kernel: str, keys: int, dim: int, dropout: bool) -> AttentionTile:
-    """Tile of a kernel that holds all keys of a head. Fewer than 64 keys would not fill the matrix instruction."""
+    """Return the tile of a kernel that holds all keys of a head. Fewer than 64 keys would not fill the matrix instruction."""
     shape = padded(keys, 64), padded(dim, 32)
     queries, warps, stages = WHOLE[kernel][shape]
     return AttentionTile(queries, *shape, 8 if dropout else warps, stages)
 
 
 def block_tile(kernel: str, dim: int, dtype: torch.dtype) -> AttentionTile:
-    """Tile of a kernel that reads keys block by block."""
+    """Return the tile of a kernel that reads keys block by block."""
     queries, keys, warps, stages = BLOCKS[kernel][_bits(dtype), padded(dim, 32)]
     return AttentionTile(queries, keys, padded(dim, 32), warps, stages)
 
 
 def projection_tile(kernel: str, rows: int, width: int, dtype: torch.dtype) -> ProjectionTile:
-    """Tile of a kernel that projects along the sequence."""
+    """Return the tile of a kernel that projects along the sequence."""
     entries, bits = PROJECTION[kernel], _bits(dtype)
     few = bits == 16 and rows <= 64
     narrow = width <= 64 or (bits, few, False) not in entries
@@ -155,7 +155,7 @@ def projection_tile(kernel: str, rows: int, width: int, dtype: torch.dtype) -> P
 
 
 def processors(device: torch.device) -> int:
-    """Number of streaming multiprocessors of the device."""
+    """Return the number of streaming multiprocessors of the device."""
     if device.type != "cuda":
         return PROCESSORS_WITHOUT_CUDA
     return torch.cuda.get_device_properties(device).multi_processor_count
@@ -163,7 +163,8 @@ def processors(device: torch.device) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def split(parts: int, steps: int, warps: int, processors: int) -> tuple[int, int]:
-    """Split the ``steps`` of each of ``parts`` independent sums between programs: (splits, steps of each).
+    """Divide the ``steps`` of each of ``parts`` independent sums among programs. Return the number of splits, and the steps of
+    each.
 
     A processor holds two programs of four warps or one of eight. The estimated time is the number of waves of programs times
     (the steps of a program + 1 for its start and end); among equal times the fewest splits are chosen, which write the
@@ -177,5 +178,5 @@ def split(parts: int, steps: int, warps: int, processors: int) -> tuple[int, int
 
 
 def _bits(dtype: torch.dtype) -> int:
-    """Bits of an input for the look-up: 32 also for float64, which only the interpreter runs."""
+    """Return the bits of an input for the look-up. It is 32 also for float64, which only the interpreter runs."""
     return 16 if dtype.itemsize == 2 else 32

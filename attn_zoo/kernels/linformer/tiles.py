@@ -1,6 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # Kernel arguments are pointers and scalars that Triton types at the launch; a Python annotation could only be wrong.
-"""Functions that the kernels share: offsets of heads, loads and stores of rows of a matrix, and the dropout mask."""
+"""Functions that the kernels share: offsets of heads, loading and storing rows of a matrix, and the dropout mask."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import triton.language as tl
 
 @triton.jit
 def head_start(head, heads, batch_stride, head_stride):
-    """Offset of head ``head``, counted over the whole batch, in elements; 64 bits, as a tensor may hold more than 2³¹."""
+    """Return the offset of head ``head``, counted over the whole batch, in elements. It has 64 bits, because a tensor can hold more
+    than 2³¹.
+    """
     return (head // heads).to(tl.int64) * batch_stride + (head % heads).to(tl.int64) * head_stride
 
 
 @triton.jit
 def load_rows(pointer, stride, rows, count, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr):
-    """Load rows of a (count, DIM) matrix as (rows, BLOCK_DIM), zero outside of it."""
+    """Load rows of a (count, DIM) matrix as (rows, BLOCK_DIM). Outside of the matrix, values are zero."""
     columns = tl.arange(0, BLOCK_DIM)
     inside = rows[:, None] < count
     if DIM != BLOCK_DIM:
@@ -26,7 +28,7 @@ def load_rows(pointer, stride, rows, count, DIM: tl.constexpr, BLOCK_DIM: tl.con
 
 @triton.jit
 def store_rows(pointer, stride, rows, count, values, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr):
-    """Store (rows, BLOCK_DIM) values to a (count, DIM) matrix in its own dtype; values outside of it are not written."""
+    """Store (rows, BLOCK_DIM) values to a (count, DIM) matrix in its own dtype. Values outside of the matrix are not written."""
     columns = tl.arange(0, BLOCK_DIM)
     inside = rows[:, None] < count
     if DIM != BLOCK_DIM:
@@ -37,7 +39,8 @@ def store_rows(pointer, stride, rows, count, values, DIM: tl.constexpr, BLOCK_DI
 
 @triton.jit
 def keep_weights(seed_pointer, threshold, head, query, key, QUERIES: tl.constexpr, KEYS: tl.constexpr):
-    """Dropout mask, True for kept weights, of the tile (QUERIES, KEYS) that begins at (query, key), multiples of 16.
+    """Return the dropout mask, True for kept weights, of the tile (QUERIES, KEYS) that begins at (query, key), both multiples of
+    16.
 
     A draw is 31 bits of Philox4x32-7 and depends on the seed and the position alone, so every tile shape gives the
     same mask, and no product of sizes can overflow. (Seven rounds are the fewest that pass BigCrush, Salmon et al. 2011.)

@@ -1,1 +1,1 @@
-"""Advice from records: which mechanism to use for which use case, and the evidence."""
+"""Advice from records: which mechanism to use for which use case, with the evidence."""

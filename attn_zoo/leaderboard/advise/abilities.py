@@ -1,4 +1,4 @@
-"""Abilities, one for each task, and judgements of mechanisms at them, against softmax and against the best control."""
+"""Abilities, one per task, and judgements of mechanisms on them against softmax and the best control."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Judged = Literal["better", "as good", "above controls", "worse", "no better", "u
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """A task, causal or read both ways, with one row for each mechanism."""
+    """A task in one direction, with one row per mechanism."""
 
     name: str
     """Unique name."""
@@ -33,24 +33,24 @@ class Ability:
 
     @property
     def causal(self) -> bool:
-        """Return True if the task is read from left to right."""
+        """True if the task is causal."""
         return bool(self.table.task.get("causal"))
 
     @property
     def softmax(self) -> Row | None:
-        """Row of softmax; None if it has no score."""
+        """Row of softmax, or None if it has no score."""
         row = self.rows.get(BASELINE)
         return row if row and row.test else None
 
     @property
     def unit(self) -> str:
-        """Unit of gains: points of a share, else per cent of softmax's score."""
+        """Unit of gains: points for percentage metrics, else per cent of softmax's score."""
         return "points" if is_share(self.table) else "%"
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Judgement of one mechanism at one ability."""
+    """Judgement of one mechanism on one ability."""
 
     ability: Ability
     row: Row | None
@@ -60,12 +60,12 @@ class Judgement:
 
     @property
     def name(self) -> str:
-        """Name of the ability, with the hyperparameters that distinguish this row from others of the mechanism."""
+        """Name of the ability, with the options that distinguish this row from other rows of the mechanism."""
         return f"{self.ability.name} with {self.row.setting}" if self.row and self.row.setting else self.ability.name
 
 
 def abilities(tables: Sequence[Table]) -> list[Ability]:
-    """Return abilities, one for each table, in the order of the tables."""
+    """Return one ability per table, in the order of the tables."""
     found = [shown_rows(table) for table in tables]
     return [
         Ability(name, table, rows, unshaded(table, list(rows.values())))
@@ -74,21 +74,24 @@ def abilities(tables: Sequence[Table]) -> list[Ability]:
 
 
 def names(tables: Sequence[Table]) -> list[str]:
-    """Return unique titles: the task's with the direction of reading and, if needed, the network's convolution and a number."""
+    """Return unique titles: the title of the task with its direction and, if needed, the convolution of the network and a
+    number.
+    """
     plain = [f"{table.task['title']}{' (causal)' if table.task.get('causal') else ''}" for table in tables]
     words = [f"{'with' if table.model.get('short_convolution') else 'without'} a short convolution" for table in tables]
     return numbered(distinct(plain, words))
 
 
 def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement:
-    """Judge ``attention`` at ``ability`` by the comparisons of the table, with softmax and with the best control.
+    """Judge ``attention`` on ``ability``, by the comparisons of the table with softmax and with the best control.
 
-    Better than the best control: ``better`` or ``worse`` than softmax by its comparison with it, unless it is ``as good``: the 95 %
-    interval of the gain lies above ``-accept``, or both reached the criterion at all seeds; ``above controls`` for softmax. Not
-    better than the control: ``no better`` if worse than softmax, or if softmax is not better than it either. Else ``unclear``.
+    If it is better than the best control, it is ``as good`` if the 95 % interval of its gain lies above ``-accept``, or if it and
+    softmax reached the criterion with all seeds. Otherwise it is ``better`` or ``worse`` by its comparison with softmax. Softmax
+    itself is ``above controls``. If it is not better than the control, it is ``no better`` if it is worse than softmax, or if
+    softmax is not better than the control either. In all other cases it is ``unclear``.
 
     Args:
-        accept: loss, in the ability's unit, that does not count.
+        accept: loss in the unit of the ability that does not count.
     """
     row = ability.rows.get(attention)
     gain = None if row is None or attention == BASELINE else _gain(ability, row)

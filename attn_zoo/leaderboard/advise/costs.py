@@ -1,4 +1,4 @@
-"""Counted cost of a mechanism compared with softmax's: FLOPs at 4,096 tokens, and the state that causal tasks carry."""
+"""Counted cost of a mechanism compared with softmax: FLOPs at 4,096 tokens, and the state on causal tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attn_zoo.leaderboard.heat_costs import LENGTH, byte_count
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Bytes of the state carried from token to token, in all layers (in one layer for a recommendation)."""
+    """Bytes of the state that passes from token to token, in all layers (in one layer for a recommendation)."""
 
     bytes: int
     softmax: int
@@ -38,17 +38,17 @@ class Cost:
 
     @property
     def cheaper(self) -> bool:
-        """Return True if the mechanism is known to take fewer FLOPs than softmax."""
+        """True if the mechanism is known to take fewer FLOPs than softmax."""
         return self.shares is not None and not self.share_unknown and self.shares[1] < 1
 
     @property
     def smaller(self) -> bool:
-        """Return True if the state is known at every causal ability, and smaller than softmax's there."""
+        """True if the state is known on every causal ability, and smaller than that of softmax there."""
         return bool(self.states) and not self.state_unknown and all(state.bytes < state.softmax for state in self.states)
 
     @property
     def words(self) -> str:
-        """Clause on the cost: ``0.4 % of softmax's FLOPs at 4,096 tokens; a state of 8.25 KiB, softmax's 32 KiB (64 tokens)``."""
+        """Phrase for the cost: ``0.4 % of softmax's FLOPs at 4,096 tokens; a state of 8.25 KiB, softmax's 32 KiB (64 tokens)``."""
         if self.shares is None:
             told = f"FLOPs at {self.length:,} tokens not counted"
         else:
@@ -62,7 +62,7 @@ class Cost:
 
 
 def cost(attention: str, abilities: Sequence[Ability]) -> Cost:
-    """Return the cost of ``attention`` over the ``abilities`` at which it has a score."""
+    """Return the cost of ``attention`` over the ``abilities`` on which it has a score."""
     known = [(ability, ability.rows.get(attention), ability.softmax) for ability in abilities]
     rows = [(ability, row, softmax) for ability, row, softmax in known if row and row.test]
     shares, states, wanted = [], [], 0

@@ -1,4 +1,4 @@
-"""Answer to the need of a drop-in for a trained encoder, from measurements of ``attn-zoo transplant``."""
+"""Answer for the use case of replacing softmax in a trained encoder, from measurements of ``attn-zoo transplant``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attn_zoo.leaderboard.advise.needs import Answer, Choice, Gain
 from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED
 from attn_zoo.leaderboard.statistics import Estimate, estimate, welch
 
-TITLE = "Drop-in for a trained encoder"
+TITLE = "Replace softmax in a trained encoder"
 _STAGE = "tuned"
 _QUALITIES = {
     "spearman": ("similarity of passages", "the order of similarities should stay the same as the teacher's"),
@@ -25,10 +25,10 @@ _Row = dict[int, Mapping[str, float | None]]
 
 
 def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collection[str] | None = None) -> Answer:
-    """Answer the need from ``found``, the content of a file of ``attn-zoo transplant`` or None if there is no file.
+    """Return the answer from ``found``, the content of a file of ``attn-zoo transplant``, or None if there is no file.
 
-    A quality is evidence where the teacher is significantly better than the best control. A student qualifies as in
-    ``needs.answer``; its FLOPs are those of the attention of all layers at the passages' length.
+    A quality is evidence if the teacher is significantly better than the best control. A student qualifies as in ``needs.answer``.
+    Its FLOPs are those of the attention in all layers, at the length of the passages.
 
     Args:
         candidates: attentions to choose among; None for all.
@@ -80,7 +80,7 @@ def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collecti
 
 
 def _students(points: Sequence[Mapping[str, Any]], *, control: bool) -> dict[str, tuple[Mapping[str, Any], _Row]]:
-    """First point of each student and its qualities by seed, by label; students that failed at a seed are left out."""
+    """Return the first point of each student and its qualities by seed. Students that failed with a seed are left out."""
     mine = [point for point in points if point["control"] == control and point["attention"] != BASELINE]
     starts = grouped((point["label"], point["init"]) for point in mine)
     rows: dict[str, tuple[Mapping[str, Any], _Row]] = {}
@@ -100,7 +100,7 @@ def _scores(row: _Row, name: str) -> dict[int, float]:
 
 
 def _best(controls: Mapping[str, tuple[Mapping[str, Any], _Row]], name: str) -> dict[int, float] | None:
-    """Scores by seed of the control with the best mean; None without a control."""
+    """Return the scores by seed of the control with the best mean, or None if there is no control."""
     found = [scores for _, row in controls.values() if (scores := _scores(row, name))]
     return max(found, key=lambda scores: sum(scores.values()) / len(scores), default=None)
 
@@ -114,7 +114,7 @@ def _above(margin: Estimate | None) -> bool:
 
 
 def _gains(row: _Row, reference: Mapping[str, float], evidence: Sequence[str]) -> Iterator[Gain]:
-    """Gain over the teacher in points; the scores of the teacher are the same for all seeds."""
+    """Return the gains over the teacher in points. The scores of the teacher are the same for all seeds."""
     for name in evidence:
         amount = estimate([100 * (score - reference[name]) for score in _scores(row, name).values()])
         if amount is not None and amount.count >= SEEDS_NEEDED:

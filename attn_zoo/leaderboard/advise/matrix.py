@@ -28,14 +28,14 @@ NO_VERDICT = "?"
 
 
 def verdict_matrix(tables: Sequence[Table]) -> str:
-    """Return the signs in words, and the verdicts as tables of mechanisms by tasks in GitHub's Markdown, one for each direction.
+    """Return the meaning of the signs and, for each direction, a Markdown table of verdicts with mechanisms by tasks.
 
     Softmax stands first, then the mechanisms that match it on the largest share of their tasks.
     """
     found, known = heat_map(tables), {id(ability.table): ability for ability in abilities(tables)}
     directions = dict.fromkeys(column.direction for column in found.columns)
     signs = ", ".join(f"{sign} {verdict}" for verdict, sign in SIGNS.items())
-    said = f"Signs: {signs}, {NO_VERDICT} no verdict, because a seed failed or is missing."
+    said = f"The signs mean: {signs}, {NO_VERDICT} no verdict, because a seed failed or is missing."
     return "\n\n".join([said, *(tabulated(_grid(found, known, direction), "github") for direction in directions)])
 
 

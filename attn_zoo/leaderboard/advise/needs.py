@@ -1,4 +1,4 @@
-"""Needs, the tasks that are evidence for each, and the mechanism to take according to the records."""
+"""Use cases (needs), the tasks that are evidence for each, and the mechanism that the records recommend for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attn_zoo.leaderboard.statistics import Estimate
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Use of attention, and the tasks whose scores are evidence for it."""
+    """Use case of attention, and the tasks whose scores are evidence for it."""
 
     title: str
     tasks: Mapping[tuple[str, bool], str]
@@ -27,7 +27,7 @@ class Need:
 
     @property
     def directions(self) -> tuple[bool, ...]:
-        """Directions of the tasks, True for causal; a need with tasks of both directions is answered for each."""
+        """Directions of the tasks, True for causal. If there are both, the need has an answer for each."""
         return tuple(sorted({causal for _, causal in self.tasks}))
 
 
@@ -51,7 +51,7 @@ _CAUSAL = {(name, True): why for name, why in _RECALL.items()} | {
 
 NEEDS = (
     Need(
-        "Long documents classified",
+        "Classify long documents",
         {
             ("text", False): "the class of a review depends on all of its bytes",
             ("imdb", False): "the class of a review depends on all of its words",
@@ -64,7 +64,7 @@ NEEDS = (
         shortest=512,
     ),
     Need(
-        "Vision at high resolution",
+        "Recognise large images",
         {
             ("mosaic", False): "one patch must be found by the content of another patch",
             ("pathfinder", False): "two ends of a long line in a picture must be joined",
@@ -76,7 +76,7 @@ NEEDS = (
         shortest=196,
     ),
     Need(
-        "Causal generation with little memory",
+        "Generate text with little memory",
         {
             ("causal_language", True): "the next token of a text depends on those before it",
             **_CAUSAL,
@@ -86,14 +86,14 @@ NEEDS = (
         small_state=True,
         name="generation",
     ),
-    Need("Exact recall", {**_BOTH_WAYS, **_CAUSAL}, name="recall"),
+    Need("Recall exact tokens", {**_BOTH_WAYS, **_CAUSAL}, name="recall"),
 )
 """Needs that are judged by tasks; the fifth, a drop-in for a trained encoder, is judged by transplants (``drop_in``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Difference of a mechanism's score from softmax's, positive where it is better."""
+    """Difference of a mechanism's score from that of softmax. It is positive if the mechanism is better."""
 
     at: str
     """Name of the ability, or of the quality of an encoder."""
@@ -103,7 +103,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A mechanism that is cheaper than softmax, and its gains."""
+    """Mechanism that is cheaper than softmax, and its gains."""
 
     label: str
     gains: tuple[Gain, ...]
@@ -113,13 +113,13 @@ class Choice:
 
     @property
     def worst(self) -> float:
-        """Smallest lower end of the intervals of its gains."""
+        """Lowest lower end of the intervals of its gains."""
         return min(gain.amount.low for gain in self.gains)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Mechanisms to take for a need, and the evidence."""
+    """Mechanisms to use for a use case, and the evidence."""
 
     title: str
     direction: str
@@ -145,7 +145,7 @@ class Answer:
 
     @property
     def scored_at(self) -> str:
-        """Shortest and greatest length, such as ``36 to 80``; empty without lengths."""
+        """Shortest and longest length, such as ``36 to 80``, or empty without lengths."""
         return " to ".join(dict.fromkeys(f"{length:,}" for length in (self.lengths[:1] + self.lengths[-1:])))
 
 
@@ -154,24 +154,25 @@ Pricing = Callable[[str, Sequence[Ability]], Cost | None]
 
 
 def costs_of(names: Collection[str] | None) -> Pricing:
-    """Return a pricing by recorded costs that admits the candidates ``names``; None for all attentions."""
+    """Return a function that gives the recorded cost of each of the candidates ``names``, or of all mechanisms if it is None."""
     return lambda name, abilities: cost(name, abilities) if names is None or name in names else None
 
 
 def answers(need: Need, abilities: Sequence[Ability], accept: float, priced: Pricing = cost) -> list[Answer]:
-    """Answer ``need`` in each of its directions, see ``answer``."""
+    """Return the answers to ``need``, one for each of its directions. See ``answer``."""
     words = {False: "bidirectional", True: "causal"} if len(need.directions) > 1 else {}
     return [replace(answer(need, causal, abilities, accept, priced), direction=words.get(causal, "")) for causal in need.directions]
 
 
 def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float, priced: Pricing = cost) -> Answer:
-    """Answer ``need`` in one direction: mechanisms with fewer FLOPs than softmax that, at every ability that is evidence, are
-    better or as good as softmax and better than the best control; the cheapest first.
+    """Return the answer to ``need`` in one direction: the mechanisms that qualify, the cheapest first.
 
-    An ability is evidence where softmax has at least ``SEEDS_NEEDED`` seeds and is itself better than the best control.
+    A mechanism qualifies if it takes fewer FLOPs than softmax and if, on every ability that is evidence, it matches softmax or is
+    better and beats the best control. An ability is evidence if softmax has at least ``SEEDS_NEEDED`` seeds and beats the best
+    control itself.
 
     Args:
-        priced: cost of each candidate; by default as recorded, at 4,096 tokens.
+        priced: function that gives the cost of each candidate; by default the recorded cost at 4,096 tokens.
     """
     ours = [
         (ability, _no_evidence(ability, need.shortest))
@@ -211,7 +212,7 @@ def _key(ability: Ability) -> tuple[str, bool]:
 
 
 def _no_evidence(ability: Ability, shortest: int) -> str | None:
-    """Reason why an ability cannot show a loss against softmax; None if it can."""
+    """Return why an ability cannot show a loss against softmax, or None if it can."""
     if (length := ability.table.task.get("length") or 0) < shortest:
         return f"{length:,} tokens, and this use case begins at {shortest:,}"
     if ability.no_evidence:

@@ -1,4 +1,4 @@
-"""Sentences on what a mechanism can do, and on what was found over all mechanisms; they say out of how many tasks."""
+"""Sentences about what a mechanism can do and about what was found over all mechanisms. They say out of how many tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CLAUSES: Mapping[Judged, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A sentence on some tasks, and what it says of each of them."""
+    """Sentence about some tasks, and what it says about each."""
 
     sentence: str
     tasks: tuple[str, ...]
@@ -36,7 +36,7 @@ class Told:
 
 
 def told(abilities: Sequence[Ability], attention: str, *, causal: bool = True) -> list[Told]:
-    """Return sentences on what a mechanism can do, one for each verdict, and one on the tasks that it was not run on.
+    """Return sentences about what a mechanism can do, one per verdict, and one about the tasks that it was not run on.
 
     Args:
         causal: False if the mechanism has no causal form, which is then the reason for what was not run.
@@ -54,7 +54,7 @@ def told(abilities: Sequence[Ability], attention: str, *, causal: bool = True) -
 
 
 def _groups(ran: Sequence[Judgement]) -> dict[str, list[Judgement]]:
-    """Return judgements by the beginning of their sentence."""
+    """Return judgements by the beginnings of their sentences."""
     if any(one.row and one.row.control for one in ran):
         found = grouped((one.row is not None and one.row.label == one.ability.table.control, one) for one in ran)
         words = {True: "It is the best control on", False: "Another control is better on"}
@@ -64,7 +64,7 @@ def _groups(ran: Sequence[Judgement]) -> dict[str, list[Judgement]]:
 
 
 def _scores(one: Judgement) -> str:
-    """Return name and score, with the score of softmax and of the best control beside it."""
+    """Return the name and score of a task, with the scores of softmax and of the best control."""
     table, row, softmax = one.ability.table, one.row, one.ability.softmax
     assert row is not None
     percent = unit(table, " %")
@@ -87,7 +87,7 @@ def rule() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Number of tasks on which a mechanism matches softmax or is better, of those that it was run on."""
+    """Number of tasks on which a mechanism matches softmax or is better, and the number that it was run on."""
 
     attention: str
     count: int
@@ -97,12 +97,12 @@ class Matched:
 
     @property
     def place(self) -> tuple[float, int, str]:
-        """Return the sort key that puts the mechanism with the greatest share of matched tasks first, then the most tasks."""
+        """Sort key: mechanisms with the greatest share of matched tasks come first, then those with the most tasks."""
         return -self.count / self.of, -self.of, self.attention
 
 
 def matched(abilities: Sequence[Ability]) -> list[Matched]:
-    """Return each mechanism that takes fewer FLOPs than softmax, the one with the greatest share of matched tasks first."""
+    """Return each mechanism that takes fewer FLOPs than softmax, in the order of ``Matched.place``."""
     names = {name for ability in abilities for name, row in ability.rows.items() if not row.control} - {BASELINE}
     found = []
     for name in names:
@@ -114,7 +114,9 @@ def matched(abilities: Sequence[Ability]) -> list[Matched]:
 
 
 def finding(abilities: Sequence[Ability]) -> str:
-    """Return what was found over the mechanisms that are cheaper than softmax, in a few sentences; empty without any."""
+    """Return in a few sentences what was found over the mechanisms that are cheaper than softmax. Without any, the result is
+    empty.
+    """
     ranked = matched(abilities)
     if not ranked:
         return ""
@@ -122,16 +124,16 @@ def finding(abilities: Sequence[Ability]) -> str:
     cheaper = f"{len(ranked)} mechanisms that take fewer FLOPs than softmax"
     if whole:
         names = ", ".join(f"`{one.attention}`" for one in whole)
-        first = f"Of {cheaper}, {len(whole)} match softmax on every task that they were run on: {names}."
+        first = f"Of {cheaper}, {len(whole)} match softmax on all tasks that they were run on: {names}."
     else:
         best = ranked[0]
         first = (
-            f"Of {cheaper}, none matches softmax on every task that it was run on. `{best.attention}` comes nearest: it matches "
-            f"softmax on {best.count} of {best.of} tasks, with {best.costs}."
+            f"Of {cheaper}, none matches softmax on all tasks that it was run on. `{best.attention}` comes closest: it matches "
+            f"softmax on {best.count} of {best.of} tasks, and takes {best.costs}."
         )
     hardest = min(abilities, key=lambda ability: _matches(ability, ranked)[0] / max(1, _matches(ability, ranked)[1]))
     count, of = _matches(hardest, ranked)
-    return f"{first} The fewest match it on {hardest.name}: {count} of {of}."
+    return f"{first} Softmax is hardest to match on {hardest.name}: {count} of {of} mechanisms match it there."
 
 
 def _matches(ability: Ability, ranked: Sequence[Matched]) -> tuple[int, int]:

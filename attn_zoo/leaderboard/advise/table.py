@@ -1,4 +1,4 @@
-"""One line for each use case: which mechanism to use, what it loses against softmax, and on what that was tested."""
+"""Table of use cases: which mechanism to use, how it differs from softmax, and on what that was tested."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate
 from attn_zoo.leaderboard.table import Table
 from attn_zoo.leaderboard.text import Grid, lines, tabulated
 
-NO_EVIDENCE = "no evidence for this"
+NO_EVIDENCE = "no evidence yet"
 _HEAD = ("use case", "use", "against softmax", "tested on", "tokens")
 _NAMED = 3
 """Greatest number of further mechanisms that are named."""
@@ -43,18 +43,18 @@ def use_cases(
 
 
 def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "terminal") -> str:
-    """Return the answers as a table in the format ``terminal`` or ``github``, with the rule beneath."""
+    """Return the answers as a table in the format ``terminal`` or ``github``, with the rule below."""
     notes = [
         f"A mechanism matches softmax if it is less than {accept:g} points worse on every task tested, even at the lower end of "
         f"the {100 * CONFIDENCE:.0f} % interval.",
-        "Against softmax: accuracy minus that of softmax, on the task with the lowest end of the interval.",
+        "Against softmax: the difference from softmax on the task on which the mechanism may lose most.",
     ]
     table = tabulated(Grid("Which attention should I use?", _HEAD, [use_line(one) for one in found]), format)
     return f"{table}\n\n{lines(notes, format)}"
 
 
 def no_evidence(answer: Answer) -> str:
-    """Return the reason why nothing can be said about a use case; empty if something can."""
+    """Return why nothing can be said about a use case. If something can be said, the result is empty."""
     if answer.evidence and (answer.chosen or answer.compared):
         return ""
     told = [f"{name} does not count ({why})" for name, why in answer.no_evidence]
@@ -64,17 +64,17 @@ def no_evidence(answer: Answer) -> str:
 
 
 def _lacking(answer: Answer) -> str:
-    """Return what evidence lacks as short as a cell: the tasks that count and were not run, else the whole reason."""
-    long = f" ({answer.shortest:,} tokens or more)" if answer.shortest else ""
+    """Return which evidence is missing, short enough for a cell: the tasks that were not run, or else the whole reason."""
+    long = f" with {answer.shortest:,} tokens or more" if answer.shortest else ""
     return (
-        f"no task that counts{long}; not run: {', '.join(answer.missing)}"
+        f"no task{long} was run; these remain: {', '.join(answer.missing)}"
         if answer.missing and not answer.evidence
         else no_evidence(answer)
     )
 
 
 def gain_words(gain: Estimate | None, unit: str) -> str:
-    """Return a gain with its unit, such as ``-1.2 ± 0.4 points``; empty without a gain."""
+    """Return a gain with its unit, such as ``-1.2 ± 0.4 points``. Without a gain, the result is empty."""
     return "" if gain is None else f"{gain.written('.1f', sign='+')} {unit}"
 
 
@@ -87,12 +87,12 @@ def use_line(answer: Answer) -> list[str]:
         names = [one.label for one in others[:_NAMED]] + ([f"{len(others) - _NAMED} more"] if len(others) > _NAMED else [])
         use, gain = first.label + (f" (also matches: {', '.join(names)})" if names else ""), _worst(first)
     else:
-        use, gain = "softmax", f"{_worst(answer.nearest)} ({answer.nearest.label}, the nearest)" if answer.nearest else "-"
+        use, gain = "softmax", f"{_worst(answer.nearest)} for {answer.nearest.label}, which came closest" if answer.nearest else "-"
     return [_title(answer), use, gain, ", ".join(answer.tasks), answer.scored_at or "-"]
 
 
 def _worst(choice: Choice) -> str:
-    """Return the gain of a mechanism whose interval ends lowest."""
+    """Return the gain of a mechanism whose interval has the lowest end."""
     worst = min(choice.gains, key=lambda gain: gain.amount.low)
     return gain_words(worst.amount, worst.unit)
 

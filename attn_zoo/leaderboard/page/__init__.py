@@ -1,6 +1,6 @@
-"""A leaderboard as one HTML page that needs nothing else: no network and no folder of assets.
+"""Leaderboard as one HTML page that works without a network and without other files.
 
-Records are data of the page, never markup: they are compressed, and its script writes them as text. The tables are
+The page holds records as compressed data, which its script writes as text and never as markup. The tables are
 Tabulator's (folder ``tabulator``, MIT licence).
 """
 
@@ -57,7 +57,7 @@ def html_page(
     records_at: str | None = None,
     costs: Sequence[CostColumn] = (),
 ) -> str:
-    """Render the page of one set of results; equal records give equal text. The arguments are those of ``ResultSet``.
+    """Return the page of one set of results. Equal records give equal text. The arguments are those of ``ResultSet``.
 
     Args:
         damaged: files that were left out, which the page names.
@@ -66,7 +66,7 @@ def html_page(
 
 
 def page_of_sets(sets: Sequence[ResultSet], damaged: Sequence[Damaged] = (), pages: Mapping[str, str] | None = None) -> str:
-    """Render the page of several sets, of which the first is shown until the reader chooses another.
+    """Return the page of several sets. It shows the first set until the reader chooses another.
 
     Args:
         damaged: files that were left out, which the page names.
@@ -105,7 +105,7 @@ def _heat_map(of: ResultSet) -> HeatMap:
 
 
 def _set_data(of: ResultSet, found: HeatMap) -> Mapping[str, Any]:
-    """Return what the page shows of one set besides its rows."""
+    """Return what the page shows of one set, apart from its rows."""
     data = {
         "name": of.name,
         "title": found.title,
@@ -118,8 +118,7 @@ def _set_data(of: ResultSet, found: HeatMap) -> Mapping[str, Any]:
 
 
 def records_from(page: Path, records: Path) -> str | None:
-    """Return the relative address of the records seen from a page; None unless the page lies in their folder or above it, because
-    any other address would reveal folders that are not shared with the page."""
+    """Return the address of the records relative to a page, or None unless the page lies in their folder or above it."""
     try:
         way = records.resolve().relative_to(page.resolve().parent)
     except ValueError:
@@ -136,7 +135,7 @@ def _base64(raw: bytes) -> str:
 
 
 def _visible(value: Any) -> Any:
-    """Make every character of every text visible."""
+    """Return the data with every character of every text made visible."""
     if isinstance(value, str):
         return terminal(value)
     if isinstance(value, dict):
@@ -145,7 +144,7 @@ def _visible(value: Any) -> Any:
 
 
 def _plots(tables: Sequence[Table]) -> list[Mapping[str, str]]:
-    """Return the plots of scores against each cost, as SVG that follows the reader's light or dark mode."""
+    """Return plots of scores against each cost, as SVG that follows the reader's light or dark mode."""
     made: list[Mapping[str, str]] = []
     for axis in AXES.values():
         panels = panels_of(tables, [axis])
@@ -156,7 +155,7 @@ def _plots(tables: Sequence[Table]) -> list[Mapping[str, str]]:
 
 
 def _colours() -> str:
-    """Return CSS variables of the theme in light and dark mode, and classes of shades."""
+    """Return CSS variables for light and dark mode, and classes for shades."""
     names = {"--ink": INK, "--muted": MUTED, "--grid": GRID, "--paper": PAPER}
     light = "".join(f"{name}:{colour};" for name, colour in names.items())
     dark = "".join(f"{name}:{DARK[colour]};" for name, colour in names.items())

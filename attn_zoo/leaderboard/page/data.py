@@ -1,4 +1,4 @@
-"""Data of the page, as plain text and numbers: rows with their details and runs, the heat map, and facts of the tables."""
+"""Data of the page as plain text and numbers: rows with details and runs, the heat map, and facts about the tables."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ class Runs:
         return sorted((self._by_file[file] for file in row.files), key=lambda record: record.spec.seed)
 
     def line(self, record: RunRecord, table: Table) -> list[Any]:
-        """Return seed, status, scores, seconds, memory, digest of the test data, environment, commit, start, file and address."""
+        """Return the facts of one run: seed, status, scores, seconds, memory, digest of the test data, environment, commit, start,
+        file and address.
+        """
         scores = [optional(record.scores.get(name), lambda value: figure(value, table)) for name in ("test", "valid", "train")]
         where, changed = record.environment, " changed" * bool(record.environment.get("dirty"))
         return [
@@ -84,7 +86,7 @@ class Runs:
 def rows_data(
     sets: Sequence[tuple[str, HeatMap, Runs]], pages: Mapping[str, str]
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return the columns of the table of rows, and its rows.
+    """Return the columns and the rows of the table of rows.
 
     Args:
         sets: name, heat map and runs of each set of results.
@@ -143,7 +145,7 @@ def _head(column: Column, names: set[str]) -> Mapping[str, Any]:
 
 
 def _cell(column: Column, row: Row, table: Table) -> list[Any]:
-    """Return text, the number it is sorted by, and the tooltip if there is one."""
+    """Return the text of a cell, the number by which it is sorted, and the tooltip if there is one."""
     value, tip = column.sorted_by(row, table), column.tip(row, table)
     turned = -value if value is not None and column.name == "score" and not table.higher_is_better else value
     if turned is not None and math.isinf(turned):
@@ -157,7 +159,7 @@ def _published(row: LiteratureRow) -> list[Any]:
 
 
 def _details(row: Row, table: Table, runs: Runs) -> list[list[str]]:
-    """Return what is known of a row besides its columns, as names and texts."""
+    """Return what is known about a row beyond its columns, as names and texts."""
     derived = "" if row.training_flops_counted else " (taken as three forward passes)"
     card = row.card
     told = [
@@ -179,7 +181,7 @@ def _details(row: Row, table: Table, runs: Runs) -> list[list[str]]:
 
 
 def heat_data(found: HeatMap) -> Mapping[str, Any]:
-    """Return the heat map: columns, and lines of cells as text, small text, level of shade, marks and tooltip."""
+    """Return the heat map: columns, and lines of cells with text, small text, level of shade, marks and tooltip."""
 
     def cell(cell: Cell, table: Table, title: str) -> list[Any]:
         marks = [("leads", cell.leads), ("marked", cell.marked), ("untrained", not cell.trained)]
@@ -211,7 +213,7 @@ def heat_data(found: HeatMap) -> Mapping[str, Any]:
 
 
 def facts_data(found: HeatMap) -> list[Mapping[str, Any]]:
-    """Return facts of each task: data, network, budget, and the notes beneath its table."""
+    """Return facts about each task: data, network, budget, and the notes below its table."""
     made: list[Mapping[str, Any]] = []
     for column in found.columns:
         table = column.table
@@ -239,7 +241,7 @@ def facts_data(found: HeatMap) -> list[Mapping[str, Any]]:
 
 
 def summary(tables: Sequence[Table], records: Sequence[RunRecord]) -> list[list[str]]:
-    """Return what the page shows, in names and texts: runs, machines, protocols, dates and commits."""
+    """Return what the page shows, as names and texts: runs, machines, protocols, dates and commits."""
     rows = [row for table in tables for row in table.rows]
     files = {file for row in rows for file in row.files}
     shown = [record for record in records if writable(record.source) in files]
