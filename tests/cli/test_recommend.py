@@ -151,7 +151,7 @@ def test_only_softmax_that_is_refused_as_well_leaves_nothing_to_take(capsys):
     words = ["recommend", "--length", "4096", "--decode", "--memory", "1KiB", "--device", "cpu", "--attention", "linear"]
     assert main(words) == 1
     said = capsys.readouterr().out
-    assert said.startswith("No mechanism meets these requirements, not even softmax.\nsoftmax: softmax keeps 8 MiB (counted)")
+    assert said.startswith("No mechanism meets these requirements, not even softmax.\nsoftmax: softmax keeps 8 MiB by count")
 
 
 def test_generation_takes_the_smallest_state_of_a_recurrent_form():
