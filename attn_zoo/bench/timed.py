@@ -47,7 +47,9 @@ def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
 
 
 def softmax_layers(device: str) -> list[Cell]:
-    """Return the cells of softmax, materialised and with each fused back end of the device."""
+    """Return the cells for softmax: plain, with all n × n weights in memory, and with each fused implementation of PyTorch for the
+    device.
+    """
     cells = [Cell("softmax:eager", "", 0, role="materialised", subject=Subject("softmax", {}, "eager"))]
     for backend in BACKENDS if device == "cuda" else [None]:
         label = "softmax:sdpa" if backend is None else f"softmax:sdpa ({backend})"

@@ -1,4 +1,4 @@
-"""Commands and their arguments; each command calls the part of the zoo that does the work."""
+"""Commands and their arguments. Each command calls the part of attn-zoo that does the work."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _shown(message: Warning | str, category: type[Warning], *place: Any) -> None
 
 
 def _say(words: object) -> None:
-    """Print an error or a warning of the command, on a terminal in lines that fit."""
+    """Print an error or a warning of the command. On a terminal, its lines fit the width."""
     said = terminal(f"attn-zoo: {words}")
     print(wrap(said) if sys.stderr.isatty() else said, file=sys.stderr)
 
@@ -117,7 +117,7 @@ def _load(paths: Sequence[str]) -> None:
 
 
 def parser(asked: str | None = None) -> Parser:
-    """Parser of a command line.
+    """Return the parser of a command line.
 
     Args:
         asked: command to parse; the others are then only named, as their modules may take seconds to import. None parses all.

@@ -73,7 +73,7 @@ def _compare(parsed: argparse.Namespace) -> int:
 
 
 def _command(parsed: argparse.Namespace) -> list[str]:
-    """Words of the command line, which records store."""
+    """Return the words of the command line, which records store."""
     given = [("--records", parsed.records)] if parsed.records else []
     given += [("--plugin", path) for path in parsed.plugin or []]
     flags = ["--no-check"] if parsed.no_check else []
@@ -81,7 +81,7 @@ def _command(parsed: argparse.Namespace) -> list[str]:
 
 
 def named_rows(targets: Sequence[str]) -> list[RowName]:
-    """Rows that the targets name; if they name none, every attention that a path registers, with default options.
+    """Return the rows that the targets name. If they name none, return every mechanism that a path registers, with default options.
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -99,7 +99,7 @@ def named_rows(targets: Sequence[str]) -> list[RowName]:
 
 
 def with_reference(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Records and those of the quickstart, except quickstart runs that the records contain themselves."""
+    """Return the records and those of the quickstart, except quickstart runs that the records contain already."""
     anew = {record.run_id for record in records}
     shipped = Store(reference.packed_file("quickstart")).load()[0]
     return [*(record for record in shipped if record.run_id not in anew), *records]
@@ -116,7 +116,7 @@ def place(row: Row, table: Table) -> str:
 
 
 def _folder(rows: Sequence[RowName]) -> str:
-    """Default folder, named after the attentions and a digest of the files that define them."""
+    """Return the default folder, named after the mechanisms and a digest of the files that define them."""
     names = list(dict.fromkeys(name for row in rows for name in row.turn))
     source = b"".join(Path(inspect.getfile(card(name).build)).read_bytes() for name in names)
     return f"{FOLDER}/{'-'.join(names)}-{hashlib.sha256(source).hexdigest()[:8]}"

@@ -34,7 +34,7 @@ class Composed(NamedTuple):
 
 
 def compose(given: Iterable[Word]) -> Composed:
-    """Compose the experiment and the launcher that words name; the other words are left to ``changed``.
+    """Compose the experiment and the launcher that words name. ``changed`` applies the other words later.
 
     Raises:
         ValueError: an experiment or a launcher has several names.
@@ -98,7 +98,7 @@ def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = Fals
 
 
 def _sweep(written: Sequence[Word], typed: Sequence[Word], config: DictConfig) -> list[DictConfig]:
-    """Configs of all runs of a grid: an experiment's words, replaced by typed words of the same key."""
+    """Return the configs of all runs of a grid. A typed word replaces the experiment's word with the same key."""
     keys = {word.key for word in typed}
     words = [*(word for word in written if word.key not in keys), *typed]
     grid = product(*([word._replace(value=value) for value in word.values()] for word in words))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _ungiven(kind: type) -> dict[str, Any]:
-    """Fields of a dataclass as config keys with value None, whose defaults come from the level or the class."""
+    """Return the fields of a dataclass as config keys with value None. Their defaults come from the level or the class."""
     return {f.name: None for f in fields(kind)}
 
 
@@ -60,7 +60,7 @@ class WeightsConfig:
 
 @dataclass
 class TuningConfig:
-    """A search of hyperparameters; none where ``space`` is empty."""
+    """Search of hyperparameters. If ``space`` is empty, there is none."""
 
     space: Dict[str, str] = field(default_factory=dict)  # noqa: UP006 (OmegaConf's form)
     """Sweeps to search over, by key of a setting; a key on the command line takes precedence."""
@@ -145,7 +145,7 @@ def store_groups() -> Mapping[str, str]:
 
 
 def changed(config: DictConfig, words: Iterable[Word]) -> DictConfig:
-    """Copy of a composed config with the values of words, whose rows are unfolded.
+    """Return a copy of a composed config with the values of words, whose rows are unfolded.
 
     Raises:
         OmegaConfBaseException: there is no such key, or a value has the wrong type.
@@ -158,14 +158,14 @@ def changed(config: DictConfig, words: Iterable[Word]) -> DictConfig:
 
 
 def settings_from(config: DictConfig) -> Settings:
-    """Settings of a command from a composed config; they are not part of its runs' specs."""
+    """Return the settings of a command from a composed config. They are not part of the specs of its runs."""
     values = ((f.name, config[f.name]) for f in fields(Settings))
     given: dict[str, Any] = {name: OmegaConf.to_object(value) if OmegaConf.is_config(value) else value for name, value in values}
     return Settings(**given)
 
 
 def spec_from(config: DictConfig) -> RunSpec:
-    """Resolved spec of a composed configuration.
+    """Return the resolved spec of a composed config.
 
     Raises:
         UnknownNameError: a level or name does not exist.
@@ -190,7 +190,9 @@ def spec_from(config: DictConfig) -> RunSpec:
 
 
 def _budget_from(level: Level, metric: str, given: Mapping[str, Any]) -> Budget:
-    """Budget of a level with the given fields; until a criterion, the cap and the intervals follow from the level's steps."""
+    """Return the budget of a level with the given fields. Until a criterion, the cap and the intervals follow from the level's
+    steps.
+    """
     fields = {**level.budget, **given}
     if given.get("until") == "criterion":
         fixed = {"steps": Budget().steps, **level.budget}
@@ -199,7 +201,7 @@ def _budget_from(level: Level, metric: str, given: Mapping[str, Any]) -> Budget:
 
 
 def _row_from(config: DictConfig) -> RowName:
-    """Row of a composed configuration; ``attention.OPTION`` takes precedence over ``dials``.
+    """Return the row of a composed config. ``attention.OPTION`` takes precedence over ``dials``.
 
     Raises:
         UnknownNameError: no such attention or option.
@@ -228,7 +230,7 @@ def locations_from(config: DictConfig) -> dict[str, Any]:
 
 @contextmanager
 def in_words() -> Iterator[None]:
-    """Convert errors of Hydra and OmegaConf into ValueErrors with messages of the zoo."""
+    """Return a context that converts errors of Hydra and OmegaConf into ValueErrors with messages of attn-zoo."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
@@ -236,7 +238,7 @@ def in_words() -> Iterator[None]:
 
 
 def explain(error: BaseException) -> str:
-    """Message for an error of Hydra or OmegaConf: the key or name that was given, and the known ones."""
+    """Return the message for an error of Hydra or OmegaConf: the key or name that was given, and the known ones."""
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)

@@ -75,7 +75,7 @@ def _read(datasets: Sequence[DataSet[Any]], folder: Path, *, fetch: bool) -> int
 
 
 def _read_through(dataset: DataSet[Any], folder: Path) -> str:
-    """Read and check every file of a data set; return its layout in words."""
+    """Read and check every file of a data set, and return its layout in words."""
     dataset.load(folder)
     layout = dataset.layout(folder)
     assert layout is not None
@@ -87,7 +87,7 @@ def _read_through(dataset: DataSet[Any], folder: Path) -> str:
 
 
 def _known() -> dict[str, tuple[DataSet[Any], list[str]]]:
-    """Data sets on the cards of tasks by name, each with the tasks that name it."""
+    """Return the data sets on the cards of tasks by name, each with the tasks that name it."""
     registry.load_plugins()
     found: dict[str, tuple[DataSet[Any], list[str]]] = {}
     for name in registry.task_names():

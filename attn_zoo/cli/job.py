@@ -69,20 +69,22 @@ def _say(job: Job, words: str) -> None:
 
 
 def _by_other_code(record: RunRecord) -> str:
-    """Note that files of a plugin have changed since a run; empty if they have not."""
+    """Return a note that files of a plugin have changed since a run. If they have not, the result is empty."""
     then, now = record.environment.get("plugins") or {}, digests()
     changed = [name for name in now if name in then and then[name] != now[name]]
     return f" by an earlier version of {', '.join(changed)}; give another records=FOLDER to repeat it" if changed else ""
 
 
 def _dead_before(record: RunRecord) -> str:
-    """Note on a run without a score, and how to try it again if its process died; empty for a run with a score."""
+    """Return a note on a run without a score, and how to try it again if its process died. For a run with a score, it is empty."""
     again = "; to try it again, delete its record or give another records=FOLDER" if DIED in record.environment else ""
     return "" if record.status == "done" else f" as {record.status}: {record.reason}{again}"
 
 
 def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:
-    """Record with the run's role in a study; a trial's record has no test scores, so that nobody can choose by them."""
+    """Return a record with the role of the run in a study. The record of a trial has no test scores, so that nobody can choose by
+    them.
+    """
     if tuning is None:
         return record
     kept = {name: score for name, score in record.scores.items() if name in ("valid", "train")}
@@ -124,7 +126,9 @@ def _do(plan: Plan, job: Job, tries: int) -> RunRecord:
 
 
 def _readable(record: RunRecord) -> RunRecord:
-    """Record as it is; if no reader would accept it, for an impossible score or count of a plugin, a failed record that says so."""
+    """Return the record. If no reader would accept it, because a plugin gave an impossible score or count, return a failed record
+    that says so.
+    """
     try:
         text_of(record)
     except RecordError as error:
@@ -149,7 +153,7 @@ def _dead(plan: Plan, job: Job, ends: Sequence[str], hang: str | None) -> RunRec
 
 
 def _hung(hang: str | None) -> str:
-    """Words for a process that was ended because a call did not return; empty if it was not."""
+    """Return words for a process that was ended because a call did not return. If it was not, the result is empty."""
     return f"did not return from a call within its time limit ({hang})" if hang else ""
 
 
@@ -160,7 +164,7 @@ def _add(plan: Plan, record: RunRecord) -> tuple[RunRecord, Path]:
 
 
 def _keep(record: RunRecord, store: Store) -> Path:
-    """Add the record; if its folder is not writable, save it in the temporary folder, as the run may have taken hours."""
+    """Add the record. If its folder cannot be written, save it in the temporary folder, because the run may have taken hours."""
     try:
         return store.add(record)
     except OSError as error:

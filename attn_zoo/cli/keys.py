@@ -1,4 +1,4 @@
-"""KEY=VALUE words of commands that have one value for each key: the fields of a dataclass are the keys."""
+"""KEY=VALUE words of commands whose keys have one value each. The keys are the fields of a dataclass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIDE = 80
 
 
 def describe_keys(kind: type) -> Iterator[str]:
-    """Lines of help, one for each key, with its default."""
+    """Return lines of help, one per key, with its default."""
     for key in fields(kind):
         default = key.default if key.default_factory is MISSING else key.default_factory()
         value = getattr(default, "value", default)
@@ -26,7 +26,7 @@ def describe_keys(kind: type) -> Iterator[str]:
 def read_keys(
     command: str, words: Sequence[str], known: Collection[str], *, owner: str = "", texts: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Values by key; the last value counts where a key is given twice.
+    """Return the values by key. If a key is given twice, the last value counts.
 
     Args:
         owner: part of the command that has the keys, for error messages; empty for the command itself.

@@ -21,7 +21,7 @@ from attn_zoo.records import RunRecord, Store
 
 
 class Lost(NamedTuple):
-    """End of a worker process before the run that it was given."""
+    """End of a worker process before the end of the run that it was given."""
 
     error: Exception
     """Error of the launcher's package."""
@@ -86,7 +86,7 @@ def _record(outcome: Outcome) -> RunRecord | None:
 
 
 def _ending(error: Exception) -> str:
-    """How a worker ended, in words."""
+    """Return in words how a worker ended."""
     codes = set(map(int, re.findall(r"[A-Z]\((-?\d+)\)", str(error))))
     if codes == {-9} or type(error).__name__ == "OutOfMemoryError":
         return deaths.KILLED
@@ -94,7 +94,7 @@ def _ending(error: Exception) -> str:
 
 
 def attempt(plan: Plan, job: Job) -> Outcome:
-    """Execute a job in a worker; an error is returned as a builtin exception, which every process can unpickle."""
+    """Do a job in a worker. An error is returned as a builtin exception, which every process can unpickle."""
     try:
         plan.begin()
         return one_run(plan, job)
@@ -107,12 +107,12 @@ def attempt(plan: Plan, job: Job) -> Outcome:
 
 
 def kind_of(settings: Settings) -> str | None:
-    """Name of the launcher; None without one."""
+    """Return the name of the launcher, or None without one."""
     return None if settings.launcher is None else str(settings.launcher["kind"])
 
 
 def _check_launcher(launcher: object) -> None:
-    """Refuse options that no launcher has.
+    """Raise an error for options that no launcher has.
 
     Raises:
         ValueError: the kind is unknown, or a key starts with an underscore, such as ``_target_``.
@@ -129,7 +129,7 @@ def _check_launcher(launcher: object) -> None:
 
 
 def check_launch(settings: Settings) -> None:
-    """Refuse settings that no launcher can carry out, before anything starts.
+    """Raise an error for settings that no launcher can carry out, before anything starts.
 
     Raises:
         ValueError: a setting breaks its rule, a package or program that a launcher or sampler needs is missing, or torchrun or
@@ -172,7 +172,7 @@ def check_launch(settings: Settings) -> None:
 
 
 def at_once(settings: Settings) -> int:
-    """Number of runs at a time on this machine: ``workers``, or its number of cores over ``threads``."""
+    """Return the number of runs at a time on this machine: ``workers``, or its number of cores divided by ``threads``."""
     from joblib import cpu_count
 
     return settings.workers or max(1, cpu_count() // settings.threads)
@@ -189,7 +189,7 @@ def is_death_of_a_worker(error: BaseException) -> bool:
 
 
 def in_short(error: BaseException) -> str:
-    """Class, first line and last line of an error, each once."""
+    """Return the class, first line and last line of an error, each once."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no more is known"]
     return " ... ".join(dict.fromkeys([f"{type(error).__name__}: {lines[0]}", *lines[1:][-1:]]))
 
@@ -216,7 +216,7 @@ def _numbered(at: int, plan: Plan, job: Job) -> tuple[int, Outcome]:
 
 
 def _or_lost(result: Callable[[], Any]) -> Outcome:
-    """Outcome of one worker, which may have died.
+    """Return the outcome of one worker, which may have died.
 
     Raises:
         Exception: another error of the launcher's package.
@@ -246,7 +246,7 @@ def _ray(plan: Plan, jobs: Sequence[Job]) -> list[Outcome]:
 
 
 def ray_arguments(settings: Settings) -> dict[str, Any]:
-    """Arguments of ``ray.init``."""
+    """Return the arguments of ``ray.init``."""
     given = _given(settings.launcher["init"] or {})
     room = {"num_cpus": settings.workers * settings.threads} if settings.workers else {}
     return {**given, **room, **({} if "address" in given else {"object_store_memory": _OBJECT_STORE_BYTES})}

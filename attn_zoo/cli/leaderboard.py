@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def budgets(words: Iterable[str]) -> dict[str, float]:
-    """``COST=BUDGET`` words as budgets by cost, in seconds, FLOPs and bytes.
+    """Return ``COST=BUDGET`` words as budgets by cost, in seconds, FLOPs and bytes.
 
     Raises:
         ValueError: a word is not a budget, or a cost is named twice.
@@ -81,7 +81,7 @@ def budgets(words: Iterable[str]) -> dict[str, float]:
 
 
 def times(words: str) -> tuple[float, ...]:
-    """Times such as ``5min,900s`` in seconds, the shortest first.
+    """Return times such as ``5min,900s`` in seconds, the shortest first.
 
     Raises:
         ArgumentTypeError: a part is not a time.
@@ -134,7 +134,7 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
 
 
 def _refuse(parsed: argparse.Namespace) -> None:
-    """Refuse options that cannot be carried out, before anything is read.
+    """Raise an error for options that cannot be carried out, before anything is read.
 
     Raises:
         ValueError: options exclude each other, or the output has no folder.

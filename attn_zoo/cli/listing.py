@@ -36,7 +36,7 @@ def _list(parsed: argparse.Namespace) -> int:
 
 
 def describe(name: str) -> str:
-    """Card of an attention or task.
+    """Return the card of a mechanism or task as text.
 
     Raises:
         UnknownNameError: nothing has this name.
@@ -49,7 +49,7 @@ def describe(name: str) -> str:
 
 
 def listing(wide: bool = False) -> str:
-    """Tables of attentions, tasks and failed plugins."""
+    """Return tables of mechanisms, tasks and failed plugins."""
     failures = registry.load_plugins()
     parts = [_attentions(wide), _tasks(wide)]
     if failures:
@@ -58,7 +58,7 @@ def listing(wide: bool = False) -> str:
 
 
 def _attention(card: AttentionCard) -> str:
-    """Card of an attention, with its equation and the defaults of its options at a few lengths."""
+    """Return the card of a mechanism, with its equation and the defaults of its options at a few lengths."""
     facts = [["paper", card.paper], ["equation", card.equation], ["implementations", ", ".join(card.implementations)]]
     facts += [[claim, says] for claim, says in zip(_CLAIMS, _claims(card), strict=True)]
     facts += [["version", str(card.version)], ["defined in", card.origin]]
@@ -74,7 +74,7 @@ def _attention(card: AttentionCard) -> str:
 
 
 def _task(card: TaskCard) -> str:
-    """Card of a task, with its options and levels."""
+    """Return the card of a task, with its options and levels."""
     facts = [[name, getattr(card, name)] for name in ("version", "source", "licence", "metric")]
     facts += [["inputs", inputs_in_words(card)], ["data", " and ".join(d.name for d in card.datasets) or "generated"]]
     facts += [["defined in", card.origin]]
@@ -89,20 +89,20 @@ def _task(card: TaskCard) -> str:
 
 
 def _documentation(card: AttentionCard | TaskCard) -> list[str]:
-    """Docstrings of the module, which for an attention hold its equation, and of the class."""
+    """Return the docstrings of the module, which hold the equation of a mechanism, and of the class."""
     module = inspect.getdoc(sys.modules[card.build.__module__]) if isinstance(card, AttentionCard) else ""
     own = inspect.getdoc(card.build) if "__doc__" in vars(card.build) else ""
     return [textwrap.indent(wrap(re.sub("\n +", " ", text), columns() - 2), "  ") for text in (module, own) if text]
 
 
 def attention_table() -> str:
-    """Table of the attentions with their claims and growth, as Markdown."""
+    """Return a table of the mechanisms with their capabilities and growth, as Markdown."""
     rows = [[f"`{card.name}`", card.title, *_claims(card), card.paper] for card in _cards()]
     return tabulate(rows, ["attention", "what it is", *_CLAIMS, "paper"], tablefmt="github")
 
 
 def task_table() -> str:
-    """Table of the tasks with their data, length and classes, as Markdown."""
+    """Return a table of the tasks with their data, length and classes, as Markdown."""
     registry.load_plugins()
     rows = [
         [f"`{card.name}`", card.summary, card.build(card.options()).data_title, inputs_in_words(card), card.metric, card.licence]
@@ -112,7 +112,7 @@ def task_table() -> str:
 
 
 def inputs_in_words(card: TaskCard) -> str:
-    """Form, length and labels of a task's inputs under its default options."""
+    """Return the form, length and labels of a task's inputs under its default options."""
     spec = card.build(card.options()).spec
     if isinstance(spec.inputs, Patches):
         form = f"{spec.inputs.height} x {spec.inputs.width} x {spec.inputs.channels} in {spec.length} patches"

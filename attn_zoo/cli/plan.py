@@ -1,4 +1,4 @@
-"""Plan of a command: its runs, and all that a process needs to execute them. Plain data, for workers too."""
+"""Plan of a command: its runs, and everything that a process needs to do them. It is plain data, so workers can receive it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Job:
 
 
 def searched_values(spec: RunSpec, tuning: Tuning) -> str:
-    """Values of a spec for the keys that its study searched over."""
+    """Return the values that a spec has for the keys that its study searched."""
     found = ((key.partition(".")[2], setting(spec, key)) for key in tuning.space)
     return ", ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in found)
 
@@ -98,7 +98,7 @@ class Plan:
             torch.set_num_threads(self.settings.threads)
 
     def left(self) -> list[Job]:
-        """Runs that are not recorded yet with a final status."""
+        """Return the runs that have no record with a final status yet."""
         store = Store(self.settings.records)
         return [job for job in self.jobs if not store.finished(job.run_id, job.tuning)]
 
@@ -126,7 +126,7 @@ class Plan:
                 build_task(task, **options).examples("test")
 
     def announcement(self) -> str:
-        """Line that announces the runs or trials to do, and the folder of their records."""
+        """Return the line that announces the runs or trials to do, and the folder of their records."""
         to = f"records go to {self.settings.records!r}"
         if study := self.study:
             known = len(trials_of(Store(self.settings.records).load(study.base.task, study.base.attention)[0], study.id))

@@ -1,4 +1,4 @@
-"""Records by a path on the command line."""
+"""Functions that find and read the records which a command line names by a path."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_reference(parser: argparse.ArgumentParser, *, default: str = FOLDER) -> 
 
 
 def records_root(parsed: argparse.Namespace) -> Path:
-    """Folder or packed file of records that a command line names; by default ``FOLDER``, which need not exist.
+    """Return the folder or packed file of records that a command line names. By default it is ``FOLDER``, which may not exist.
 
     Raises:
         FileNotFoundError: the folder that is named does not exist.
@@ -53,7 +53,7 @@ def records_root(parsed: argparse.Namespace) -> Path:
 
 
 def loaded(root: str | Path) -> list[RunRecord]:
-    """Records of a folder or packed file; files that are left out are named on standard error, with the reason.
+    """Return the records of a folder or packed file. Files that are left out are named on standard error, with the reason.
 
     Raises:
         NotADirectoryError: ``root`` is a file, and not a packed one.
@@ -71,12 +71,12 @@ def name_left_out(damaged: Iterable[Damaged]) -> None:
 
 
 def left_out(item: Damaged, mark: str = "- ", format: str = "terminal") -> str:
-    """Line that names a file which tables leave out, with the reason."""
+    """Return a line that names a file which tables leave out, with the reason."""
     return mark + escaped(f"left out, as it is not a complete record: {item.path}: {item.reason}", format)
 
 
 def records_of(path: Path) -> tuple[list[RunRecord], list[Damaged]]:
-    """Records of a folder or packed file and its damaged files, or the one record of a file.
+    """Return the records of a folder or packed file with its damaged files, or the one record of a file.
 
     Raises:
         FileNotFoundError: nothing is there.

@@ -63,7 +63,7 @@ def run_command(words: Sequence[str]) -> int:
 
 
 def plugin_words() -> list[str]:
-    """Words of the command line that name the plugins."""
+    """Return the words of the command line that name the plugins."""
     return [f"plugin={path}" for path in exported_plugins()]
 
 
@@ -94,13 +94,13 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
 
 
 def exit_status(records: Sequence[RunRecord | None]) -> int:
-    """Exit status of runs: 1 where one has no score, else 0; a refusal counts only where it is the only run."""
+    """Return the exit status of runs: 1 if one has no score, else 0. An unsupported run counts only if it is the only run."""
     outcomes = [record.status for record in records if record is not None]
     return int(outcomes == ["refused"] or bool(set(outcomes) - {"done", "refused"}))
 
 
 def run_help(words: Sequence[str] = ()) -> str:
-    """Usage of ``attn-zoo run``: rows, groups, and every key with its default, for a run that ``words`` ask for.
+    """Return the usage of ``attn-zoo run``: rows, groups, and every key with its default, for a run that ``words`` ask for.
 
     Raises:
         ValueError, HydraException, OmegaConfBaseException: a word is wrong.
@@ -162,7 +162,7 @@ def _configs(group: str) -> list[str]:
 
 
 def _executed(planned: Plan) -> Sequence[RunRecord | None] | None:
-    """Execute the runs and return their records; [] for a study, whose trials may fail; None if workers died before a run."""
+    """Do the runs and return their records. Return [] for a study, whose trials may fail, and None if workers died before a run."""
     if not (planned.study or planned.left()):  # no run is left that would need workers
         planned = replace(planned, settings=replace(planned.settings, launcher=None))
     try:

@@ -50,7 +50,7 @@ class Study:
     """Number of trials; 0 if it depends on the results."""
 
     def spec(self, values: Mapping[str, Any]) -> RunSpec:
-        """Resolved spec with values for the keys of the space.
+        """Return the resolved spec with values for the keys of the space.
 
         Raises:
             ValueError: a value has the wrong type or breaks its rule.
@@ -65,7 +65,7 @@ class Study:
 
 
 def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Word]) -> Study:
-    """Study that a command asks for.
+    """Return the study that a command asks for.
 
     The command line takes precedence over the config: a sweep is the range of a setting, a single value removes it from the search.
 
@@ -109,14 +109,14 @@ def _refuse_bracket(space: Mapping[str, str], tuning: TuningConfig, base: RunSpe
 
 
 def bracketed(study: Study, trial: Trial) -> RunSpec:
-    """Resolved spec of a trial of a bracketed search."""
+    """Return the resolved spec of a trial of a bracketed search."""
     spec = study.spec({"budget.learning_rate": trial.rate})
     seed = study.base.seed + SECOND_SEED if trial.second else study.base.seed
     return resolve_spec(replace(spec, budget=replace(spec.budget, steps=trial.steps), seed=seed), study.locations)
 
 
 def longer_id(study: Study, trial: Trial) -> str | None:
-    """Id of the trial on the next rung, which goes on where this one ends; None on the last rung."""
+    """Return the id of the trial on the next rung, which continues where this one ends, or None on the last rung."""
     longer = [steps for steps in rungs(study.base.budget.steps) if steps > trial.steps]
     if not longer or trial.second:
         return None
@@ -124,12 +124,12 @@ def longer_id(study: Study, trial: Trial) -> str | None:
 
 
 def bracket_rates(study: Study) -> list[float]:
-    """Rates that a bracketed search tries whatever the results."""
+    """Return the rates that a bracketed search tries whatever the results are."""
     return [float(rate) for rate in _choices("budget.learning_rate", study.space["budget.learning_rate"])]
 
 
 def bracket_results(study: Study, records: Iterable[RunRecord]) -> dict[Trial, Result]:
-    """Results of the recorded trials of a bracketed search."""
+    """Return the results of the recorded trials of a bracketed search."""
     return {trial_of(study, record): _result(record) for record in records}
 
 
@@ -179,7 +179,7 @@ def draws(study: Study) -> Generator[list[dict[str, Any]], list[float], None]:
 
 
 def objective(record: RunRecord | None) -> float:
-    """Validation score of a trial; the worst possible for a trial without one.
+    """Return the validation score of a trial. A trial without one gets the worst possible score.
 
     Raises:
         BlockingIOError: another process is executing the trial.
@@ -237,7 +237,7 @@ def _suits(row: RowName, geometry: Geometry) -> bool:
 
 
 def refusal(spec: RunSpec, locations: Mapping[str, Any]) -> str | None:
-    """Reason why a mechanism refuses its options at the length of its task, or None."""
+    """Return why a mechanism does not support its options at the length of its task, or None."""
     geometry = _geometry(spec, locations)
     try:
         for part in row_of(spec).parts():

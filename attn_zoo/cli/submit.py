@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _submit(parsed: argparse.Namespace) -> int:
-    """Check, show and write.
+    """Check the submission, show where its rows would stand, and write its folder.
 
     Raises:
         ValueError: an option is missing or has no use, or there is no record.
@@ -76,7 +76,7 @@ def _submit(parsed: argparse.Namespace) -> int:
 
 
 def _given(parsed: argparse.Namespace) -> tuple[Submission, list[Path]]:
-    """Submission and code that the options name.
+    """Return the submission and the code that the options name.
 
     Raises:
         ValueError: the name or the paper is missing, or breaks its rule.
@@ -102,7 +102,7 @@ def _read(parsed: argparse.Namespace) -> tuple[Submission, list[Path]]:
 
 
 def _judged(root: Path, shipped: Sequence[RunRecord]) -> tuple[list[RunRecord], list[Refusal]]:
-    """Records of a folder or packed file, and the rules that they break.
+    """Return the records of a folder or packed file, and the rules that they break.
 
     Raises:
         ValueError: there is no record.

@@ -1,4 +1,4 @@
-"""Words KEY=VALUE of every command: Hydra's grammar, in which rows are values too. Each word is parsed once."""
+"""KEY=VALUE words of every command, in Hydra's grammar. Rows are values, too. Each word is parsed once."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Word(NamedTuple):
 
 
 def _plain(value: Any) -> Any:
-    """Value without Hydra's quotes."""
+    """Return a value without Hydra's quotes."""
     if isinstance(value, list):
         return list(map(_plain, value))
     if isinstance(value, dict):
@@ -138,7 +138,7 @@ def _checked(word: Word, written: str, further: Collection[str]) -> Word:
 
 
 def unfolded(words: Iterable[Word]) -> list[Word]:
-    """The last word of each key, with a word for each part of a row; names come first.
+    """Return the last word of each key, with one word for each part of a row. Names come first.
 
     Raises:
         ValueError: a row is wrong, or an option or the implementation is given in the row and by a key as well.

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 def _product_flops(into: Sequence[int], left: Sequence[int], right: Sequence[int], **rest: object) -> int:
-    """FLOPs of a matrix product, from the shapes of its factors."""
+    """Return the FLOPs of a matrix product from the shapes of its factors."""
     return 2 * math.prod(left) * right[-1]
 
 
@@ -95,7 +95,7 @@ def kept_bytes(call: Callable[[], Tensor], excluded: Iterable[Tensor]) -> tuple[
 
 
 class _Held:
-    """Tensor saved by an autograd graph; the object lives as long as the graph."""
+    """Tensor that an autograd graph saves. The object lives as long as the graph."""
 
     __slots__ = ("__weakref__", "tensor")
 
@@ -105,7 +105,9 @@ class _Held:
 
 @contextmanager
 def keeping() -> Iterator[Callable[[], list[Tensor]]]:
-    """Record the tensors that autograd saves; the yielded function lists those that are still saved."""
+    """Return a context that records the tensors which autograd saves. It yields a function that lists those that are still
+    saved.
+    """
     saved: weakref.WeakSet[_Held] = weakref.WeakSet()
 
     def pack(tensor: Tensor) -> _Held:

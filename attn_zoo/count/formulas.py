@@ -91,7 +91,7 @@ def block_cost(layer: MultiHeadAttention, hidden: int) -> Cost:
 
 
 def total_cost(*costs: Cost) -> Cost:
-    """Sum of costs; a count is None if one of them does not state it."""
+    """Return the sum of costs. A count is None if one of them does not state it."""
     return Cost(
         flops=sum(cost.flops for cost in costs),
         parameters=sum(cost.parameters for cost in costs),
@@ -106,7 +106,7 @@ def _total(counts: Iterable[int | None]) -> int | None:
 
 
 def _projections(layer: MultiHeadAttention, maps: list[tuple[int, int, int]]) -> Cost:
-    """Cost of linear maps, each given as (rows, input width, output width)."""
+    """Return the cost of linear maps, each given as (rows, input width, output width)."""
     biased = layer.out.bias is not None
     return Cost(
         flops=sum(2 * rows * width * made for rows, width, made in maps),
@@ -115,7 +115,7 @@ def _projections(layer: MultiHeadAttention, maps: list[tuple[int, int, int]]) ->
 
 
 def _gate(layer: MultiHeadAttention) -> Cost:
-    """Cost of the linear map to the output gate; 0 if there is none."""
+    """Return the cost of the linear map to the output gate, or 0 if there is none."""
     if layer.gate is None:
         return Cost(flops=0, parameters=0)
     flops = 2 * layer.mechanism.geometry.queries * layer.dim * layer.gate.out_features

@@ -61,9 +61,9 @@ class OnceDifferentiable(Function):
 def once_differentiable(backward: Backward) -> Backward:
     """Return a backward pass that raises an error for second derivatives.
 
-    Gradients are computed without a graph. With ``create_graph=True`` they are then attached to the tensors that they depend on,
-    the saved ones and the gradients of the outputs, by a node that raises ``UnsupportedError`` when it is differentiated.
-    Gradients of several outputs at once (``is_grads_batched``, ``vectorize``) are refused, because kernels write into new tensors.
+    Gradients are computed without a graph. With ``create_graph=True``, a node then joins them to the tensors that they depend on.
+    It raises ``UnsupportedError`` when it is differentiated. Gradients of several outputs at once (``is_grads_batched``,
+    ``vectorize``) raise an error, because kernels write into new tensors.
     """
 
     @wraps(backward)

@@ -72,5 +72,5 @@ def spent(student: Any, teacher_flops: int, passage: Passages) -> Spent:
 
 @torch.no_grad()
 def counted_flops(model: Any, passage: Passages) -> int:
-    """FLOPs of the matrix products of one forward pass, two for each multiply-add."""
+    """Return the FLOPs of the matrix products of one forward pass, two for each multiply-add."""
     return flops_of(lambda: model(**passage.call()))

@@ -77,12 +77,12 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
 
 
 def embedding(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]:
-    """Normalised ``mean_hidden``: the sentence embedding of all-MiniLM and similar models."""
+    """Return the normalised ``mean_hidden``, which is the sentence embedding of all-MiniLM and similar models."""
     return F.normalize(mean_hidden(model, passages), dim=-1)
 
 
 def mean_hidden(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]:
-    """Mean over real tokens of the last hidden states."""
+    """Return the mean over real tokens of the last hidden states."""
     hidden = model(**passages.call()).last_hidden_state
     weight = passages.valid[..., None].to(hidden.dtype)
     return (hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)
@@ -90,7 +90,7 @@ def mean_hidden(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]
 
 @torch.no_grad()
 def embed(model: Any, passages: Passages, *, trim: bool) -> Float[Tensor, "passages dim"]:
-    """Embeddings of many passages, in their order.
+    """Return the embeddings of many passages in their order.
 
     Args:
         trim: True to batch passages of similar length and drop the padding that a whole batch shares, for models that run at any
@@ -113,7 +113,7 @@ class Answers:
 
 @torch.no_grad()
 def answers_of(model: Any, passages: Passages) -> list[Answers]:
-    """Inputs and outputs of every attention module, in the order of the model's modules."""
+    """Return the inputs and outputs of every attention module, in the order of the model's modules."""
     captured: dict[nn.Module, tuple[list[Tensor], list[Tensor]]] = {site.module: ([], []) for site in sites(model)}
 
     def capture(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -132,7 +132,7 @@ def answers_of(model: Any, passages: Passages) -> list[Answers]:
 
 
 def first_of(output: Any) -> Tensor:
-    """Output of an attention module, without the attention weights that most modules return with it."""
+    """Return the output of an attention module without the attention weights that most modules return with it."""
     answer = output[0] if isinstance(output, tuple) else output
     assert isinstance(answer, Tensor)
     return answer

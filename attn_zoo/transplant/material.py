@@ -81,7 +81,7 @@ def gather(
 
 
 def _texts(train: Sequence[Path], test: Sequence[Path]) -> tuple[list[str], str, list[str], str]:
-    """Training texts, test text, names of the training texts, and name of the test text."""
+    """Return the training texts, the test text, the names of the training texts, and the name of the test text."""
     if train:
         names = [_short(path) for path in train]
         return [read_text(path) for path in train], "\n\n".join(map(read_text, test)), names, ", ".join(map(_short, test))
@@ -91,5 +91,5 @@ def _texts(train: Sequence[Path], test: Sequence[Path]) -> tuple[list[str], str,
 
 
 def _short(path: Path) -> str:
-    """Last two parts of a path, which identify data without revealing where they are stored."""
+    """Return the last two parts of a path. They identify data without revealing where they are stored."""
     return "/".join(path.resolve().parts[-2:])

@@ -42,12 +42,12 @@ class Passages:
         return Passages(self.ids[:, :longest], self.valid[:, :longest])
 
     def batches(self, size: int) -> Iterator[Passages]:
-        """Batches of at most ``size`` passages, in order."""
+        """Yield batches of at most ``size`` passages in order."""
         for start in range(0, len(self), size):
             yield self[start : start + size]
 
     def call(self) -> dict[str, Tensor]:
-        """Keyword arguments of a model of transformers."""
+        """Return the keyword arguments of a model of transformers."""
         return {"input_ids": self.ids, "attention_mask": self.valid.to(torch.long)}
 
 
@@ -128,7 +128,7 @@ def without(text: str, others: Iterable[str]) -> tuple[str, int]:
 
 
 def line_digests(text: str) -> set[str]:
-    """Digests of all lines of at least ``TELLING`` characters."""
+    """Return the digests of all lines of at least ``TELLING`` characters."""
     return {digest for line in text.split("\n") if (digest := _digest(line)) is not None}
 
 
@@ -138,7 +138,7 @@ def _digest(line: str) -> str | None:
 
 
 def digest_of(passages: Mapping[str, Passages]) -> str:
-    """Digest of all tokens; equal digests mean equal data."""
+    """Return the digest of all tokens. Equal digests mean equal data."""
     whole = hashlib.sha256()
     for name in sorted(passages):
         whole.update(name.encode())

@@ -65,7 +65,7 @@ class Exam:
         self.teacher = self._grade(self._right, self._right_pairs)
 
     def grade(self, student: Any, *, trim: bool) -> Quality:
-        """Quality of a student; ``trim`` as in ``embed``.
+        """Return the quality of a student. ``trim`` is as in ``embed``.
 
         Raises:
             DivergedError: an embedding is NaN or infinite, after a last step that diverged.
@@ -106,7 +106,7 @@ def _pair_similarities(embeddings: Float[Tensor, "sentences dim"]) -> Float[Tens
 
 
 def _correlations(student: Tensor, reference: Tensor) -> tuple[float | None, float | None]:
-    """Spearman's and Pearson's correlations; None if the similarities of one model are equal up to rounding."""
+    """Return Spearman's and Pearson's correlations, or None if the similarities of one model are equal up to rounding."""
     from scipy.stats import pearsonr, spearmanr
 
     if min(float(student.std()), float(reference.std())) < 1e-6:

@@ -38,16 +38,16 @@ class Row:
         return f"{self.label} (c)" if self.control else self.label
 
     def values(self, stage: str, name: str) -> list[float]:
-        """Quality measure for each seed that has it."""
+        """Return a quality measure for each seed that has it."""
         values = [point["stages"][stage][name] for point in self.points if stage in point["stages"]]
         return [value for value in values if value is not None]
 
     def figure(self, stage: str, name: str) -> Estimate | None:
-        """Estimate of a quality measure over seeds."""
+        """Return the estimate of a quality measure over seeds."""
         return estimate(self.values(stage, name))
 
     def layer_error(self, stage: str) -> Estimate | None:
-        """Estimate of the mean over layers of ‖Y - Y_teacher‖ / ‖Y_teacher‖."""
+        """Return the estimate of the mean over layers of ‖Y - Y_teacher‖ / ‖Y_teacher‖."""
         errors = [point["layer_errors"][stage] for point in self.points if stage in point["layer_errors"]]
         return estimate([sum(layers) / len(layers) for layers in errors])
 
@@ -96,7 +96,7 @@ def shown(found: Estimate | None, form: str = ".3f", scale: float = 1.0) -> str:
 
 
 def seed_notes(rows: Sequence[Row]) -> list[str]:
-    """Note on intervals over seeds, if a row has several."""
+    """Return a note on intervals over seeds if a row has several seeds."""
     seeds = max((len(row.points) for row in rows), default=0)
     return [f"± is half of the {100 * CONFIDENCE:.0f} % t interval of the mean over up to {seeds} seeds."] if seeds > 1 else []
 

@@ -30,7 +30,7 @@ class Trains(Enum):
 
 
 class DivergedError(RuntimeError):
-    """Training loss that is NaN or infinite."""
+    """Error for a training loss that is NaN or infinite."""
 
 
 def distil(
@@ -79,7 +79,9 @@ def distil(
 
 @torch.no_grad()
 def layer_errors(student: Any, answers: Sequence[Answers], passages: Passages) -> list[float]:
-    """Relative error ‖Y - Y_teacher‖ / ‖Y_teacher‖ of every attention module on the teacher's inputs, over real tokens."""
+    """Return the relative error ‖Y - Y_teacher‖ / ‖Y_teacher‖ of every attention module on the teacher's inputs, over real
+    tokens.
+    """
     errors = []
     for site, of in zip(sites(student), answers, strict=True):
         gap = whole = 0.0
@@ -164,7 +166,7 @@ def fit(
 
 
 def _own_parameters(student: Any) -> dict[nn.Parameter, None]:
-    """Trainable parameters that the replacement of attention added to a student, each once."""
+    """Return the trainable parameters that the replacement of attention added to a student, each once."""
     attached = (module for module in student.modules() if isinstance(module, Attached))
     return dict.fromkeys(p for module in attached for p in module.parameters() if p.requires_grad)
 
@@ -214,7 +216,7 @@ def _trainable(student: Any, parameters: Sequence[nn.Parameter]) -> Iterator[Non
 
 
 def _draws(count: int, batch: int, steps: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Batches of indices, reshuffled every epoch."""
+    """Yield batches of indices that are shuffled again every epoch."""
     order = torch.empty(0, dtype=torch.long)
     for _ in range(steps):
         while len(order) < batch:

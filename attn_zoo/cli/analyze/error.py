@@ -123,7 +123,7 @@ def _notes(name: str, error: ApproximationError) -> list[str]:
 
 
 def error_table(found: Mapping[str, Any], format: str) -> str:
-    """Table of ``measure_error``'s result, with the smallest error first and a legend; or its CSV or JSON."""
+    """Return the result of ``measure_error`` as a table with the smallest error first and a legend, or as CSV or JSON."""
     if format == "json":
         return as_json(found)
     rows = sorted(found["rows"], key=lambda row: row["error"])

@@ -1,4 +1,4 @@
-"""Inputs of analyses, by command-line options: random numbers, or a model's queries, keys and values."""
+"""Inputs of analyses that command-line options describe: random numbers, or the queries, keys and values of a model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
 
 
 def request_of(parsed: argparse.Namespace, model: str) -> Request:
-    """Model and inputs that the options ask for.
+    """Return the model and inputs that the options ask for.
 
     Raises:
         ValueError: the seed is out of its range.
@@ -54,7 +54,7 @@ def request_of(parsed: argparse.Namespace, model: str) -> Request:
 
 
 def load(request: Request) -> Subject:
-    """Load a model and its input, with progress, as importing the model's library may take seconds."""
+    """Load a model and its input, and show progress, because importing the library of the model may take seconds."""
     with Work(f"loading {request.model}"):
         return load_subject(request)
 

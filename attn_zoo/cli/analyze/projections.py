@@ -64,7 +64,7 @@ def _projections(parsed: argparse.Namespace) -> int:
 
 
 def described(subject: Subject, errors: ProjectionErrors, length: int, sequences: int) -> dict[str, Any]:
-    """Errors of one model as plain data, with its inputs."""
+    """Return the errors of one model as plain data, with its inputs."""
     by_head = {kind: errors.errors[kind].mean(dim=(1, 3)).flatten(1) for kind in Kind}
     return {
         "model": subject.name,
@@ -83,7 +83,7 @@ def described(subject: Subject, errors: ProjectionErrors, length: int, sequences
 
 
 def projections_table(found: Mapping[str, Any], format: str) -> str:
-    """Tables of all models, with a row for each kind of projection and a column for each projected length."""
+    """Return tables of all models, with one row per kind of projection and one column per projected length."""
     if format == "json":
         return as_json(found)
     if format == "csv":

@@ -30,14 +30,14 @@ def as_json(found: Mapping[str, Any]) -> str:
 
 
 def as_csv(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as CSV, without the last line break."""
+    """Return rows as CSV without the last line break."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([csv_cell(value) for value in row] for row in rows)
     return out.getvalue().rstrip("\n")
 
 
 def as_table(rows: Sequence[Sequence[str]], head: Sequence[str], format: str, notes: Iterable[str], *, left: int = 0) -> str:
-    """Table with a list of notes beneath; the first column and the last ``left`` are aligned on the left."""
+    """Return a table with a list of notes below. The first column and the last ``left`` ones are aligned on the left."""
     words = (0, *range(len(head) - left, len(head)))
     return table(head, rows, format, left=words) + "\n\n" + "\n".join(f"- {note}" for note in notes)
 

@@ -71,7 +71,7 @@ def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
 
 
 def summary(spectrum: Spectrum, index: int, subject: Subject) -> dict[str, Any]:
-    """Result as plain data, with its inputs: minimum, mean and maximum over the heads of each layer."""
+    """Return a result as plain data, with its inputs: minimum, mean and maximum over the heads of each layer."""
     return {
         "model": subject.name,
         "weights": subject.weights,
@@ -87,7 +87,7 @@ def summary(spectrum: Spectrum, index: int, subject: Subject) -> dict[str, Any]:
 
 
 def spectrum_table(found: Mapping[str, Any], format: str) -> str:
-    """Table of a summary by layer: the share at ``index``, and the rank that holds 90 %."""
+    """Return a table of a summary by layer: the share at ``index``, and the rank that holds 90 %."""
     rows = [[layer[name] for name in _COLUMNS] for layer in found["layers"]]
     if format == "csv":
         return as_csv([_COLUMNS, *rows])
@@ -115,7 +115,7 @@ def _rows(spectrum: Spectrum, index: int) -> Iterator[list[Any]]:
 
 
 def _curves(spectrum: Spectrum) -> str:
-    """Cumulative singular values of every head as CSV."""
+    """Return the cumulative singular values of every head as CSV."""
     curves = ((layer, head, curve) for layer, heads in enumerate(spectrum.mean.tolist()) for head, curve in enumerate(heads))
     rows = [(layer, head, k, f"{value:.9g}") for layer, head, curve in curves for k, value in enumerate(curve, start=1)]
     return as_csv([("layer", "head", "index", "value"), *rows])
