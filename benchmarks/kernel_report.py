@@ -67,7 +67,7 @@ class Cell:
 
 
 def floor_seconds(p: Problem, kind: str, rates: Mapping[str, float]) -> float:
-    """Least seconds of a step of ours at a machine's rates."""
+    """Return the least seconds of a step of ours, by the rates of a machine."""
     s, dim, tokens = PRECISIONS[p.precision].itemsize, p.dim, p.batch * p.length
     full, compressed, matrix, forward = tokens * dim, p.batch * p.rows * dim, p.length * p.rows, kind == "forward"
     products = rates["flops"] / (6 if p.precision == "fp32" else 1)
@@ -115,7 +115,7 @@ class Report:
         return "\n\n".join(filter(None, parts))
 
     def figure(self, cell: Cell, name: str = "seconds") -> float:
-        """Median seconds, or ``peak_bytes``; NaN where there is none."""
+        """Return the median seconds, or ``peak_bytes``. If there is none, return NaN."""
         point = self.points.get(f"time {cell}", {})
         return float(point["seconds"][1] if name == "seconds" else point[name]) if name in point else math.nan
 

@@ -40,7 +40,7 @@ class Peer:
     """(dim, heads, value of the hyperparameter, length) -> the layer with its projections."""
 
     def missing(self) -> str | None:
-        """Reason why the package cannot be used, or None."""
+        """Return why the package cannot be used, or None if it can."""
         module = "fla" if self.package == "fla-core" else self.package.replace("-", "_")
         try:
             there = importlib.util.find_spec(module) is not None
@@ -69,7 +69,7 @@ class Comparison:
     largest_batch: int | None = None
 
     def row(self, given: RowName) -> RowName:
-        """Row of the zoo's layer, with the hyperparameter and the implementation of ``given``."""
+        """Return the row of our layer, with the option and the implementation of ``given``."""
         options = {self.hyperparameter: self.value} if self.hyperparameter else {}
         return typed(RowName(self.attention, options | dict(given.options) | dict(self.options), given.implementation))
 
@@ -264,7 +264,7 @@ def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]
 
 
 def floor_flops(name: str, dim: int, heads: int, row: RowName, length: int) -> dict[str, int]:
-    """FLOPs of the arithmetic floor of the zoo's layer for one sequence, by direction.
+    """Return the FLOPs of the arithmetic floor of our layer for one sequence, by direction.
 
     The floor counts the card's matrix products and the projections around them (``layer_cost``). Where the card recomputes
     products in the backward pass, at most two are counted for each forward product, one for the gradient of either factor.

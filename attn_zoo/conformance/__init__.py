@@ -1,4 +1,4 @@
-"""Conformance kit for attentions and tasks: each claim on a card is tested, and so is the refusal of each non-claim."""
+"""Conformance tests for mechanisms and tasks. Each capability on a card is tested, and so is the error for each missing one."""
 
 from attn_zoo.conformance import task_leaks  # noqa: F401 (registers its checks)
 from attn_zoo.conformance.attention_suite import attention_checks, check_attention, resolve

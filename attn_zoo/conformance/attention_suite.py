@@ -87,7 +87,7 @@ def resolve(target: str) -> AttentionCard | TaskCard:
 
 
 def attention_checks(attention: str | AttentionCard, device: torch.device | None = None) -> Iterator[Case]:
-    """Iterate over every check of every setting of an attention, as callable cases.
+    """Yield every check of every setting of a mechanism, as callable cases.
 
     Settings are the defaults and each of ``card.variants``, each in every implementation that this
     machine can run; an implementation that it cannot run gives one case, skipped with the reason.
@@ -125,7 +125,7 @@ def attention_checks(attention: str | AttentionCard, device: torch.device | None
 
 
 def check_attention(attention: str | AttentionCard, *, expected_failures: Mapping[str, str] | None = None) -> Report:
-    """Run the kit on an attention.
+    """Run the conformance tests on a mechanism.
 
     Args:
         attention: a registered name, ``package.module:Class`` or a card.
@@ -142,13 +142,13 @@ def check_attention(attention: str | AttentionCard, *, expected_failures: Mappin
 
 
 def unknown_of(card: AttentionCard | TaskCard) -> str:
-    """Return what no check can know of an entry: an attention's output, if neither a definition nor softmax is its reference."""
+    """Return what no check can know about a mechanism: its output, if neither a definition nor softmax is its reference."""
     known = isinstance(card, TaskCard) or card.can.exact or card.build.definition is not None
     return "" if known else NO_DEFINITION
 
 
 def _place(check: AttentionCheck) -> int:
-    """Rank of a check by theme; checks registered elsewhere come last."""
+    """Return the rank of a check by theme. Checks that are registered elsewhere come last."""
     names = [theme.__name__ for theme in THEMES]
     return names.index(check.prove.__module__) if check.prove.__module__ in names else len(names)
 

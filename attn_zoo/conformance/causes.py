@@ -1,4 +1,4 @@
-"""Likeliest cause of many failures: one fault often fails many checks, and a report names it first."""
+"""Likeliest cause of many failures. One fault often fails many checks, so a report names it first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ CAUSES: tuple[tuple[str, str, str], ...] = (
 
 
 def likeliest_cause(failures: Sequence[Result]) -> str:
-    """Return a sentence on the fault that explains most failures, or an empty string if there are few or none explains them.
+    """Return a sentence about the fault that explains most failures. If there are few failures, or no fault explains them, it is
+    empty.
 
     An exception that the entry raises at one place in half of the failures or more comes first, then the causes of ``CAUSES``.
     """

@@ -1,4 +1,4 @@
-"""Cases, results and reports of the kit, for attentions and tasks."""
+"""Cases, results and reports of the conformance tests, for mechanisms and tasks."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ Status = Literal["passed", "failed", "skipped", "waived"]
 
 
 class Violation(AssertionError):
-    """An entry violates the contract of a check; the message says what was found, with its size."""
+    """Error for a mechanism or task that breaks the contract of a check. The message says what was found, with its size."""
 
 
 class NotApplicable(SkipTest):
-    """A check does not apply here; the message is the reason. Test runners treat it as a skip."""
+    """Error for a check that does not apply. The message is the reason, and test runners treat it as a skip."""
 
 
 class Partly(str):
-    """Remark of a check that passed and left something out; a report prints it, unlike other remarks."""
+    """Remark of a check that passed, but left something out. Unlike other remarks, a report prints it."""
 
 
 def require(holds: object, message: str) -> None:
-    """Require a condition; unlike ``assert``, also under ``python -O``.
+    """Raise a violation unless a condition holds. Unlike ``assert``, it also works under ``python -O``.
 
     Raises:
         Violation: the condition is false.
@@ -48,7 +48,7 @@ def require(holds: object, message: str) -> None:
 
 
 def require_finite(numbers: Tensor, what: str) -> None:
-    """Require that no number is NaN or infinite.
+    """Raise a violation if a number is NaN or infinite.
 
     Raises:
         Violation: some are; the message begins with ``what`` and counts them.
@@ -69,7 +69,7 @@ def seed_generators(seed: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One check on one setting of one entry. Calling it raises ``Violation`` or returns a remark."""
+    """One check on one setting of one mechanism or task. Calling it raises ``Violation`` or returns a remark."""
 
     subject: str
     check: str
@@ -112,7 +112,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of a case. ``detail`` is the violation, the reason of a skip or the remark."""
+    """Result of a case. ``detail`` is the violation, the reason of a skip, or the remark."""
 
     case: Case
     status: Status
@@ -136,7 +136,7 @@ def unbuildable(name: str, variant: str, error: Exception, contract: str | None,
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Results for one entry, in the order of the cases."""
+    """Results for one mechanism or task, in the order of the cases."""
 
     subject: str
     results: tuple[Result, ...]
@@ -156,7 +156,7 @@ class Report:
         return tuple(result for result in self.results if result.status == "failed")
 
     def raise_on_failure(self) -> None:
-        """Raise an exception where something failed or nothing passed.
+        """Raise an exception if something failed or nothing passed.
 
         Raises:
             Violation: with the report as its message.
@@ -252,7 +252,7 @@ def _run(case: Case) -> Result:
 
 
 def _place_of(error: BaseException) -> tuple[Path, int]:
-    """File and line of an error: the last frame outside torch, which is the entry's own where it called torch wrongly."""
+    """Return the file and line of an error. It is the last frame outside torch, because the fault may be how torch was called."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if not Path(frame.filename).is_relative_to(TORCH)]
     frame = (outside or frames)[-1]

@@ -64,7 +64,7 @@ class Remaining:
         self._done, self._since = tuple(done), self._clock()
 
     def seconds(self) -> float | None:
-        """Return the estimate; None if too little is done, or if the present case takes far longer than expected."""
+        """Return the estimate, or None if too little is done or the present case takes far longer than expected."""
         known = [result for result in self._done if result.status != "skipped" and result.case.check not in APART]
         usual = sum(_usual(result.case) for result in known)
         left = self._cases[len(self._done) :]
@@ -80,7 +80,7 @@ class Remaining:
 
 
 def _expected(case: Case, pace: float, taken: dict[tuple[str, str], Result]) -> float:
-    """Expected seconds: those of the same check at the default options, or else its usual time at the pace of the others."""
+    """Return the expected seconds: those of the same check at the default options, or its usual time at the pace of the others."""
     same = taken.get((case.check, case.implementation)) or taken.get((case.check, "eager"))
     if same is None:
         return pace * _usual(case)

@@ -58,7 +58,7 @@ class Request:
         return replace(self, query=new.get("query"), key=key, value=new["value"], streams=streams)
 
     def padded(self, key_valid: Tensor | None) -> Request:
-        """Copy with another padding mask."""
+        """Return a copy with another padding mask."""
         return replace(self, key_valid=key_valid)
 
     def rows(self, index: Tensor | slice) -> Request:
@@ -75,11 +75,11 @@ class Request:
         return self.changed(lambda _, tensor: tensor[:, :, start:stop]).padded(None)
 
     def leaves(self) -> Request:
-        """Copy with leaf tensors that require gradients and share memory."""
+        """Return a copy whose leaf tensors require gradients and share memory."""
         return self.changed(lambda _, tensor: tensor.detach().requires_grad_())
 
     def cast(self, dtype: torch.dtype) -> Request:
-        """Copy in another precision."""
+        """Return a copy in another precision."""
         return self.changed(lambda _, tensor: tensor.to(dtype))
 
     def filled_at_padding(self, fill: Callable[[Tensor], Tensor], side: str = "keys") -> Request:
@@ -139,7 +139,7 @@ def draw(
 
 
 def require_like_queries(request: Request, out: Tensor, where: str) -> None:
-    """Require an output with the shape of the queries, the dtype and device of the inputs, and only finite numbers.
+    """Check that an output has the shape of the queries, the dtype and device of the inputs, and only finite numbers.
 
     Raises:
         Violation: the output is not like that; the message begins with ``where``.
@@ -168,12 +168,12 @@ def weighed(out: Tensor) -> Tensor:
 
 
 def trained_parameters(module: Attention) -> dict[str, Tensor]:
-    """Parameters that require gradients, by name."""
+    """Return the parameters that require gradients, by name."""
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
 def answers(request: Request, module: Attention, call: Callable[..., Any] | None = None) -> dict[str, Tensor]:
-    """Return the output and its gradients with respect to every input, stream and trainable parameter; a missing gradient is zeros.
+    """Return the output and its gradients by every input, stream and trainable parameter. A missing gradient is zeros.
 
     Args:
         call: called in place of ``module``.
@@ -190,7 +190,7 @@ def answers(request: Request, module: Attention, call: Callable[..., Any] | None
 
 
 def key_masks(keys: int, device: torch.device | str = "cpu") -> Bool[Tensor, "6 keys"]:
-    """Masks of six kinds of padding: none, right, left, both ends, holes, and all keys but one."""
+    """Return masks of six kinds of padding: none, right, left, both ends, holes, and all keys but one."""
     valid = torch.ones(6, keys, dtype=torch.bool)
     third = max(1, keys // 3)
     valid[1, keys - third :] = False

@@ -1,4 +1,4 @@
-"""Sizes of the checks: lengths, numbers of heads and head widths, drawn once for each entry and version of the zoo."""
+"""Sizes at which checks run: lengths, numbers of heads and head widths, drawn once per mechanism and version of attn-zoo."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Subject:
     def geometry(
         self, length: int | None = None, *, heads: int = 2, head_dim: int | None = None, causal: bool | None = None
     ) -> Geometry:
-        """Small geometry with as many queries as keys; causal by default only where the implementation is always causal."""
+        """Return a small geometry with as many queries as keys. By default it is causal only if the implementation always is."""
         return self._sized(length or self.length, heads, head_dim, self.always_causal if causal is None else causal)
 
     def build(
@@ -123,7 +123,7 @@ class Subject:
         return draw(module, self.dtype, self.device, **settings)
 
     def masks(self, keys: int) -> list[Tensor | None]:
-        """Masks for six examples: None, for no padding, and where padding is claimed a tensor of six kinds of padding."""
+        """Return masks for six examples: None and, if padding is supported, a tensor of six kinds of padding."""
         return [None, key_masks(keys, self.device)] if self.card.can.key_padding else [None]
 
     def draw_padded(self, module: Attention, **settings: Any) -> Request:
@@ -131,12 +131,12 @@ class Subject:
         return self.draw(module, batch=6, **settings).padded(self.masks(module.geometry.keys)[-1])
 
     def dropouts(self) -> list[str]:
-        """Names of the options that are rates of dropout; a default of 0 need not be written 0.0."""
+        """Return the names of the options that are rates of dropout. A default of 0 need not be written 0.0."""
         values = {option.name: getattr(self.options, option.name) for option in fields(self.options) if "dropout" in option.name}
         return [name for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)]
 
     def without_dropout(self) -> Any:
-        """Options whose rates of dropout are zero."""
+        """Return the options with all rates of dropout set to zero."""
         return replace(self.options, **dict.fromkeys(self.dropouts(), 0.0))
 
     @property
@@ -168,7 +168,7 @@ class Subject:
         return self.card.build.refuses(self.implementation, geometry, self.options if options is None else options)
 
     def variants(self) -> list[Any]:
-        """Options of the card's variants."""
+        """Return the options of the variants on the card."""
         return [attention_options(self.card, DEFAULTS_AT, given) for given in self.card.variants.values()]
 
     @property
@@ -205,11 +205,11 @@ class Subject:
         return drawn if self.variant == "default" or self.brief else self.sizes.of_variant(self.variant)
 
     def as_eager(self) -> Subject:
-        """Subject with ``eager``, the reference for other implementations."""
+        """Return the subject with ``eager``, the reference for other implementations."""
         return replace(self, implementation="eager", traces={})
 
     def as_counted(self) -> Subject:
-        """Subject with the implementation whose cost the card states."""
+        """Return the subject with the implementation whose cost the card states."""
         return replace(self, implementation=self.card.counted_implementation)
 
     def equal(self, got: Tensor, want: Tensor, what: str, tolerance: float | None = None) -> float:
@@ -282,7 +282,7 @@ def attention_check(scope: Scope) -> Callable[[Prove], Prove]:
 
 
 def must_refuse(what: str, request: Callable[[], object]) -> None:
-    """Check that a request outside the card is refused with ``UnsupportedError``.
+    """Check that a request outside the card raises ``UnsupportedError``.
 
     Raises:
         Violation: the request ran, or raised another exception.
@@ -299,7 +299,7 @@ def must_refuse(what: str, request: Callable[[], object]) -> None:
 
 
 def home_of(implementation: str, device: torch.device | None = None) -> tuple[torch.device, None] | tuple[None, str]:
-    """Device of this machine that can run an implementation, or the reason why none can.
+    """Return a device of this machine that can run an implementation, or the reason why none can.
 
     Args:
         device: device to run on; None takes the CPU where it can.

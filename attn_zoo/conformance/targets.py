@@ -36,7 +36,7 @@ def cases_of(card: Card, device: torch.device | None = None) -> Iterator[Case]:
 
 
 def note_of(card: Card) -> str:
-    """Sentence on the sizes drawn for an attention; empty for a task."""
+    """Return a sentence on the sizes drawn for a mechanism. For a task, it is empty."""
     return "" if isinstance(card, TaskCard) else str(drawn_sizes(card.name))
 
 

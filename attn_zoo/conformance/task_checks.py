@@ -1,4 +1,4 @@
-"""Conformance kit for tasks: checks of their data, split by split."""
+"""Conformance tests for tasks, which check their data split by split."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def task_checks(task: str | TaskCard) -> Iterator[Case]:
 
 
 def check_task(task: str | TaskCard, *, expected_failures: Mapping[str, str] | None = None) -> Report:
-    """Run the kit on a task; see ``run_cases`` for ``expected_failures``.
+    """Run the conformance tests on a task. See ``run_cases`` for ``expected_failures``.
 
     Raises:
         UnknownNameError: no task or check has this name.

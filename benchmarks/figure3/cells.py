@@ -67,11 +67,11 @@ class Runs:
     by_seed: Mapping[int, RunRecord]
 
     def scores(self, part: str = TEST) -> dict[int, float]:
-        """Perplexity of a part of the test by seed; records that do not score the part are left out."""
+        """Return the perplexity of a part of the test by seed. Records that do not score the part are left out."""
         return {seed: record.scores[part] for seed, record in self.by_seed.items() if part in record.scores}
 
     def perplexity(self, part: str = TEST) -> Estimate | None:
-        """Perplexity of a part of the test with its interval over seeds; None where no record scores the part."""
+        """Return the perplexity of a part of the test with its interval over seeds, or None if no record scores the part."""
         return estimate(list(self.scores(part).values()))
 
     def against(self, other: Runs, part: str = TEST) -> Estimate | None:
@@ -80,13 +80,13 @@ class Runs:
         return paired(ours, theirs)
 
     def curve(self) -> list[tuple[int, Estimate]]:
-        """Validation perplexity by step, at the steps that every seed has."""
+        """Return the validation perplexity by step, at the steps that every seed has."""
         points = grouped((int(point["step"]), point["valid"]) for record in self.by_seed.values() for point in record.curve)
         means = ((step, estimate(values)) for step, values in sorted(points.items()) if len(values) == len(self.by_seed))
         return [(step, mean) for step, mean in means if mean is not None]
 
     def counted(self, name: str) -> int:
-        """Counted cost ``name`` of the network, equal for every seed."""
+        """Return the counted cost ``name`` of the network, which is equal for every seed."""
         return next(iter(self.by_seed.values())).counted[name]
 
 
@@ -123,7 +123,7 @@ class Figure:
         return cells if len(cells) > 1 else []
 
     def find(self, arm: Arm, length: int, attention: str, k: int = 0, sharing: str = "") -> Runs | None:
-        """Runs of a cell that an arm shows; None where there are none."""
+        """Return the runs of a cell that an arm shows, or None if there are none."""
         return self.cells.get(Cell(arm if k else Arm(arm.convolution), length, attention, k, sharing))
 
 
@@ -152,7 +152,7 @@ def read_figure(records: Iterable[RunRecord]) -> Figure:
 
 
 def cell_of(record: RunRecord) -> Cell:
-    """Cell of a masked language model."""
+    """Return the cell of a masked language model."""
     spec = record.spec
     length, convolution = int(spec.task_options["length"]), spec.model.short_convolution
     if spec.attention != "linformer":

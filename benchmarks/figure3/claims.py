@@ -35,7 +35,7 @@ class Claim:
 
 
 def per_cent(log_ratio: float) -> float:
-    """Difference of perplexities in per cent, from the logarithm of their ratio."""
+    """Return the difference of perplexities in per cent, from the logarithm of their ratio."""
     return 100 * math.expm1(log_ratio)
 
 

@@ -15,7 +15,7 @@ from figure3.claims import CLAIMS, NEAR, NOT_RUN, Claim, Verdict
 
 
 def figure3_page(figure: Figure, format: str = "terminal") -> str:
-    """Verdicts and perplexities as text.
+    """Return verdicts and perplexities as text.
 
     Args:
         format: ``terminal`` or ``github``.
@@ -30,7 +30,7 @@ def figure3_page(figure: Figure, format: str = "terminal") -> str:
 
 
 def figure3_data(figure: Figure) -> dict[str, Any]:
-    """Verdicts, and the perplexity and record ids of every cell, as plain data."""
+    """Return verdicts, and the perplexity and record ids of every cell, as plain data."""
     return {
         "claims": [
             {"panels": claim.panels, "claim": claim.text, "arm": arm.name, "verdict": verdict.word, "why": verdict.why}
@@ -116,7 +116,7 @@ def _notes(figure: Figure) -> Iterable[str]:
 
 
 def _rates(figure: Figure) -> list[str]:
-    """Learning rates by mechanism and arm, as recorded."""
+    """Return the learning rates by mechanism and arm, as recorded."""
     runs = [(cell, record) for cell, found in figure.cells.items() for record in found.by_seed.values()]
     found = grouped(((cell.attention, cell.arm), record.spec.budget.learning_rate) for cell, record in runs)
     return [f"{name} ({arm.name}) {'/'.join(f'{rate:g}' for rate in sorted(set(of)))}" for (name, arm), of in sorted(found.items())]
