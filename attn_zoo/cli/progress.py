@@ -86,14 +86,14 @@ class Work:
             self._bar.update(self._task, completed=self._done, description=described[:room])
 
     def line(self) -> str:
-        """Progress in one line, with the estimated remaining time if there is an estimate."""
+        """Return the progress in one line, with the estimated remaining time if there is an estimate."""
         seconds, left = time.monotonic() - self._started, self._left()
         parts = f"{self._done} of {self.total}" if self.total else str(self._done or "")
         times = f"{seconds:.0f} s" + ("" if left is None else f", about {left:.0f} s left")
         return terminal(f"{self.label}: {', '.join(filter(None, [parts, self._note, times]))}")[:COLUMNS]
 
     def _by_parts(self) -> float | None:
-        """Remaining seconds if every part takes as long as the finished ones."""
+        """Return the remaining seconds if every part takes as long as the finished ones."""
         seconds = time.monotonic() - self._started
         return seconds * (self.total - self._done) / self._done if self.total and 0 < self._done < self.total else None
 

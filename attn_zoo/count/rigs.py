@@ -1,4 +1,4 @@
-"""Four levels at which a mechanism is measured: the module, its inputs, and whether training ends in an update.
+"""The four scopes in which a mechanism is measured. Each has a module, inputs, and perhaps a step of an optimiser.
 
 ``mechanism``  the mechanism alone on the tensors that it reads, (batch, heads, length, head_dim) each
 ``layer``      with its projections, (batch, length, dim) -> same

@@ -152,7 +152,7 @@ class Performer(RedrawnAttention[Options]):
     def _past(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute the causal form: weights within a chunk directly, earlier chunks as a running sum.
 
-        Features of a key are relative to its own maximum; a scalar rescales them to the highest maximum up to the query, so that
+        Features of a key are relative to the key's own maximum. A factor rescales them to the highest maximum up to the query. So
         no position depends on a later key, not even through rounding.
         """
         n, chunk, lowest = query.shape[2], min(CHUNK, query.shape[2]), torch.finfo(query.dtype).min

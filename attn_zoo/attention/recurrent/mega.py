@@ -71,8 +71,8 @@ class Mega(Attention[Options]):
     Symbols: α, δ → decay_in and decay_out before their sigmoid; β → spread, η → gather, κ and μ → gain and offset; X → the layer's
         query projection; ω → residual, as in the published code; h → expansion, c → chunk.
     Differs: averages are taken of a head's projected channels, where the paper projects the averages; silu follows directly.
-        Attention has several heads, and values are projected without silu. The candidate adds Z to the outputs, before the layer's
-        out projection, where the paper projects both apart; what passes from chunk to chunk passes through Z alone. These parts
+        Attention has several heads, and values are projected without silu. The candidate adds Z to the outputs before the layer's
+        out projection; the paper projects both separately. Only Z passes from chunk to chunk. These parts
         are left out: the reset gate and the update gate between the candidate and X, the bias of relative positions, the offset
         of keys, which softmax cancels, and the laplace function. Queries and keys start as Z, with κ = 1 and μ = 0; η from
         N(0, 1/h), ω from N(0, 1). Without causality a second average runs backwards, and both are added. Padded tokens enter as
