@@ -34,6 +34,8 @@ class Candidate:
     """Implementation that ``auto`` chooses on the device, or the one asked for by name."""
     cost: Cost
     warnings: tuple[str, ...]
+    flops: int | None = None
+    """FLOPs of one layer's mechanism for one example, in the required direction; None if they are not counted."""
 
     @property
     def label(self) -> str:
@@ -107,7 +109,8 @@ def _candidate(required: Requirements, row: RowName, softmax: Counts) -> Candida
         raise ValueError(
             f"{row.attention} keeps {byte_count(needed)} by count, which is more than the limit of {byte_count(required.memory)}"
         )
-    return Candidate(row.attention, row.options, taken, _cost(required, counts, softmax), entry.build.warnings(geometry, options))
+    cost, warnings = _cost(required, counts, softmax), entry.build.warnings(geometry, options)
+    return Candidate(row.attention, row.options, taken, cost, warnings, _flops(required, counts))
 
 
 def _cost(required: Requirements, counts: Counts, softmax: Counts) -> Cost:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
+import torch
+
 from attn_zoo.grouping import grouped
+from attn_zoo.leaderboard.advise.abilities import Ability
 from attn_zoo.leaderboard.compare import BASELINE
-from attn_zoo.recommend.candidates import Candidate
+from attn_zoo.recommend.candidates import Candidate, build
 from attn_zoo.recommend.ranking import Recommendation
+from attn_zoo.recommend.requirements import Requirements
 from attn_zoo.registry import task_card, task_names
 from attn_zoo.rows import RowName
 
@@ -26,14 +30,25 @@ def evidence_command(found: Recommendation) -> str | None:
         encoder = not (found.required.reads_past or found.required.cross)
         row = RowName(each.attention, each.options)
         return f"attn-zoo transplant attention={row},{CONTROL} seed=1,2,3 output=transplant.json" if encoder else None
-    # Without the options, whose sizes are those of the required length and may not fit a task's.
     tasks = [str(ability.table.task["name"]) for ability in lacking] or list(found.answer.missing)
     known = [name for name in dict.fromkeys(tasks) if name in task_names()]
     groups = grouped((_reading(name, found.required.reads_past), name) for name in known)
     if not groups:
         return None
     how, names = max(groups.items(), key=lambda group: ("profile" in group[0], len(group[1])))
-    return f"attn-zoo run -m {how} attention={BASELINE},{CONTROL},{each.attention} task={','.join(names)} seed=1,2,3"
+    row = RowName(each.attention, each.options if _fit(found.required, each, lacking) else {})
+    return f"attn-zoo run -m {how} attention={BASELINE},{CONTROL},{row} task={','.join(names)} seed=1,2,3"
+
+
+def _fit(required: Requirements, each: Candidate, tasks: Sequence[Ability]) -> bool:
+    """Return True if the options, whose sizes are those of the required length, can be built at the lengths of the tasks."""
+    try:
+        with torch.device("meta"):
+            for length in {int(task.table.task["length"]) for task in tasks}:
+                build(required, RowName(each.attention, each.options), length)
+    except ValueError:
+        return False
+    return True
 
 
 def _reading(task: str, causal: bool) -> str:

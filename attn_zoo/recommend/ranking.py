@@ -33,6 +33,8 @@ class Recommendation:
     """Judgements of each candidate except softmax by attention, at every recorded task whose ``causal`` equals ``reads_past``."""
     transplanted: frozenset[str]
     """Attentions that were put into a trained model."""
+    named: bool
+    """True if the rows to choose among were named."""
 
     @property
     def softmax(self) -> Candidate | None:
@@ -114,4 +116,4 @@ def recommend(
         need = required.need({str(ability.table.task["name"]): ability.name for ability in every})
         said = answer(need, required.reads_past, every, required.accept, lambda name, _: costs.get(name))
     judged = {name: tuple(judge(ability, name, required.accept) for ability in every) for name in costs if name != BASELINE}
-    return Recommendation(required, need, tuple(found), tuple(refused), said, judged, frozenset(tried))
+    return Recommendation(required, need, tuple(found), tuple(refused), said, judged, frozenset(tried), bool(rows))

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.advise.abilities import Judged
+from attn_zoo.leaderboard.advise.abilities import Ability, Judged
 from attn_zoo.leaderboard.advise.needs import QUALIFIES, Gain
 from attn_zoo.leaderboard.advise.table import NO_EVIDENCE, gain_words, no_evidence
 from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED
@@ -16,6 +16,7 @@ from attn_zoo.leaderboard.heat_costs import byte_count
 from attn_zoo.recommend.candidates import Candidate
 from attn_zoo.recommend.next_step import CONTROL, code, evidence_command, listed
 from attn_zoo.recommend.ranking import Recommendation
+from attn_zoo.rows import RowName
 from attn_zoo.terminal import COLUMNS as WIDTH
 from attn_zoo.terminal import fit, paragraph, shell
 
@@ -39,15 +40,26 @@ def sentences(found: Recommendation) -> Iterator[str]:
     if taken is None:
         yield "No mechanism meets these requirements, not even softmax."
         yield from (f"{each.label}: {each.reason}" for each in found.refused if each.label == BASELINE)
-        yield f"{len(found.refused)} mechanisms are refused: --all says why."
+        yield from _refused(found)
         return
     yield from _scope(found)
     if found.answer.evidence:
         yield f"Use {taken.label}."
     else:
         yield f"{NO_EVIDENCE.capitalize()}: {_why_softmax(found)}. Without evidence, {taken.label} is the safe choice."
-    yield from _softmax(found) if taken.attention == BASELINE else _other(found, taken)
+    yield from _softmax(found, taken) if taken.attention == BASELINE else _other(found, taken)
+    if found.named or len(found.candidates) == 1:
+        yield from _refused(found)
     yield from _doubt(list(dict.fromkeys(_doubts(found))))
+
+
+def _refused(found: Recommendation) -> Iterator[str]:
+    """Yield the reason of each refused row that was named, else the number of refused mechanisms; softmax left out."""
+    others = [each for each in found.refused if each.label != BASELINE]
+    if found.named:
+        yield from (f"{each.label} is refused: {each.reason}." for each in others)
+    elif others:
+        yield f"{len(others)} other {'mechanism is' if len(others) == 1 else 'mechanisms are'} refused: --all says why."
 
 
 def _scope(found: Recommendation) -> Iterator[str]:
@@ -80,29 +92,45 @@ def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
     yield f"Code: {code(found, taken)}"
 
 
-def _softmax(found: Recommendation) -> Iterator[str]:
+def _softmax(found: Recommendation, taken: Candidate) -> Iterator[str]:
     if found.answer.evidence:
         yield f"Why: {_why_softmax(found)}."
+    if taken.flops:
+        billions = taken.flops / 1e9
+        told = f"{billions:,.0f}" if billions >= 10 else f"{billions:.2g}"
+        state = f"; a state of {_state(taken)}" if found.required.reads_past else ""
+        yield f"Cost: {told} GFLOPs in one layer at {found.required.length:,} tokens, which grow with n²{state}."
+    if not found.required.trained:  # a trained model has softmax already
+        yield f"Code: {code(found, taken)}"
     nearest = found.choice
     near = nearest and found.candidate(nearest.attention)
     if nearest and near:
         worst = min(nearest.gains, key=lambda gain: gain.amount.low)
         heads = f"heads of width {found.required.width // found.required.heads}"  # shares depend on it
         yield f"Nearest: {near.label}, {_share(near)} of softmax's FLOPs ({heads}); {_gain(worst)}."
-    command = evidence_command(found)
+    command, untried = evidence_command(found), found.untried()
     option = "--transplant transplant.json" if found.required.trained else "--records runs"
-    if command:
-        yield f"This command could change the answer; read its results with {option}:"
+    if command and untried:
+        yield f"{_why_untried(found, *untried)}. This command could change the answer; read its results with {option}:"
         yield f"  {command}"
     elif len(found.candidates) == 1:
-        yield f"{len(found.refused)} other mechanisms are refused: --all says why."
+        return
     elif found.required.trained:
         encoder = not (found.required.reads_past or found.required.cross)
         yield "All candidates were transplanted and lost." if encoder else "attn-zoo transplant judges only bidirectional encoders."
     else:
+        row = RowName(near.attention, near.options) if near else "linear"
         lost = "All candidates have lost, but your" if found.answer.evidence else "Your"
         yield f"{lost} own task could change the answer; run this, then recommend with --records runs --task NAME:"
-        yield f"  attn-zoo run -m task=NAME attention={BASELINE},{CONTROL},{near.attention if near else 'linear'} seed=1,2,3"
+        yield f"  attn-zoo run -m task=NAME attention={BASELINE},{CONTROL},{row} seed=1,2,3"
+
+
+def _why_untried(found: Recommendation, each: Candidate, lacking: list[Ability]) -> str:
+    """Clause on the reason why a command proposes a mechanism."""
+    lacks = "was not transplanted" if found.required.trained else "was not run"
+    if lacking:
+        lacks = f"lacks a sure score on {listed([ability.name for ability in lacking], 2)}"
+    return f"{each.label} takes {_share(each)} of softmax's FLOPs but {lacks}"
 
 
 def _why_softmax(found: Recommendation) -> str:
@@ -117,9 +145,14 @@ def _why_softmax(found: Recommendation) -> str:
     if not cheaper:
         return "no other mechanism costs less"
     if not answer.compared:
-        return f"none of {len(cheaper)} cheaper mechanisms was run with {SEEDS_NEEDED} seeds on {_deciding(found)}"
+        runs = f"run with {SEEDS_NEEDED} seeds on {_deciding(found)}"
+        if len(cheaper) == 1:
+            return f"the only cheaper mechanism, {cheaper[0].attention}, was not {runs}"
+        return f"none of {len(cheaper)} cheaper mechanisms was {runs}"
     if not found.required.trained:
         run = [each for each in cheaper if any(one.row for one in found.at_deciding(each.attention))]
+        if len(run) == 1:
+            return f"the only cheaper mechanism that was run, {run[0].attention}, is not shown to lose {_close(found)}"
         return f"none of {len(run)} cheaper mechanisms is shown to lose {_close(found)}"
     tried = [each.attention for each in cheaper if each.attention in found.transplanted]
     return f"of those transplanted ({listed(tried)}) none is shown to lose {_close(found)}"
@@ -155,16 +188,25 @@ def _doubts(found: Recommendation) -> Iterator[str]:
         yield f"no records of {listed(found.answer.missing)}"
     if taken and taken.attention != BASELINE:
         yield "FLOPs are not time (see attn-zoo measure)"
-        rows = [one.row for one in found.at_deciding(taken.attention) if one.row]
-        settings = {row.setting for row in rows if row.setting}
+        settings = {one.row.setting for one in found.at_deciding(taken.attention) if one.row and one.row.setting}
         if settings:
             yield f"scored with {' and '.join(sorted(settings))}"
-        asked = {key: value for key, value in taken.options.items() if any(row.options.get(key, value) != value for row in rows)}
-        if asked:
-            scored = {f"{key}={row.options[key]}" for row in rows for key in asked if key in row.options}
-            yield f"scored with {', '.join(sorted(scored))}, not with {', '.join(f'{key}={value}' for key, value in asked.items())}"
+        yield from _other_options(found, taken)
         yield from taken.warnings
-    yield from (f"{name} does not count: {why}" for name, why in found.answer.no_evidence)
+    elif found.named:
+        yield from (doubt for each in found.candidates for doubt in _other_options(found, each))
+    if evidence or required.trained:  # else the answer begins with them
+        yield from (f"{name} does not count: {why}" for name, why in found.answer.no_evidence)
+
+
+def _other_options(found: Recommendation, each: Candidate) -> Iterator[str]:
+    """Yield one doubt if the records of a mechanism have other options than those asked for."""
+    rows = [one.row for one in found.at_deciding(each.attention) if one.row]
+    asked = {key: value for key, value in each.options.items() if any(row.options.get(key, value) != value for row in rows)}
+    if asked:
+        scored = {f"{key}={row.options[key]}" for row in rows for key in asked if key in row.options}
+        wanted = ", ".join(f"{key}={value}" for key, value in asked.items())
+        yield f"{each.attention} was recorded with {', '.join(sorted(scored))}, not with {wanted}"
 
 
 def _evidence(found: Recommendation) -> Iterator[str]:

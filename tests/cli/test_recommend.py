@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,7 +93,8 @@ def test_softmax_is_taken_where_nothing_qualifies_with_the_command_that_could_ch
     if "none" in unfit:
         assert as_text(found).startswith("No evidence yet: Mqar does not count (no mechanism is better than the control none")
     else:
-        assert "Use softmax (sdpa)." in as_text(found).splitlines()[:2] and "\nWhy: none of " in as_text(found)
+        assert "Use softmax (sdpa)." in as_text(found).splitlines()[:2]
+        assert re.search(r"\nWhy: (none of|the only cheaper mechanism that was run, linear, is not) ", as_text(found))
     command = evidence_command(found)
     if "none" in unfit:
         assert command is None and "Your own task could change the answer" in as_text(found)
@@ -202,7 +204,9 @@ def test_an_answer_names_its_scope_first_in_few_lines(words, capsys, tmp_path, m
     assert main(["recommend", *words.split(), "--device", "cpu"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("You asked for ") and lines[1].startswith("Use ") and lines[2].startswith("Why: ")
-    assert sum(not line.startswith("  ") or line.startswith("  attn-zoo") for line in lines) <= 7
+    assert sum(not line.startswith("  ") or line.startswith("  attn-zoo") for line in lines) <= 9
+    assert any(line.startswith("Cost: ") for line in lines)
+    assert "--trained" in words or any(line.startswith("Code: ") for line in lines)
     assert max(map(len, lines)) <= COLUMNS and sum(line.startswith("Caution: ") for line in lines) <= 1
     assert main(["recommend", *words.split(), "--device", "cpu", "--all"]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= COLUMNS
@@ -211,7 +215,34 @@ def test_an_answer_names_its_scope_first_in_few_lines(words, capsys, tmp_path, m
 @pytest.mark.parametrize("use", ["documents", "vision"])
 def test_use_cases_of_long_inputs_have_no_evidence_from_the_short_tasks_of_the_profile(use, capsys):
     assert main(["recommend", "--for", use, "--device", "cpu"]) == 0
-    assert capsys.readouterr().out.startswith("No evidence yet: ")
+    said = capsys.readouterr().out
+    assert said.startswith("No evidence yet: ") and "Caution: " not in said, "the first sentence has told all doubts"
+
+
+def test_a_named_row_is_refused_with_the_reason_and_others_are_counted():
+    said = " ".join(as_text(asked(records(), "linformer[projected_length=5000]")).split())
+    assert "linformer[projected_length=5000] is refused: linformer.projected_length=5000 is not below the 4096 keys" in said
+    assert "--all says why" not in said
+    whole = as_text(asked(records(), decode=True, memory=1))
+    assert re.search(r"\n\d+ other mechanisms are refused: --all says why\.", whole)
+
+
+def test_softmax_is_named_with_its_cost_and_the_line_of_python():
+    lines = as_text(asked(records(linear=WORSE))).splitlines()
+    assert "Cost: 17 GFLOPs in one layer at 4,096 tokens, which grow with n²." in lines
+    assert 'Code: MultiHeadAttention(256, 4, "softmax", length=4096)' in lines
+    assert "8 MiB" in as_text(asked(records(causal=True, linear=WORSE), decode=True))
+
+
+def test_a_next_step_says_why_and_keeps_the_options_that_fit_the_task():
+    """The task of these records has 16 tokens, of which no projection is as long as 64."""
+    made = [*records(), *scored("linformer", SURE[:2], spec_options={"projected_length": 4})]
+    for length, proposed in ((8, "linformer[projected_length=8]"), (64, "linformer")):
+        found = asked(made, f"linformer[projected_length={length}]")
+        assert f"attention=softmax,uniform,{proposed} task=mqar" in str(evidence_command(found))
+        said = " ".join(as_text(found).split())
+        assert "of softmax's FLOPs but lacks a sure score on Mqar. This command could change the answer" in said
+        assert f"Caution: linformer was recorded with projected_length=4, not with projected_length={length}" in said
 
 
 def test_json_holds_the_lines_and_the_evidence(capsys, tmp_path):
