@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attn_zoo.cli.records_of import add_reference, loaded, records_of, records_root
 from attn_zoo.escapes import terminal, terminal_lines
 from attn_zoo.leaderboard.show import Shown, describe, find, rows_of
+from attn_zoo.records import RunRecord
 from attn_zoo.rows import RowName
 from attn_zoo.terminal import columns
 
@@ -31,11 +32,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _show(parsed: argparse.Namespace) -> int:
     path = Path(parsed.row)
-    found = rows_of(records_of(path)[0]) if path.is_file() else find(parsed.row, loaded(records_root(parsed)))
+    found = rows_of(records_of(path)[0]) if path.is_file() else find(parsed.row, _recorded(records_root(parsed)))
     reports = _checked(found) if parsed.check else {}
     texts = [describe(shown, _said(shown, reports), whole=parsed.all or parsed.check) for shown in found]
     print(terminal_lines(f"\n\n{'=' * columns()}\n\n".join(texts)))
     return 0 if all(report.ok for report in reports.values()) else 1
+
+
+def _recorded(root: Path) -> list[RunRecord]:
+    """Return the records of a folder or packed file.
+
+    Raises:
+        FileNotFoundError: the folder does not exist, or holds no records.
+    """
+    if records := loaded(root):
+        return records
+    lacks = "holds no records" if root.exists() else "does not exist"
+    raise FileNotFoundError(
+        f"the folder {str(root)!r} of records {lacks}; add --reference to read the records that came with the package, or name "
+        "your own folder with --records FOLDER"
+    )
 
 
 def _checked(found: Iterable[Shown]) -> dict[str, Report]:

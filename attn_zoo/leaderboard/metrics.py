@@ -129,8 +129,13 @@ def _distance(found: Comparison, table: Table) -> str:
     """Return the difference of scores with its interval, or the quotient of steps if the rows are compared by steps."""
     if found.ratio is None:
         return estimated(found.difference, table, "+")
-    times, low, high = (f"{math.exp(value):.3g}" for value in (found.ratio.mean, found.ratio.low, found.ratio.high))
-    return f"{times} ({low} to {high}) times the steps"
+    return f"{_times(found.ratio)} times the steps"
+
+
+def _times(ratio: Estimate) -> str:
+    """Return the quotient of steps with its interval, from its logarithm: ``1.5 (0.54 to 4.17)``."""
+    times, low, high = (f"{math.exp(value):.3g}" for value in (ratio.mean, ratio.low, ratio.high))
+    return f"{times} ({low} to {high})"
 
 
 def verdict_cell(row: Row, table: Table) -> str:
@@ -153,4 +158,6 @@ def verdict_sentence(row: Row, table: Table) -> str:
 
 
 def _with_unit(found: Comparison, table: Table, points: str) -> str:
-    return _distance(found, table) + (points if found.ratio is None else "")
+    if found.ratio is None:
+        return _distance(found, table) + points
+    return f"it needs {_times(found.ratio)} times {found.against}'s steps to 90 % of the ceiling"

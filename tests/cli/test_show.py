@@ -133,12 +133,20 @@ def test_a_run_id_its_beginning_and_a_file_mean_one_run(folder, capsys):
 def test_bad_names_and_files_are_refused_with_what_there_is(folder, capsys, tmp_path):
     assert show(folder, "linfomer") == 2
     assert "recorded: linformer@digits, linformer@text, softmax@digits" in capsys.readouterr().err
-    assert show(tmp_path, "softmax") == 2
-    assert "recorded: nothing" in capsys.readouterr().err
     broken = tmp_path / "broken.json"
     broken.write_text("{", encoding="utf-8")
     assert show(folder, str(broken)) == 2
     assert "broken.json: not readable as JSON" in capsys.readouterr().err
+
+
+def test_without_records_the_error_names_the_folder_and_the_records_of_the_package(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", "long_short"]) == 2
+    assert "the folder 'runs' of records does not exist; add --reference" in capsys.readouterr().err
+    Path("runs").mkdir()
+    assert main(["show", "long_short", "--all"]) == 2
+    assert "the folder 'runs' of records holds no records; add --reference" in capsys.readouterr().err
+    assert main(["show", "long_short", "--reference"]) == 0
 
 
 def test_rows_that_differ_in_an_option_have_names_of_their_own(tmp_path):

@@ -14,6 +14,7 @@ from scipy import stats
 
 from attn_zoo.leaderboard import render, tables
 from attn_zoo.leaderboard.compare import resolution
+from attn_zoo.leaderboard.metrics import verdict_sentence
 from attn_zoo.leaderboard.table import Table
 from attn_zoo.records import Budget, RunRecord
 
@@ -266,6 +267,8 @@ def test_rows_that_reached_the_criterion_at_all_seeds_are_compared_by_the_logari
     assert rows["performer"].against_best and rows["performer"].against_best.ratio is None, "it is compared by its scores"
     text = render([table], "terminal", wide=True)
     assert "worse, 3.8 (2.64 to 5.46) times the steps" in text
+    said = verdict_sentence(rows["linear"], table)
+    assert said == "worse than the best (softmax): it needs 3.8 (2.64 to 5.46) times softmax's steps to 90 % of the ceiling"
     data = json.loads(render([table], "json"))[0]
     assert {row["label"]: row["verdict"] for row in data["rows"]}["linear"] == "worse"
 
