@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 from committed import ROOT, records_in
@@ -20,6 +21,8 @@ TEXT = README.read_text(encoding="utf-8")
 
 
 COMMANDS = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+PAGES_TO_READ = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "results").glob("**/README.md"))]
+"""Pages that are read on GitHub and are not pages of the site."""
 LONGEST = 150
 """Largest number of lines of the README."""
 
@@ -56,6 +59,25 @@ def test_run_ids_on_the_pages_are_recorded():
     recorded = {record.run_id for record in records_in("")}
     named = {name for page in WRITTEN for name in re.findall(r"\b[0-9a-f]{16}\b", page.read_text("utf-8"))}
     assert named and named <= recorded
+
+
+def dead_links(page: Path) -> list[str]:
+    """Return links of a page, read on GitHub, to files that are not committed; the site's build makes ``docs/generated``."""
+    text = re.sub(r"^( *)(```|~~~).*?^\1\2", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    files = [to.partition("#")[0] for to in re.findall(r"\]\(([^()\s]+)\)", text) if "://" not in to]
+    return [to for to in files if to and (not (page.parent / to).exists() or "generated" in Path(to).parts)]
+
+
+@pytest.mark.parametrize("page", [*PAGES_TO_READ, *WRITTEN], ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_to_committed_files(page):
+    assert not dead_links(page)
+
+
+def test_dead_links_are_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    (tmp_path / "generated").mkdir()
+    page.write_text("[a](page.md#place) [b](https://example.org/x) [c](generated) [d](none.md)\n```\n[e](none)\n```\n", "utf-8")
+    assert dead_links(page) == ["generated", "none.md"]
 
 
 def test_records_name_no_machine_and_no_person():

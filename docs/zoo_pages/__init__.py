@@ -22,11 +22,17 @@ _FOR_KEYBOARDS = {
     "furo_navigation_tree": {'role="heading"': 'role="heading" aria-level="2"'},
 }
 """Changes of the HTML in the parts of a page, by the name that the theme's templates give to the part."""
+_GENERATED = {
+    "results/README.md": f"{FOLDER}/results.md",
+    "results/community/README.md": f"{FOLDER}/community.md",
+}
+"""Pages that the repository shows, and the pages of the site to which a link to them leads."""
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connect the extension to Sphinx."""
     app.connect("builder-inited", _write)
+    app.connect("source-read", _lead_to_the_site)
     app.connect("build-finished", _add_files)
     app.connect("html-page-context", _open_to_keyboards, priority=900)  # after the theme's
     app.connect("autodoc-process-docstring", sections)
@@ -50,6 +56,13 @@ def _write(app: Sphinx) -> None:
     for path in folder.rglob("*"):
         if path.is_file() and path not in wanted:
             path.unlink()
+
+
+def _lead_to_the_site(app: Sphinx, page: str, source: list[str]) -> None:
+    """Let links to pages of the repository that are no sources of the site lead to its generated pages."""
+    up = page.count("/")
+    for shown, made in _GENERATED.items():
+        source[0] = source[0].replace(f"]({'../' * (up + 1)}{shown})", f"]({'../' * up}{made})")
 
 
 def _open_to_keyboards(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
