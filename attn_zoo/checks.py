@@ -12,6 +12,9 @@ from typing import Any
 MOST = 2**31 - 1
 """Upper bound of counts: lengths, widths, steps."""
 
+BOUND = "bound"
+"""Key of a field's metadata under which the ``Bound`` of an option is kept, see ``contract.options``."""
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _VALUES = ("true", "false", "null", "nan", "inf", "infinity")
 """Words that the command line reads as values, not as names."""
@@ -126,6 +129,8 @@ def check_types(owner: str, kind: Any, given: Mapping[str, Any] | None = None) -
             continue
         value = getattr(kind, option) if given is None else given[option]
         name = f"{owner}.{option}"
+        if annotation == "int" and type(value) is not int and (bound := kind.__dataclass_fields__[option].metadata.get(BOUND)):
+            raise ValueError(f"{name} must be an integer and {bound.words}; got {value!r}")
         if annotation == "int" and (type(value) is not int or abs(value) > MOST):
             raise ValueError(f"{name} must be an integer from -{MOST} to {MOST}; got {value!r}")
         if annotation == "float":

@@ -154,6 +154,9 @@ def test_dropout_acts_in_training_only():
         ({"output_dropout": 1.0}, ValueError, r"must lie in \[0, 1\)"),
         ({"order": "sideways"}, ValueError, "sideways"),
         ({"attention": "linfomer"}, UnknownNameError, "did you mean 'linformer'"),
+        ({"attention": "linformer[projected_length=4]"}, UnknownNameError, "Give options as keyword arguments"),
+        ({"attention": "linformer+softmax"}, UnknownNameError, "hybrids are for the command line and replace_attention"),
+        ({"attention": "linformer", "projected_length": "4"}, ValueError, "must be an integer and must be at least 1; got '4'"),
         ({"attention": "linformer", "projected_lenght": 4}, UnknownNameError, "did you mean 'projected_length'"),
         ({"attention": "linformer", "projected_length": 0}, ValueError, "at least 1"),
         ({"attention": "linformer", "projected_length": LENGTH}, UnsupportedError, "not below the 40 keys"),
@@ -177,6 +180,29 @@ def test_bad_inputs_are_refused_when_called():
         layer(tokens(), key_valid=padding().long())
     with pytest.raises(ValueError, match="key_valid must be boolean"):
         layer(tokens(), key_valid=padding()[:, :5])
+    with pytest.raises(ValueError, match=r"must be called without a context.* or pass a mask of padding as key_valid="):
+        layer(tokens(), padding())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_tokens_of_another_dtype_are_refused_unless_autocast_converts_them(dtype):
+    layer, crossing = build("linformer", projected_length=5), build("softmax", context_length=LENGTH)
+    given = tokens().to(dtype)
+    wanted = rf"must have the dtype of the layer's weights, torch.float64; got {dtype}; convert them with .*\.to\(torch.float64\)"
+    for call in (lambda: layer(given), lambda: layer.remember(given), lambda: crossing(tokens(), given)):
+        with pytest.raises(ValueError, match=wanted):
+            call()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer.float()(given).isfinite().all()
+
+
+def test_weights_of_another_length_are_refused_with_the_remedy():
+    layer = build("linformer", projected_length=4)
+    short = MultiHeadAttention(DIM, HEADS, "linformer", length=LENGTH // 2, projected_length=4)
+    with pytest.raises(RuntimeError, match="built for 40 keys; if the weights come from another length, call resize_length"):
+        layer.load_state_dict(short.state_dict())
+    layer.resize_length(LENGTH // 2)
+    layer.load_state_dict(short.state_dict())
 
 
 def test_streams_start_as_copies_and_restart():
@@ -261,11 +287,11 @@ def test_a_layer_that_compresses_first_attends_to_no_keys_as_one_that_projects_f
 
 
 @pytest.mark.parametrize("name", ["softmax", "linformer", "linformer_causal"])
-@pytest.mark.parametrize("length", [0, -1, 2.5])
+@pytest.mark.parametrize("length", [0, -1, 2.5, "8192"])
 def test_a_bad_length_leaves_a_layer_as_it_was(name, length):
     layer = build(name)
     before, geometry = copy.deepcopy(layer.state_dict()), layer.mechanism.geometry
-    with pytest.raises(ValueError, match="must be an integer >= 1"):
+    with pytest.raises(ValueError, match=r"^length must be an integer >= 1"):
         layer.resize_length(length)
     assert layer.mechanism.geometry == geometry
     assert all(torch.equal(value, before[key]) for key, value in layer.state_dict().items())

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
+from attn_zoo.checks import check_whole
 from attn_zoo.contract.attention_card import AttentionCard, choose_implementation
 from attn_zoo.contract.carried import CarriedState
 from attn_zoo.contract.claims import Geometry
@@ -155,9 +156,25 @@ class Attention(nn.Module, Generic[OptionsT]):
         self.geometry = resized
 
     def geometry_at(self, length: int) -> Geometry:
-        """Return the geometry with ``length`` keys, and with ``length`` queries if both numbers were equal."""
+        """Return the geometry with ``length`` keys, and with ``length`` queries if both numbers were equal.
+
+        Raises:
+            ValueError: the length is not an integer of at least 1.
+        """
+        check_whole("length", length)
         g = self.geometry
         return replace(g, keys=length, queries=length if g.queries == g.keys else g.queries)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+        """Load weights, and explain shapes that do not fit beside the errors of torch, which ends with them."""
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        errors: list[str] = rest[-1]
+        given = {name: (own, state_dict.get(prefix + name)) for name, own in self.named_parameters()}
+        if other := [name for name, (own, saved) in given.items() if isinstance(saved, Tensor) and saved.shape != own.shape]:
+            errors.append(
+                f"{prefix}{other[0]} of {self.card.name} has another shape than here, where it was built for {self.geometry.keys} "
+                "keys; if the weights come from another length, call resize_length with that length, load them, and resize back"
+            )
 
     def forward(
         self,

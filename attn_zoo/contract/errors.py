@@ -26,9 +26,9 @@ class UnknownNameError(LookupError):
     It is a ``LookupError``, because a ``KeyError`` would print its message in quotes.
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], advice: str = "") -> None:
         names = sorted(known)
         near = difflib.get_close_matches(str(name), names, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
+        hint = (f"; did you mean {near[0]!r}?" if near else ".") + (f" {advice}" if advice else "")
         super().__init__(f"no {kind} is called {name!r}{hint} Known: {', '.join(names) or 'none'}")
         self.kind, self.name, self.known = kind, name, tuple(names)

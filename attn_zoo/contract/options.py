@@ -8,9 +8,9 @@ from dataclasses import Field, dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
+from attn_zoo.checks import BOUND
 from attn_zoo.contract.claims import Geometry
 
-_BOUND = "bound"
 _LATER = "added_later"
 _RULE = "by_length"
 
@@ -58,7 +58,7 @@ WIDE = (("window", "is no narrower than the {n} tokens: hardly a token is out of
 
 def bounded(default: Any, bound: Bound = COUNT) -> Any:
     """Return a field of an options dataclass whose values obey ``bound``."""
-    return field(default=default, metadata={_BOUND: bound})
+    return field(default=default, metadata={BOUND: bound})
 
 
 def check_bounds(owner: str, options: Any) -> None:
@@ -68,7 +68,7 @@ def check_bounds(owner: str, options: Any) -> None:
         ValueError: the message names the mechanism, the option, the rule, the value and, if any, the bound's advice.
     """
     for option in fields(options):
-        bound, value = option.metadata.get(_BOUND), getattr(options, option.name)
+        bound, value = option.metadata.get(BOUND), getattr(options, option.name)
         if bound is not None and not bound.holds(value):
             advice = bound.advice(value)
             raise ValueError(f"{owner}.{option.name} {bound.words}; got {value}" + (f"; {advice}" if advice else ""))
@@ -83,7 +83,7 @@ class NoOptions:
 class DropoutOptions:
     """Options of a mechanism with attention weights."""
 
-    dropout: float = field(default=0.0, kw_only=True, metadata={_BOUND: RATE})
+    dropout: float = field(default=0.0, kw_only=True, metadata={BOUND: RATE})
     """Share of attention weights set to zero in training."""
 
 
@@ -115,7 +115,7 @@ def by_length(words: str, number: Callable[[Geometry], int], bound: Bound = COUN
         number: function that computes the default.
         bound: values that are allowed where the option is given.
     """
-    return field(kw_only=True, metadata={_RULE: LengthRule(words, number), _BOUND: bound})
+    return field(kw_only=True, metadata={_RULE: LengthRule(words, number), BOUND: bound})
 
 
 def share_of_length(parts: int, *, most: int, least: int = 1, bound: Bound = COUNT) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,12 +11,20 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.checks import check_flag, check_number, check_shared_heads, check_text, check_whole
-from attn_zoo.contract import CompressingAttention, Geometry, UnsupportedError, check_dtype, check_floating, hide_rows_without_keys
+from attn_zoo.contract import (
+    CompressingAttention,
+    Geometry,
+    UnknownNameError,
+    UnsupportedError,
+    check_dtype,
+    check_floating,
+    hide_rows_without_keys,
+)
 from attn_zoo.layer.order import Order, choose_order
 from attn_zoo.layer.projections import OUTPUT_GATES, Projections
 from attn_zoo.layer.states import LayerState, Remembered, check_layer_state
 from attn_zoo.precision import autocast_dtype
-from attn_zoo.registry import build_attention
+from attn_zoo.registry import attentions, build_attention
 from attn_zoo.short_convolution import ShortConvolution
 
 CACHED_BYTES = 2**20
@@ -119,6 +128,9 @@ class MultiHeadAttention(Projections):
         keys = length if context_length is None else context_length
         check_shared_heads("MultiHeadAttention", key_value_heads, heads)
         geometry = Geometry(heads, dim // heads, length, keys, causal, key_value_heads, latent_dim)
+        if isinstance(attention, str) and re.search(r"[\[:+*]", attention):
+            advice = "Give options as keyword arguments; brackets and hybrids are for the command line and replace_attention."
+            raise UnknownNameError("attention", attention, attentions(), advice)
         device = torch.get_default_device()
         mechanism = build_attention(attention, geometry, implementation=implementation, device=device, **options)
         if crosses and not mechanism.card.can.cross:
@@ -218,6 +230,7 @@ class MultiHeadAttention(Projections):
         check_floating(self.mechanism.card.name, "context", context)
         if context.dim() != 3 or context.shape[-1] != self.context_dim:
             raise ValueError(f"the context must have shape (batch, length, dim={self.context_dim}); got {tuple(context.shape)}")
+        self._check_dtype("context", context)
         batch, length = context.shape[:2]
         self.mechanism.check_lengths(batch, length, length, key_valid)
         source = self._latent_of(self._read(context, key_valid))
@@ -350,6 +363,7 @@ class MultiHeadAttention(Projections):
         check_floating(self.mechanism.card.name, "tokens", tokens)
         if tokens.dim() != 3 or tokens.shape[-1] != self.dim:
             raise ValueError(f"the layer was built for (batch, length, dim={self.dim}); got {tuple(tokens.shape)}")
+        self._check_dtype("tokens", tokens)
 
     def _check_steps(self) -> None:
         if self.crosses:
@@ -360,9 +374,8 @@ class MultiHeadAttention(Projections):
         self._check_tokens(tokens)
         if self.crosses != (context is not None):
             built = "with" if self.crosses else "without"
-            raise ValueError(
-                f"forward must be called {built} a context, because the layer was built {built} one; see context_length"
-            )
+            advice = "see context_length" if self.crosses else "see context_length, or pass a mask of padding as key_valid="
+            raise ValueError(f"forward must be called {built} a context, because the layer was built {built} one; {advice}")
         if context is None:
             return tokens
         check_floating(self.mechanism.card.name, "context", context)
@@ -370,6 +383,7 @@ class MultiHeadAttention(Projections):
             raise ValueError(
                 f"context must have shape (batch={tokens.shape[0]}, length, {self.context_dim}); got {tuple(context.shape)}"
             )
+        self._check_dtype("context", context)
         return context
 
     def _read(self, source: Tensor, valid: Tensor | None) -> Tensor:

@@ -80,6 +80,20 @@ class Projections(nn.Module):
         rows, bias = slice(at, at + self.widths[name]), self.projection.bias
         return self.projection.weight[rows], None if bias is None else bias[rows]
 
+    def _check_dtype(self, name: str, tensor: Tensor) -> None:
+        """Refuse a tensor of another dtype than the weights, unless autocast or a replaced projection converts it.
+
+        Raises:
+            ValueError: the message names both dtypes.
+        """
+        if type(self.out) is not nn.Linear or tensor.dtype == self.out.weight.dtype or tensor.is_meta:
+            return
+        if not torch.is_autocast_enabled(tensor.device.type):
+            raise ValueError(
+                f"{self.mechanism.card.name}: {name} must have the dtype of the layer's weights, {self.out.weight.dtype}; got "
+                f"{tensor.dtype}; convert them with {name}.to({self.out.weight.dtype}), or the layer with .to({tensor.dtype})"
+            )
+
     def _split(self, flat: Float[Tensor, "batch length width"]) -> Float[Tensor, "batch _ length head_dim"]:
         return flat.unflatten(-1, (-1, self.mechanism.geometry.head_dim)).transpose(1, 2)
 

@@ -61,8 +61,8 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"projected_length": 0}, "at least 1; got 0"),
         ({"sharing": "per_head"}, "per_head"),
         ({"projection": "pooling"}, "pooling"),
-        ({"init": "average", "projection": "mean"}, "init must be random.* got projection=mean, init='average'"),
-        ({"init": "means"}, "init must be random, or with projection=learned also average or pooling; .* init='means'"),
+        ({"init": "average", "projection": "mean"}, "init=average must go with projection=learned; got projection=mean"),
+        ({"init": "means"}, "init must be 'random', 'average' or 'pooling'; got 'means'"),
         ({"equalised": True, "projection": "mean"}, "equalised=true must go with projection=learned; got projection=mean"),
     ],
     "linformer_causal": [

@@ -72,8 +72,10 @@ class LowRankOptions:
     def __post_init__(self) -> None:
         self.sharing, self.projection = Sharing(self.sharing), Projection(self.projection)
         learned, got = self.projection is Projection.learned, f"got projection={self.projection.value}"
-        if self.init not in (("random", "average", "pooling") if learned else ("random",)):
-            raise ValueError(f"init must be random, or with projection=learned also average or pooling; {got}, init={self.init!r}")
+        if self.init not in ("random", "average", "pooling"):
+            raise ValueError(f"init must be 'random', 'average' or 'pooling'; got {self.init!r}")
+        if self.init != "random" and not learned:
+            raise ValueError(f"init={self.init} must go with projection=learned; {got}; use init=random")
         if self.equalised and not learned:
             raise ValueError(f"equalised=true must go with projection=learned; {got}")
         given, layers = f"projected_lengths={self.projected_lengths!r}", self.layers()
@@ -205,9 +207,10 @@ class LowRankAttention(LengthMappedAttention[L]):
         """Raise an error if a projected length is not below the number of keys, unless ``allow_full_rank`` is set."""
         k = max(map(max, self.options.layers()))
         if k >= keys and not self.options.allow_full_rank:
+            fewer = f"choose less than n/2 = {keys / 2:g}, where projected keys cost less than softmax, " if keys > 2 else ""
             raise UnsupportedError(
                 f"{self.card.name}.projected_length={k} is not below the {keys} keys, so it would cost more than softmax "
-                f"attention; choose at most {keys - 1}, use attention=softmax, or set allow_full_rank=true"
+                f"attention; {fewer}use attention=softmax, or set allow_full_rank=true"
             )
 
     @classmethod
