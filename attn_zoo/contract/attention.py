@@ -165,7 +165,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         g = self.geometry
         return replace(g, keys=length, queries=length if g.queries == g.keys else g.queries)
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Load weights, and explain shapes that do not fit beside the errors of torch, which ends with them."""
         super()._load_from_state_dict(state_dict, prefix, *rest)
         errors: list[str] = rest[-1]

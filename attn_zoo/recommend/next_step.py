@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import torch
 
@@ -45,7 +45,7 @@ def _fit(required: Requirements, each: Candidate, tasks: Sequence[Ability]) -> b
     try:
         with torch.device("meta"):
             for length in {int(task.table.task["length"]) for task in tasks}:
-                build(required, RowName(each.attention, each.options), length)
+                build(replace(required, length=length), RowName(each.attention, each.options))
     except ValueError:
         return False
     return True
