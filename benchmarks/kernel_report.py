@@ -67,7 +67,7 @@ class Cell:
 
 
 def floor_seconds(p: Problem, kind: str, rates: Mapping[str, float]) -> float:
-    """Return the least seconds of a step of ours, by the rates of a machine."""
+    """Return the shortest time in seconds that a step of ours can take on a machine with these FLOPs and bytes per second."""
     s, dim, tokens = PRECISIONS[p.precision].itemsize, p.dim, p.batch * p.length
     full, compressed, matrix, forward = tokens * dim, p.batch * p.rows * dim, p.length * p.rows, kind == "forward"
     products = rates["flops"] / (6 if p.precision == "fp32" else 1)

@@ -46,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _compare(parsed: argparse.Namespace) -> int:
     if "quickstart" not in reference.shipped():
-        raise ValueError("this installation lacks the records of the quickstart, which compare needs; install attn-zoo again")
+        raise ValueError(
+            "this installation lacks the records of the quickstart, and attn-zoo compare needs them; install attn-zoo again"
+        )
     rows = named_rows(parsed.targets)
     folder = Path(parsed.records or _folder(rows))
     words = [f"attention={','.join(map(str, rows))}", f"records={hydra_value(str(folder))}", "report=false", "device=cpu"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _ungiven(kind: type) -> dict[str, Any]:
-    """Return the fields of a dataclass as config keys with value None. Their defaults come from the level or the class."""
+    """Return the fields of a dataclass as config keys with value None, which means the default of the level, else of the class."""
     return {f.name: None for f in fields(kind)}
 
 

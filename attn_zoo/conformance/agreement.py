@@ -53,7 +53,7 @@ def limit_is_softmax(subject: Subject) -> str | None:
                 _require_softmax(subject, subject.build(wide))
         return None
     if card.softmax_limit is None:
-        raise NotApplicable("the mechanism is not exact, and its card documents no softmax limit")
+        raise NotApplicable("the mechanism is not exact, and its card does not say with which options it approaches softmax")
     if (subject.variant, subject.implementation) != ("default", "eager"):
         raise NotApplicable("the softmax limit is checked once, in eager with the default options")
     for geometry in (*subject.plain_and_causal(), *subject.sized(longest=max(BORDERS), shortest=min(BORDERS))):

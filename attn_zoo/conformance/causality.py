@@ -170,7 +170,7 @@ def a_prefix_answers_as_the_whole(subject: Subject) -> None:
     ends."""
     whole = _causal(subject)
     if not subject.card.can.any_length:
-        raise NotApplicable("any_length is not claimed")
+        raise NotApplicable("the mechanism does not claim any_length: it runs at the length that it was built for")
     request = subject.draw(whole, queries=PREFIXED, keys=PREFIXED, batch=2)
     with torch.no_grad():
         outputs = request(whole)

@@ -30,7 +30,7 @@ def padding_position_does_not_matter(subject: Subject) -> str:
     if not can.key_padding:
         raise NotApplicable("key_padding is not claimed")
     if not can.any_length:
-        raise NotApplicable("any_length is not claimed: weights belong to positions")
+        raise NotApplicable("the mechanism does not claim any_length: its weights belong to positions")
     proved, told = 0, []
     for geometry in _lengths(subject):
         if reason := _depends_on_positions(subject, geometry):

@@ -118,7 +118,11 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         return self.by_map(to_few, query, key, value)
 
     def by_map(self, attend: Callable[..., Tensor], query: Queries, key: Keys, value: Keys) -> Queries:
-        """Call ``attend(map, query, key, value)`` for the heads of each map. Return the outputs in the order of the heads."""
+        """Call ``attend(map, query, key, value)`` for each length map with the heads that share it.
+
+        Returns:
+            Outputs in the order of the heads.
+        """
         self.check_joined()
         if len(self.maps) == 1:
             return attend(self.maps[0], query, key, value)

@@ -35,10 +35,11 @@ class MultiHeadAttention(Projections):
     """Multi-head attention with any registered mechanism. Inputs and outputs have shape (batch, length, dim).
 
     The layer makes only the projections that the mechanism reads: a mechanism that shares queries
-    and keys gets one for both, and each stream of the mechanism gets its own.
+    and keys gets one for both. A mechanism that reads streams, further inputs beside queries, keys and values, gets one for each.
 
-    If a mechanism compresses the length linearly, (E X) W = E (X W), so tokens can be compressed before they are projected to keys
-    and values. With a bias b, E (X W + 1 bᵀ) is (E X) W + (E 1) bᵀ, where 1 is zero at padded positions: exact in both orders.
+    If a mechanism compresses the length of the tokens X by a matrix E, then (E X) W = E (X W), so tokens can be compressed before
+    they are projected to keys and values. With a bias b, E (X W + 1 bᵀ) is (E X) W + (E 1) bᵀ, where 1 is zero at padded
+    positions: exact in both orders.
 
     Args:
         dim: width of the tokens, divisible by ``heads``.
@@ -59,13 +60,14 @@ class MultiHeadAttention(Projections):
         output_gate: ``elementwise`` multiplies the output of the mechanism, before the out projection, by σ(x W_g + b) for each
             channel, where x are the tokens of the queries as they are projected; ``headwise`` has one gate for each head; ``none``
             has no gate. Qiu et al. 2025, arXiv:2505.06708.
-        key_value_heads: number of heads of keys and values, each of which equally many consecutive heads of queries share:
+        key_value_heads: number of heads of keys and values. Each is shared by the same number of consecutive heads of queries:
             grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), with 1 multi-query attention (Shazeer 2019,
             arXiv:1911.02150). 0 is as many as ``heads``. Streams of the mechanism that start as keys or values are shared, too.
         latent_dim: width of a latent RMSNorm(x W) of every token, from which keys, values and their streams are projected:
             multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.2); 0 is none. A cache holds the latent in
             place of keys and values. Differs: no rotary key beside the latent, because the layer has no rotary positions; queries
-            come from the tokens, not from a latent of their own. Sums and compressed keys and values in a state stay as they are.
+            come from the tokens, not from a latent of their own. A state that holds sums, or
+            compressed keys and values, holds them as before, not the latent.
         **options: hyperparameters of the mechanism, fields of ``card(attention).options``.
 
     Raises:

@@ -29,11 +29,11 @@ class Refusal(NamedTuple):
 
 
 def refusals(submitted: Sequence[RunRecord], shipped: Sequence[RunRecord], verdict: Verdict) -> list[Refusal]:
-    """Return the rules that submitted records break. The conformance tests, which need the code, are not among them.
+    """Return the rules that submitted records break. The conformance tests are not among them, because they need the code.
 
     Args:
         submitted: whole records of the submission.
-        shipped: records of our own results, in whose tables the submitted ones must stand.
+        shipped: records of our own results. The submitted records must fit into the tables made from them.
         verdict: result of ``verify`` for the folder of the submission.
     """
     found = [Refusal(f.kind, f"{', '.join(f.files)}: {f.words}") for f in verdict.findings if not f.harmless]

@@ -187,7 +187,7 @@ def _figures(source: Source, protocols: Mapping[str, Any], table: Mapping[str, A
 
 
 def _protocol(given: Mapping[str, Any], names: Sequence[str | None]) -> tuple[Protocol, dict[str, Any]]:
-    """Return the protocol of a task with the values of the mechanism or model, and their options."""
+    """Return the protocol of a task, with the settings that a source states for this mechanism or model alone, and its options."""
     special = {key: value for name in names for key, value in given.get("of", {}).get(name, {}).items()}
     options = special.pop("options", {})
     facts = {**{key: value for key, value in given.items() if key != "of"}, **special}

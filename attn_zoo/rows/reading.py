@@ -269,7 +269,7 @@ _PLURALS = {int: "integers", float: "numbers", str: "texts"}
 
 
 def hyperparameters(rows: Sequence[RowName]) -> list[str | None]:
-    """Return for each row its only option whose value varies among rows with the same mechanism and implementation, or None."""
+    """Return an option for each row: the only one that differs among the rows of its mechanism and implementation; else None."""
     found: list[str | None] = []
     for row in rows:
         alike = [other.options for other in rows if (other.attention, other.implementation) == (row.attention, row.implementation)]

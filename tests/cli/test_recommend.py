@@ -140,7 +140,7 @@ def test_sizes_follow_the_rules_of_the_cards_and_rows_with_sizes_of_ones_own_sta
         ({"decode": True}, "local", "local has no recurrent form, so each token would be computed from the whole sequence"),
         ({"length": 1}, "linformer", "is not below the 1 keys"),
         ({"direction": "training", "memory": 2**24, "length": 16384}, "softmax", "keeps "),
-        ({"decode": True, "memory": 2**20}, "softmax", "softmax keeps 8 MiB by count, which is more than the limit of 1 MiB"),
+        ({"decode": True, "memory": 2**20}, "softmax", "softmax needs 8 MiB (counted, not measured); the limit is 1 MiB"),
     ],
 )
 def test_what_does_not_meet_the_requirements_is_refused_with_the_reason(required, label, reason):
@@ -153,7 +153,9 @@ def test_only_softmax_that_is_refused_as_well_leaves_nothing_to_take(capsys):
     words = ["recommend", "--length", "4096", "--decode", "--memory", "1KiB", "--device", "cpu", "--attention", "linear"]
     assert main(words) == 1
     said = capsys.readouterr().out
-    assert said.startswith("No mechanism meets these requirements, not even softmax.\nsoftmax: softmax keeps 8 MiB by count")
+    assert said.startswith(
+        "No mechanism meets these requirements, not even softmax.\nsoftmax: softmax needs 8 MiB (counted, not measured)"
+    )
 
 
 def test_generation_takes_the_smallest_state_of_a_recurrent_form():

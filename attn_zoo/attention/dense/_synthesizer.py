@@ -11,8 +11,9 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def synthesizer_cost(geometry: Geometry, scores: Cost, *, constant: bool = False) -> Cost:
-    """Return the cost of ``scores`` and of P V, which takes queries × keys × head_dim multiply-adds per head. The state holds the
-    values.
+    """Return the sum of two costs: that of ``scores``, and that of P V, queries × keys × head_dim multiply-adds per head.
+
+    The values are the state.
     """
     inner = geometry.inner_dim
     product = 2 * geometry.queries * geometry.keys * inner

@@ -27,7 +27,7 @@ class Need:
 
     @property
     def directions(self) -> tuple[bool, ...]:
-        """Directions of the tasks, True for causal. If there are both, the need has an answer for each."""
+        """Return the directions of the tasks, True for causal. A use case with tasks of both directions has an answer for each."""
         return tuple(sorted({causal for _, causal in self.tasks}))
 
 

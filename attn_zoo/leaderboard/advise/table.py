@@ -45,9 +45,9 @@ def use_cases(
 def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "terminal") -> str:
     """Return the answers as a table in the format ``terminal`` or ``github``, with the rule below."""
     notes = [
-        f"A mechanism matches softmax if it is less than {accept:g} points worse on every task tested, even at the lower end of "
-        f"the {100 * CONFIDENCE:.0f} % interval.",
-        "Against softmax: the difference from softmax on the task on which the mechanism may lose most.",
+        f"A mechanism matches softmax on a task if it is less than {accept:g} points worse, even at the lower end of the "
+        f"{100 * CONFIDENCE:.0f} % interval, or if both learned the task with all seeds. It must do so on every task tested.",
+        "Against softmax: the difference on the mechanism's worst task, on which the lower end of the interval is lowest.",
     ]
     table = tabulated(Grid("Which attention should I use?", _HEAD, [use_line(one) for one in found]), format)
     return f"{table}\n\n{lines(notes, format)}"
