@@ -151,7 +151,7 @@ def test_dropout_acts_in_training_only():
     [
         ({"dim": 10, "heads": 4}, ValueError, "divisible by heads"),
         ({"heads": 0}, ValueError, "heads must be an integer >= 1"),
-        ({"output_dropout": 1.0}, ValueError, r"must lie in \[0, 1\)"),
+        ({"output_dropout": 1.0}, ValueError, "at least 0 and less than 1"),
         ({"order": "sideways"}, ValueError, "sideways"),
         ({"attention": "linfomer"}, UnknownNameError, "did you mean 'linformer'"),
         ({"attention": "linformer[projected_length=4]"}, UnknownNameError, "Give options as keyword arguments"),

@@ -76,5 +76,5 @@ def test_padding_has_no_influence_end_to_end():
 @pytest.mark.parametrize("kind", TASKS)
 @pytest.mark.parametrize("changes", [{"depth": 2}, {"shared_weights": True}])
 def test_networks_with_fewer_layers_are_refused(kind, changes):
-    with pytest.raises(ValueError, match=r"2\*linformer\+softmax takes at least 3 layers"):
+    with pytest.raises(ValueError, match=r"2\*linformer\+softmax needs at least 3 layers"):
         build_model(TASKS[kind], attention="2*linformer+softmax", options={}, **{**SIZES, **changes})

@@ -161,7 +161,7 @@ def test_the_released_pairs_are_read_as_they_are(tmp_path):
     assert found == {("valid one", "'quoted' \"text"): 1, ("valid", "two"): 0}
     assert len(build(str(tmp_path), files="aan", train=2, length=16).examples("train")) == 2
     cut = as_aan(tmp_path / "cut", train="1.0\t3\t4\tcut of")
-    with pytest.raises(DamagedDataError, match=r"AAN: .*train\.tsv, line 5 has 4 cells where 5 belong"):
+    with pytest.raises(DamagedDataError, match=r"AAN: .*train\.tsv, line 5 must have 5 cells, but has 4"):
         build(cut, files="aan", train=0, length=16).examples("train")
     with pytest.raises(MissingDataError, match=r"AAN: no data found .*new_aan_pairs\.train\.tsv.*lra_release\.gz"):
         build(str(tmp_path / "none"), files="aan").examples("train")

@@ -62,10 +62,7 @@ class NormalisedMemory(RecurrentAttention[OptionsT]):
         return (f"a state of {d} rows is no smaller than the {n} keys that it remembers",) if d >= n else ()
 
     def scan(self, update: Callable[..., tuple[Tensor, Tensor]], *streams: Tensor) -> Queries:
-        """Apply ``update(S, *columns) -> (S, y)`` token by token, in both directions if not causal (for ``definition``).
-
-        Each stream, queries first, gives a token's column, (batch, heads, width, 1), as does ``y``.
-        """
+        """Apply ``update(S, *columns) -> (S, y)`` token by token; each stream, queries first, gives a column of shape (…, 1)."""
 
         def one_way(order: range) -> Tensor:
             state, outputs = streams[0].new_zeros(*streams[0].shape[:2], *self.state_shape()), dict[int, Tensor]()

@@ -56,10 +56,9 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of φ(K)ᵀ V and of φ(Q) times it. The causal form adds φ(Q) φ(K)ᵀ within chunks and its product with V. The
-    state holds both sums.
+    """Return the FLOPs of φ(K)ᵀ V and of φ(Q) times it; causal adds φ(Q) φ(K)ᵀ within chunks and its product with V.
 
-    The backward pass takes four products of this size. The causal one also computes weights and sums in tiles again.
+    The state holds both sums. The backward pass takes four products of this size; causal computes weights and sums again.
     """
     d, inner = geometry.head_dim, geometry.inner_dim
     if not geometry.causal:
@@ -140,9 +139,7 @@ class Linear(RecurrentAttention):
         return out, state.after(torch.cat([summed, mass[..., None]], dim=-1), query.shape[2])
 
     def read_fla(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
-        """Compute Eq. 9 with flash-linear-attention's kernel, but divide here, because the kernel divides in the dtype of the keys
-        and adds a constant.
-        """
+        """Compute Eq. 9 with flash-linear-attention's kernel. Its division, which adds a constant, is done here."""
         counted = F.pad(value, (0, 1), value=1.0)
         out = fla.answers("linear_attn", self.phi(query), self.phi(key, key_valid), counted, scale=1.0, normalize=False)
         return weighted_mean(out), state

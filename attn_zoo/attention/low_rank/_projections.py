@@ -1,6 +1,4 @@
-"""Projections E and F along the length, which compress n keys and values to k in Linformer and its variants, and how they are
-shared.
-"""
+"""Projections E and F along the length, which compress n keys and values to k, and how heads and layers share them."""
 
 from __future__ import annotations
 
@@ -13,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
+from attn_zoo.checks import check_text
 from attn_zoo.contract import Cost, Geometry, LengthMap, LengthMappedAttention, UnsupportedError, added_later, share_of_length
 from attn_zoo.contract.length_maps import Pair, equal_bounds, mapped_cost, segment_means
 from attn_zoo.contract.stack import read_by_layer
@@ -36,9 +35,7 @@ class Projection(Enum):
 
 
 class Sharing(Enum):
-    """Kind of sharing of the projections (Wang et al. 2020, Section 4). For 12 layers of 12 heads there are 288, 24, 12 or 1
-    matrices.
-    """
+    """Who shares a projection (Wang et al. 2020, Section 4). For 12 layers of 12 heads there are 288, 24, 12 or 1 matrices."""
 
     none = "none"
     """Each head has an E and an F."""
@@ -72,8 +69,7 @@ class LowRankOptions:
     def __post_init__(self) -> None:
         self.sharing, self.projection = Sharing(self.sharing), Projection(self.projection)
         learned, got = self.projection is Projection.learned, f"got projection={self.projection.value}"
-        if self.init not in ("random", "average", "pooling"):
-            raise ValueError(f"init must be 'random', 'average' or 'pooling'; got {self.init!r}")
+        check_text("init", self.init, ("random", "average", "pooling"))
         if self.init != "random" and not learned:
             raise ValueError(f"init={self.init} must go with projection=learned; {got}; use init=random")
         if self.equalised and not learned:
@@ -82,15 +78,10 @@ class LowRankOptions:
         if max(map(len, layers)) > 1 and self.sharing is not Sharing.none:
             raise ValueError(f"{given} gives heads different lengths, so sharing must be none; got sharing={self.sharing.value}")
         if len(layers) > 1 and self.sharing is Sharing.layerwise:
-            raise ValueError(
-                f"{given} gives layers different lengths, but sharing=layerwise has one projection for all layers; "
-                "choose another sharing, or one length"
-            )
+            raise ValueError(f"{given} gives layers different lengths, so sharing must not be layerwise, one projection for all")
 
     def layers(self) -> list[list[int]]:
-        """Return the projected lengths: a list for each layer, or one for all. A list has an entry for each head, or one for
-        all.
-        """
+        """Return a list of projected lengths for each layer, or one for all, with an entry for each head, or one for all."""
         return read_by_layer("projected_lengths", self.projected_lengths) if self.projected_lengths else [[self.projected_length]]
 
     def matrices(self, heads: int) -> tuple[int, int]:
@@ -143,9 +134,7 @@ class MatrixMap(LengthMap):
         return along_length.compress_and_weigh(self.implementation, self.matrix, tokens, key_valid)
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
-        """Return the FLOPs of E X, 2 k n width, and as many of F X if F or its tokens differ. Return None if heads have their own
-        matrices.
-        """
+        """Return the FLOPs of E X, and of F X if F or its tokens differ. Return None if heads have their own matrices."""
         roles, copies, k, _ = self.weight.shape
         return 2 * max(roles, inputs) * k * length * width if copies == 1 else None
 
@@ -173,9 +162,7 @@ def length_maps(geometry: Geometry, options: LowRankOptions, implementation: str
 
 
 def low_rank_cost(geometry: Geometry, options: LowRankOptions, compare: Callable[[int, int], tuple[int, int]]) -> Cost:
-    """Return the cost of E K and F V, and of attention to r projected keys. ``compare(heads, r)`` gives forward and backward FLOPs
-    of the latter.
-    """
+    """Return the cost of E K and F V, and of attention to r projected keys: ``compare(heads, r)``, forward and backward."""
     with torch.device("meta"):
         return mapped_cost(length_maps(geometry, options), geometry.head_dim, compare)
 
@@ -197,9 +184,7 @@ class LowRankAttention(LengthMappedAttention[L]):
         return self.options.sharing is Sharing.layerwise
 
     def by_layer(self) -> list[LowRankOptions]:
-        """Return the options of each layer, with its own k from ``projected_lengths``. If that is the same for all layers, return
-        one entry.
-        """
+        """Return the options of each layer, with its own k from ``projected_lengths``. If all have the same, return one."""
         lengths = ["+".join(map(str, layer)) for layer in self.options.layers()]
         return [replace(self.options, projected_lengths=k) for k in lengths] if len(lengths) > 1 else [self.options]
 

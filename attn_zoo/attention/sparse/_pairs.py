@@ -54,9 +54,7 @@ class PairwiseAttention(Attention[OptionsT]):
         return flex_attention_over(self.tables(query), query, key, value, key_valid)
 
     def tables(self, query: Queries) -> PairTables:
-        """Return FlexAttention's block tables for the pairs. They are cached by length, device, geometry, options and buffers such
-        as seeds.
-        """
+        """Return FlexAttention's block tables, cached by length, device, geometry, options and buffers such as seeds."""
         n, device = query.shape[2], query.device
         drawn = tuple((buffer, 0 if buffer.is_inference() else buffer._version) for buffer in self.buffers())
         fixed_by = (type(self), self.geometry, tuple(vars(self.options).items()), drawn)

@@ -104,9 +104,7 @@ class Longformer(PairwiseAttention[Options]):
     saturates = (*WIDE, ("global_tokens", "are all {n} tokens: every token sees all"))
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Return the mask function of pairs within the dilated window and of pairs with a global key. Global rows are computed
-        elsewhere.
-        """
+        """Return the mask function of pairs within the dilated window and of pairs with a global key."""
         w, dilation, g, causal = self.options.window, self.options.dilation, self.options.global_tokens, self.geometry.causal
         left, right = (w - 1, 0) if causal else (w // 2, w // 2)
 
@@ -136,9 +134,7 @@ class Longformer(PairwiseAttention[Options]):
     def _after_global_rows(
         self, local: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor
     ) -> Queries:
-        """Return softmax(Q_g K_gᵀ / √d) V_g of the global tokens over valid (causal: past) keys, followed by the outputs of
-        ``local``.
-        """
+        """Return softmax(Q_g K_gᵀ / √d) V_g of the global tokens over valid (causal: past) keys, then the outputs of ``local``."""
         if not global_streams:
             return local(query, key, value, key_valid)
         global_query, global_key, global_value = (global_streams[f"global_{name}"] for name in ("query", "key", "value"))
@@ -151,9 +147,7 @@ class Longformer(PairwiseAttention[Options]):
         return torch.cat([rows, outputs if outputs.shape[2] == others else outputs[:, :, -others:]], dim=2)
 
     def _windows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs of all but the first g positions. Each residue class of the dilation is a sequence whose windows have
-        no gaps.
-        """
+        """Return the outputs of all but the first g positions. In a residue class of the dilation, windows have no gaps."""
         n, g, dilation, device = query.shape[2], self.options.global_tokens, self.options.dilation, query.device
         valid = real_positions(query, key_valid)[:, None, :, None]
         global_key, global_value, global_valid = (x[:, :, None, None, :g] for x in (key, value, valid))
