@@ -139,7 +139,7 @@ def test_sizes_follow_the_rules_of_the_cards_and_rows_with_sizes_of_ones_own_sta
         ({"cross": True}, "reformer", "reformer supports self-attention only"),
         ({"decode": True}, "local", "local has no recurrent form, so each token would be computed from the whole sequence"),
         ({"length": 1}, "linformer", "is not below the 1 keys"),
-        ({"direction": "training", "memory": 2**24, "length": 16384}, "softmax", "keeps "),
+        ({"direction": "training", "memory": 2**24, "length": 16384}, "softmax", "softmax needs "),
         ({"decode": True, "memory": 2**20}, "softmax", "softmax needs 8 MiB (counted, not measured); the limit is 1 MiB"),
     ],
 )

@@ -24,7 +24,7 @@ CALLS: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "mask by query": (lambda: tiny.build("bert"), {"attention_mask": torch.ones(3, 1, 10, 10)}, r"shape \(batch, length\)"),
     "mask by query, causal": (lambda: tiny.build("llama"), {"attention_mask": torch.ones(3, 1, 10, 10)}, "differs between queries"),
     "mask of another length": (lambda: tiny.build("gpt2"), {"attention_mask": torch.ones(3, 12)}, "say for each key|queries with"),
-    "weights": (lambda: tiny.build("bert"), {"output_attentions": True}, "asks for weights"),
+    "weights": (lambda: tiny.build("bert"), {"output_attentions": True}, "asks for attention weights"),
     "packed sequences": (
         lambda: tiny.build("llama"),
         {"position_ids": torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5]]), "use_cache": False},
