@@ -99,7 +99,7 @@ def test_what_cannot_step_is_refused():
         (x, None, r"from the layer's initial_state\(\) or the step before; got NoneType"),
         (x, state.mechanism, r"from the layer's initial_state\(\) or the step before; got"),
         (x[:2], after, r"its tail must be \(2, 3, 8\) torch.float64 on cpu; got \(3, 3, 8\)"),
-        (x.float(), after, r"torch.float32 on cpu; got .* torch.float64"),
+        (x.float(), after, r"tokens must have the dtype of the layer.s weights, torch.float64; got torch.float32"),
         (x, replace(after, tail=after.tail[:, 1:]), r"got \(3, 2, 8\)"),
         (x, LayerState(after.mechanism, state.tail), r"got \(3, 0, 8\)"),
     )

@@ -85,7 +85,7 @@ def test_the_model_is_left_as_it_was():
     model.encoder.blocks[0].eval()
     modes = [module.training for module in model.modules()]
     attention_matrices(model, TOKENS)
-    with pytest.raises(ValueError, match="built for 7 tokens"):
+    with pytest.raises(ValueError, match="built for at most 7 tokens"):
         attention_matrices(model, torch.ones(1, 9, dtype=torch.long))
     assert [module.training for module in model.modules()] == modes
     assert not any(module._forward_pre_hooks for module in model.modules())

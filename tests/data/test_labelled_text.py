@@ -55,7 +55,7 @@ def test_a_file_cut_short_is_named(tmp_path):
     path.write_bytes(lzma.compress(b'{"label": "no", "a": "x"}\n' * 1000)[:-20])
     with pytest.raises(DamagedDataError, match=r"rows\.jsonl\.xz is not whole UTF-8 text"):
         list(read_labelled_jsonl(path, ["a"], CLASSES))
-    with pytest.raises(DamagedDataError, match=r"holds 1 rows where 1,000 were published"):
+    with pytest.raises(DamagedDataError, match=r"must hold 1,000 rows, as published, but holds 1"):
         require_count("part", [LabelledText(0, ("x",))], 1000)
 
 

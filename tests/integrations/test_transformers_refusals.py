@@ -56,7 +56,7 @@ def test_a_call_is_refused(asked):
 def test_pieces_of_a_cached_sequence_are_refused():
     model = replace_attention(tiny.build("llama"), "softmax")
     cache = tiny.cache_of(model(IDS[:, :6], use_cache=True))
-    with pytest.raises(UnsupportedError, match=r"4 queries with 10 keys.*one new token"):
+    with pytest.raises(UnsupportedError, match=r"4 queries came with 10 keys.*one new token"):
         model(IDS[:, 6:], **tiny.with_cache(cache))
 
 

@@ -210,7 +210,7 @@ def test_the_reference_is_shown_without_a_folder_of_ones_own(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     first = reference.shipped()[0]
     assert main(["leaderboard", "--reference", "--format", "csv"]) == 0
-    assert capsys.readouterr().out.strip() == leaderboard(ROOT / "results" / first, format="csv").strip()
+    assert capsys.readouterr().out.strip() == leaderboard(reference.packed_file(first), format="csv").strip()
     assert main(["leaderboard", "--reference", "quickstart", "--overview"]) == 0
     assert "linformer" in capsys.readouterr().out
     assert main(["recommend", "--reference", "quickstart"]) == 0
