@@ -23,7 +23,7 @@ class Anchor:
 
 
 def anchor(attention: str, causal: bool) -> Anchor | None:
-    """Return the anchor of an attention in one direction; None if it is no main row of the profile."""
+    """Return the anchor of an attention in one direction; None if it is not a main row of the profile."""
     return _anchors().get((attention, causal))
 
 

@@ -59,7 +59,7 @@ def _write(app: Sphinx) -> None:
 
 
 def _lead_to_the_site(app: Sphinx, page: str, source: list[str]) -> None:
-    """Let links to pages of the repository that are no sources of the site lead to its generated pages."""
+    """Let links to pages of the repository that are not sources of the site lead to its generated pages."""
     up = page.count("/")
     for shown, made in _GENERATED.items():
         source[0] = source[0].replace(f"]({'../' * (up + 1)}{shown})", f"]({'../' * up}{made})")

@@ -35,7 +35,7 @@ class Projection(Enum):
 
 
 class Sharing(Enum):
-    """Who shares a projection (Wang et al. 2020, Section 4). For 12 layers of 12 heads there are 288, 24, 12 or 1 matrices."""
+    """Sharing of the projections (Wang et al. 2020, Section 4). For 12 layers of 12 heads there are 288, 24, 12 or 1 matrices."""
 
     none = "none"
     """Each head has an E and an F."""
