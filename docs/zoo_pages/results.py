@@ -56,8 +56,7 @@ class Results:
         """Every folder of records with its tables: the sets that the package has, then the others by name."""
         names = sorted(path.parent.name for path in self.root.glob(f"*/{NAME}"))
         names.sort(key=lambda name: reference.SETS.index(name) if name in reference.SETS else len(reference.SETS))
-        shipped = reference.shipped()
-        loaded = {name: Store(reference.packed_file(name) if name in shipped else self.root / name).load()[0] for name in names}
+        loaded = {name: Store(self.root / name).load()[0] for name in names}
         not_causal = [name for name in attentions() if not card(name).can.causal]
         return [ResultSet(name, tables(records), records, not_causal=not_causal) for name, records in loaded.items()]
 
@@ -69,7 +68,9 @@ class Results:
     @cached_property
     def abilities(self) -> list[Ability]:
         """Abilities of the profile; empty without its records."""
-        return [ability for each in self.sets if each.name == "profile" for ability in abilities(each.tables)]
+        if not any(each.name == "profile" for each in self.sets):
+            return []
+        return abilities(tables(Store(reference.packed_file("profile")).load()[0]))  # the newest runs of each task
 
     def rows_of(self, attention: str) -> list[tuple[str, Table, Row]]:
         """Folder, table and row of every row of an attention."""
