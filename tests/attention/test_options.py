@@ -62,7 +62,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"sharing": "per_head"}, "per_head"),
         ({"projection": "pooling"}, "pooling"),
         ({"init": "average", "projection": "mean"}, "init=average must go with projection=learned; got projection=mean"),
-        ({"init": "means"}, "init must be 'random' or 'average' or 'pooling'; got 'means'"),
+        ({"init": "means"}, "init must be 'random', 'average' or 'pooling'; got 'means'"),
         ({"equalised": True, "projection": "mean"}, "equalised=true must go with projection=learned; got projection=mean"),
     ],
     "linformer_causal": [

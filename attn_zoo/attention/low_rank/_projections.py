@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
-from attn_zoo.checks import check_text
 from attn_zoo.contract import Cost, Geometry, LengthMap, LengthMappedAttention, UnsupportedError, added_later, share_of_length
 from attn_zoo.contract.length_maps import Pair, equal_bounds, mapped_cost, segment_means
 from attn_zoo.contract.stack import read_by_layer
@@ -69,7 +68,8 @@ class LowRankOptions:
     def __post_init__(self) -> None:
         self.sharing, self.projection = Sharing(self.sharing), Projection(self.projection)
         learned, got = self.projection is Projection.learned, f"got projection={self.projection.value}"
-        check_text("init", self.init, ("random", "average", "pooling"))
+        if self.init not in ("random", "average", "pooling"):
+            raise ValueError(f"init must be 'random', 'average' or 'pooling'; got {self.init!r}")
         if self.init != "random" and not learned:
             raise ValueError(f"init={self.init} must go with projection=learned; {got}; use init=random")
         if self.equalised and not learned:
