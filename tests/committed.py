@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -43,15 +44,19 @@ def task_place(record: RunRecord) -> tuple[str, str]:
 
 
 @cache
-def until_criterion() -> set[tuple[str, str]]:
-    """Return the tasks of the profile on which all main rows and controls were trained until a criterion, with five seeds each."""
+def newer_records() -> list[RunRecord]:
+    """Records of ``results/profile3`` with networks of the profile's size; larger ones, for hybrids, have tables of their own."""
+    sizes = {(r.spec.model.dim, r.spec.model.depth) for r in records_in("profile")}
+    return [r for r in records_in("profile3") if (r.spec.model.dim, r.spec.model.depth) in sizes]
+
+
+def until_criterion(records: Sequence[RunRecord]) -> set[tuple[str, str]]:
+    """Return the tasks on which ``records`` hold runs of all main rows and controls of the profile, with five seeds each."""
     seeds: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    controls: set[str] = set()
-    for record in records_in("profile3"):
+    for record in records:
         if not record.is_trial:
             seeds[task_place(record)][record.spec.attention].add(record.spec.seed)
-    for record in records_in("profile"):
-        controls |= {record.spec.attention} if record.attention_card.get("control") else set()
+    controls = {record.spec.attention for record in records_in("profile") if record.attention_card.get("control")}
     wanted = {}
     for direction, name in (("bidirectional", "encoder"), ("causal", "decoder")):
         file = ROOT / "configs" / "experiment" / f"profile3_{name}.yaml"
@@ -62,10 +67,10 @@ def until_criterion() -> set[tuple[str, str]]:
 @cache
 def profile_records() -> list[RunRecord]:
     """Records of the profile: of runs until a criterion on the tasks of ``until_criterion``, with a fixed budget on all others."""
-    newer = until_criterion()
-    size = {(r.spec.model.dim, r.spec.model.depth) for r in records_in("profile")}
-    new = [r for r in records_in("profile3") if task_place(r) in newer and (r.spec.model.dim, r.spec.model.depth) in size]
-    return sorted([r for r in records_in("profile") if task_place(r) not in newer] + new, key=lambda r: str(r.source))
+    newer = until_criterion(newer_records())
+    found = [r for r in records_in("profile") if task_place(r) not in newer]
+    found += [r for r in newer_records() if task_place(r) in newer]
+    return sorted(found, key=lambda record: str(record.source))
 
 
 @cache

@@ -45,6 +45,8 @@ def regime() -> str:
     else:
         told += "Training"
     told += " had a fixed number of steps, so a mechanism that learns late looks like one that never learns."
+    if older := _older(tables):
+        told += f" Some rows ran with an earlier version of the mechanism, which computed something else: {', '.join(older)}."
     if late := late_learners():
         learned = [f"{' and '.join(names)} learn{'' if names[1:] else 's'} {task}" for task, names in late.items()]
         told += (
@@ -52,6 +54,12 @@ def regime() -> str:
             f"(docs/explanation/profile.md#trained-until-a-criterion): {'; '.join(learned)}."
         )
     return told
+
+
+def _older(tables: list[Table]) -> list[str]:
+    """Return the mechanisms that have changed what they compute since one of their runs."""
+    ran = {(row.attention, row.card["version"]) for table in tables for row in table.rows}
+    return sorted({f"`{name}`" for name, version in ran if version < card(name).version})
 
 
 def late_learners() -> dict[str, list[str]]:

@@ -132,8 +132,9 @@ def _trials(study: Study, done: Sequence[RunRecord]) -> tuple[int, int]:
     if done and not next_trials(bracket_results(study, done), cap, bracket_rates(study)):
         return 0, 0
     runs, steps = most(cap, bracket_rates(study))
-    furthest: dict[Any, int] = defaultdict(int)
+    furthest: dict[tuple[float, bool], int] = defaultdict(int)
     for record in done:
         trial = trial_of(study, record)
-        furthest[trial._replace(steps=0)] = max(furthest[trial._replace(steps=0)], trial.steps)
+        rate = trial.rate, trial.second
+        furthest[rate] = max(furthest[rate], trial.steps)
     return max(1, runs - len(done)), max(0, steps - sum(furthest.values()))

@@ -6,7 +6,7 @@ import json
 import lzma
 
 import pytest
-from committed import ROOT, profile_records, task_place
+from committed import ROOT, newer_records, profile_records, task_place, until_criterion
 from make import make_record
 from page_data import text_of
 from readme import shipped_files
@@ -43,6 +43,14 @@ def test_the_reference_is_made_from_committed_results():
 def test_a_task_of_the_profile_has_records_of_one_protocol():
     protocols = {(task_place(record), record.protocol) for record in profile_records()}
     assert len(protocols) == len({place for place, _ in protocols}) >= 12
+
+
+@pytest.mark.parametrize("name", ["cosformer", "uniform"])
+def test_a_task_changes_over_once_all_main_rows_and_controls_have_their_seeds(name):
+    place = ("copying", "bidirectional")
+    assert place in until_criterion(newer_records())
+    without_one = [r for r in newer_records() if (r.spec.attention, task_place(r), r.spec.seed) != (name, place, 1)]
+    assert place not in until_criterion(without_one)
 
 
 def test_committed_records_are_packed():
