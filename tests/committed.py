@@ -84,6 +84,9 @@ def measured(name: str) -> Any:
     return json.loads((ROOT / "results" / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def benchmarked(name: str, grid: str) -> str:
-    """Report of a measurement's file that the program of this name in ``benchmarks`` wrote; ``grid`` is its experiment."""
-    return getattr(import_module(name), grid).report(Measurement.from_dict(measured(name)))
+def benchmarked(program: str, grid: str, file: str = "") -> str:
+    """Return the report of a measurement that a program in ``benchmarks`` wrote.
+
+    ``grid`` is the class of its experiment. ``file`` is the name of the measurement, by default that of the program.
+    """
+    return getattr(import_module(program), grid).report(Measurement.from_dict(measured(file or program)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -119,23 +120,13 @@ class Results:
 
     def _beside_peers(self, attention: str) -> Measurement | None:
         """Return what was measured of an attention's layers beside public ones; None without a comparison."""
-        found = self._measured("peers")
-        if found is None:
-            return None
-        measured = Measurement.from_dict(found)
-        rows = compared_rows(measured.grid["mechanisms"])
-        names = [name for name, row in rows.items() if row.attention == attention]
-        if not names:
-            return None
-        kept = (*names, BASELINE, PRODUCT)
-        measured.cells = {cell: own for cell, own in measured.cells.items() if cell.role in kept}
-        measured.grid = {
-            **measured.grid,
-            "mechanisms": [text for text in measured.grid["mechanisms"] if text.partition("[")[0] in names],
-        }
-        for own in (own for cell, own in measured.cells.items() if cell.role == BASELINE):
-            own.failures = {}
-        return measured
+        for found in filter(None, map(self._measured, ("peers", "peers_recurrences"))):
+            measured = Measurement.from_dict(found)
+            rows = compared_rows(measured.grid["mechanisms"])
+            names = [name for name, row in rows.items() if row.attention == attention]
+            if names:
+                return _of_comparisons(measured, names)
+        return None
 
     def errors(self, attention: str, inputs: str) -> str | None:
         """Distance of an attention to softmax on ``error`` (a pretrained encoder's) or ``error_random`` inputs."""
@@ -155,3 +146,13 @@ def _concerns(cell: Cell, attention: str | None) -> bool:
     """Tell whether a cell is of softmax, or of the attention; of any where none is given."""
     assert cell.subject is not None
     return cell.role != "mechanism" or attention in (None, cell.subject.attention)
+
+
+def _of_comparisons(measured: Measurement, names: Sequence[str]) -> Measurement:
+    """Return a measurement with these comparisons alone, and with full attention and the matrix product beside them."""
+    cells = {cell: own for cell, own in measured.cells.items() if cell.role in (*names, BASELINE, PRODUCT)}
+    mechanisms = [text for text in measured.grid["mechanisms"] if text.partition("[")[0] in names]
+    for cell, own in cells.items():
+        if cell.role == BASELINE:
+            own.failures = {}
+    return replace(measured, cells=cells, grid={**measured.grid, "mechanisms": mechanisms})
