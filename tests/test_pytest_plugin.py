@@ -85,7 +85,7 @@ def test_a_failure_says_what_is_wrong_and_what_it_breaks(zoo, pytester):
     result = zoo(*words)
     result.assert_outcomes(failed=2, passed=1, deselected=len([*attention_checks("plugin_broken")]) - 3)
     printed = result.stdout.str()
-    assert "the card's paper is empty\ncard_is_complete: The card has every text, options with defaults" in printed
+    assert "the card's paper is empty\ncard_is_complete: The card has all its texts" in printed
     assert "harness.py" not in printed.split("card_is_complete _")[1].split("____")[0], "where the kit says so tells nothing"
     assert 'raise RuntimeError("it was late")' in printed, "the author's own line is shown"
     assert "The output has the shape of the queries" in printed
@@ -164,7 +164,7 @@ def test_parametrizing_takes_one_or_many_of_either_kind():
 
 
 def test_a_violation_is_told_with_the_sentence_that_it_breaks():
-    with pytest.raises(Violation, match=r"equation is empty\ncard_is_complete: The card has every text"):
+    with pytest.raises(Violation, match=r"equation is empty\ncard_is_complete: The card has all its texts"):
         parameters(Untold.card)[f"{Untold.card.name}[default]-eager-card_is_complete"]()
 
 

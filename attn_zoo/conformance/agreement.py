@@ -1,4 +1,5 @@
-"""Checks against references: softmax attention, the definition, ``eager``, and projecting before compressing."""
+"""Checks that compare a mechanism with references: softmax attention, its ``definition``, and ``eager``. One more check compares
+compressing tokens before they are projected with compressing them afterwards."""
 
 from __future__ import annotations
 
@@ -39,8 +40,11 @@ enough."""
 
 @attention_check("implementation")
 def limit_is_softmax(subject: Subject) -> str | None:
-    """An exact attention equals softmax attention at every drawn size, with and without padding, also for inputs 100 times as
-    large, with the sinks that it has; any other attention equals softmax attention in the limit that its card documents."""
+    """A mechanism that declares ``exact`` equals softmax attention at every drawn size, with and without padding. This also holds
+    for inputs 100 times as large and, if the mechanism has attention sinks, with these sinks.
+
+    A mechanism that is not exact equals softmax attention in the limit that its card documents as ``softmax_limit``.
+    """
     card = subject.card
     if card.can.exact:
         for geometry in (*subject.plain_and_causal(), *subject.sized()):
@@ -91,7 +95,7 @@ def _softmax_attention(request: Request, allowed: Tensor, sinks: Tensor | None) 
 
 @attention_check("variant")
 def eager_agrees_with_the_definition(subject: Subject) -> str:
-    """In float64, at drawn sizes, with and without padding, outputs and all gradients of ``eager`` equal those of the definition.
+    """In float64, the outputs and all gradients of ``eager`` equal those of the definition, with and without padding.
 
     Above 129 positions, and also under no_grad, only outputs are compared. A definition that takes long is compared at the
     shorter sizes only, and the report says so.
@@ -169,9 +173,16 @@ def _masks(subject: Subject, geometry: Geometry) -> list[Tensor | None]:
 
 @attention_check("twin")
 def implementation_agrees_with_eager(subject: Subject) -> str:
-    """Against eager in float64, outputs and all gradients in float32 have at most twice the error of eager in float32, plus a few
-    roundings; that error is taken at these inputs, or is the largest at eight inputs perturbed by one rounding. Kernels that
-    multiply only in 16 bits are held to eager in float64 at inputs perturbed by one rounding of 16 bits in the same way."""
+    """The implementation is as accurate as ``eager``. Errors are distances from ``eager`` in float64, for outputs and for all
+    gradients.
+
+    The error of the implementation in float32 is at most twice the error of ``eager`` in float32, plus a few roundings. The error
+    of ``eager`` is measured at the same inputs. If that is not enough, it is the largest error at eight copies of the inputs whose
+    numbers are changed by one rounding.
+
+    Some kernels multiply only in 16 bits. For them, the permitted error is twice the change of ``eager`` in float64 when its inputs
+    are changed by one rounding of 16 bits.
+    """
     worst = 0.0
     few = _geometries(subject)
     for geometry in (*few, *subject.sized()):
@@ -218,7 +229,7 @@ def _geometries(subject: Subject) -> list[Geometry]:
 
 
 def perturbed(request: Request, dtype: torch.dtype, seed: int = 3) -> Request:
-    """Perturb every number at random by plus or minus one rounding of ``dtype``."""
+    """Return a copy of the request in which each number is changed, up or down at random, by one rounding of ``dtype``."""
     generator, eps = torch.Generator().manual_seed(seed), torch.finfo(dtype).eps
 
     def perturb(_: str, tensor: Tensor) -> Tensor:
@@ -247,8 +258,8 @@ def _error(found: Tensor, want: Tensor) -> float:
 
 @attention_check("variant")
 def compressing_first_agrees(subject: Subject) -> None:
-    """Compressing tokens before they are projected gives the same output as projecting first, and takes the FLOPs that
-    ``compression_flops`` states."""
+    """Compressing tokens before they are projected gives the same output as projecting them first. It takes the FLOPs that the
+    method ``compression_flops`` of the mechanism states."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         if not isinstance(module, CompressingAttention):

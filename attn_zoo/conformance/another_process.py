@@ -1,8 +1,10 @@
-"""Examples of tasks made again: here without caches, and in a subprocess with another hash seed and so another order of sets.
+"""Functions that compute the examples of a task a second time, to check that they are reproducible.
 
-The subprocess does not read the cache of files, which holds what this process has computed.
+They are computed in this process after its caches are cleared, and in a subprocess with a different hash seed. A different hash
+seed changes the order of Python sets. The subprocess does not read cached files, because this process has written them.
 
-The subprocess is started once and forks for each task, which saves seconds of imports; without fork, it ends after one task.
+The subprocess is started once and forks for each task, which saves seconds of imports. On systems without fork, it ends after one
+task.
 """
 
 from __future__ import annotations
@@ -49,13 +51,13 @@ print("digests", *(kind(options).examples(split).digest() for split in splits))
 
 
 def digests_elsewhere(sent: bytes) -> tuple[int, list[str], str]:
-    """Compute the digests of the splits of a task in the subprocess.
+    """Compute the digests of all splits of a task in the subprocess.
 
     Args:
-        sent: the pickled class of a task and its options.
+        sent: the pickled class of the task together with its options.
 
     Returns:
-        The exit status, the digests where the status is 0, and the last line of the error output.
+        The exit status of the subprocess, the digests (empty if the status is not 0), and the last line of its error output.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"} | {CACHE: "off"}
     with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +89,7 @@ def _process(owner: int) -> subprocess.Popen[bytes]:
 
 
 def forget(task: Task) -> None:
-    """Clear the caches of the modules that make the examples, so that they are made again."""
+    """Clear the caches of all functions in the modules that define the task, so that its examples are computed again."""
     for kind in type(task).__mro__:
         for value in vars(importlib.import_module(kind.__module__)).values():
             clear: Any = getattr(value, "cache_clear", None)

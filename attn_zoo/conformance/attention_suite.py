@@ -1,4 +1,4 @@
-"""Conformance kit for attentions: selection of the checks for each variant and implementation of a card."""
+"""Conformance tests of a mechanism: which checks run for each variant and implementation on its card."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ NO_DEFINITION = "no definition: nobody has compared the output with your equatio
 
 
 def resolve(target: str) -> AttentionCard | TaskCard:
-    """Return the card of a registered attention or task, or of a class given as ``package.module:Class``.
+    """Return the card of a mechanism or a task. The target is a registered name or a class, written ``package.module:Class``.
 
     Raises:
         UnknownNameError: nothing has this name.
@@ -87,13 +87,14 @@ def resolve(target: str) -> AttentionCard | TaskCard:
 
 
 def attention_checks(attention: str | AttentionCard, device: torch.device | None = None) -> Iterator[Case]:
-    """Yield every check of every setting of a mechanism, as callable cases.
+    """Yield every conformance check of a mechanism as a case that can be called.
 
-    Settings are the defaults and each of ``card.variants``, each in every implementation that this
-    machine can run; an implementation that it cannot run gives one case, skipped with the reason.
+    The checks run with the default options and with the options of each of ``card.variants``. Each of these runs in every
+    implementation that this machine supports. For an implementation that it does not support, one case is skipped with the reason.
 
     Args:
-        device: device of every implementation; None takes the CPU for those that run on it.
+        attention: a registered name, ``package.module:Class`` or a card.
+        device: device on which every implementation runs; None uses the CPU for all implementations that can run on it.
 
     Raises:
         UnknownNameError: no attention has this name.
@@ -125,15 +126,15 @@ def attention_checks(attention: str | AttentionCard, device: torch.device | None
 
 
 def check_attention(attention: str | AttentionCard, *, expected_failures: Mapping[str, str] | None = None) -> Report:
-    """Run the conformance tests on a mechanism.
+    """Run the conformance tests on a mechanism and return the report.
 
     Args:
         attention: a registered name, ``package.module:Class`` or a card.
-        expected_failures: reasons, by check or by ``variant-implementation-check``. Such a failure
-            is waived; one that no longer fails is itself a failure.
+        expected_failures: maps the name of a check, or ``variant-implementation-check``, to the reason why it is expected to fail.
+            A failure that is named here is reported as ``waived``. If a named check no longer fails, this counts as a failure.
 
     Raises:
-        UnknownNameError: no such attention, or a waiver names no check.
+        UnknownNameError: no such attention, or ``expected_failures`` names a check that does not exist.
         ValueError: the class cannot be found.
     """
     cases = list(attention_checks(attention))
@@ -142,7 +143,8 @@ def check_attention(attention: str | AttentionCard, *, expected_failures: Mappin
 
 
 def unknown_of(card: AttentionCard | TaskCard) -> str:
-    """Return what no check can know about a mechanism: its output, if neither a definition nor softmax is its reference."""
+    """Return a warning that no check compares the outputs of a mechanism with its equation. It is empty if the mechanism is exact
+    or has a definition."""
     known = isinstance(card, TaskCard) or card.can.exact or card.build.definition is not None
     return "" if known else NO_DEFINITION
 

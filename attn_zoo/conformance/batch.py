@@ -1,4 +1,5 @@
-"""Checks that examples are independent, memory layout is irrelevant and callers' tensors are unchanged."""
+"""Checks that examples of a batch are independent, that memory layout is irrelevant, and that the caller's tensors are not
+changed."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def _requests(subject: Subject, module: Attention) -> list[Request]:
 
 @attention_check("implementation")
 def batch_mates_have_no_influence(subject: Subject) -> None:
-    """An example gives the same output alone as in a batch, also beside examples that are 30 times as large or wholly padded."""
+    """An example gives the same output alone as in a batch. This also holds if other examples are 30 times as large or consist of
+    padding only."""
     for geometry in (*subject.plain_and_causal(), *subject.across()):
         module = subject.build(geometry)
         for request in _requests(subject, module):
@@ -47,7 +49,7 @@ def batch_mates_have_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def batch_order_has_no_influence(subject: Subject) -> None:
-    """Permuting the examples permutes the outputs."""
+    """Permuting the examples of a batch permutes the outputs in the same way and changes nothing else."""
     module = subject.build()
     order = torch.tensor([3, 0, 5, 1, 4, 2], device=subject.device)
     for request in _requests(subject, module):
@@ -58,7 +60,8 @@ def batch_order_has_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def batch_size_has_no_influence(subject: Subject) -> None:
-    """Examples repeated until they no longer fit into one block of temporaries give the same outputs as without repetition."""
+    """Repeating the examples in a batch repeats their outputs. The batch is so large that temporary tensors no longer fit into one
+    block."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = _requests(subject, module)[-1]
@@ -93,8 +96,8 @@ def _laid_out(request: Request, layout: Callable[[Tensor], Tensor]) -> Request:
 
 @attention_check("implementation")
 def inputs_are_left_alone(subject: Subject) -> None:
-    """Neither the call nor writing into its output changes the caller's tensors, even where a mask leaves an example without
-    keys."""
+    """A call does not change the caller's tensors, even if a mask leaves an example without keys. Writing into the output does not
+    change them either."""
     ones = [subject.geometry(1, causal=geometry.causal) for geometry in subject.plain_and_causal()]
     for geometry in (*subject.plain_and_causal(), *ones):
         if (module := subject.build_if_allowed(geometry)) is None:

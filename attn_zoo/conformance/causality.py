@@ -1,4 +1,4 @@
-"""Checks that a causal attention sees its past and nothing else."""
+"""Checks that the output of a causal mechanism depends on earlier positions and does not depend on later ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ because numbers that follow the length in steps, such as the number of buckets, 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Test input: the scale of its past positions, and a change of its future positions."""
+    """Description of a test of causality: how large the past positions are, and how the future positions are changed."""
 
     future: str
     """Content of the future positions, in words."""
@@ -63,8 +63,8 @@ LOUD_AND_QUIET = (
 
 @attention_check("implementation")
 def causal_output_ignores_the_future(subject: Subject) -> None:
-    """In a causal geometry no change of later positions, however large, changes an output; where causality is not claimed, a causal
-    geometry is refused."""
+    """In a causal geometry, no change of later positions, however large, changes an output. If the card does not declare
+    ``causal``, building for a causal geometry raises ``UnsupportedError``."""
     if not subject.causal:
         must_refuse("causal", lambda: subject.build(subject.geometry(causal=True)))
         return
@@ -74,8 +74,8 @@ def causal_output_ignores_the_future(subject: Subject) -> None:
 
 @attention_check("implementation")
 def no_future_leaks_at_any_border(subject: Subject) -> None:
-    """At every drawn length no output depends on later positions: up to 129 positions, the future begins at each of them; beyond,
-    at each border of a block."""
+    """In a causal geometry, no output depends on later positions, at any drawn length. Up to 129 positions, every position is tried
+    as the beginning of the future. At longer lengths, positions at the borders of blocks are tried."""
     _causal(subject)
     for geometry in subject.sized(shortest=2):
         if geometry.causal:
@@ -89,10 +89,12 @@ def no_future_leaks_at_any_border(subject: Subject) -> None:
 def require_no_future(
     subject: Subject, module: Attention, where: Sequence[int], scenes: Sequence[Scene], call: Callable[..., Tensor] | None = None
 ) -> None:
-    """Change the positions from each cut on, in one example per cut, and require that no output before the cut changes.
+    """Require that changing all positions from a cut on changes no output before the cut.
 
     Args:
-        call: called in place of ``module``.
+        where: the cuts, each the first position that changes. Each is tried in an example of its own.
+        scenes: how the positions before and after a cut are changed.
+        call: function that is called instead of ``module``, if given.
 
     Raises:
         Violation: an output before a cut changed.
@@ -120,7 +122,8 @@ def _opposed(request: Request) -> Request:
 
 
 def cuts(length: int) -> list[int]:
-    """Positions at which the future begins: near both ends, in between, and at every border of a block."""
+    """Return the positions at which the future begins in tests of a sequence with ``length`` positions. They are near both ends, in
+    between, and at every border of a block."""
     return sorted({cut for cut in (*CUTS, length // 3, length // 2, length - 1) if 0 < cut < length})
 
 
@@ -144,7 +147,7 @@ def _with_futures(past: Request, request: Request, where: Sequence[int], change:
 
 @attention_check("implementation")
 def padding_in_the_future_has_no_influence(subject: Subject) -> None:
-    """In a causal geometry, padding at later positions changes no earlier output."""
+    """In a causal geometry, marking later positions as padding changes no earlier output."""
     _causal(subject)
     if not subject.card.can.key_padding:
         raise NotApplicable("key_padding is not claimed")
@@ -166,8 +169,8 @@ def padding_in_the_future_has_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def a_prefix_answers_as_the_whole(subject: Subject) -> None:
-    """In a causal geometry, a prefix of a sequence gives the same outputs alone as within the whole sequence, wherever the prefix
-    ends."""
+    """In a causal geometry, the outputs of a prefix alone equal the first outputs of the whole sequence, at ten lengths of the
+    prefix."""
     whole = _causal(subject)
     if not subject.card.can.any_length:
         raise NotApplicable("the mechanism does not claim any_length: it runs at the length that it was built for")
@@ -181,7 +184,7 @@ def a_prefix_answers_as_the_whole(subject: Subject) -> None:
 
 @attention_check("implementation")
 def causal_output_sees_the_past(subject: Subject) -> None:
-    """The first causal output depends on the first value and, where queries are read, later outputs depend on earlier values."""
+    """The first causal output depends on the first value. If the mechanism uses queries, later outputs depend on earlier values."""
     module = _causal(subject)
     request = subject.draw(module).leaves()
     out = request(module)

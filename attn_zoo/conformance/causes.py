@@ -1,4 +1,4 @@
-"""Likeliest cause of many failures. One fault often fails many checks, so a report names it first."""
+"""Search for one fault that explains many failures. Such a fault often fails many checks, so a report names it first."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ CAUSES: tuple[tuple[str, str, str], ...] = (
 
 
 def likeliest_cause(failures: Sequence[Result]) -> str:
-    """Return a sentence about the fault that explains most failures. If there are few failures, or no fault explains them, it is
-    empty.
+    """Return a sentence that names the fault behind most failures, or an empty text if the failures are few or no known fault
+    explains them.
 
-    An exception that the entry raises at one place in half of the failures or more comes first, then the causes of ``CAUSES``.
+    If the plugin raises an exception at one place in at least half of the failures, this exception is named. Otherwise the first
+    cause of ``CAUSES`` that was found is named.
     """
     if len(failures) < MANY:
         return ""

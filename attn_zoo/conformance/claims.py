@@ -1,4 +1,5 @@
-"""Checks of the card: it is complete, its claims run, and the rest is refused."""
+"""Checks that a card is complete, that each capability on it works, and that requests outside the capabilities raise
+``UnsupportedError``."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ INPUTS = ("query", "key", "value")
 
 @attention_check("card")
 def card_is_complete(subject: Subject) -> None:
-    """The card has every text, options with defaults of plain types, variants that build, and known inputs."""
+    """The card has all its texts. Its options have defaults of plain types, its variants can be built, and the inputs that it reads
+    are known."""
     card = subject.card
     for name in ("name", "title", "paper", "equation"):
         require(str(getattr(card, name)).strip(), f"the card's {name} is empty")
@@ -65,7 +67,7 @@ def _check_options(subject: Subject) -> None:
 
 @attention_check("variant")
 def building_does_not_mutate_options(subject: Subject) -> None:
-    """Building changes neither the options nor the geometry that it is given, at any drawn size."""
+    """Building a mechanism changes neither the options nor the geometry that are passed to it, at any drawn size."""
     for geometry in (*subject.plain_and_causal(), *subject.sized()):
         options, before = deepcopy(subject.options), repr(subject.options)
         subject.card.build(geometry, options, subject.implementation)
@@ -74,8 +76,8 @@ def building_does_not_mutate_options(subject: Subject) -> None:
 
 @attention_check("card")
 def defaults_suit_every_length(subject: Subject) -> str:
-    """Defaults that depend on the length can be built at every length from 2 on, and from 64 tokens on the method ``warnings``
-    returns nothing for them."""
+    """Defaults that depend on the length can be built at every length from 2 on. From 64 tokens on, the method ``warnings`` returns
+    nothing for them."""
     if not length_rules(subject.card.options):
         raise NotApplicable("no default follows the length")
     card, sizes = subject.card, ((n, d) for n in LENGTHS_OF_DEFAULTS for d in (8, 64))
@@ -95,7 +97,7 @@ def defaults_suit_every_length(subject: Subject) -> str:
 
 @attention_check("card")
 def request_checking_is_inherited(subject: Subject) -> None:
-    """The class inherits forward, step and their checks from the contract and overrides none of them."""
+    """The class inherits ``forward``, ``step`` and the checks of their arguments from ``Attention`` and overrides none of them."""
     for name in ("forward", "__call__", "step", "_check_request", "_check_tensors"):
         instead = "advance" if name == "step" else "attend"
         require(
@@ -106,7 +108,7 @@ def request_checking_is_inherited(subject: Subject) -> None:
 
 @attention_check("implementation")
 def output_is_like_the_queries(subject: Subject) -> None:
-    """The output has the shape of the queries, the dtype and device of the inputs, and only finite numbers."""
+    """The output has the shape of the queries, the dtype and device of the inputs, and finite numbers only."""
     narrow = (torch.bfloat16, torch.float16) if subject.single is torch.float32 else ()
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
@@ -119,8 +121,8 @@ def output_is_like_the_queries(subject: Subject) -> None:
 
 @attention_check("implementation")
 def cross_lengths_run_or_are_refused(subject: Subject) -> None:
-    """Unequal numbers of queries and keys run where ``cross`` is claimed; elsewhere both building for them and calling with them
-    are refused."""
+    """If the card declares ``cross``, the numbers of queries and keys may differ. If it does not, building for unequal numbers
+    raises ``UnsupportedError``, and so does a call with unequal numbers."""
     if subject.always_causal:
         raise NotApplicable(f"{subject.implementation} is causal here, with as many queries as keys")
     square = subject.geometry()
@@ -140,8 +142,8 @@ def cross_lengths_run_or_are_refused(subject: Subject) -> None:
 
 @attention_check("implementation")
 def other_lengths_run_or_are_refused(subject: Subject) -> None:
-    """A call at another length than the module was built for runs where the card claims it and is refused elsewhere; a module built
-    for that other length runs at it."""
+    """A call at a length other than the one that the module was built for runs if the card declares it. Otherwise it raises
+    ``UnsupportedError``. A module that is built for that other length runs at it."""
     can = subject.card.can
     for causal in {geometry.causal for geometry in subject.plain_and_causal()}:
         module = subject.build(subject.geometry(causal=causal))
@@ -159,8 +161,8 @@ def other_lengths_run_or_are_refused(subject: Subject) -> None:
 
 @attention_check("variant")
 def resizing_leads_to_the_new_length(subject: Subject) -> None:
-    """``resize_length`` gives a module the new length and, once it has loaded the state dict of a module built for that length, the
-    same output as that module; or it refuses with UnsupportedError."""
+    """After ``resize_length``, a module has the new length. If it then loads the state dict of a module built for that length, both
+    give the same output. A mechanism that cannot be resized raises ``UnsupportedError``."""
     for geometry in subject.plain_and_causal():
         for length in (2 * geometry.keys + 1, geometry.keys - 2):
             built = subject.build_if_allowed(replace(geometry, queries=length, keys=length))
@@ -183,7 +185,7 @@ def resizing_leads_to_the_new_length(subject: Subject) -> None:
 
 @attention_check("implementation")
 def unread_inputs_have_no_influence(subject: Subject) -> None:
-    """An input that the card does not read may be None or hold NaN, and influences neither the output nor a gradient."""
+    """An input that the card does not list as read may be None or hold NaN. It influences neither the output nor a gradient."""
     unread = [name for name in INPUTS if name not in subject.card.reads]
     if subject.card.can.shares_query_key:
         unread = [name for name in unread if name != "key"]
@@ -208,8 +210,8 @@ def unread_inputs_have_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def unfit_requests_are_refused(subject: Subject) -> None:
-    """A shape, dtype, mask or stream that does not fit raises ValueError; where keys are the queries, a separate key tensor raises
-    UnsupportedError."""
+    """A shape, dtype, mask or additional input (stream) that does not fit raises ``ValueError``. If the mechanism uses the queries
+    as keys, a separate key tensor raises ``UnsupportedError``."""
     module = subject.build()
     good = subject.draw(module)
     mask = torch.ones(good.value.shape[0], good.value.shape[2], dtype=torch.bool, device=subject.device)
@@ -234,7 +236,7 @@ def unfit_requests_are_refused(subject: Subject) -> None:
 
 
 def must_raise_value_error(what: str, call: Callable[[], object]) -> None:
-    """Check that a call with arguments that do not fit raises ``ValueError``.
+    """Require that ``call`` raises ``ValueError``, because its arguments do not fit.
 
     Raises:
         Violation: the call ran, or raised another exception.
@@ -250,7 +252,7 @@ def must_raise_value_error(what: str, call: Callable[[], object]) -> None:
 
 @attention_check("variant")
 def building_draws_what_is_claimed(subject: Subject) -> None:
-    """With equal parameters, modules built under different seeds give the same output, unless the card claims
+    """Two modules that are built under different seeds and have equal parameters give the same output, unless the card declares
     ``random_at_build``."""
     first, second = subject.build(seed=1), subject.build(seed=2)
     with torch.no_grad():

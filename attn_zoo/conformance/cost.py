@@ -1,4 +1,4 @@
-"""Checks that the cost on the card equals the cost of the code."""
+"""Checks that the costs stated on a card equal the costs of the code."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ FLOAT_BYTES = 4
 
 @attention_check("variant")
 def cost_formula_is_exact(subject: Subject) -> str | None:
-    """The card's FLOPs, also of the backward pass if stated, equal what PyTorch counts, and its number of parameters equals the
-    module's; two examples take at most twice the FLOPs of one."""
+    """The FLOPs that the card states equal what PyTorch counts, also for the backward pass if the card states these. The stated
+    number of parameters equals that of the module. Two examples take at most twice the FLOPs of one."""
     proved, unstated, subject = 0, False, subject.as_counted()
     for geometry in _geometries(subject):
         module = subject.build_if_allowed(geometry)
@@ -60,8 +60,11 @@ def cost_formula_is_exact(subject: Subject) -> str | None:
 
 @attention_check("variant")
 def state_bytes_are_needed_and_enough(subject: Subject) -> str:
-    """The card's ``state_bytes`` hold at least as many numbers as the rank of later outputs as a function of past inputs, and at
-    most as many as the past inputs on which later outputs depend."""
+    """The ``state_bytes`` of the card are neither too few nor more than could be useful.
+
+    The recurrent state must hold at least as many numbers as the rank of later outputs as a function of past inputs. It holds at
+    most as many numbers as the past inputs on which later outputs depend.
+    """
     cost, options = subject.card.cost, subject.options
     without = cost(subject.geometry(), options).state_bytes
     require(without is None, f"the card states {without} bytes of state without causality; state_bytes must be None there")
@@ -90,12 +93,14 @@ def state_bytes_are_needed_and_enough(subject: Subject) -> str:
 
 
 def past_in_the_future(subject: Subject, built_for: int) -> tuple[int, set[str]]:
-    """Rank of the Jacobian of later outputs with respect to the first tokens, and names of the tensors with a non-zero block.
+    """Return how much of the past later outputs depend on.
 
-    A state carried from token to token holds at least as many numbers as the rank.
+    Returns:
+        The rank of the Jacobian of ``LATER`` outputs with respect to the ``READ`` tokens before them, and the names of the inputs
+        whose part of the Jacobian is not zero. A recurrent state must hold at least as many numbers as the rank.
 
     Args:
-        built_for: keys that the mechanism is built for; the first ``READ`` are the past of the ``LATER`` ones that follow.
+        built_for: number of keys that the mechanism is built for.
     """
     module = subject.build(subject.geometry(built_for, heads=1, head_dim=4, causal=True))
     total = max(built_for, READ + LATER)
@@ -113,8 +118,8 @@ def past_in_the_future(subject: Subject, built_for: int) -> tuple[int, set[str]]
 
 @attention_check("variant")
 def shapes_flow_without_numbers(subject: Subject) -> None:
-    """The mechanism runs on the meta device, whose tensors have shapes but no values, so that costs of long models are counted
-    quickly."""
+    """The mechanism runs on PyTorch's meta device, whose tensors have shapes but no values. There, the costs of long models are
+    counted quickly."""
     for geometry in subject.plain_and_causal():
         request = subject.draw(subject.build(geometry), batch=1).changed(lambda name, tensor: tensor.to("meta"))
         try:
@@ -136,15 +141,15 @@ def _geometries(subject: Subject) -> Iterator[Geometry]:
 
 
 def count(subject: Subject, module: Attention, batch: int = 1) -> Tally:
-    """FLOPs that PyTorch counts for a batch."""
+    """Return the FLOPs that PyTorch counts for one call of ``module`` with ``batch`` examples."""
     request = subject.draw(module, batch=batch).leaves()
     return tally(partial(request, module), [*request.tensors.values(), *module.parameters(), *module.buffers()])
 
 
 @attention_check("variant")
 def time_grows_as_printed(subject: Subject) -> str:
-    """FLOPs grow with the length as the card's big-O of time states, and numbers written to memory grow no faster; for an attention
-    with ``tiled``, neither grows faster in ``eager``."""
+    """FLOPs grow with the length as the big-O of time on the card states, and the amount of numbers written to memory grows no
+    faster. If costs are counted in another implementation than ``eager``, such as ``tiled``, neither grows faster in ``eager``."""
     claim, eager, subject = subject.card.time, subject, subject.as_counted()
     remarks = []
     for geometry in subject.plain_and_causal():
@@ -179,9 +184,10 @@ def _require_no_faster(subject: Subject, geometry: Geometry, claim: Growth) -> N
 
 @attention_check("variant")
 def memory_grows_as_printed(subject: Subject) -> str:
-    """The largest tensor of the forward and backward pass grows no faster than the card's big-O of memory.
+    """The largest tensor of a forward and backward pass grows with the length no faster than the big-O of memory on the card.
 
-    For an attention with ``tiled``, the largest tensor of ``eager`` grows no faster than the big-O of time.
+    If costs are counted in another implementation than ``eager``, such as ``tiled``, the largest tensor of ``eager`` grows no
+    faster than the big-O of time.
     """
     forms = [(subject.as_counted(), subject.card.memory)]
     if forms[0][0].implementation != "eager":
@@ -204,7 +210,7 @@ def _largest_tensors(subject: Subject, claim: Growth) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Measured cost of one example at one length, forward and backward."""
+    """Measured cost of one forward and backward pass of one example at one length."""
 
     length: int
     flops: int
@@ -230,7 +236,8 @@ class _Recorder(TorchDispatchMode):
 
 
 def trace(subject: Subject, causal: bool, length: int) -> Trace:
-    """Record the cost of one head over one example of ``length`` in float32; cached, so that a subject runs each length once."""
+    """Return the measured cost of one head for one example with ``length`` tokens in float32. The cost is cached, so each length
+    runs once per subject."""
     key = (subject.implementation, causal, length)
     if key not in subject.traces:
         module = subject.build(subject.geometry(length, heads=1, causal=causal), dtype=torch.float32)
@@ -244,10 +251,15 @@ def trace(subject: Subject, causal: bool, length: int) -> Trace:
 
 
 def exponent(sizes: Sequence[int], ratio: int) -> float:
-    """Fit the power of n to sizes at three lengths, each ``ratio`` times the one before.
+    """Return the exponent p of a power law n^p that is fitted to sizes at three lengths n.
 
-    The fit uses increments, which have no constant term; where the first sizes are equal, it uses
-    the two ends. No growth counts as 0.
+    The fit uses the differences of the sizes, which contain no constant term, but is at most the exponent between the first and the
+    third size. If the first two sizes are equal, only the first and the third are used. If the sizes stop growing, the exponent is
+    0.
+
+    Args:
+        sizes: three sizes, such as numbers of FLOPs.
+        ratio: each length divided by the one before.
     """
     first, second, third = sizes
     if third <= second:

@@ -1,4 +1,4 @@
-"""Checks that gradients reach all inputs that the card reads, and that they are correct."""
+"""Checks that gradients reach every input that a card lists as read, and that these gradients are correct."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ SLOPE, ROUNDING = 1e-4, 1e-8
 
 @attention_check("implementation")
 def every_position_gets_a_gradient(subject: Subject) -> None:
-    """Each valid position of each input and stream gets a gradient, directly or through a stream that replaces the input, also
-    where the numbers of queries and keys differ."""
+    """Each valid position of each input and additional input (stream) gets a gradient. The gradient may be that of a stream that
+    replaces the input. This also holds if the numbers of queries and keys differ."""
     masks: list[Tensor | None] = [None]
     if subject.card.can.key_padding:
         holes = torch.ones(1, subject.length, dtype=torch.bool, device=subject.device)
@@ -73,11 +73,11 @@ def _reached(request: Request, module: Attention) -> dict[str, Tensor]:
 
 @attention_check("implementation")
 def every_position_counts_at_every_size(subject: Subject) -> None:
-    """At every drawn length from 63 on, each position of each input and stream gets a gradient in at least one of several random
-    draws.
+    """At every drawn length from 63 on, each position of each input and additional input (stream) gets a gradient in at least one
+    of several random draws.
 
-    In a causal geometry only values need one, from the second position to three quarters of the length: a query may see a single
-    key, and late keys are seen by few queries.
+    In a causal geometry, only values from the second position to three quarters of the length need a gradient. Early queries may
+    see a single key, and late keys are seen by few queries.
     """
     for geometry in subject.sized(shortest=min(BORDERS)):
         module = subject.build(geometry)
@@ -104,8 +104,8 @@ def _alone(subject: Subject, module: Attention, place: int) -> bool:
 
 @attention_check("variant")
 def gradients_follow_outputs_at_every_size(subject: Subject) -> None:
-    """At every drawn size, with padding and with other numbers of queries, each gradient of ``eager`` equals the slope of the
-    outputs, a finite difference; gradients of other implementations agree with those of ``eager``."""
+    """Each gradient of ``eager`` equals the slope of the outputs, measured by finite differences. This holds at every drawn size,
+    with padding, and if the numbers of queries and keys differ. Another check compares other implementations with ``eager``."""
     if subject.dtype is not torch.float64:
         raise NotApplicable("slopes are checked in float64 only")
     for geometry in (*subject.across(), *subject.sized()):
@@ -154,7 +154,7 @@ def _weighed(module: Attention, call: Callable[..., Tensor] | None, request: Req
 
 @attention_check("implementation")
 def every_parameter_gets_a_gradient(subject: Subject) -> None:
-    """Every parameter influences the output, or in training a term that the mechanism adds to the loss."""
+    """Every parameter gets a gradient from the output or, in training, from a term that the mechanism adds to the loss."""
     module = subject.build()
     parameters = trained_parameters(module)
     if not parameters:
@@ -175,7 +175,8 @@ def every_parameter_gets_a_gradient(subject: Subject) -> None:
 
 @attention_check("implementation")
 def gradients_end_in_inputs_and_parameters(subject: Subject) -> None:
-    """Every tensor that a gradient flows into is an input or a registered parameter, which optimisers and checkpoints know."""
+    """Every tensor that a gradient flows into is an input or a registered parameter. Optimizers and checkpoints contain registered
+    parameters only."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         leaves = subject.draw(module).leaves()
@@ -197,7 +198,7 @@ def gradients_end_in_inputs_and_parameters(subject: Subject) -> None:
 
 @attention_check("implementation")
 def outputs_follow_their_own_queries(subject: Subject) -> str:
-    """Where queries are read, most outputs depend on the query of their own position."""
+    """If the mechanism uses queries, most outputs depend on the query at their own position."""
     if "query" not in subject.card.reads:
         raise NotApplicable("queries are not read")
     shares = []
@@ -218,8 +219,8 @@ def outputs_follow_their_own_queries(subject: Subject) -> str:
 
 @attention_check("implementation")
 def gradients_follow_dropout(subject: Subject) -> None:
-    """In training with dropout, each gradient equals the slope of the outputs under the same seed, so a backward pass that
-    recomputes weights must drop the same ones."""
+    """In training with dropout, each gradient equals the slope of the outputs under the same seed. A backward pass that recomputes
+    weights must therefore drop the same ones as the forward pass."""
     names = subject.dropouts()
     if not names or subject.dtype is not torch.float64:
         raise NotApplicable("there is no dropout option, or slopes are not taken in float64")
@@ -241,7 +242,8 @@ def _seeded(module: Attention, *inputs: Any, **given: Any) -> Tensor:
 
 @attention_check("variant")
 def gradients_match_finite_differences(subject: Subject) -> None:
-    """In float64, gradients of inputs, streams and parameters agree with differences of outputs."""
+    """In float64, gradients with respect to inputs, additional inputs (streams) and parameters agree with finite differences of the
+    outputs."""
     cross = [replace(geometry, queries=3) for geometry in subject.across()[:1]]
     for geometry in (*subject.plain_and_causal(), *cross):
         small = smallest(subject, geometry)

@@ -1,4 +1,4 @@
-"""Cases, results and reports of the conformance tests, for mechanisms and tasks."""
+"""Classes for the cases, results and reports of the conformance tests, for mechanisms and tasks alike."""
 
 from __future__ import annotations
 
@@ -26,19 +26,22 @@ Status = Literal["passed", "failed", "skipped", "waived"]
 
 
 class Violation(AssertionError):
-    """Error for a mechanism or task that breaks the contract of a check. The message says what was found, with its size."""
+    """Error for a mechanism or task that fails a check. The message says what was found and by how much it is wrong."""
 
 
 class NotApplicable(SkipTest):
-    """Error for a check that does not apply. The message is the reason, and test runners treat it as a skip."""
+    """Error for a check that does not apply to a mechanism or task. The message is the reason. Test runners report the check as
+    skipped."""
 
 
 class Partly(str):
-    """Remark of a check that passed, but left something out. Unlike other remarks, a report prints it."""
+    """Remark of a check that passed but did not test everything. A report prints this remark; remarks of other checks are not
+    printed."""
 
 
 def require(holds: object, message: str) -> None:
-    """Raise a violation unless a condition holds. Unlike ``assert``, it also works under ``python -O``.
+    """Raise ``Violation`` with ``message`` if the condition ``holds`` is false. Unlike ``assert``, this also works under
+    ``python -O``.
 
     Raises:
         Violation: the condition is false.
@@ -48,19 +51,23 @@ def require(holds: object, message: str) -> None:
 
 
 def require_finite(numbers: Tensor, what: str) -> None:
-    """Raise a violation if a number is NaN or infinite.
+    """Raise ``Violation`` if the tensor contains NaN or infinity.
+
+    Args:
+        what: description of the tensor, with which the message begins.
 
     Raises:
-        Violation: some are; the message begins with ``what`` and counts them.
+        Violation: some numbers are not finite; the message counts them.
     """
     bad = int((~numbers.isfinite()).sum())
     require(bad == 0, f"{what}: {bad} of {numbers.numel()} numbers are NaN or infinite")
 
 
 def seed_generators(seed: int) -> None:
-    """Seed the global generators of the CPU and, once CUDA is in use, of the GPUs.
+    """Seed PyTorch's global generators of the CPU and, if CUDA is already in use, of the GPUs.
 
-    Before that, ``torch.manual_seed`` keeps a stack trace of each call, which took a sixth of the time of the kit.
+    ``torch.manual_seed`` is slower if CUDA is not in use, because each call then stores a stack trace. That took a sixth of the
+    time of the conformance tests.
     """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
@@ -69,7 +76,8 @@ def seed_generators(seed: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One check on one setting of one mechanism or task. Calling it raises ``Violation`` or returns a remark."""
+    """One check of one mechanism or task, with one variant of its options and one implementation. Calling the case runs the check.
+    It returns a remark or None, or raises ``Violation``."""
 
     subject: str
     check: str
@@ -84,12 +92,12 @@ class Case:
 
     @property
     def setting(self) -> str:
-        """Setting ``variant-implementation-check``, the part of the id that an expected failure may name."""
+        """Name ``variant-implementation-check``. An expected failure may use it to name this case."""
         return "-".join(part for part in (self.variant, self.implementation, self.check) if part)
 
     @property
     def id(self) -> str:
-        """Unique id ``name[variant]-implementation-check``."""
+        """Unique name of the case, of the form ``name[variant]-implementation-check``."""
         return f"{self.subject}[{self.variant}]" + self.setting.removeprefix(self.variant)
 
     def __call__(self) -> str | None:
@@ -112,7 +120,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of a case. ``detail`` is the violation, the reason of a skip, or the remark."""
+    """Result of a case. Its ``detail`` is the violation, the reason why the case was skipped, or the remark of the check."""
 
     case: Case
     status: Status
@@ -126,7 +134,7 @@ class Result:
 
 
 def unbuildable(name: str, variant: str, error: Exception, contract: str | None, implementation: str = "") -> Case:
-    """Case of the check ``card_is_complete`` for a variant of a card whose options cannot be built; it fails."""
+    """Return a case of the check ``card_is_complete`` that fails, because the options of a variant cannot be built."""
 
     def run() -> None:
         raise Violation(f"the options of {variant!r} cannot be built: {type(error).__name__}: {error}")
@@ -136,7 +144,7 @@ def unbuildable(name: str, variant: str, error: Exception, contract: str | None,
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Results for one mechanism or task, in the order of the cases."""
+    """Results of the conformance tests of one mechanism or task, in the order in which the cases ran."""
 
     subject: str
     results: tuple[Result, ...]
@@ -147,16 +155,16 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """True if nothing failed and something passed."""
+        """True if nothing failed and at least one case passed."""
         return not self.failures and any(result.status == "passed" for result in self.results)
 
     @property
     def failures(self) -> tuple[Result, ...]:
-        """Failed results, stale waivers included."""
+        """Results of the cases that failed. They include cases that were expected to fail but did not."""
         return tuple(result for result in self.results if result.status == "failed")
 
     def raise_on_failure(self) -> None:
-        """Raise an exception if something failed or nothing passed.
+        """Raise ``Violation`` if a case failed or no case passed.
 
         Raises:
             Violation: with the report as its message.
@@ -194,17 +202,19 @@ def run_cases(
     unknown: str = "",
     tell: Callable[[Case, Sequence[Result]], object] = lambda case, done: None,
 ) -> Report:
-    """Run every case and report, with strict waivers.
+    """Run every case and return the report. An expected failure that does not occur counts as a failure.
 
     Args:
-        expected_failures: reasons by check name, or by ``variant-implementation-check`` for one
-            setting only. A failure it names is ``waived``; a waiver without any failure fails.
+        subject: name of the mechanism or task.
+        cases: cases to run, in this order.
+        expected_failures: maps the name of a check to the reason why it is expected to fail. The name
+            ``variant-implementation-check`` expects it for one case only. A failure that is named here has the status ``waived``.
         note: sentence that the report ends with.
-        unknown: gap that no check could close, for the summary line.
-        tell: called before each case, with it and the results so far.
+        unknown: what the checks cannot test about ``subject``; the summary line contains it.
+        tell: function that is called before each case, with the case and the results so far.
 
     Raises:
-        UnknownNameError: a waiver names no check of this entry.
+        UnknownNameError: ``expected_failures`` names a check that ``subject`` does not have.
     """
     cases = list(cases)
     waivers = dict(expected_failures or {})

@@ -1,4 +1,5 @@
-"""Checks of modes: training mode, calls with and without gradients, other dtypes and devices, copies of used modules."""
+"""Checks of modes of a module: training mode, calls with and without gradients, other dtypes and devices, and copies of used
+modules."""
 
 from __future__ import annotations
 
@@ -22,8 +23,11 @@ from attn_zoo.contract import Attention
 
 @attention_check("implementation")
 def training_keeps_the_promises(subject: Subject) -> None:
-    """In training mode without dropout, future positions and padding have no influence; other examples have none either, and
-    outputs equal those of eval mode, unless the card claims ``random_at_build`` and a training call draws or changes state."""
+    """In training mode without dropout, later positions (in a causal geometry) and padding do not influence an output.
+
+    Other examples of the batch do not influence it either, and outputs equal those of eval mode. These two are not required of a
+    mechanism that declares ``random_at_build`` and whose training call draws random numbers or changes the module.
+    """
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry, options=subject.without_dropout())
         where = f"in training, causal={geometry.causal}"
@@ -74,8 +78,11 @@ def _draws(module: Attention, request: Request) -> bool:
 
 @attention_check("implementation")
 def recording_gradients_changes_nothing(subject: Subject) -> None:
-    """Outputs are the same with gradients, under no_grad and in inference mode; each gradient is the same whichever other gradients
-    are requested, also of inputs or parameters alone, and for an expanded or non-contiguous gradient of the output."""
+    """Outputs are the same with gradients, under ``torch.no_grad`` and in inference mode.
+
+    Each gradient is the same, whichever other gradients are requested. This includes gradients of inputs only and of parameters
+    only. Gradients are also the same if the gradient of the output is expanded or not contiguous.
+    """
     for geometry in subject.short_and_long():
         module = subject.build(geometry)
         request = subject.draw(module, batch=6 if geometry.keys == subject.length else 2)
@@ -139,8 +146,8 @@ def _wide(out: Tensor) -> Tensor:
 
 @attention_check("implementation")
 def conversions_reach_everything(subject: Subject) -> None:
-    """A module that was called and then converted by ``.to()`` to another dtype and back gives the outputs of an unused module
-    converted in the same way, also where the calls were in bfloat16."""
+    """A module that was called and then converted by ``.to()`` to another dtype and back equals an unused module that was converted
+    in the same way. Both give the same outputs, also if the calls were in bfloat16."""
     types = (torch.float32, torch.float64) if subject.dtype is torch.float64 else (subject.dtype,)
     for geometry in subject.plain_and_causal():
         for first in (subject.dtype, *([torch.bfloat16] if subject.single is torch.float32 else [])):
@@ -160,8 +167,8 @@ def conversions_reach_everything(subject: Subject) -> None:
 
 @attention_check("variant")
 def shapes_flow_outside_a_device_context(subject: Subject) -> None:
-    """A module moved to the meta device runs there outside a device context, with and without a mask: it creates tensors on the
-    device of its inputs."""
+    """A module that was moved to PyTorch's meta device runs there without ``with torch.device("meta")``, with and without a mask.
+    It must therefore create its tensors on the device of its inputs."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module, batch=6)
@@ -177,8 +184,8 @@ def shapes_flow_outside_a_device_context(subject: Subject) -> None:
 
 @attention_check("implementation")
 def modules_in_use_can_be_copied(subject: Subject) -> None:
-    """After training calls and, where claimed, steps, a module can be copied, and the copy gives the same output; the module can
-    also be pickled, which sending it to another process requires."""
+    """After training calls and steps (if the card declares ``stepwise``), a module can be copied, and the copy gives the same
+    output. The module can also be pickled, which is needed to send it to another process."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module)
@@ -213,7 +220,7 @@ class _Pickler(pickle.Pickler):
 
 @attention_check("card")
 def compiled_agrees(subject: Subject) -> None:
-    """torch.compile gives the outputs and gradients of uncompiled calls, with padding and without."""
+    """After ``torch.compile``, outputs and gradients equal those of uncompiled calls, with and without padding."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module, batch=6)

@@ -1,4 +1,4 @@
-"""Checks of precision and dropout."""
+"""Checks of numerical precision and of dropout."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DEVIATIONS = 6.0
 
 @attention_check("implementation")
 def single_precision_is_close(subject: Subject) -> str:
-    """Outputs and gradients in float32 stay close to those in float64."""
+    """Outputs and gradients in float32 are close to those in float64."""
     if subject.dtype is not torch.float64:
         raise NotApplicable("implementation_agrees_with_eager compares this implementation with eager in float64")
     largest = 0.0
@@ -59,8 +59,8 @@ def single_precision_is_close(subject: Subject) -> str:
 
 @attention_check("implementation")
 def large_inputs_stay_finite(subject: Subject) -> None:
-    """Inputs 30 times as large as usual, zeros, some tokens of zeros, and tokens all alike give finite outputs and gradients, in
-    float32 or in the only dtype of the kernels."""
+    """Extreme inputs give finite outputs and gradients: inputs 30 times as large as usual, all zeros, zeros in some tokens, and
+    equal tokens. They are tested in float32, or in the only dtype in which the kernels multiply."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry, dtype=subject.single)
         request = subject.draw_padded(module).cast(subject.single)
@@ -75,8 +75,8 @@ def _extreme(change: Callable[[Tensor], Tensor], name: str, tensor: Tensor) -> T
 
 @attention_check("implementation")
 def every_size_runs_in_every_type(subject: Subject) -> str | None:
-    """At every drawn size, float32 is close to float64; 16-bit dtypes give finite outputs and gradients, and the error of their
-    outputs is at most a few times the error of float64 with inputs rounded to 16 bits."""
+    """At every drawn size, results in float32 are close to those in float64, and 16-bit dtypes give finite outputs and gradients.
+    The error of outputs in 16 bits is at most a few times the error that rounding the inputs to 16 bits causes in float64."""
     largest = 0.0
     for geometry in subject.sized(longest=min(BORDERS) if subject.interpreted else None):
         module = subject.build(geometry)
@@ -130,13 +130,13 @@ def _require_all_finite(found: dict[str, Tensor], where: str) -> None:
 
 @attention_check("implementation")
 def bfloat16_is_close(subject: Subject) -> str:
-    """Under bfloat16 autocast and with bfloat16 inputs, outputs and gradients are near eager's in float64."""
+    """Outputs and gradients under bfloat16 autocast, and with bfloat16 inputs, are close to those of ``eager`` in float64."""
     return _half_is_close(subject, torch.bfloat16)
 
 
 @attention_check("implementation")
 def float16_is_close(subject: Subject) -> str:
-    """Under float16 autocast and with float16 inputs, outputs and gradients are near eager's in float64."""
+    """Outputs and gradients under float16 autocast, and with float16 inputs, are close to those of ``eager`` in float64."""
     if subject.single is not torch.float32:
         raise NotApplicable(f"the kernels multiply in {subject.single} only")
     return _half_is_close(subject, torch.float16)
@@ -205,7 +205,7 @@ def _near(got: Tensor, want: Tensor, where: str, most: float = HALF_MEDIAN, in_m
 
 @attention_check("implementation")
 def dropout_acts_in_training_only(subject: Subject) -> str:
-    """Dropout changes nothing in eval mode; in training it follows the seed, has an effect, and keeps the mean output."""
+    """Dropout changes nothing in eval mode. In training, dropout follows the seed, changes the outputs, and keeps their mean."""
     names = subject.dropouts()
     if not names:
         raise NotApplicable("there is no dropout option")

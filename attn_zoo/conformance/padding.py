@@ -1,4 +1,4 @@
-"""Checks that padded keys have no influence, whatever their content."""
+"""Checks that the content of padded keys does not influence outputs or gradients."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ AVERAGE = 1e-3
 
 @attention_check("implementation")
 def padding_has_no_influence(subject: Subject) -> None:
-    """Large numbers or NaN in padded keys change no output and no gradient, whatever the number of queries; where padding is not
-    claimed, a mask is refused."""
+    """Large numbers or NaN in padded keys change no output and no gradient, whatever the number of queries. If the card does not
+    declare ``key_padding``, a mask raises ``UnsupportedError``."""
     if not subject.card.can.key_padding:
         module = subject.build()
         request = _masked(subject, module)
@@ -42,8 +42,8 @@ def padding_has_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def padding_gets_no_weight(subject: Subject) -> str | None:
-    """Where outputs are averages of the values, padding has no weight in them: neither the caller's padded keys nor the positions
-    that fill up a block."""
+    """If outputs are averages of the values, padding has no weight in them. This holds for keys that the caller marks as padding
+    and for positions that the mechanism adds to fill up a block."""
     remarks = []
     geometries = subject.short_and_long()
     for geometry in geometries:
@@ -82,7 +82,7 @@ def _distance(request: Request, module: Attention) -> float:
 
 @attention_check("implementation")
 def padded_queries_have_no_influence(subject: Subject) -> None:
-    """The content of queries at padded positions changes no output at a valid position."""
+    """The content of queries at padded positions does not change the output at a valid position."""
     _require_padding(subject)
     if "query" not in subject.card.reads:
         raise NotApplicable("queries are not read")
@@ -97,7 +97,8 @@ def padded_queries_have_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def padding_amounts_to_shorter_inputs(subject: Subject) -> str:
-    """Inputs with a little padding on the right give the same outputs as the shorter inputs without it, where those run."""
+    """Inputs with a little padding on the right give the same outputs as the shorter inputs without padding, if the mechanism
+    supports the shorter length."""
     _require_padding(subject)
     can = subject.card.can
     if not (can.any_length or can.shorter):
@@ -135,7 +136,7 @@ def _gap_to_shorter(subject: Subject, module: Attention, length: int, kept: int)
 
 @attention_check("implementation")
 def queries_without_keys_give_zeros(subject: Subject) -> None:
-    """A query with no valid key in its reach gives exact zeros, and every gradient stays finite."""
+    """The output of a query that sees no valid key is exactly zero, and every gradient is finite."""
     _require_padding(subject)
     for geometry in (*subject.short_and_long(), *subject.across()):
         module = subject.build(geometry)

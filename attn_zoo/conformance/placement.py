@@ -1,4 +1,4 @@
-"""Check that padding anywhere gives the outputs without it, in mechanisms that do not depend on positions."""
+"""Check that the place of padding does not matter, for mechanisms whose outputs do not depend on positions."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ SATURATING = (0.0, 50.0, -50.0)
 
 @attention_check("implementation")
 def padding_position_does_not_matter(subject: Subject) -> str:
-    """Padding before, between or after real tokens leaves their outputs as they are without it, in a mechanism that does not depend
-    on positions. In such a mechanism permuting the tokens permutes the outputs, or some token changes no other output wherever it
-    stands, or the carried state has a fixed size and decays by gates of the tokens alone."""
+    """Padding before, between or after real tokens does not change their outputs, if the mechanism does not depend on positions.
+
+    A mechanism counts as independent of positions if one of three conditions holds. Permuting the tokens permutes the outputs; some
+    token changes no other output at any place; or the recurrent state has a fixed size and its decay depends on the tokens only.
+    """
     can = subject.card.can
     if not can.key_padding:
         raise NotApplicable("key_padding is not claimed")

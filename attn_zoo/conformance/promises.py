@@ -1,4 +1,4 @@
-"""Checks of side conditions: served settings, heads, state of the process, errors, resizing, and empty inputs."""
+"""Checks of side effects and special cases: heads, settings of the process, printed text, errors, resizing, and empty inputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from attn_zoo.process_state import kept
 
 @attention_check("twin")
 def some_setting_is_served(subject: Subject) -> None:
-    """The implementation serves some setting of the card: it does not refuse all of them."""
+    """The implementation runs with the options of at least one variant of the card, causal or not."""
     reasons = set()
     for options in (subject.options, *subject.variants()):
         forms = [subject.geometry(subject.length, causal=causal) for causal in (False, *([True] if subject.causal else []))]
@@ -41,7 +41,7 @@ def some_setting_is_served(subject: Subject) -> None:
 
 @attention_check("implementation")
 def heads_keep_to_themselves(subject: Subject) -> None:
-    """No head influences another, unless the card claims ``mixes_heads``; then some head must influence another."""
+    """No head influences another head, unless the card declares ``mixes_heads``. In that case, some head must influence another."""
     largest = 0.0
     for geometry in subject.plain_and_causal():
         module = subject.build(replace(geometry, heads=3))
@@ -72,8 +72,8 @@ def _with_head(head: int, factor: float, name: str, tensor: Tensor) -> Tensor:
 
 @attention_check("implementation")
 def the_process_is_left_as_it_was(subject: Subject) -> None:
-    """Building, calls and training do not change random states, the number of threads or other settings of the process; torch's
-    generator may advance where something is drawn, and is never seeded."""
+    """Building, calls and training do not change random states, the number of threads or other settings of the process. PyTorch's
+    generator may advance when random numbers are drawn, but must never be seeded."""
     draws = subject.card.can.random_at_build
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry, options=subject.without_dropout())
@@ -102,8 +102,8 @@ OF_LIBRARIES = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, Im
 
 @attention_check("implementation")
 def calls_are_silent(subject: Subject) -> None:
-    """Building, calls and training print nothing and issue no Python warnings; the method ``warnings`` returns what a user should
-    know about options."""
+    """Building, calls and training print nothing and issue no Python warnings. What a user should know about the options is
+    returned by the method ``warnings``."""
     for geometry in subject.plain_and_causal():
         for what, run in _runs(subject, subject.build(geometry)).items():
             with (
@@ -231,8 +231,11 @@ def _set_environment(variables: dict[str, str]) -> None:
 
 @attention_check("variant")
 def resizing_keeps_what_was_trained(subject: Subject) -> None:
-    """``resize_length`` keeps trained weights: tensors of the same shape bit by bit, and for parameters of another shape as many
-    numbers as fit follow the old weights; resizing to the present length changes no output."""
+    """``resize_length`` keeps trained weights, and resizing to the present length changes no output.
+
+    Tensors whose shape stays the same are unchanged, bit by bit. If the shape of a parameter changes, as many of its new numbers as
+    possible must depend on the old weights.
+    """
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module)
@@ -275,7 +278,7 @@ def _require_kept(subject: Subject, module: Attention, length: int) -> None:
 
 @attention_check("implementation")
 def calls_recover_from_errors(subject: Subject) -> None:
-    """After a request that is refused, and after an error inside a call, the next call gives the same output as before."""
+    """After a call with wrong arguments, or after an error inside a call, the next call gives the same output as before."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module)
@@ -311,8 +314,8 @@ class _FailsAt(TorchDispatchMode):
 
 @attention_check("implementation")
 def empty_inputs_are_answered_or_refused(subject: Subject) -> None:
-    """Inputs without examples, or without positions, give an empty output with empty gradients, or are refused with ValueError or
-    UnsupportedError."""
+    """Inputs without examples, or without positions, give an empty output and empty gradients. A mechanism may instead raise
+    ``ValueError`` or ``UnsupportedError``."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module)

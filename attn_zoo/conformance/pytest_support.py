@@ -1,4 +1,5 @@
-"""Conformance kit as pytest tests in a test file; pytest is imported on use. ``pytest --attn-zoo`` needs no file."""
+"""Conformance tests as pytest tests in a test file. This module imports pytest only when it is used. The command
+``pytest --attn-zoo`` needs no test file."""
 
 from __future__ import annotations
 
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 def parametrize_with_checks(
     targets: str | Card | Iterable[str | Card], expected_failures: Mapping[str, str] | None = None
 ) -> pytest.MarkDecorator:
-    """Run a test once for every check of these attentions and tasks. The test receives the argument ``check`` and calls it.
+    """Return a pytest mark that runs a test once for every conformance check of these mechanisms and tasks. The test receives the
+    argument ``check`` and must call it.
 
-    Ids read ``name[variant]-implementation-check``, those of tasks ``name[variant]-check``::
+    Ids of mechanisms are ``name[variant]-implementation-check``, those of tasks ``name[variant]-check``::
 
         @parametrize_with_checks(["my_attention", "my_task"])
         def test_conformance(check):
@@ -26,8 +28,8 @@ def parametrize_with_checks(
 
     Args:
         targets: registered names, ``package.module:Class``, ``file.py``, ``file.py:Class`` or cards.
-        expected_failures: reasons, by check or by ``variant-implementation-check``. The named checks are expected failures
-            (xfail), and fail where they pass or have nothing to check.
+        expected_failures: maps the name of a check, or ``variant-implementation-check``, to the reason why it is expected to fail.
+            pytest marks these tests as xfail. They fail if the check passes or does not apply.
 
     Raises:
         UnknownNameError: nothing has this name, or an expected failure names no check.
@@ -49,7 +51,7 @@ def parametrize_with_checks(
 
 
 def told(case: Case, fault: Violation) -> str:
-    """Message of a violation, with the sentence of the contract that is violated."""
+    """Return the message of a violation, followed by the name of the check and the rule that it tests."""
     return f"{fault}\n{case.check}: {case.contract}"
 
 

@@ -1,4 +1,4 @@
-"""Remaining time of the conformance checks, whose costs differ a thousandfold."""
+"""Estimate of the remaining time of the conformance tests. The slowest check takes a thousand times as long as the fastest."""
 
 from __future__ import annotations
 
@@ -47,11 +47,12 @@ OVERDUE = 3.0
 
 
 class Remaining:
-    """Estimate of the time until the last case ends, from usual times and from the times of the cases that are done.
+    """Estimate of the time in seconds until the last case ends. It uses the usual duration of each check and the measured duration
+    of the cases that have ended.
 
     Args:
-        cases: all cases, in their order.
-        clock: source of the time in seconds.
+        cases: all cases, in the order in which they run.
+        clock: function that returns the present time in seconds.
     """
 
     def __init__(self, cases: Sequence[Case], clock: Callable[[], float] = time.monotonic) -> None:
@@ -60,11 +61,12 @@ class Remaining:
         self._since = clock()
 
     def begin(self, done: Sequence[Result]) -> None:
-        """Note that the next case begins, after these results."""
+        """Record that the next case begins now, and that ``done`` are the results so far."""
         self._done, self._since = tuple(done), self._clock()
 
     def seconds(self) -> float | None:
-        """Return the estimate, or None if too little is done or the present case takes far longer than expected."""
+        """Return the estimate in seconds. Return None if too few cases have ended, or if the present case takes far longer than
+        expected."""
         known = [result for result in self._done if result.status != "skipped" and result.case.check not in APART]
         usual = sum(_usual(result.case) for result in known)
         left = self._cases[len(self._done) :]

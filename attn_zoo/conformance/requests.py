@@ -1,4 +1,4 @@
-"""Random inputs that fit an attention's card, and modifications of them."""
+"""Random inputs that fit the card of a mechanism, and functions that modify these inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Change = Callable[[str, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Request:
-    """Arguments of one call. Among the ``tensors``, a stream has the name ``stream NAME``."""
+    """Arguments of one call of a mechanism. In ``tensors``, an additional input (stream) has the name ``stream NAME``."""
 
     query: Tensor | None
     key: Tensor | None
@@ -30,19 +30,19 @@ class Request:
 
     @property
     def shared(self) -> bool:
-        """True if one tensor serves as queries and keys."""
+        """True if queries and keys are the same tensor."""
         return self.query is not None and self.key is self.query
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Distinct tensors by name; a shared key is the query."""
+        """Distinct input tensors by name. If queries and keys are the same tensor, it appears once, as the query."""
         named = {"query": self.query, "key": None if self.shared else self.key, "value": self.value}
         named |= {f"stream {name}": tensor for name, tensor in self.streams.items()}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
     @property
     def positions(self) -> int:
-        """Number of outputs per example."""
+        """Number of output positions per example."""
         return (self.value if self.query is None else self.query).shape[2]
 
     def __call__(self, module: Callable[..., Any]) -> Tensor:
@@ -51,39 +51,42 @@ class Request:
         return out
 
     def changed(self, change: Change) -> Request:
-        """Replace each distinct tensor by ``change(name, tensor)``; a shared key stays the query."""
+        """Return a copy in which each distinct tensor is replaced by ``change(name, tensor)``. If queries and keys are the same
+        tensor, they stay the same tensor."""
         new = {name: change(name, tensor) for name, tensor in self.tensors.items()}
         key = new.get("query") if self.shared else new.get("key")
         streams = {name: new[f"stream {name}"] for name in self.streams}
         return replace(self, query=new.get("query"), key=key, value=new["value"], streams=streams)
 
     def padded(self, key_valid: Tensor | None) -> Request:
-        """Return a copy with another padding mask."""
+        """Return a copy with the padding mask ``key_valid``, or without a mask if it is None."""
         return replace(self, key_valid=key_valid)
 
     def rows(self, index: Tensor | slice) -> Request:
-        """Select some examples of the batch."""
+        """Return a copy with only the examples that ``index`` selects from the batch."""
         mask = None if self.key_valid is None else self.key_valid[index]
         return self.changed(lambda _, tensor: tensor[index]).padded(mask)
 
     def first(self, length: int) -> Request:
-        """Select the first positions of every tensor, without a mask."""
+        """Return a copy with the first ``length`` positions of every tensor and without a mask."""
         return self.changed(lambda _, tensor: tensor[:, :, :length]).padded(None)
 
     def between(self, start: int, stop: int | None) -> Request:
-        """Select some positions of every tensor, without a mask; a stream that ends earlier becomes empty."""
+        """Return a copy with the positions from ``start`` to ``stop`` of every tensor and without a mask. An additional input
+        (stream) that ends before ``start`` becomes empty."""
         return self.changed(lambda _, tensor: tensor[:, :, start:stop]).padded(None)
 
     def leaves(self) -> Request:
-        """Return a copy whose leaf tensors require gradients and share memory."""
+        """Return a copy that shares memory with this request and whose tensors are leaves that require gradients."""
         return self.changed(lambda _, tensor: tensor.detach().requires_grad_())
 
     def cast(self, dtype: torch.dtype) -> Request:
-        """Return a copy in another precision."""
+        """Return a copy whose tensors have another dtype."""
         return self.changed(lambda _, tensor: tensor.to(dtype))
 
     def filled_at_padding(self, fill: Callable[[Tensor], Tensor], side: str = "keys") -> Request:
-        """Replace padded positions in the tensors of one side by ``fill(tensor)``."""
+        """Return a copy in which ``fill(tensor)`` replaces the padded positions in the tensors of one side: ``keys`` or
+        ``queries``."""
         mask = self.key_valid
         if mask is None:
             return self
@@ -108,12 +111,13 @@ def draw(
     unread: bool = False,
     tied: bool = False,
 ) -> Request:
-    """Draw standard normal inputs for ``module``, with the streams that its card requires.
+    """Return inputs for ``module``, drawn from a standard normal distribution. They include the additional inputs (streams) that
+    its card requires.
 
     Args:
-        queries, keys: lengths; those of the geometry by default.
-        unread: also draw the inputs that the card does not read, instead of None.
-        tied: make each stream equal to the input it is initialised as a copy of, instead of drawing it.
+        queries, keys: numbers of queries and keys; those of the module's geometry by default.
+        unread: True to draw also the inputs that the card does not list as read, which are None by default.
+        tied: True to make each stream equal to the input that it is initialised from, instead of drawing it.
     """
     card, geometry = module.card, module.geometry
     lengths = {"queries": queries or geometry.queries, "keys": keys or geometry.keys}
@@ -139,7 +143,7 @@ def draw(
 
 
 def require_like_queries(request: Request, out: Tensor, where: str) -> None:
-    """Check that an output has the shape of the queries, the dtype and device of the inputs, and only finite numbers.
+    """Require that an output has the shape of the queries, the dtype and device of the inputs, and finite numbers only.
 
     Raises:
         Violation: the output is not like that; the message begins with ``where``.
@@ -153,30 +157,31 @@ def require_like_queries(request: Request, out: Tensor, where: str) -> None:
 
 
 def without_padded_queries(request: Request, out: Tensor) -> Tensor:
-    """Set the outputs of padded queries to zero, because the contract leaves them undefined."""
+    """Return the outputs with zeros for padded queries, because outputs of padded queries are undefined."""
     if request.shared and request.key_valid is not None:
         return out.masked_fill(~request.key_valid[:, None, :, None], 0)
     return out
 
 
 def weighed(out: Tensor) -> Tensor:
-    """Weighted sum of the outputs, of which ``answers`` takes the gradients. The weights, fixed and up to 1, are quadratic in the
-    position, so that no difference of neighbours cancels."""
+    """Return a weighted sum of the outputs, as a scalar whose gradients the checks compare. The fixed weights are at most 1 and
+    depend quadratically on the position, so that differences of neighbouring positions do not cancel."""
     # Rounded last: 16 bits hold no x near -1 but -1 itself, whose weight is zero.
     line = torch.linspace(-1, 1, out.numel(), dtype=torch.float64, device=out.device).reshape(out.shape)
     return (out * ((line + line.square()) / 2).to(out.dtype)).sum()
 
 
 def trained_parameters(module: Attention) -> dict[str, Tensor]:
-    """Return the parameters that require gradients, by name."""
+    """Return the parameters of ``module`` that require gradients, by name."""
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
 def answers(request: Request, module: Attention, call: Callable[..., Any] | None = None) -> dict[str, Tensor]:
-    """Return the output and its gradients by every input, stream and trainable parameter. A missing gradient is zeros.
+    """Return the output of a call and the gradients with respect to every input, stream and trainable parameter. A gradient that
+    does not exist is returned as zeros.
 
     Args:
-        call: called in place of ``module``.
+        call: function that is called instead of ``module``, if given.
     """
     leaves = request.leaves()
     out = without_padded_queries(request, leaves(module if call is None else call))
@@ -190,7 +195,8 @@ def answers(request: Request, module: Attention, call: Callable[..., Any] | None
 
 
 def key_masks(keys: int, device: torch.device | str = "cpu") -> Bool[Tensor, "6 keys"]:
-    """Return masks of six kinds of padding: none, right, left, both ends, holes, and all keys but one."""
+    """Return six masks, one for each kind of padding: none, on the right, on the left, at both ends, holes, and all keys but one. A
+    mask is True at valid keys."""
     valid = torch.ones(6, keys, dtype=torch.bool)
     third = max(1, keys // 3)
     valid[1, keys - third :] = False

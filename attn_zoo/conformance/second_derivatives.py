@@ -1,4 +1,5 @@
-"""Check that second derivatives and forward-mode derivatives are right or refused, in each form in which they can be requested."""
+"""Check that second derivatives and forward-mode derivatives are either correct or raise an error, for each PyTorch function that
+requests them."""
 
 from __future__ import annotations
 
@@ -32,10 +33,13 @@ Form = Callable[[Loss, Tensors, Tensors], Tensors]
 
 @attention_check("implementation")
 def second_derivatives_are_right_or_refused(subject: Subject) -> str:
-    """Second derivatives of inputs, streams, parameters and what follows the output, and forward-mode derivatives, equal finite
-    differences of ``eager``'s gradients, or are refused by an error that names implementation="eager": after ``create_graph=True``
-    by ``backward`` or ``grad``, under gradient checkpointing, for several gradients at once, by torch.autograd.functional and
-    torch.func, for all tensors, for frozen parameters, and for each tensor alone."""
+    """Second derivatives and forward-mode derivatives equal finite differences of the gradients of ``eager``. Otherwise they raise
+    an error that names ``implementation="eager"``.
+
+    They are taken with respect to inputs, streams, parameters and what follows the output: all together, for frozen parameters, and
+    one by one. They are requested after ``create_graph=True`` by ``backward`` or ``grad``, for several gradients at once, under
+    gradient checkpointing, and by ``torch.autograd.functional`` and ``torch.func``.
+    """
     refused = set[str]()
     for geometry in subject.plain_and_causal():
         module = smallest(subject, geometry)
@@ -91,13 +95,15 @@ def _loss(module: Attention, request: Request, group: Sequence[str], *, squared:
 
 
 def by_grad(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Take gradients of the derivative of the outputs along the direction ``way``."""
+    """Return the second derivatives of ``loss`` at the tensors ``at`` along the directions ``way``, by calling
+    ``torch.autograd.grad`` twice."""
     leaves, slope = _slope(loss, at, way)
     return torch.autograd.grad(slope, leaves, materialize_grads=True) if slope.requires_grad else tuple(map(torch.zeros_like, at))
 
 
 def by_backward(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Go backward twice."""
+    """Return the second derivatives of ``loss`` at the tensors ``at`` along the directions ``way``, by calling ``backward`` on the
+    slope along ``way``."""
     leaves, slope = _slope(loss, at, way)
     if slope.requires_grad:
         slope.backward()
@@ -111,12 +117,13 @@ def _slope(loss: Loss, at: Tensors, way: Tensors) -> tuple[Tensors, Tensor]:
 
 
 def checkpointed(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Take gradients of the slope of a call under gradient checkpointing."""
+    """Return the second derivatives of ``loss`` along the directions ``way`` when its call runs under gradient checkpointing."""
     return by_grad(lambda *given: checkpoint(loss, *given, use_reentrant=False), at, way)
 
 
 def graph_of_batched_gradients(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Take gradients of the slope, whose own gradients were requested in a batch, as by functional.jacobian(vectorize=True)."""
+    """Return the second derivatives of ``loss`` along ``way``. The first gradients are requested with ``is_grads_batched=True``, as
+    ``functional.jacobian(vectorize=True)`` does."""
     leaves = tuple(tensor.detach().requires_grad_() for tensor in at)
     out = loss(*leaves)
     found = torch.autograd.grad(out, leaves, out.new_ones(1), create_graph=True, is_grads_batched=True, allow_unused=True)
@@ -127,7 +134,8 @@ def graph_of_batched_gradients(loss: Loss, at: Tensors, way: Tensors) -> Tensors
 
 
 def batched_gradients_of_gradients(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Take gradients of the gradients in a batch of directions, as functional.hessian(vectorize=True) does."""
+    """Return the second derivatives of ``loss`` along ``way``. The gradients of the gradients are requested for a batch of
+    directions, as ``functional.hessian(vectorize=True)`` does."""
     leaves = tuple(tensor.detach().requires_grad_() for tensor in at)
     grads = torch.autograd.grad(loss(*leaves), leaves, create_graph=True, materialize_grads=True)
     pairs = [(grad, along[None]) for grad, along in zip(grads, way, strict=True) if grad.requires_grad]
@@ -139,18 +147,19 @@ def batched_gradients_of_gradients(loss: Loss, at: Tensors, way: Tensors) -> Ten
 
 
 def functional_hvp(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Call torch.autograd.functional.hvp."""
+    """Return the second derivatives of ``loss`` along ``way``, computed by ``torch.autograd.functional.hvp``."""
     found: Tensors = hvp(loss, at, way)[1]
     return found
 
 
 def functional_jvp(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Call torch.autograd.functional.jvp, which goes backward twice for a first derivative."""
+    """Return the first derivative of ``loss`` along ``way``, computed by ``torch.autograd.functional.jvp``. This function runs two
+    backward passes for a first derivative."""
     return (jvp(loss, at, way)[1],)
 
 
 def func_grad_twice(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Nest torch.func.grad."""
+    """Return the second derivatives of ``loss`` along ``way``, computed by ``torch.func.grad`` of ``torch.func.grad``."""
     every = tuple(range(len(at)))
 
     def slope(*given: Tensor) -> Tensor:
@@ -162,30 +171,33 @@ def func_grad_twice(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
 
 
 def func_jvp_of_grad(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Go forward through torch.func.grad, as torch.func.hessian does."""
+    """Return the second derivatives of ``loss`` along ``way``, computed by ``torch.func.jvp`` of ``torch.func.grad``, as
+    ``torch.func.hessian`` does."""
     found: Tensors = torch.func.jvp(torch.func.grad(loss, argnums=tuple(range(len(at)))), at, way)[1]
     return found
 
 
 def func_vmap_of_vjp(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Go backward through torch.func.grad for a batch of directions, as nested torch.func.jacrev does."""
+    """Return the second derivatives of ``loss`` along ``way``, computed by ``torch.func.vmap`` over the backward pass of
+    ``torch.func.grad``. Nested ``torch.func.jacrev`` does the same."""
     back = torch.func.vjp(torch.func.grad(loss, argnums=tuple(range(len(at)))), *at)[1]
     return tuple(found[0] for found in torch.func.vmap(back)(tuple(along[None] for along in way)))
 
 
 def func_vmap_of_grad(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Take the slope from gradients of each example of a batch."""
+    """Return the first derivative of ``loss`` along ``way``, computed from per-example gradients: ``torch.func.vmap`` of
+    ``torch.func.grad``."""
     grads = torch.func.vmap(torch.func.grad(loss, argnums=tuple(range(len(at)))))(*(tensor[None] for tensor in at))
     return (torch.stack([(grad[0] * along).sum() for grad, along in zip(grads, way, strict=True)]).sum(),)
 
 
 def func_jvp(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Call torch.func.jvp, forward mode."""
+    """Return the first derivative of ``loss`` along ``way``, computed by ``torch.func.jvp`` in forward mode."""
     return (torch.func.jvp(loss, at, way)[1],)
 
 
 def forward_mode(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Go forward with dual tensors."""
+    """Return the first derivative of ``loss`` along ``way``, computed by ``torch.autograd.forward_ad`` with dual tensors."""
     with torch.autograd.forward_ad.dual_level():
         duals = (torch.autograd.forward_ad.make_dual(tensor, along) for tensor, along in zip(at, way, strict=True))
         tangent = torch.autograd.forward_ad.unpack_dual(loss(*duals)).tangent

@@ -1,4 +1,5 @@
-"""Sizes at which checks run: lengths, numbers of heads and head widths, drawn once per mechanism and version of attn-zoo."""
+"""Sizes at which checks run: lengths, numbers of heads and head widths. They are drawn at random, once per mechanism and version of
+attn-zoo."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ ACROSS = (9, 65)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Sizes of one call: positions, heads and width of a head."""
+    """Sizes of one call: the number of positions, the number of heads and the width of a head."""
 
     length: int
     heads: int
@@ -29,7 +30,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Drawn sizes of one entry."""
+    """All sizes at which the checks of one mechanism run."""
 
     entry: str
     version: str
@@ -38,23 +39,25 @@ class Sizes:
 
     @property
     def blocks(self) -> int:
-        """Length that spans several blocks and is a multiple of no block size: odd, from 291 to 319."""
+        """Length that spans several blocks but is not a multiple of any block size: an odd number from 291 to 319."""
         return self.all[-3].length
 
     @property
     def long(self) -> int:
-        """Length beyond 512 tokens, from 680 to 719."""
+        """Length beyond 512 tokens: a number from 680 to 719."""
         return self.all[-2].length
 
     @property
     def longest(self) -> int:
-        """Length from 1,025 to 1,090."""
+        """Longest of the lengths: a number from 1,025 to 1,090."""
         return self.all[-1].length
 
     def of_variant(self, variant: str) -> tuple[Size, ...]:
-        """Sizes of a variant other than the defaults: all below ``BORDERS``, two of ``BORDERS``, and ``blocks``.
+        """Return the sizes for checks of a variant, which are fewer than those for the default options. They are all sizes below
+        the lengths ``BORDERS``, two of ``BORDERS``, and ``blocks``.
 
-        The two are drawn from the name of the variant, one around each block size, so that variants share ``BORDERS`` out.
+        The name of the variant decides which two: one near 64 and one near 128. In this way, different variants are checked at
+        different lengths of ``BORDERS``.
         """
         digest = hashlib.sha256(f"{self.entry} {variant} {self.version}".encode()).digest()
         half = len(BORDERS) // 2
@@ -69,7 +72,8 @@ class Sizes:
 
 @lru_cache
 def drawn_sizes(entry: str) -> Sizes:
-    """Draw the sizes of an entry from its name and the version of the zoo; the same on every machine."""
+    """Return the sizes for the checks of a mechanism. They are drawn from its name and the version of attn-zoo, so they are the
+    same on every machine."""
     number = version("attn-zoo")
     digest = hashlib.sha256(f"{entry} {number}".encode()).digest()
     dice = random.Random(int.from_bytes(digest[:8], "big"))

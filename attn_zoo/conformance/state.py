@@ -1,4 +1,5 @@
-"""Checks of a module's randomness, its state, and its independence of other modules and earlier calls."""
+"""Checks that a module is deterministic, can be restored from its state dict, and does not depend on other modules or earlier
+calls."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from attn_zoo.contract import Attention
 
 @attention_check("implementation")
 def eval_is_deterministic(subject: Subject) -> None:
-    """In eval mode the same call gives the same bits, whatever the state of the random generator."""
+    """In eval mode, equal calls give the same output bit by bit, whatever the state of the random generator."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module)
@@ -28,7 +29,8 @@ def eval_is_deterministic(subject: Subject) -> None:
 
 @attention_check("implementation")
 def building_follows_the_seed(subject: Subject) -> None:
-    """torch.manual_seed decides everything drawn at build: parameters, buffers and outputs repeat bit by bit."""
+    """``torch.manual_seed`` decides everything that is drawn when a module is built. Under the same seed, parameters, buffers and
+    outputs are the same bit by bit."""
     first = subject.build(seed=3)
     torch.randn(7)
     second = subject.build(seed=3)
@@ -42,8 +44,8 @@ def building_follows_the_seed(subject: Subject) -> None:
 
 @attention_check("implementation")
 def state_dict_restores_the_output(subject: Subject) -> None:
-    """The state dict of one module, loaded strictly into a module built under another seed, restores the output: everything drawn
-    at build is in it."""
+    """A module that loads the state dict of another module gives the same output, although it was built under another seed. The
+    state dict must therefore contain everything that is drawn when a module is built."""
     module, other = subject.build(seed=1), subject.build(seed=2)
     _disturb(module)
     other.load_state_dict(module.state_dict(), strict=True)
@@ -53,7 +55,7 @@ def state_dict_restores_the_output(subject: Subject) -> None:
 
 @attention_check("implementation")
 def copies_are_independent(subject: Subject) -> None:
-    """A deep copy gives the same output, also after the original is changed."""
+    """A deep copy of a module gives the same output, even after the original is changed."""
     module = subject.build()
     request = subject.draw(module)
     before = request(module)
@@ -65,7 +67,7 @@ def copies_are_independent(subject: Subject) -> None:
 
 @attention_check("variant")
 def instances_share_nothing(subject: Subject) -> None:
-    """Building, changing and running other modules of the class does not change a module."""
+    """Building, changing and calling other modules of the same class does not change a module."""
     module = subject.build(seed=0)
     request = subject.draw(module)
     before = request(module).detach().clone()
@@ -82,8 +84,8 @@ def instances_share_nothing(subject: Subject) -> None:
 
 @attention_check("implementation")
 def earlier_calls_leave_no_trace(subject: Subject) -> None:
-    """Earlier calls, at any length or scale or in inference mode, change no output and block no gradient of a later call, even if
-    it uses the same tensors with new content; no call writes into the output of an earlier one."""
+    """Earlier calls, at any length or scale or in inference mode, change no output and block no gradient of a later call. This also
+    holds if the later call uses the same tensors with new content. No call changes the output of an earlier call."""
     for geometry in subject.plain_and_causal():
         fresh, used = subject.build(geometry), subject.build(geometry)
         request = subject.draw(fresh)
@@ -123,8 +125,8 @@ def _require_fresh_content(subject: Subject, module: Attention, where: str) -> N
 
 @attention_check("implementation")
 def calls_keep_no_tensors(subject: Subject) -> None:
-    """In eval mode a call leaves no tensor in the module that depends on its inputs, such as attention weights or the last
-    output."""
+    """In eval mode, the module holds no tensor after a call that depends on the inputs of the call, such as attention weights or
+    the last output."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         held = []

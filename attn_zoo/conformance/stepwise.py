@@ -1,4 +1,4 @@
-"""Checks that outputs in steps from a carried state equal those of one call."""
+"""Checks of stepwise calls: processing a sequence in pieces with a recurrent state gives the outputs of one call."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from attn_zoo.contract import Attention, CarriedState, Geometry, UnsupportedErro
 
 @attention_check("variant")
 def stepwise_matches_full(subject: Subject) -> None:
-    """Steps token by token and in pieces of any length give the outputs and gradients of one call over the whole sequence; where
-    ``stepwise`` is not claimed, steps are refused."""
+    """Processing a sequence token by token, or in pieces of any length, gives the outputs and gradients of one call. If the card
+    does not declare ``stepwise``, a step raises ``UnsupportedError``."""
     if not subject.card.can.stepwise:
         module = subject.build(subject.plain_and_causal()[-1])
         must_refuse("stepwise (initial_state)", partial(module.initial_state, 3))
@@ -58,7 +58,8 @@ def _require_steps_beyond(subject: Subject, module: Attention) -> None:
 
 @attention_check("variant")
 def steps_hold_on_for_long(subject: Subject) -> None:
-    """Beyond 512 tokens too, steps token by token, and in pieces cut at each border of a block, give the outputs of one call."""
+    """Beyond 512 tokens too, processing a sequence in pieces gives the outputs of one call. The pieces are single tokens, blocks of
+    64 tokens, and pieces that end at each border of a block."""
     _stepping(subject)
     length = subject.sizes.long if subject.card.can.any_length or subject.build_if_allowed(_far(subject)) else subject.length
     module = subject.build(subject.geometry(length, heads=1, causal=True))
@@ -81,7 +82,8 @@ def _far(subject: Subject) -> Geometry:
 
 @attention_check("variant")
 def steps_leave_their_state_alone(subject: Subject) -> None:
-    """A state is a frozen dataclass that counts its tokens; a step does not change it, and two continuations can start from it."""
+    """A recurrent state is a frozen dataclass that counts its tokens. A step does not change the state that it receives, so two
+    different continuations can start from the same state."""
     module = _stepping(subject)
     request, half = subject.draw(module), subject.length // 2
     with torch.no_grad():
@@ -101,7 +103,7 @@ def steps_leave_their_state_alone(subject: Subject) -> None:
 
 @attention_check("variant")
 def carried_states_stay_as_small_as_stated(subject: Subject) -> None:
-    """After any number of tokens, a state in float32 is no larger than the card's ``state_bytes`` for that number."""
+    """A recurrent state in float32 takes at most the ``state_bytes`` that the card states for the number of tokens read."""
     module = _stepping(subject).float()
     tokens, piece = subject.length * (5 if subject.card.can.any_length else 1), subject.length // 3
     for batch in (1, 3):
@@ -126,7 +128,7 @@ def _state_bytes(module: Attention, tokens: int) -> int:
 
 @attention_check("variant")
 def steps_keep_examples_apart(subject: Subject) -> None:
-    """In steps, an example gives the same outputs alone as in a batch, also beside examples 30 times as large."""
+    """In stepwise calls, an example gives the same outputs alone as in a batch, even if other examples are 30 times as large."""
     module = _stepping(subject)
     request = subject.draw(module)
     sizes = [subject.length // 2, 1, subject.length - subject.length // 2 - 1]
@@ -139,8 +141,8 @@ def steps_keep_examples_apart(subject: Subject) -> None:
 
 @attention_check("variant")
 def unfit_steps_are_refused(subject: Subject) -> None:
-    """An object that is no state, a state for another batch size, no tokens, or unequal numbers of queries and keys raise
-    ValueError."""
+    """A step raises ``ValueError`` if the state is of another type or for another batch size. It does the same if there are no
+    tokens, or if the numbers of queries and keys differ."""
     module = _stepping(subject)
     request = subject.draw(module)
     state = module.initial_state(3, dtype=subject.dtype, device=subject.device)
@@ -159,8 +161,8 @@ def unfit_steps_are_refused(subject: Subject) -> None:
 
 @attention_check("variant")
 def empty_batches_step_or_are_refused(subject: Subject) -> None:
-    """Steps of a batch without examples give empty outputs, pass gradients to the inputs and count the tokens; or they are refused
-    with ValueError or UnsupportedError."""
+    """A step with a batch of no examples gives an empty output, passes gradients to the inputs and counts the tokens. A mechanism
+    may instead raise ``ValueError`` or ``UnsupportedError``."""
     module, half = _stepping(subject), subject.length // 2
     request, outs = subject.draw(module).rows(slice(0, 0)), list[Tensor]()
     try:

@@ -1,4 +1,4 @@
-"""Subject of a check (one attention with options and an implementation), and the registry of checks."""
+"""The subject of a check, which is one mechanism with its options and implementation, and the registry of checks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HALF = 0.03
 
 @dataclass(frozen=True)
 class Subject:
-    """One attention under check: card, options, implementation and device."""
+    """One mechanism that is checked: its card, options, implementation and device."""
 
     card: AttentionCard
     variant: str
@@ -48,32 +48,34 @@ class Subject:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the inputs: float64, whose rounding is far below mistakes, or the widest dtype of device-specific kernels."""
+        """Dtype of the inputs: float64, whose rounding errors are far smaller than mistakes. Kernels that only run on some devices
+        use the most precise dtype that they support."""
         return torch.float64 if self.device.type == "cpu" and self.single is torch.float32 else self.single
 
     @property
     def single(self) -> torch.dtype:
-        """Single precision of this implementation: float32, or the only dtype in which it multiplies."""
+        """Dtype for single precision: float32, or the only dtype in which this implementation multiplies."""
         return FLA_DTYPE if self.implementation == "fla" else torch.float32
 
     @property
     def interpreted(self) -> bool:
-        """True if a CPU does the work of kernels for a GPU, in Triton's interpreter or by plain references, far slower."""
+        """True if kernels for a GPU run on a CPU, in Triton's interpreter or as plain PyTorch code. They are far slower there."""
         return self.implementation in ("triton", "fla") and self.device.type == "cpu"
 
     @property
     def tolerance(self) -> float:
-        """Largest difference, relative to the largest number, that rounding alone explains."""
+        """Largest difference that rounding alone explains, relative to the largest number."""
         return {torch.float64: 1e-9, torch.float32: 3e-5}.get(self.dtype, HALF)
 
     @property
     def exactness(self) -> float:
-        """Tolerance between runs of the same arithmetic; kernels may still add gradients in any order."""
+        """Largest relative difference that is allowed between two runs of the same arithmetic. It is not zero, because kernels may
+        add gradients in any order."""
         return 1e-12 if self.dtype is torch.float64 else self.tolerance
 
     @cached_property
     def length(self) -> int:
-        """Shortest of ``LENGTHS`` that the options allow; some options do not allow shorter inputs."""
+        """Number of tokens in most checks: the shortest of ``LENGTHS`` that the options allow."""
         for length in LENGTHS:
             try:
                 self.card.build(self._sized(length), copy.deepcopy(self.options))
@@ -90,16 +92,17 @@ class Subject:
     def geometry(
         self, length: int | None = None, *, heads: int = 2, head_dim: int | None = None, causal: bool | None = None
     ) -> Geometry:
-        """Return a small geometry with as many queries as keys. By default it is causal only if the implementation always is."""
+        """Return a small geometry with equal numbers of queries and keys. By default it is causal only if the implementation
+        supports nothing else."""
         return self._sized(length or self.length, heads, head_dim, self.always_causal if causal is None else causal)
 
     def build(
         self, geometry: Geometry | None = None, *, seed: int = 0, options: Any = None, dtype: torch.dtype | None = None
     ) -> Attention:
-        """Build the mechanism in eval mode.
+        """Return the mechanism, built for a geometry and in eval mode.
 
         Raises:
-            NotApplicable: an implementation other than eager refuses this geometry or these options.
+            NotApplicable: an implementation other than ``eager`` does not support this geometry or these options.
         """
         geometry = geometry or self.geometry()
         options = self.options if options is None else options
@@ -110,7 +113,8 @@ class Subject:
         return move_parameters(built, self.moved)
 
     def build_if_allowed(self, geometry: Geometry) -> Attention | None:
-        """Build the mechanism at a shorter length than that of the check; return None if one of its options does not allow it."""
+        """Return the mechanism, built for a geometry. Return None if the geometry is shorter than ``length`` and the options do not
+        allow that."""
         try:
             return self.build(geometry)
         except UnsupportedError:
@@ -119,44 +123,44 @@ class Subject:
             return None
 
     def draw(self, module: Attention, **settings: Any) -> Request:
-        """Draw inputs for ``module``; see ``requests.draw``."""
+        """Return random inputs for ``module``. The settings are those of ``requests.draw``."""
         return draw(module, self.dtype, self.device, **settings)
 
     def masks(self, keys: int) -> list[Tensor | None]:
-        """Return masks for six examples: None and, if padding is supported, a tensor of six kinds of padding."""
+        """Return the masks to try on six examples: None and, if padding is supported, a tensor with six kinds of padding."""
         return [None, key_masks(keys, self.device)] if self.card.can.key_padding else [None]
 
     def draw_padded(self, module: Attention, **settings: Any) -> Request:
-        """Draw six examples, each with another kind of padding where padding is claimed."""
+        """Return random inputs of six examples. If padding is supported, each example has another kind of padding."""
         return self.draw(module, batch=6, **settings).padded(self.masks(module.geometry.keys)[-1])
 
     def dropouts(self) -> list[str]:
-        """Return the names of the options that are rates of dropout. A default of 0 need not be written 0.0."""
+        """Return the names of the options that are dropout rates. Their default may be written 0 or 0.0."""
         values = {option.name: getattr(self.options, option.name) for option in fields(self.options) if "dropout" in option.name}
         return [name for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)]
 
     def without_dropout(self) -> Any:
-        """Return the options with all rates of dropout set to zero."""
+        """Return the options with all dropout rates set to zero."""
         return replace(self.options, **dict.fromkeys(self.dropouts(), 0.0))
 
     @property
     def causal(self) -> bool:
-        """True if a causal form is claimed and ``refuses`` does not exclude it for these options."""
+        """True if the card declares ``causal`` and the mechanism supports a causal geometry with these options."""
         return self.card.can.causal and not self.card.build.refuses("eager", self.geometry(causal=True), self.options)
 
     @cached_property
     def always_causal(self) -> bool:
-        """True for an implementation that has only the causal form."""
+        """True if the implementation supports causal geometries only."""
         plain, causal = (self._refused(self._sized(LENGTHS[0], causal=causal)) for causal in (False, True))
         return self.card.can.causal and plain is not None and causal is None
 
     def plain_and_causal(self) -> tuple[Geometry, ...]:
-        """Claimed geometries at the length of the check, without those that the implementation refuses."""
+        """Return the bidirectional and the causal geometry with ``length`` tokens, as far as this implementation supports them."""
         forms = ([] if self.always_causal else [False]) + ([True] if self.causal else [])
         return tuple(self.geometry(causal=causal) for causal in forms)
 
     def across(self) -> list[Geometry]:
-        """Geometries with other numbers of queries than keys; none where ``cross`` is not claimed."""
+        """Return geometries whose numbers of queries and keys differ. The list is empty if the card does not declare ``cross``."""
         if not self.card.can.cross or self.always_causal:
             return []
         return [replace(self.geometry(), queries=queries) for queries in ACROSS]
@@ -168,26 +172,28 @@ class Subject:
         return self.card.build.refuses(self.implementation, geometry, self.options if options is None else options)
 
     def variants(self) -> list[Any]:
-        """Return the options of the variants on the card."""
+        """Return the options of each variant on the card."""
         return [attention_options(self.card, DEFAULTS_AT, given) for given in self.card.variants.values()]
 
     @property
     def sizes(self) -> Sizes:
-        """Sizes drawn for the entry."""
+        """Sizes at which the checks of this mechanism run."""
         return drawn_sizes(self.card.name)
 
     def short_and_long(self) -> tuple[Geometry, ...]:
-        """Claimed geometries at the length of the check and at a length of several blocks (of two in an interpreter)."""
+        """Return the geometries of ``plain_and_causal`` at two lengths: ``length``, and a length of several blocks. For interpreted
+        kernels, the second length is about two blocks."""
         plain, n = self.plain_and_causal(), max(BORDERS) if self.interpreted else self.sizes.blocks
         return plain + tuple(replace(geometry, queries=n, keys=n) for geometry in plain if geometry.keys < n)
 
     def sized(self, longest: int | None = None, shortest: int = 1) -> Iterator[Geometry]:
-        """Claimed geometries of every drawn size, without those that the options or the implementation refuse.
+        """Yield a geometry for every drawn size that the options and the implementation support, bidirectional and causal.
 
-        Variants get those of ``sizes.of_variant``; kernels in an interpreter get one head and lengths up to those of ``BORDERS``.
+        Variants use the sizes of ``sizes.of_variant``. Interpreted kernels use one head and lengths up to the longest of
+        ``BORDERS``.
 
         Args:
-            longest, shortest: limits of the length.
+            longest, shortest: limits of the length in tokens.
         """
         for size in self._met():
             if not shortest <= size.length <= (longest or size.length):
@@ -205,18 +211,23 @@ class Subject:
         return drawn if self.variant == "default" or self.brief else self.sizes.of_variant(self.variant)
 
     def as_eager(self) -> Subject:
-        """Return the subject with ``eager``, the reference for other implementations."""
+        """Return the same subject with the implementation ``eager``, which is the reference for all others."""
         return replace(self, implementation="eager", traces={})
 
     def as_counted(self) -> Subject:
-        """Return the subject with the implementation whose cost the card states."""
+        """Return the same subject with the implementation whose cost the card states."""
         return replace(self, implementation=self.card.counted_implementation)
 
     def equal(self, got: Tensor, want: Tensor, what: str, tolerance: float | None = None) -> float:
-        """Compare up to rounding and return the difference relative to the largest number.
+        """Require that two tensors are equal up to rounding. Return their largest difference relative to the largest number in
+        ``want``.
+
+        Args:
+            what: description of the tensors, with which the message begins.
+            tolerance: largest relative difference that is allowed; by default that of the subject.
 
         Raises:
-            Violation: they differ by more, or something is not finite.
+            Violation: they differ by more, or a number is not finite.
         """
         require(got.shape == want.shape, f"{what}: shapes {tuple(got.shape)} and {tuple(want.shape)}")
         limit = self.tolerance if tolerance is None else tolerance
@@ -234,7 +245,8 @@ class Subject:
 
 @torch.no_grad()
 def move_parameters(module: Attention, distance: float) -> Attention:
-    """Shift trainable parameters alternately up and down, by about ``distance`` times their root mean square, or 0.5 if larger."""
+    """Add or subtract random amounts, in turn, to the trainable parameters of ``module``, and return it. The amounts are about
+    ``distance`` times the root mean square of a parameter, or ``distance`` times 0.5 if that is larger."""
     generator = torch.Generator().manual_seed(7)
     for parameter in module.parameters():
         if parameter.requires_grad and parameter.numel():
@@ -247,7 +259,7 @@ def move_parameters(module: Attention, distance: float) -> Attention:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCheck:
-    """One sentence of the contract of every attention, with its name and the function that checks it."""
+    """One check that every mechanism must pass: its name, the rule that it tests as a sentence, and the function that tests it."""
 
     name: str
     contract: str
@@ -262,10 +274,11 @@ Prove = Callable[[Subject], str | None]
 
 
 def attention_check(scope: Scope) -> Callable[[Prove], Prove]:
-    """Register a function as a check, under the name of the function; its docstring is the contract.
+    """Return a decorator that registers a function as a check. The check has the name of the function, and the docstring is the
+    rule that it tests.
 
     Raises:
-        ValueError: the name is taken or the contract is missing.
+        ValueError: the name is already registered, or the function has no docstring.
     """
 
     def enlist(prove: Prove) -> Prove:
@@ -282,7 +295,7 @@ def attention_check(scope: Scope) -> Callable[[Prove], Prove]:
 
 
 def must_refuse(what: str, request: Callable[[], object]) -> None:
-    """Check that a request outside the card raises ``UnsupportedError``.
+    """Require that a request outside the capabilities of a card raises ``UnsupportedError``.
 
     Raises:
         Violation: the request ran, or raised another exception.
@@ -299,10 +312,10 @@ def must_refuse(what: str, request: Callable[[], object]) -> None:
 
 
 def home_of(implementation: str, device: torch.device | None = None) -> tuple[torch.device, None] | tuple[None, str]:
-    """Return a device of this machine that can run an implementation, or the reason why none can.
+    """Return a device of this machine on which an implementation can run, and None. If there is none, return None and the reason.
 
     Args:
-        device: device to run on; None takes the CPU where it can.
+        device: device to use; None chooses the CPU if the implementation can run on it, otherwise a GPU.
     """
     if device is not None:
         refused = unavailable(implementation, device)

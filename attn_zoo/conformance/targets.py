@@ -1,4 +1,5 @@
-"""Targets of the kit: a registered name or hybrid, ``package.module:Class``, a file or folder of a plugin, or ``file.py:Class``."""
+"""Targets of the command ``attn-zoo check``: a registered name or hybrid, ``package.module:Class``, a plugin's file or folder, or
+``file.py:Class``."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ Card = AttentionCard | TaskCard
 
 
 def entries(targets: Iterable[str | Card]) -> list[Card]:
-    """Return the cards of the targets, each once, in the order of the targets; for a hybrid, those of its mechanisms.
+    """Return the cards of the targets, in the order of the targets and without repetition. A hybrid stands for the cards of all its
+    mechanisms.
 
     Raises:
         UnknownNameError: nothing has this name.
@@ -31,12 +33,13 @@ def entries(targets: Iterable[str | Card]) -> list[Card]:
 
 
 def cases_of(card: Card, device: torch.device | None = None) -> Iterator[Case]:
-    """Iterate over every check of an attention, on ``device`` where it is given, or of a task, as callable cases."""
+    """Yield every conformance check of a mechanism or a task as a case that can be called. A mechanism is checked on ``device``, if
+    given."""
     return task_checks(card) if isinstance(card, TaskCard) else attention_checks(card, device)
 
 
 def note_of(card: Card) -> str:
-    """Return a sentence on the sizes drawn for a mechanism. For a task, it is empty."""
+    """Return a sentence about the sizes at which a mechanism is checked. For a task, return an empty text."""
     return "" if isinstance(card, TaskCard) else str(drawn_sizes(card.name))
 
 

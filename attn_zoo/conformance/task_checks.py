@@ -1,4 +1,4 @@
-"""Conformance tests for tasks, which check their data split by split."""
+"""Conformance tests of tasks, most of which check the examples of each split."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ TASK_CHECKS: dict[str, TaskCheck] = {}
 
 
 def task_check(function: TaskCheck) -> TaskCheck:
-    """Register a check under its name; its docstring is the contract."""
+    """Register a function as a check of tasks, under its name. The docstring of the function is the rule that the check tests."""
     TASK_CHECKS[function.__name__] = function
     return function
 
 
 def task_checks(task: str | TaskCard) -> Iterator[Case]:
-    """Iterate over every check on a task's defaults and on each of ``card.variants``, as callable cases.
+    """Yield every check of a task as a case that can be called, with the default options and with the options of each of
+    ``card.variants``.
 
     Raises:
         UnknownNameError: no task has this name.
@@ -62,7 +63,7 @@ def task_checks(task: str | TaskCard) -> Iterator[Case]:
 
 
 def check_task(task: str | TaskCard, *, expected_failures: Mapping[str, str] | None = None) -> Report:
-    """Run the conformance tests on a task. See ``run_cases`` for ``expected_failures``.
+    """Run the conformance tests on a task and return the report. For ``expected_failures``, see ``run_cases``.
 
     Raises:
         UnknownNameError: no task or check has this name.
@@ -82,8 +83,8 @@ def _prove(check: TaskCheck, task: Task) -> str | None:
 
 @task_check
 def card_is_complete(task: Task) -> None:
-    """No text is missing from the card, the metric fits the problem, every option has a default, and the task accepts the options
-    of every level."""
+    """The card has all its texts, the metric fits the problem, and every option has a default. The task accepts the options of
+    every preset."""
     for name in ("name", "title", "version", "summary", "source", "licence", "metric"):
         require(getattr(task.card, name), f"the card says nothing under {name!r}")
     fit = METRICS[task.spec.problem]
@@ -100,7 +101,7 @@ def card_is_complete(task: Task) -> None:
 
 @task_check
 def splits_are_disjoint(task: Task) -> str:
-    """No input is in two splits."""
+    """No input occurs in two splits."""
     seen = {split: set(_contents(task.examples(split))) for split in SPLITS}
     for one, other in combinations(SPLITS, 2):
         shared = len(seen[one] & seen[other])
@@ -110,8 +111,11 @@ def splits_are_disjoint(task: Task) -> str:
 
 @task_check
 def labels_fit_the_spec(task: Task) -> str:
-    """Every example has labels of the stated kind and shape, at least one of them scored; train has every class, unless the metric
-    is perplexity, or numbers that vary; valid and test have more than one class."""
+    """Every example has labels of the stated kind and shape, and at least one of them is scored.
+
+    The train split has every class, unless the metric is perplexity; numbers as labels must vary. The valid and test splits have
+    more than one class.
+    """
     spec = task.spec
     for split in SPLITS:
         examples = task.examples(split)
@@ -177,7 +181,8 @@ def _require_variety(trained: Labels, task: Task) -> str:
 
 @task_check
 def inputs_fit_the_spec(task: Task) -> None:
-    """Tokens are below the vocabulary, frames and images have the stated shape and finite values, and padding is at the end."""
+    """Tokens are smaller than the vocabulary size. Frames and images have the stated shape and finite values. Padding is at the
+    end."""
     kind, length = task.spec.inputs, task.spec.length
     for split in SPLITS:
         for batch in _pieces(task.examples(split)):
@@ -246,7 +251,8 @@ def _require_tokens(split: str, batch: Batch, kind: Tokens | Pairs, length: int)
 
 @task_check
 def batches_keep_the_order(task: Task) -> None:
-    """A batch holds the requested examples in the requested order, each equal to the same example requested alone."""
+    """A batch contains the requested examples in the requested order. Each equals the example that is returned when it is requested
+    alone."""
     for split in SPLITS:
         examples = task.examples(split)
         requested = [len(examples) - 1, 0, len(examples) // 2, 0]
@@ -262,7 +268,7 @@ def batches_keep_the_order(task: Task) -> None:
 
 @task_check
 def examples_are_reproducible(task: Task) -> str:
-    """A task built again without caches has the same content and digests, and splits with different content have different
+    """A task that is built again without caches has the same content and digests. Splits with different content have different
     digests."""
     made = {split: task.examples(split) for split in SPLITS}
     forget(task)
@@ -281,7 +287,7 @@ def examples_are_reproducible(task: Task) -> str:
 
 @task_check
 def another_process_agrees(task: Task) -> None:
-    """A new process, with another hash seed and so another order of sets, computes the same digests."""
+    """A new process with another hash seed computes the same digests. Another hash seed changes the order of Python sets."""
     if task.options != type(task.options)():
         raise NotApplicable("checked with the default options only, because it takes seconds")
     try:
@@ -299,7 +305,7 @@ def another_process_agrees(task: Task) -> None:
 
 @task_check
 def augmentation_is_reproducible(task: Task) -> None:
-    """Augmentation keeps the shapes and labels of a batch, follows the given generator and uses no other."""
+    """Augmentation keeps the shapes and labels of a batch. It depends on the given random generator and on no other."""
     batch = task.examples("train").batch(range(min(8, len(task.examples("train")))))
     before = torch.random.get_rng_state()
     made = [task.augment(copy.deepcopy(batch), torch.Generator().manual_seed(5)) for _ in range(2)]
@@ -317,7 +323,7 @@ def _same(one: Labels, other: Labels) -> bool:
 
 @task_check
 def data_seed_changes_the_data(task: Task) -> None:
-    """Another data seed gives another test split."""
+    """A different data seed gives a different test split."""
     if "data_seed" not in {f.name for f in fields(type(task.options))}:
         raise NotApplicable("the data have no seed")
     other = type(task)(replace(task.options, data_seed=task.options.data_seed + 1))
@@ -326,7 +332,7 @@ def data_seed_changes_the_data(task: Task) -> None:
 
 @task_check
 def slices_fit_their_split(task: Task) -> str:
-    """A part of a split that is scored separately is a mask of examples, or of scored positions."""
+    """A part of a split that is scored separately is a mask with one value per example, or per scored position."""
     if not (names := list(task.slices("test"))):
         require(task.card.distant is None, f"distant is {task.card.distant!r}, and slices() names no part")
         raise NotApplicable("no part of a split is scored separately")

@@ -1,4 +1,4 @@
-"""Checks that neither the order of a task's examples nor a shortcut (one token, or the length) tells the labels."""
+"""Checks that the labels of a task do not follow from the order of its examples, from one token or from the length."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LAST = 4
 
 @task_check
 def order_tells_nothing(task: Task) -> str:
-    """Labels of neighbouring examples are no more alike than those of any two examples, so that the first examples of a split are a
-    fair sample of it."""
+    """Labels of neighbouring examples are no more alike than labels of any two examples. The first examples of a split are
+    therefore a fair sample of the split."""
     if task.spec.labels == "position":
         raise NotApplicable("the labels are per position, not per example")
     worst = 0.0
@@ -62,9 +62,12 @@ def _require_uncorrelated(split: str, labels: Tensor) -> float:
 
 @task_check
 def no_shortcut_tells_the_label(task: Task) -> str:
-    """Neither the token at one position nor the length tells an example's label, nor a token the label of its own position: guesses
-    by the most frequent class beside it in train are right for less than 99 % of test, or wrong more than a tenth as often as the
-    most frequent class alone. Else no attention is needed."""
+    """No single token and no length tells the label of an example, because otherwise a model needs no attention.
+
+    A guesser learns the most frequent class beside each token at one position, or beside each length, in the train split. If labels
+    belong to positions, it uses the token at the labelled position. The guesser must be right for less than 99 % of the test
+    labels, or make more than a tenth of the errors of always guessing the most frequent class.
+    """
     spec = task.spec
     if isinstance(spec.inputs, Patches | Frames) or spec.problem != "classification":
         raise NotApplicable("the check needs tokens as inputs and classes as labels")

@@ -1,4 +1,4 @@
-"""Checks beyond initial parameters and variants: moved parameters, and other values of the options that no variant sets."""
+"""Checks of what variants leave out: parameters that have moved from their initial values, and options that no variant sets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TRAINED = (
 
 @attention_check("variant")
 def promises_hold_once_trained(subject: Subject) -> None:
-    """The promises also hold once parameters have moved away from their initial values, at which some are zero or all equal."""
+    """Other checks also pass after parameters have moved away from their initial values, at which some are zero or all equal."""
     if not trained_parameters(subject.build()):
         raise NotApplicable("the module has no trainable parameters")
     far, near = (replace(subject, moved=distance, brief=True, traces={}) for distance in (2.0, 0.5))
@@ -57,7 +57,7 @@ def promises_hold_once_trained(subject: Subject) -> None:
 
 @attention_check("card")
 def options_hold_beyond_the_variants(subject: Subject) -> str:
-    """Each option that no variant sets, set to other values that its type and its rules allow, keeps the promises of the card."""
+    """Other checks also pass for each option that no variant sets, with other values that its type and its rules allow."""
     covered = {name for given in subject.card.variants.values() for name in given}
     names = [option.name for option in fields(subject.options) if option.name not in covered and "dropout" not in option.name]
     if not names:
@@ -80,7 +80,8 @@ def _values(subject: Subject, name: str) -> Iterable[Any]:
 
 
 def values(now: Any) -> Iterator[Any]:
-    """Values of an option's type other than the present one; none for text, whose type does not tell the allowed ones."""
+    """Yield other values of an option than the value ``now``, chosen by its type. Yield none for text, because the type does not
+    say which texts are allowed."""
     if isinstance(now, bool):
         yield not now
     elif isinstance(now, Enum):
@@ -92,8 +93,8 @@ def values(now: Any) -> Iterator[Any]:
 
 
 def texts(subject: Subject, name: str) -> list[str]:
-    """Texts to try as an option: the words of the error that refuses an unknown text, since a rule names the allowed ones; or the
-    unknown text, where it is accepted."""
+    """Return texts to try as the value of the option ``name``. An unknown text is tried first, and the words of its error message
+    are returned, because the message names the allowed texts. If the unknown text is accepted, only this text is returned."""
     try:
         _with(subject, name, UNKNOWN)
     except (ValueError, UnsupportedError) as refusal:

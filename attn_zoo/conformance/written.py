@@ -1,4 +1,4 @@
-"""Checks of state that training calls write: gradient checkpointing, and training that goes on from a state dict."""
+"""Checks of the state that training calls write: with gradient checkpointing, and when training continues from a state dict."""
 
 from __future__ import annotations
 
@@ -36,8 +36,11 @@ def _checkpointed(reentrant: bool) -> Call:
 
 @attention_check("implementation")
 def checkpointing_changes_nothing(subject: Subject) -> None:
-    """Gradient checkpointing, reentrant or not, changes no gradient, no buffer and no later output, with dropout and without, also
-    if several calls precede one backward pass: a repeated call computes what the call did, and writes no state."""
+    """Gradient checkpointing, reentrant or not, changes no gradient, no buffer and no later output, with dropout and without.
+
+    This also holds if several calls come before one backward pass. The repeated call must compute the same as the first one, and
+    must not write state again.
+    """
     for geometry in subject.plain_and_causal():
         for options in _with_and_without_dropout(subject, geometry):
             module = subject.build(geometry, options=options)
@@ -85,8 +88,11 @@ def _draw(subject: Subject, module: Attention, seed: int) -> Request:
 
 @attention_check("implementation")
 def training_goes_on_from_the_state_dict(subject: Subject) -> None:
-    """After a training call, a module built under another seed that strictly loads the state dict trains on as the saved one does:
-    counters, averages and whatever else a training call leaves for later calls are in the state dict."""
+    """Training can continue from a state dict: a module that loads it behaves as the saved module does.
+
+    The loading module was built under another seed, and the saved module has made a training call. The state dict must therefore
+    contain counters, averages and whatever else a training call leaves for later calls.
+    """
     for geometry in subject.plain_and_causal():
         saved, loaded = subject.build(geometry, seed=1).train(), subject.build(geometry, seed=2).train()
         _train(subject, saved, calls=1, seed=5)
