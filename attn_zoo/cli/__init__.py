@@ -1,4 +1,4 @@
-"""Command-line interface ``attn-zoo``."""
+"""The command-line interface ``attn-zoo``."""
 
 from attn_zoo.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Runs and core hours that a command asks for, by task and row, before anything starts: the flag ``--plan``."""
+"""Table of the runs and core hours that a command will need, before anything starts: the flag ``--plan``."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _SIZES = ("train", "valid", "test", "data_seed")
 
 
 def ahead(planned: Sequence[Plan], seeds: Sequence[int] = ()) -> str:
-    """Return a table of the runs that are not recorded yet and of their core hours, by task and row, and the sum.
+    """Return a table of the runs that have no record yet and of their core hours, per task and per row, with the sum.
 
-    A step takes as long as in records of the folder or shipped with the package (``step_seconds``); runs that end after
-    ``budget.seconds`` take these. An example in validation counts as a third of one in training. Every run is counted to its last
-    step. Times are those of the machines of the records.
+    The time of a training step is that of earlier records (see ``step_seconds``). A run with the budget ``budget.seconds`` takes
+    that time. An example in validation counts as a third of an example in training. Every run is counted to its last step. The
+    times are those of the machines on which the records were made.
 
     Args:
-        planned: plans of runs or of searches, which are followed by runs with the best settings.
+        planned: plans of runs or of searches. A search is followed by runs with its best settings.
         seeds: seeds of the runs with the best settings; empty for the usual number.
     """
     own = [record for plan in planned[:1] for record in Store(Path(plan.settings.records)).load()[0]]
@@ -71,14 +71,15 @@ def _hours(spec: RunSpec, runs: int, steps: int, known: Sequence[RunRecord]) -> 
 
 
 def step_seconds(spec: RunSpec, known: Sequence[RunRecord]) -> float | None:
-    """Return the expected seconds of a training step: the median of the records that come first in this list.
+    """Return the expected seconds of a training step: a median over the first of these groups that is not empty. All records have
+    the task, the device and the precision of ``spec``.
 
-    1. The row's own, of the same network, task and batch size.
-    2. Softmax's of the same, times the ratio of counted training FLOPs.
-    3. The row's own on the task with other sizes, then softmax's, times the same ratio.
+    1. Records of the same mechanism with the same network, task options and batch size. 2. Records of softmax with the same sizes.
+    Their times are multiplied by the ratio of counted training FLOPs. 3. Records of the mechanism with other sizes, multiplied in
+    the same way. 4. Records of softmax with other sizes, multiplied in the same way.
 
     Returns:
-        None if neither the row nor softmax has a record on the task.
+        None if neither the mechanism nor softmax has a record on the task.
     """
     timed = [record for record in known if record.spec.task == spec.task and "step_seconds_median" in record.measured]
     timed = [record for record in timed if (record.spec.device, record.spec.precision) == (spec.device, spec.precision)]

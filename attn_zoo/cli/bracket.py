@@ -1,8 +1,9 @@
-"""Search of the learning rate that brackets the best one: which trials come next, decided from the results so far.
+"""Search of the learning rate that tries lower and higher rates until the best one lies between two others.
 
-Trials run on three rungs: an eighth, a half and the whole of the cap. A trial on a higher rung goes on where the one below ended.
-If the best rate is the lowest or highest of all, the next one is tried as well. The two best rates get a second seed. All functions
-are pure, so a search goes on from the recorded trials alone.
+The functions of this module decide from the results so far which trials come next. Trials run at three lengths: an eighth, a half
+and the whole of the maximum number of steps. Each length is called a rung. A trial on a higher rung continues where the trial on
+the rung below ended. If the best rate is the lowest or the highest of all, the next lower or higher rate is tried as well. The two
+best rates get a second seed. All functions are pure, so an interrupted search can continue from the recorded trials alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FINALISTS = 2
 
 
 class Trial(NamedTuple):
-    """Trial to do or done."""
+    """One training run of the search, still to do or done."""
 
     rate: float
     steps: int
@@ -48,16 +49,17 @@ Results = Mapping[Trial, Result]
 
 
 def rungs(cap: int) -> tuple[int, ...]:
-    """Return the steps of each rung; rungs that are equal at a small cap are one."""
+    """Return the numbers of training steps of the rungs: an eighth, a half and the whole of ``cap``. Equal numbers occur once."""
     return tuple(dict.fromkeys(max(1, cap // divisor) for divisor in RUNGS))
 
 
 def next_trials(results: Results, cap: int, rates: Sequence[float]) -> list[Trial]:
-    """Return the trials that the results ask for next; none if the search is over.
+    """Return the trials that follow from the results so far. The list is empty if the search is over.
 
     Args:
-        cap: maximum number of steps.
-        rates: rates that every search tries.
+        results: results of the trials that are done.
+        cap: maximum number of training steps of a trial.
+        rates: learning rates that every search tries.
     """
     tried = sorted({*rates, *(trial.rate for trial in results)})
     for rung, steps in enumerate(rungs(cap)):
@@ -72,18 +74,29 @@ def next_trials(results: Results, cap: int, rates: Sequence[float]) -> list[Tria
 
 
 def most(cap: int, rates: Sequence[float]) -> tuple[int, int]:
-    """Return the number of trials of a long search, and of their steps: no rate succeeds or is hopeless, one edge is extended."""
+    """Return the number of trials of a long search and the sum of their training steps.
+
+    In such a search, no rate reaches the criterion early or is given up, and one rate is added at one end.
+
+    Args:
+        cap: maximum number of training steps of a trial.
+        rates: learning rates that every search tries.
+    """
     entered, last = len(rates) + 1, FINALISTS + 1
     half = cap // RUNGS[1]
     return 2 * entered + 2 * last, entered * half + last * (cap - half) + last * cap
 
 
 def ranking(results: Results, cap: int) -> list[float]:
-    """Return all rates that were tried, best first: by successes, then steps to 90 % of the ceiling, then score.
+    """Return all learning rates that were tried, the best first. They are ordered by the number of successful trials, then by the
+    steps to 90 % of the ceiling, then by the score.
 
-    Steps that differ by one interval of validation or less count as equal, and the lower rate stands first: it is the safer one.
-    Rates whose trials went further stand before those that ended on a lower rung. Rates with a second seed are ordered among
-    themselves by both seeds: successes add up, steps and scores are means.
+    Numbers of steps that differ by one interval of validation or less count as equal. Among equal rates, the lower one comes first,
+    because it is safer. Rates that reached a higher rung come before rates that did not. Rates with a second seed are ordered among
+    themselves by both seeds: successes are added, and steps and scores are averaged.
+
+    Args:
+        cap: maximum number of training steps of a trial.
     """
     rates = {trial.rate for trial in results}
     firsts = _best_first({rate: [_furthest(rate, results)] for rate in rates}, results, cap)

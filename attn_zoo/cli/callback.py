@@ -1,4 +1,4 @@
-"""Callback of a run, such as a tracker: a class in the user's own file. Results do not depend on it."""
+"""Callback of a run, such as an experiment tracker: a class in the user's own file. A callback does not change the results."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from attn_zoo.runner import Progress
 
 
 class Callback(Progress, Protocol):
-    """Observer of a run that is also told about its record."""
+    """Interface of a callback: it is told about each step of a run, and about the record at the end."""
 
     def finish(self, record: RunRecord, path: Path) -> None:
-        """Receive the record of the run and its file."""
+        """Receive the record of the run and the path of its file."""
 
 
 MakeCallback = Callable[[RunSpec, str], Callback]
@@ -25,7 +25,7 @@ MakeCallback = Callable[[RunSpec, str], Callback]
 
 
 def load_callback(name: str) -> MakeCallback:
-    """Return the class that ``callback=FILE.py:NAME`` names.
+    """Return the class that ``callback=FILE.py:NAME`` names. ``name`` is the text after the sign ``=``.
 
     Raises:
         ValueError: the word has another form, the file cannot be imported, or it has no such class.
@@ -42,12 +42,13 @@ def load_callback(name: str) -> MakeCallback:
 
 
 class Watched:
-    """``Progress`` observer that also tells a callback; a callback that fails is reported once and not called again.
+    """Observer of a run that shows progress to the user and also calls the user's callback. If the callback raises an error, the
+    error is reported once and the callback is not called again.
 
     Args:
         shown: progress for the user.
-        callback: name of the callback, or None.
-        spec, run_id: the run, for the callback.
+        callback: name of the callback as ``FILE.py:NAME``, or None.
+        spec, run_id: specification and id of the run, which the callback receives.
 
     Raises:
         ValueError: the callback cannot be loaded, or fails when it is made.
@@ -64,22 +65,22 @@ class Watched:
                 raise ValueError(f"callback {callback} cannot be made: {_text(error)}; mend it, or leave it out") from error
 
     def start(self, label: str, steps: int) -> None:
-        """Begin a run."""
+        """Tell both observers that a run of ``steps`` steps begins."""
         self._shown.start(label, steps)
         self._tell(lambda callback: callback.start(label, steps))
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """Report a step."""
+        """Tell both observers that ``step`` steps are done, with the training loss and the last validation score."""
         self._shown.advance(step, loss, valid)
         self._tell(lambda callback: callback.advance(step, loss, valid))
 
     def stop(self) -> None:
-        """End the run."""
+        """Tell both observers that the run has ended."""
         self._shown.stop()
         self._tell(lambda callback: callback.stop())
 
     def finish(self, record: RunRecord, path: Path) -> None:
-        """Hand the record to the callback."""
+        """Pass the record of the run and the path of its file to the callback."""
         self._tell(lambda callback: callback.finish(record, path))
 
     def _tell(self, say: Callable[[Callback], None]) -> None:

@@ -1,4 +1,4 @@
-"""``attn-zoo check``: run the conformance kit on attentions and tasks, and print each report."""
+"""``attn-zoo check``: run the conformance tests on mechanisms and tasks, and print a report for each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REMEDY = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of ``attn-zoo check`` to the parser."""
     target = "a registered name, a class with a card, or a file that registers one"
     parser.add_argument("targets", nargs="+", metavar="NAME | pkg.module:Class | FILE.py[:Class]", help=target)
     device = "device type on which to prove every implementation, such as cuda (default: the CPU, and a GPU if one is needed)"
@@ -46,11 +46,11 @@ def _check(parsed: argparse.Namespace) -> int:
 
 
 def prove(card: Card, device: str | None = None, *, defaults: bool = False) -> Report:
-    """Run the conformance kit on an attention or task, and show progress.
+    """Run the conformance tests on a mechanism or a task, show progress, and return the report.
 
     Args:
-        device: device on which every implementation is checked; None for the CPU, and a GPU for implementations that need one.
-        defaults: check the default options alone.
+        device: device on which every implementation is checked. None uses the CPU, and a GPU for implementations that need one.
+        defaults: True to check only the default options.
 
     Raises:
         ValueError: there is no such device type.

@@ -1,4 +1,4 @@
-"""Commands and their arguments. Each command calls the part of attn-zoo that does the work."""
+"""The commands of ``attn-zoo`` and their arguments. Each command is implemented in a module of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attn_zoo.terminal import wrap
 
 
 class Command(NamedTuple):
-    """Command: its help text, and the module of this folder that has its ``add_arguments`` and its handler."""
+    """A command of ``attn-zoo``: its help text and the module of this folder that implements it."""
 
     help: str
     module: str
@@ -28,7 +28,7 @@ class Command(NamedTuple):
 
     @property
     def said(self) -> str:
-        """Help text, with the extra to install where the command's package is missing."""
+        """Help text of the command. If a package that the command needs is not installed, the text says which extra to install."""
         package, extra = self.needs
         return self.help if not package or find_spec(package) else f"{self.help} (needs: pip install 'attn-zoo[{extra}]')"
 
@@ -62,7 +62,8 @@ _READ_BY_HYDRA = ("run", "tune")
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run ``attn-zoo`` and return its exit status: 0 success, 1 a check or run failed, 2 bad input, 130 interrupted."""
+    """Run the command that ``argv`` contains and return its exit status. It is 0 for success, 1 if a check or a run failed, 2 for
+    bad input, and 130 after an interrupt."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     asked = arguments[0] if arguments else ""
     warnings.showwarning = _shown  # type: ignore[assignment]
@@ -117,10 +118,11 @@ def _load(paths: Sequence[str]) -> None:
 
 
 def parser(asked: str | None = None) -> Parser:
-    """Return the parser of a command line.
+    """Return the parser of the command line.
 
     Args:
-        asked: command to parse; the others are then only named, as their modules may take seconds to import. None parses all.
+        asked: name of the command whose arguments are parsed. The modules of other commands are not imported, because this may take
+            seconds; the help only names them. None adds the arguments of all commands.
     """
     made = Parser(prog="attn-zoo", description="A fair comparison of efficient attention.")
     made.add_argument("--version", action="version", version=f"attn-zoo {version('attn-zoo')}")

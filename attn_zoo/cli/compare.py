@@ -1,4 +1,5 @@
-"""``attn-zoo compare``: train new attentions and judge them among the rows of the quickstart, which are not trained again."""
+"""``attn-zoo compare``: train new mechanisms and compare them with the recorded results of the quickstart, which are not trained
+again."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ FOLDER = "compare"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of ``attn-zoo compare`` to the parser."""
     parser.description = (
         "Train attentions with the network, data, budget and seeds of the quickstart, and print the verdicts on them among "
         "its rows, whose records come with the package. The conformance checks run first, at the default options. Training takes a "
@@ -83,7 +84,8 @@ def _command(parsed: argparse.Namespace) -> list[str]:
 
 
 def named_rows(targets: Sequence[str]) -> list[RowName]:
-    """Return the rows that the targets name. If they name none, return every mechanism that a path registers, with default options.
+    """Return the rows (mechanisms with options) that the targets name. If all targets are paths, return every mechanism that these
+    files register, with default options.
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -101,14 +103,15 @@ def named_rows(targets: Sequence[str]) -> list[RowName]:
 
 
 def with_reference(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Return the records and those of the quickstart, except quickstart runs that the records contain already."""
+    """Return the given records together with the shipped records of the quickstart. If a run occurs in both, the given record is
+    used."""
     anew = {record.run_id for record in records}
     shipped = Store(reference.packed_file("quickstart")).load()[0]
     return [*(record for record in shipped if record.run_id not in anew), *records]
 
 
 def place(row: Row, table: Table) -> str:
-    """Return the score of a row and the verdict on it."""
+    """Return the score of a row in the table, as text, followed by the verdict on it."""
     start = f"{row.label} on {table.task['title']}: "
     if row.test is None:
         return start + "; ".join(map(str, row.failures))

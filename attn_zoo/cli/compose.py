@@ -1,4 +1,5 @@
-"""Runs that a command line asks for: Hydra composes the experiment once, and each run changes values of it."""
+"""Composition of the runs that a command line asks for. Hydra composes the experiment once, and each run changes some of its
+values."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _OPEN = ("attention", "task", "dials", "tuning.space", "tuning.dials")
 
 
 class Composed(NamedTuple):
-    """Config of an experiment and a launcher, and the sweep that the experiment asks for."""
+    """Config of an experiment and its launcher, and the sweep over several values that the experiment defines."""
 
     config: DictConfig
     several: bool
@@ -34,7 +35,7 @@ class Composed(NamedTuple):
 
 
 def compose(given: Iterable[Word]) -> Composed:
-    """Compose the experiment and the launcher that words name. ``changed`` applies the other words later.
+    """Return the config of the experiment and the launcher that the words name. The other words are applied later by ``changed``.
 
     Raises:
         ValueError: an experiment or a launcher has several names.
@@ -57,10 +58,11 @@ def compose(given: Iterable[Word]) -> Composed:
 
 
 def plan(words: Sequence[str]) -> Plan:
-    """Plan every run that a command line asks for.
+    """Return the plan of all runs that a command line asks for.
 
     Args:
-        words: words KEY=VALUE, with rows as values of ``attention``; ``-m`` for a sweep.
+        words: words of the form KEY=VALUE. Values of ``attention`` are rows, such as ``linformer[projected_length=32]``. The word
+            ``-m`` permits several runs.
 
     Raises:
         ValueError, HydraException, OmegaConfBaseException: a run, or an end of a search range, is invalid.
@@ -74,12 +76,19 @@ def plan(words: Sequence[str]) -> Plan:
 
 
 def planning() -> AbstractContextManager[list[str]]:
-    """Return a context in which runs are planned; it restores the settings of the process that a plugin changes."""
+    """Return a context manager in which runs are planned. At its end, settings of the process that a plugin has changed are
+    restored."""
     return apart("a plugin", "when the runs were planned")
 
 
 def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = False) -> Plan:
-    """Plan the runs of words on a composed experiment; see ``plan``."""
+    """Return the plan of all runs that the words ask for on a composed experiment.
+
+    Args:
+        given: words of the command line.
+        composed: config of the experiment.
+        several: True if the words may ask for several runs.
+    """
     fixed, swept = unfolded(word for word in given if not word.swept), [word for word in given if word.swept]
     config = changed(composed.config, fixed)
     settings = settings_from(config)

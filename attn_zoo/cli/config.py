@@ -1,4 +1,5 @@
-"""Hydra's config groups, built from the cards: every registered attention and task can be selected without a YAML file."""
+"""Hydra's config groups, which are built from the cards. Every registered mechanism and task can be selected without a YAML
+file."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def _ungiven(kind: type) -> dict[str, Any]:
 
 @dataclass
 class DataConfig:
-    """Location of published data."""
+    """Config group ``data``: where published data sets are."""
 
     root: str = ""
     """Folder; empty is $ATTN_ZOO_DATA, else ``data``."""
@@ -40,7 +41,7 @@ class DataConfig:
 
 @dataclass
 class CheckpointConfig:
-    """Checkpoint intervals, at which the state of a run is saved beside its record."""
+    """Config group ``checkpoint``: how often the state of a run is saved, so that an interrupted run can continue."""
 
     every: int = 0
     """Steps between two checkpoints; 0 means by time alone."""
@@ -50,7 +51,7 @@ class CheckpointConfig:
 
 @dataclass
 class WeightsConfig:
-    """Snapshots of the network's weights during a run, for analyses."""
+    """Config group ``weights``: when the weights of the network are written to files during a run, for later analyses."""
 
     after: List[int] = field(default_factory=list)  # noqa: UP006 (OmegaConf's form)
     """Steps after which weights are written; 0 is before training."""
@@ -60,7 +61,7 @@ class WeightsConfig:
 
 @dataclass
 class TuningConfig:
-    """Search of hyperparameters. If ``space`` is empty, there is none."""
+    """Config group ``tuning``: the search of hyperparameters. Nothing is searched if ``space`` is empty."""
 
     space: Dict[str, str] = field(default_factory=dict)  # noqa: UP006 (OmegaConf's form)
     """Sweeps to search over, by key of a setting; a key on the command line takes precedence."""
@@ -87,7 +88,8 @@ class TuningConfig:
 
 @dataclass
 class Settings:
-    """Settings of runs that are not part of their specs: folder of records, launcher, search, checkpoints, weights, callback."""
+    """Settings of a command that are not part of the specification of a run: folder of records, launcher, search, checkpoints,
+    weights and callback."""
 
     records: str = "runs"
     """Folder that records are added to."""
@@ -112,7 +114,7 @@ class Settings:
 
 @dataclass
 class RunConfig(Settings):
-    """Keys of ``attn-zoo run``."""
+    """All keys of ``attn-zoo run``."""
 
     attention: Any = None
     task: Any = None
@@ -131,10 +133,11 @@ class RunConfig(Settings):
 
 
 def store_groups() -> Mapping[str, str]:
-    """Register the config groups ``attention`` and ``task``, whose members are names, and the schema of all keys.
+    """Register the config groups ``attention`` and ``task``, whose members are the registered names, and the schema of all keys in
+    Hydra.
 
     Returns:
-        Reasons of the plugins that failed, by name.
+        The plugins that failed, by name, with the reasons.
     """
     failures, store = registry.load_plugins(), ConfigStore.instance()
     for group, names in (("attention", registry.attentions()), ("task", registry.task_names())):
@@ -145,7 +148,8 @@ def store_groups() -> Mapping[str, str]:
 
 
 def changed(config: DictConfig, words: Iterable[Word]) -> DictConfig:
-    """Return a copy of a composed config with the values of words, whose rows are unfolded.
+    """Return a copy of the config with the values of the words. Each row must be split into words for its name and its options
+    before.
 
     Raises:
         OmegaConfBaseException: there is no such key, or a value has the wrong type.
@@ -158,14 +162,14 @@ def changed(config: DictConfig, words: Iterable[Word]) -> DictConfig:
 
 
 def settings_from(config: DictConfig) -> Settings:
-    """Return the settings of a command from a composed config. They are not part of the specs of its runs."""
+    """Return the settings of a command from a composed config. They are not part of the specifications of its runs."""
     values = ((f.name, config[f.name]) for f in fields(Settings))
     given: dict[str, Any] = {name: OmegaConf.to_object(value) if OmegaConf.is_config(value) else value for name, value in values}
     return Settings(**given)
 
 
 def spec_from(config: DictConfig) -> RunSpec:
-    """Return the resolved spec of a composed config.
+    """Return the specification of the run that a composed config describes, with all values resolved.
 
     Raises:
         UnknownNameError: a level or name does not exist.
@@ -221,7 +225,8 @@ def _row_from(config: DictConfig) -> RowName:
 
 
 def locations_from(config: DictConfig) -> dict[str, Any]:
-    """Task options with locations of data, as composed; ``root`` is ``data.root`` unless the task has its own."""
+    """Return the task options of a composed config that say where data are. ``root`` is the value of ``data.root``, unless the task
+    has its own value."""
     task = _given(config.task)
     locations = registry.task_card(task["name"]).locations
     root = {"root": config.data.root} if "root" in locations and config.data.root else {}
@@ -230,7 +235,7 @@ def locations_from(config: DictConfig) -> dict[str, Any]:
 
 @contextmanager
 def in_words() -> Iterator[None]:
-    """Return a context that converts errors of Hydra and OmegaConf into ValueErrors with messages of attn-zoo."""
+    """Return a context manager that replaces errors of Hydra and OmegaConf by ``ValueError`` with messages of attn-zoo."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
@@ -238,7 +243,7 @@ def in_words() -> Iterator[None]:
 
 
 def explain(error: BaseException) -> str:
-    """Return the message for an error of Hydra or OmegaConf: the key or name that was given, and the known ones."""
+    """Return a message for an error of Hydra or OmegaConf. It names the wrong key or name, and the known ones."""
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)

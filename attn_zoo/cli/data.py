@@ -1,4 +1,5 @@
-"""``attn-zoo data``: list the data sets that tasks read, fetch those that can be fetched, and verify that they are sound."""
+"""``attn-zoo data``: list the data sets that tasks use, download those that can be downloaded, and check that their files are
+intact."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from attn_zoo.terminal import WIDE, fit, wrap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of ``attn-zoo data`` to the parser."""
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     for action, run, said, count in (
         ("list", _list, "list every data set that a task reads, and whether it is present", None),

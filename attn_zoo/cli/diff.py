@@ -1,4 +1,4 @@
-"""``attn-zoo diff``: compare two folders of records; is B significantly worse than A?"""
+"""``attn-zoo diff``: compare two folders of records, A and B, and report whether B is significantly worse than A."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attn_zoo.terminal import wrap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of ``attn-zoo diff`` to the parser."""
     parser.description = (
         "Compare records before (A) and after (B), row by row, paired by seed. Exit status 0 within noise, 1 beyond "
         "it, 2 for bad input. Improvements are printed and never fail."

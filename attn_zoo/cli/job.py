@@ -1,4 +1,4 @@
-"""Execution of one run in a process: claim, train and record it, unless an equal run is recorded."""
+"""Execution of one run in one process: train, test and record it, unless an equal run is already recorded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from attn_zoo.terminal import show
 
 
 def one_run(plan: Plan, job: Job) -> RunRecord | None:
-    """Execute a run and record it, unless an equal run has a record with a final status or another process is executing it.
+    """Execute a run and record it. A run is not executed if an equal run has a record with a final status, or if another process is
+    executing it.
 
     Returns:
         The record of the run, new or found; None if another process is executing it.
@@ -82,8 +83,10 @@ def _dead_before(record: RunRecord) -> str:
 
 
 def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:
-    """Return a record with the role of the run in a study. The record of a trial has no test scores, so that nobody can choose by
-    them.
+    """Return a record with a note on which hyperparameter search the run belongs to. If ``tuning`` is None, return the record
+    unchanged.
+
+    The record of a trial contains no test scores, so that nobody can choose settings by them.
     """
     if tuning is None:
         return record

@@ -1,4 +1,4 @@
-"""KEY=VALUE words of commands whose keys have one value each. The keys are the fields of a dataclass."""
+"""Reading of KEY=VALUE words for commands in which each key has one value. The keys are the fields of a dataclass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIDE = 80
 
 
 def describe_keys(kind: type) -> Iterator[str]:
-    """Return lines of help, one per key, with its default."""
+    """Yield one line of help per key: the field of the dataclass ``kind``, its default and its description."""
     for key in fields(kind):
         default = key.default if key.default_factory is MISSING else key.default_factory()
         value = getattr(default, "value", default)
@@ -26,11 +26,13 @@ def describe_keys(kind: type) -> Iterator[str]:
 def read_keys(
     command: str, words: Sequence[str], known: Collection[str], *, owner: str = "", texts: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the values by key. If a key is given twice, the last value counts.
+    """Return the values of KEY=VALUE words by key. If a key occurs twice, the last value counts.
 
     Args:
+        command: name of the command, for error messages.
+        known: keys that the command has.
         owner: part of the command that has the keys, for error messages; empty for the command itself.
-        texts: keys whose values stay text.
+        texts: keys whose values are not parsed and stay text.
 
     Raises:
         UnknownNameError: no such key.

@@ -1,4 +1,5 @@
-"""Launchers: runs in sequence, or in worker processes of joblib, Ray or submitit; and errors of workers that die."""
+"""Launchers, which execute runs one after another or in worker processes of joblib, Ray or submitit. This module also detects
+workers that die."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from attn_zoo.records import RunRecord, Store
 
 
 class Lost(NamedTuple):
-    """End of a worker process before the end of the run that it was given."""
+    """Result of a run whose worker process ended before the run did."""
 
     error: Exception
     """Error of the launcher's package."""
@@ -42,9 +43,11 @@ _OBJECT_STORE_BYTES = 75 * 2**20
 
 
 def launch(plan: Plan, jobs: Sequence[Job]) -> list[RunRecord | None]:
-    """Execute the jobs with the launcher of the settings; return records in plan, None for a run that another process executes.
+    """Execute the jobs with the launcher of the settings. Return their records in the order of the plan, with None for a run that
+    another process executes.
 
-    A run during which a worker ended is tried once more, alone, and recorded as failed if its worker ends again.
+    If a worker process ends during a run, the run is tried once more, alone. If its worker ends again, the run is recorded as
+    failed.
 
     Raises:
         OSError, ValueError, RuntimeError: an error in a worker.
@@ -94,7 +97,8 @@ def _ending(error: Exception) -> str:
 
 
 def attempt(plan: Plan, job: Job) -> Outcome:
-    """Do a job in a worker. An error is returned as a builtin exception, which every process can unpickle."""
+    """Execute a job in a worker and return its outcome. An error is returned as a built-in exception, because every process can
+    unpickle that."""
     try:
         plan.begin()
         return one_run(plan, job)
@@ -107,7 +111,7 @@ def attempt(plan: Plan, job: Job) -> Outcome:
 
 
 def kind_of(settings: Settings) -> str | None:
-    """Return the name of the launcher, or None without one."""
+    """Return the name of the launcher that the settings select, or None if they select none."""
     return None if settings.launcher is None else str(settings.launcher["kind"])
 
 
@@ -129,7 +133,7 @@ def _check_launcher(launcher: object) -> None:
 
 
 def check_launch(settings: Settings) -> None:
-    """Raise an error for settings that no launcher can carry out, before anything starts.
+    """Check, before anything starts, that the selected launcher can carry out the settings.
 
     Raises:
         ValueError: a setting breaks its rule, a package or program that a launcher or sampler needs is missing, or torchrun or
@@ -172,24 +176,25 @@ def check_launch(settings: Settings) -> None:
 
 
 def at_once(settings: Settings) -> int:
-    """Return the number of runs at a time on this machine: ``workers``, or its number of cores divided by ``threads``."""
+    """Return how many runs are executed at the same time on this machine. It is ``workers`` or, if that is not set, the number of
+    cores divided by ``threads``."""
     from joblib import cpu_count
 
     return settings.workers or max(1, cpu_count() // settings.threads)
 
 
 def is_of_a_launcher(error: BaseException) -> bool:
-    """Return True if an error comes from a launcher's package: joblib, Ray or submitit."""
+    """Return True if the error was raised by the package of a launcher: joblib, Ray or submitit."""
     return any(kind.__module__.split(".")[0] in _PACKAGES for kind in type(error).__mro__)
 
 
 def is_death_of_a_worker(error: BaseException) -> bool:
-    """Return True if an error means that a worker process died before its run ended."""
+    """Return True if the error means that a worker process died before its run ended."""
     return is_of_a_launcher(error) and type(error).__name__ in _DEATHS  # exact names: subclasses mean other failures
 
 
 def in_short(error: BaseException) -> str:
-    """Return the class, first line and last line of an error, each once."""
+    """Return a short text for an error: its class, its first line and its last line, without repetition."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no more is known"]
     return " ... ".join(dict.fromkeys([f"{type(error).__name__}: {lines[0]}", *lines[1:][-1:]]))
 
@@ -246,7 +251,7 @@ def _ray(plan: Plan, jobs: Sequence[Job]) -> list[Outcome]:
 
 
 def ray_arguments(settings: Settings) -> dict[str, Any]:
-    """Return the arguments of ``ray.init``."""
+    """Return the arguments of ``ray.init`` that the settings define."""
     given = _given(settings.launcher["init"] or {})
     room = {"num_cpus": settings.workers * settings.threads} if settings.workers else {}
     return {**given, **room, **({} if "address" in given else {"object_store_memory": _OBJECT_STORE_BYTES})}

@@ -1,4 +1,5 @@
-"""Cost axes for ``attn-zoo leaderboard --layers``: costs of one layer that ``attn-zoo measure experiment=growth`` measured."""
+"""Cost axes for ``attn-zoo leaderboard --layers``: time and memory of one layer, as measured by
+``attn-zoo measure experiment=growth``."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _QUANTITIES: Mapping[str, tuple[str, str, float]] = {
 
 
 def layer_axes(file: Path) -> list[CostAxis]:
-    """Axes of time and peak memory of a forward and backward step, at each length in a file of ``attn-zoo measure``.
+    """Return cost axes for the leaderboard, two for each length in a file of ``attn-zoo measure``: the time and the peak memory of
+    a forward and backward pass of one layer.
 
     Raises:
         OSError: the file cannot be read.

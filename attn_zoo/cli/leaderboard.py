@@ -1,4 +1,4 @@
-"""``attn-zoo leaderboard``: tables of recorded runs."""
+"""``attn-zoo leaderboard``: print tables of recorded runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COSTS = {"time": "time", "flops": "FLOPs", "memory": "memory"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of ``attn-zoo leaderboard`` to the parser."""
     add_reference(parser)
     parser.add_argument("--task", help="only this task")
     parser.add_argument("--attention", help="only this attention; verdicts and margins are still those among all attentions")
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def budgets(words: Iterable[str]) -> dict[str, float]:
-    """Return ``COST=BUDGET`` words as budgets by cost, in seconds, FLOPs and bytes.
+    """Return the budgets that ``COST=BUDGET`` words give, by cost. The units are seconds, FLOPs and bytes.
 
     Raises:
         ValueError: a word is not a budget, or a cost is named twice.
@@ -81,7 +81,7 @@ def budgets(words: Iterable[str]) -> dict[str, float]:
 
 
 def times(words: str) -> tuple[float, ...]:
-    """Return times such as ``5min,900s`` in seconds, the shortest first.
+    """Return the times in a text such as ``5min,900s`` in seconds, the shortest first.
 
     Raises:
         ArgumentTypeError: a part is not a time.

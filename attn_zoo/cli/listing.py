@@ -1,4 +1,4 @@
-"""``attn-zoo list``: cards of attentions and tasks as tables."""
+"""``attn-zoo list``: print the cards of mechanisms and tasks as tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CLAIMS = ("causal", "stepwise", "padding", "cross", "any length", "time", "memo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of ``attn-zoo list`` to the parser."""
     shown = "attention or task to show in full: paper, equation, claims, options, defaults by length; levels of a task"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{shown} (default: tables of all)")
     parser.add_argument("--wide", action="store_true", help=WIDE)
@@ -36,7 +36,7 @@ def _list(parsed: argparse.Namespace) -> int:
 
 
 def describe(name: str) -> str:
-    """Return the card of a mechanism or task as text.
+    """Return the card of the mechanism or task with this name, as text.
 
     Raises:
         UnknownNameError: nothing has this name.
@@ -49,7 +49,7 @@ def describe(name: str) -> str:
 
 
 def listing(wide: bool = False) -> str:
-    """Return tables of mechanisms, tasks and failed plugins."""
+    """Return tables of all mechanisms, all tasks, and the plugins that failed. ``wide`` adds columns."""
     failures = registry.load_plugins()
     parts = [_attentions(wide), _tasks(wide)]
     if failures:
@@ -96,13 +96,13 @@ def _documentation(card: AttentionCard | TaskCard) -> list[str]:
 
 
 def attention_table() -> str:
-    """Return a table of the mechanisms with their capabilities and growth, as Markdown."""
+    """Return a Markdown table of all mechanisms with their capabilities and the growth of their time and memory with the length."""
     rows = [[f"`{card.name}`", card.title, *_claims(card), card.paper] for card in _cards()]
     return tabulate(rows, ["attention", "what it is", *_CLAIMS, "paper"], tablefmt="github")
 
 
 def task_table() -> str:
-    """Return a table of the tasks with their data, length and classes, as Markdown."""
+    """Return a Markdown table of all tasks with their data, input length and number of classes."""
     registry.load_plugins()
     rows = [
         [f"`{card.name}`", card.summary, card.build(card.options()).data_title, inputs_in_words(card), card.metric, card.licence]
@@ -112,7 +112,7 @@ def task_table() -> str:
 
 
 def inputs_in_words(card: TaskCard) -> str:
-    """Return the form, length and labels of a task's inputs under its default options."""
+    """Return a short text about the inputs of a task with its default options: their form, their length and what the labels are."""
     spec = card.build(card.options()).spec
     if isinstance(spec.inputs, Patches):
         form = f"{spec.inputs.height} x {spec.inputs.width} x {spec.inputs.channels} in {spec.length} patches"

@@ -1,4 +1,5 @@
-"""Entry point of ``attn-zoo``, which imports nothing before an interrupt or a lack of memory ends it with one line."""
+"""Entry point of ``attn-zoo``. It imports as little as possible, so that an interrupt or a lack of memory always ends with a
+message of one line."""
 
 from __future__ import annotations
 
@@ -13,9 +14,10 @@ _NO_MEMORY = ("failed to map segment", "cannot allocate memory", "can't allocate
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``attn-zoo`` and return its exit status: 0 success, 1 a check or run failed, 2 bad input, 130 interrupted.
+    """Run ``attn-zoo`` and return its exit status. It is 0 for success, 1 if a check or a run failed, 2 for bad input, and 130
+    after an interrupt.
 
-    Without arguments it runs as typed in a shell, in a child process.
+    If ``argv`` is None, the arguments are those of the shell, and the command runs in a child process.
     """
     if argv is not None:
         return _guarded(argv)
@@ -46,12 +48,13 @@ def _guarded(argv: Sequence[str] | None) -> int:
 
 
 def comes_of_an_interrupt(error: BaseException) -> bool:
-    """Return True if an interrupt caused an error: libraries wrap an interrupt that reaches them during their own work."""
+    """Return True if the error was caused by an interrupt. Libraries raise their own error if an interrupt reaches them during
+    their work."""
     behind = error.__cause__ or error.__context__
     return isinstance(error, KeyboardInterrupt) or (behind is not None and comes_of_an_interrupt(behind))
 
 
 def say_interrupted(kept: str = "") -> int:
-    """Print that the command was interrupted and what it has ``kept``, and return the exit status."""
+    """Print that the command was interrupted and what is saved (``kept``), and return the exit status 130."""
     print(f"attn-zoo: interrupted{f'; {kept}; run the same command again to resume' if kept else ''}", file=sys.stderr)
     return 130

@@ -1,4 +1,4 @@
-"""``attn-zoo measure``: an experiment on time and memory, as a table and as JSON."""
+"""``attn-zoo measure``: run an experiment that measures time and memory, print its table, and write its figures as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from attn_zoo.terminal import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of ``attn-zoo measure`` to the parser."""
     parser.description = "Measure time and memory of layers; print a Markdown table and, with output=FILE, write JSON."
     parser.epilog = describe(EXPERIMENTS)
     parser.formatter_class = InLines
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def describe(experiments: Mapping[str, type[Grid]]) -> str:
-    """Describe every experiment and its keys, for ``--help``."""
+    """Return the description of every experiment and its keys, which ``--help`` prints."""
     parts = ["Keys and values are Hydra's, as for attn-zoo run: lists are written [a,b], in quotes where the shell needs them.", ""]
     for name, kind in experiments.items():
         doc = [line.strip() for line in (kind.__doc__ or "").strip().splitlines() if line.strip()]
@@ -49,10 +49,12 @@ def describe(experiments: Mapping[str, type[Grid]]) -> str:
 
 
 def run_experiment(name: str, kind: type[Grid], words: Sequence[str]) -> int:
-    """Run an experiment that has a program of its own; return the exit status, 2 for bad input.
+    """Run one experiment whose module is started as a program. Return the exit status, which is 2 for bad input.
 
     Args:
-        words: keys and values as for ``attn-zoo measure``, or ``--help``.
+        name: name of the experiment.
+        kind: class of the experiment.
+        words: KEY=VALUE words as for ``attn-zoo measure``, or ``--help``.
     """
     if "--help" in words:
         show(describe({name: kind}))
@@ -65,13 +67,18 @@ def run_experiment(name: str, kind: type[Grid], words: Sequence[str]) -> int:
 
 
 def measure(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERIMENTS) -> int:
-    """Run the experiment that ``words`` ask for, print its table, and write its figures to ``output`` if given.
+    """Run the experiment that the words select, print its table, and write its figures to the file ``output`` if given.
 
-    A measurement of the same grid in ``output`` that was cut short, or lacked time for some cells, is resumed.
+    If that file has an unfinished measurement of the same grid, the command continues it. It also measures what an earlier command
+    had no time for.
+
+    Args:
+        words: KEY=VALUE words of the command.
+        experiments: classes of the experiments, by name.
 
     Returns:
-        Exit status: 0; 1 if a cell failed in an experiment that needs all (``Grid.whole_groups``), or it did not
-        succeed (``Grid.succeeded``). Figures already written stay.
+        The exit status. It is 1 if a measurement failed in an experiment that needs all (``Grid.whole_groups``), or if the
+        experiment did not succeed (``Grid.succeeded``). Otherwise it is 0. Figures that are already written stay in the file.
 
     Raises:
         UnknownNameError: no such experiment, key, attention or option.
@@ -137,11 +144,11 @@ def _kill_fork_server() -> None:
 
 
 def compose(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERIMENTS) -> tuple[str, dict[str, Any]]:
-    """Return the name of the experiment that ``words`` ask for, and the values of the keys that they give.
+    """Return the name of the experiment that the words select, and the values that they give, by key.
 
     Raises:
         UnknownNameError: no such experiment or key.
-        ValueError: a word is no KEY=VALUE, or a value has the wrong type.
+        ValueError: a word is not of the form KEY=VALUE, or a value has the wrong type.
     """
     name = next((word.partition("=")[2] for word in reversed(words) if word.startswith("experiment=")), next(iter(experiments)))
     if name not in experiments:

@@ -1,4 +1,4 @@
-"""``attn-zoo new``: write a new package that registers an attention or a task."""
+"""``attn-zoo new``: write a new Python package that registers a mechanism or a task of your own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attn_zoo.scaffold import Kind, write_package
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of ``attn-zoo new`` to the parser."""
     parser.description = (
         "Write an installable package that registers an attention (with --task: a task), with tests. It passes every check as it "
         "is; replace its computation by your own. Existing files are not overwritten."

@@ -1,4 +1,4 @@
-"""Parser of commands: an unknown word is refused in one line, with the nearest known one."""
+"""Parser of the command line. For an unknown word, it prints an error of one line that names the nearest known word."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ UNITS: Mapping[str, Mapping[str, float]] = {
 
 
 class Parser(argparse.ArgumentParser):
-    """``ArgumentParser`` whose errors are one line; parsers of subcommands are of the same class."""
+    """``ArgumentParser`` whose error messages have one line. The parsers of subcommands have the same class."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse all arguments: an unknown option or an extra word is an error of the innermost parser."""
+        """Parse all arguments. An unknown option or an extra word is reported as an error of the subcommand that it was given
+        to."""
         given = sys.argv[1:] if args is None else args
         parsed, rest = super().parse_known_args([part for word in given for part in self._as_option(word)], namespace)
         if rest:
@@ -51,7 +52,7 @@ class Parser(argparse.ArgumentParser):
         return [name] if value == "true" else []
 
     def error(self, message: str) -> NoReturn:
-        """Exit with status 2 and the message."""
+        """Print the message and exit with status 2."""
         said = terminal(f"{self.prog}: {message}; see {self.prog} --help")
         self.exit(2, f"{wrap(said) if sys.stderr.isatty() else said}\n")
 
@@ -62,7 +63,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class InLines(argparse.HelpFormatter):
-    """Formatter that keeps the lines of descriptions, and wraps the long ones."""
+    """Help formatter that keeps the line breaks of a description and wraps lines that are too long."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return wrap(text, width)
@@ -75,7 +76,10 @@ def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def check_output(name: str, file: Path) -> None:
-    """Check, before the work starts, that its output file can be written.
+    """Check that an output file can be written, before any work starts.
+
+    Args:
+        name: name of the option or key that gives the file, for error messages.
 
     Raises:
         ValueError: the path is a folder, or its folder does not exist.
@@ -91,7 +95,8 @@ def check_output(name: str, file: Path) -> None:
 
 
 def quantity(kind: str, text: str) -> float | None:
-    """Parse a number with a unit of ``UNITS[kind]``, and convert it to the first unit; None unless it is positive and finite."""
+    """Return the number in a text such as ``4GiB``, converted to the first unit of ``UNITS[kind]``. Return None if the text is not
+    a positive, finite number with one of these units."""
     match = re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)((?:e[+-]?[0-9]+)?) ?([a-z]*)", text.strip().lower())
     if match is None or match[3] not in UNITS.get(kind, {}):
         return None
@@ -100,7 +105,7 @@ def quantity(kind: str, text: str) -> float | None:
 
 
 def add_plugin(parser: argparse.ArgumentParser) -> None:
-    """Add ``--plugin`` to a command, or to each of its actions."""
+    """Add the option ``--plugin`` to the parser of a command, or to each of its subcommands."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in below:
         for part in action.choices.values():

@@ -1,4 +1,5 @@
-"""Plan of a command: its runs, and everything that a process needs to do them. It is plain data, so workers can receive it."""
+"""Plan of a command: its runs, and everything that a process needs to execute them. A plan is plain data, so that it can be sent to
+workers."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from attn_zoo.registry import build_task, load_plugin, task_card
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Run to execute."""
+    """One run that is to be executed."""
 
     spec: RunSpec
     """Resolved spec."""
@@ -34,12 +35,12 @@ class Job:
 
     @property
     def run_id(self) -> str:
-        """Id of the run and of its record."""
+        """Id of the run, which is also the id of its record."""
         return self.spec.run_id(task_card(self.spec.task).version)
 
     @property
     def label(self) -> str:
-        """Label of the run in messages, with the values drawn for a trial."""
+        """Name of the run in messages. For a trial, it contains the values that the search chose."""
         label = f"{self.spec.attention} on {self.spec.task}, seed {self.spec.seed}"
         if self.tuning is None or self.tuning.trial is None:
             return label
@@ -47,14 +48,14 @@ class Job:
 
 
 def searched_values(spec: RunSpec, tuning: Tuning) -> str:
-    """Return the values that a spec has for the keys that its study searched."""
+    """Return the values that a specification has for the hyperparameters that were searched, as text."""
     found = ((key.partition(".")[2], setting(spec, key)) for key in tuning.space)
     return ", ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in found)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Runs that a command asks for, and the settings with which every process executes them."""
+    """All runs that a command asks for, and the settings with which every process executes them."""
 
     jobs: tuple[Job, ...]
     """Jobs of the runs; empty for a study, whose trials are drawn later."""
@@ -70,15 +71,16 @@ class Plan:
 
     @property
     def specs(self) -> tuple[RunSpec, ...]:
-        """Specs of the runs; for a study its base spec, with the first end of each range."""
+        """Specifications of the runs. A search has one, with the first value of each range."""
         return (self.study.base,) if self.study else tuple(job.spec for job in self.jobs)
 
     def without_runs(self) -> Plan:
-        """Copy for a worker, which gets one run at a time."""
+        """Return a copy of the plan without its runs, for a worker that receives one run at a time."""
         return replace(self, jobs=(), study=None)
 
     def begin(self) -> None:
-        """Give this process the working directory, plugins and threads of the process in which the command was typed.
+        """Give this process the working directory, the plugins and the number of threads of the process in which the command was
+        typed.
 
         Raises:
             FileNotFoundError: the folder or a plugin is not there.
@@ -98,17 +100,19 @@ class Plan:
             torch.set_num_threads(self.settings.threads)
 
     def left(self) -> list[Job]:
-        """Return the runs that have no record with a final status yet."""
+        """Return the runs that do not have a record with a final status yet."""
         store = Store(self.settings.records)
         return [job for job in self.jobs if not store.finished(job.run_id, job.tuning)]
 
     def missing(self) -> int:
-        """Number of runs without any record, even of a failure; 0 for a study, whose search knows its trials."""
+        """Return the number of runs without any record, not even of a failure. For a search it is 0, because its trials are drawn
+        later."""
         store = Store(self.settings.records)
         return sum(not store.has(job.run_id) for job in self.jobs)
 
     def read_data(self) -> None:
-        """Read the published data of every run that is left, once for each task and its options, before the first run starts.
+        """Read the published data of every run that is left, before the first run starts. Data are read once per task and task
+        options.
 
         Raises:
             MissingDataError: data are missing; the message says which files to put where.
@@ -126,7 +130,7 @@ class Plan:
                 build_task(task, **options).examples("test")
 
     def announcement(self) -> str:
-        """Return the line that announces the runs or trials to do, and the folder of their records."""
+        """Return the line that is printed at the start: how many runs or trials are to do, and the folder of their records."""
         to = f"records go to {self.settings.records!r}"
         if study := self.study:
             known = len(trials_of(Store(self.settings.records).load(study.base.task, study.base.attention)[0], study.id))

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with the remaining time on a terminal, elsewhere a line now and then."""
+"""Progress of long work: on a terminal a bar with the remaining time, elsewhere a line from time to time."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ T = TypeVar("T")
 
 
 class Work:
-    """Context manager of long work, which reports progress to standard error.
+    """Context manager around long work, which reports its progress to standard error.
 
     Args:
         label: name of the work.
-        total: number of its parts; None if it is unknown.
-        bar: draw a bar on a terminal; False prints lines there, too, as several processes cannot share one line.
+        total: number of parts of the work; None if it is unknown.
+        bar: True to draw a bar on a terminal. False prints lines there too, because several processes cannot share one bar.
         first: seconds until the first line.
-        left: function that estimates the remaining seconds, or returns None if it cannot; by default all parts take equally long.
+        left: function that estimates the remaining seconds, or returns None if it cannot. By default, all parts are expected to
+            take equally long.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Work:
             self._bar.stop()
 
     def update(self, done: int | None = None, note: str = "") -> None:
-        """Report the number of finished parts (default: one more than before), and a note on the current work."""
+        """Report the number of finished parts, by default one more than before, and a note on the present part."""
         self._done, self._note = self._done + 1 if done is None else done, note
         if self._bar is not None:
             room = max(20, self._bar.console.width - 55)
@@ -86,7 +87,7 @@ class Work:
             self._bar.update(self._task, completed=self._done, description=described[:room])
 
     def line(self) -> str:
-        """Return the progress in one line, with the estimated remaining time if there is an estimate."""
+        """Return the progress as one line of text, with the estimated remaining time if there is an estimate."""
         seconds, left = time.monotonic() - self._started, self._left()
         parts = f"{self._done} of {self.total}" if self.total else str(self._done or "")
         times = f"{seconds:.0f} s" + ("" if left is None else f", about {left:.0f} s left")
@@ -117,7 +118,7 @@ class _LeftColumn(ProgressColumn):
 
 
 def tracked(items: Iterable[T], label: str) -> Iterator[T]:
-    """Yield the items and report progress."""
+    """Yield the items one by one and report progress after each."""
     counted = list(items)
     with Work(label, len(counted)) as work:
         for item in counted:
@@ -126,12 +127,12 @@ def tracked(items: Iterable[T], label: str) -> Iterator[T]:
 
 
 class RunProgress:
-    """Progress of a training run: its steps, last loss and last validation score.
+    """Progress of a training run: its steps, its last training loss and its last validation score.
 
     Args:
-        by_time: the budget is a time, so that the number of steps is unknown.
-        bar: draw a bar on a terminal.
-        metric: metric of the validation score.
+        by_time: True if the budget of the run is a time, so that the number of steps is unknown.
+        bar: True to draw a bar on a terminal.
+        metric: name of the metric of the validation score.
     """
 
     def __init__(self, by_time: bool = False, bar: bool = True, metric: str = "accuracy") -> None:
@@ -140,12 +141,13 @@ class RunProgress:
         self._valid = ""
 
     def start(self, label: str, steps: int) -> None:
-        """Begin a run of ``steps`` steps."""
+        """Begin to show the progress of a run of ``steps`` steps."""
         self._work = Work(label, None if self._by_time else steps, bar=self._with_bar, first=2 * FIRST)
         self._work.__enter__()
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """Report that ``step`` steps are done; pretraining steps count up to 0."""
+        """Show that ``step`` steps are done, with the training loss and the last validation score. Pretraining steps are negative
+        and count up to 0."""
         if self._work is None:
             return
         if valid is not None:
@@ -153,6 +155,6 @@ class RunProgress:
         self._work.update(step, ", ".join(filter(None, [f"loss {loss:.3f}", self._valid])))
 
     def stop(self) -> None:
-        """End the run."""
+        """End the progress of the run."""
         if self._work is not None:
             self._work.__exit__()

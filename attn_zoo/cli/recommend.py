@@ -1,4 +1,4 @@
-"""``attn-zoo recommend``: which attention to use, by evidence from records: for every use case, or for given requirements."""
+"""``attn-zoo recommend``: recommend a mechanism from recorded results, for every use case or for given requirements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REQUIREMENTS = ("causal", "padding", "cross", "decode", "trained", "memory", "u
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of ``attn-zoo recommend`` to the parser."""
     parser.description = (
         "Without requirements, print a table with one line for each use case. With requirements, recommend the cheapest attention "
         "that meets them and that records show, with three seeds on every deciding task, to match softmax and to beat the "
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def memory_bytes(words: str) -> int:
-    """Parse a size such as ``4GiB`` into bytes.
+    """Return the number of bytes in a size such as ``4GiB``.
 
     Raises:
         ArgumentTypeError: the text is not a size.
@@ -72,7 +72,7 @@ def memory_bytes(words: str) -> int:
 
 
 def required_of(parsed: argparse.Namespace) -> Requirements:
-    """Requirements that the arguments state.
+    """Return the requirements that the command-line arguments state.
 
     Raises:
         UnknownNameError: no such need.

@@ -1,4 +1,4 @@
-"""``attn-zoo records``: verify a folder of records, pack it into one file, or repeat some of its runs and compare their scores."""
+"""``attn-zoo records``: check a folder of records, pack it into one file, or repeat some of its runs and compare the scores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DECIDE = ("cpu", "gpu", "threads", "denormals_flushed", "torch", "numpy")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of ``attn-zoo records`` to the parser."""
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     checking = actions.add_parser(
         "verify",
@@ -130,9 +130,10 @@ def _rerun(parsed: argparse.Namespace) -> int:
 
 
 def draw(records: Sequence[RunRecord], cells: int, seed: int) -> list[RunRecord]:
-    """Draw ``cells`` different runs, or all if there are fewer; equal records and seed give equal runs.
+    """Return ``cells`` different runs, drawn at random, or all runs if there are fewer. Equal records and seed give equal runs.
 
-    Trials are excluded, as settings were chosen by them, and so are runs of another protocol or without a score.
+    Trials of a search are excluded, because settings were chosen by them. Runs of another protocol or without a score are excluded
+    too.
 
     Raises:
         ValueError: there is no such run, or ``cells`` is not above 0.
@@ -154,10 +155,13 @@ def draw(records: Sequence[RunRecord], cells: int, seed: int) -> list[RunRecord]
 
 
 def rerun(record: RunRecord, into: Path, within: float = 0.0) -> Iterator[str]:
-    """Repeat a run by its command in a subprocess that records into ``into``; yield the differences of its scores, if any.
+    """Repeat the run of a record and yield the differences between the scores as lines of text. Nothing is yielded if there are
+    none.
+
+    The command of the run is executed in a subprocess, which writes its record into the folder ``into``.
 
     Args:
-        within: largest difference of the test scores that counts as none; 0 compares all scores bit for bit.
+        within: largest difference of the test scores that counts as none; 0 compares all scores bit by bit.
     """
     words = [*shlex.split(command(record.spec))[2:], f"records={hydra_value(str(into))}"]
     threads = str(record.environment.get("threads") or "")

@@ -1,4 +1,4 @@
-"""Functions that find and read the records which a command line names by a path."""
+"""Functions that find and load the records which a command line names by a path."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ FOLDER = "runs"
 
 
 def add_records(parser: argparse.ArgumentParser, *, default: str = FOLDER, or_packed: str = ", or a packed file of them") -> None:
-    """Add ``--records``, which ``records_root`` reads."""
+    """Add the option ``--records`` to a parser. ``records_root`` returns the path that it names."""
     parser.add_argument("--records", metavar="FOLDER", help=f"folder of records{or_packed} (default: {default})")
 
 
 def add_reference(parser: argparse.ArgumentParser, *, default: str = FOLDER) -> None:
-    """Add ``--records`` and ``--reference``, which ``records_root`` reads."""
+    """Add the options ``--records`` and ``--reference`` to a parser. ``records_root`` returns the path that they name."""
     add_records(parser, default=default)
     shipped = f"use records that came with the package: {' or '.join(reference.SETS)} (default: the first that is installed)"
     parser.add_argument("--reference", nargs="?", const="", metavar="NAME", help=shipped)
 
 
 def records_root(parsed: argparse.Namespace) -> Path:
-    """Return the folder or packed file of records that a command line names. By default it is ``FOLDER``, which may not exist.
+    """Return the folder or packed file of records that the command line names. By default it is ``FOLDER``, which may not exist.
 
     Raises:
         FileNotFoundError: the folder that is named does not exist.
@@ -53,7 +53,8 @@ def records_root(parsed: argparse.Namespace) -> Path:
 
 
 def loaded(root: str | Path) -> list[RunRecord]:
-    """Return the records of a folder or packed file. Files that are left out are named on standard error, with the reason.
+    """Return the records of a folder or packed file. Damaged files are left out, and a line on standard error names each with the
+    reason.
 
     Raises:
         NotADirectoryError: ``root`` is a file, and not a packed one.
@@ -65,18 +66,18 @@ def loaded(root: str | Path) -> list[RunRecord]:
 
 
 def name_left_out(damaged: Iterable[Damaged]) -> None:
-    """Name files that tables leave out, with the reason, on standard error."""
+    """Print one line on standard error for each file that the tables leave out, with the reason."""
     for item in damaged:
         print(left_out(item, "attn-zoo: "), file=sys.stderr)
 
 
 def left_out(item: Damaged, mark: str = "- ", format: str = "terminal") -> str:
-    """Return a line that names a file which tables leave out, with the reason."""
+    """Return a line that names a file which the tables leave out, and the reason."""
     return mark + escaped(f"left out, as it is not a complete record: {item.path}: {item.reason}", format)
 
 
 def records_of(path: Path) -> tuple[list[RunRecord], list[Damaged]]:
-    """Return the records of a folder or packed file with its damaged files, or the one record of a file.
+    """Return the records at a path and its damaged files. The path is a folder, a packed file, or the file of a single record.
 
     Raises:
         FileNotFoundError: nothing is there.

@@ -1,4 +1,4 @@
-"""``attn-zoo run``: plan all runs once, pass their specs to a launcher, record them, and print the leaderboard."""
+"""``attn-zoo run``: plan all runs, execute them with a launcher, record them, and print the leaderboard."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ _OWN = ("seed", "implementation", "device", "precision")
 
 @flushed_denormals()  # before PyTorch starts its threads, which inherit it
 def run_command(words: Sequence[str]) -> int:
-    """Check every run that ``words`` ask for, execute all, and print the leaderboard.
+    """Check every run that the words ask for, execute all of them, and print the leaderboard.
 
     Returns:
-        Exit status: 0; 1 where a run ended without a score (a refusal counts only where it is the only run), or workers died.
+        The exit status. It is 1 if a run ended without a score or workers died, otherwise 0. A run that is not supported counts
+        only if it is the only run.
 
     Raises:
         ValueError: a key, value or name in the words is wrong; the message lists the right ones.
@@ -63,18 +64,18 @@ def run_command(words: Sequence[str]) -> int:
 
 
 def plugin_words() -> list[str]:
-    """Return the words of the command line that name the plugins."""
+    """Return the words of the command line that name plugins."""
     return [f"plugin={path}" for path in exported_plugins()]
 
 
 def carry_out(planned: Plan, command: Sequence[str]) -> int:
-    """Execute a plan, and print the leaderboard unless the runs are trials.
+    """Execute a plan, and print the leaderboard unless the runs are trials of a search.
 
     Args:
-        command: command as typed, which records store.
+        command: the command as typed, which the records store.
 
     Returns:
-        Exit status as of ``run_command``.
+        The exit status, as in ``run_command``.
 
     Raises:
         OSError: records cannot be written, or a launcher failed.
@@ -94,13 +95,15 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
 
 
 def exit_status(records: Sequence[RunRecord | None]) -> int:
-    """Return the exit status of runs: 1 if one has no score, else 0. An unsupported run counts only if it is the only run."""
+    """Return the exit status of a command with these records: 1 if a run has no score, otherwise 0. A run that is not supported
+    counts only if it is the only run."""
     outcomes = [record.status for record in records if record is not None]
     return int(outcomes == ["refused"] or bool(set(outcomes) - {"done", "refused"}))
 
 
 def run_help(words: Sequence[str] = ()) -> str:
-    """Return the usage of ``attn-zoo run``: rows, groups, and every key with its default, for a run that ``words`` ask for.
+    """Return the usage of ``attn-zoo run``: the rows, the config groups, and every key. Defaults are those of a run that the words
+    ask for.
 
     Raises:
         ValueError, HydraException, OmegaConfBaseException: a word is wrong.

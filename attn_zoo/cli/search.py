@@ -1,4 +1,5 @@
-"""Hyperparameter search: its space, refusals at the ends of the space, and the draws of its trials."""
+"""Hyperparameter search for one mechanism on one task: which values are searched, whether they are supported, and how trials are
+drawn."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ SECOND_SEED = 1000
 
 
 class RefusedSearchError(ValueError):
-    """Error of a search that reaches settings with which the mechanism refuses the task."""
+    """Error of a search whose range contains options that the mechanism does not support on the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Study:
     """Number of trials; 0 if it depends on the results."""
 
     def spec(self, values: Mapping[str, Any]) -> RunSpec:
-        """Return the resolved spec with values for the keys of the space.
+        """Return the specification of a run in which the searched keys have these values.
 
         Raises:
             ValueError: a value has the wrong type or breaks its rule.
@@ -65,17 +66,20 @@ class Study:
 
 
 def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Word]) -> Study:
-    """Return the study that a command asks for.
+    """Return the hyperparameter search that a command asks for.
 
-    The command line takes precedence over the config: a sweep is the range of a setting, a single value removes it from the search.
+    The command line takes precedence over the config. Several values on the command line are the range of a key. A single value
+    removes the key from the search.
 
     Args:
-        base: spec of the words with a single value.
+        base: specification of a run with the single values.
+        locations: task options that say where data are.
+        tuning: search settings of the config.
         given: all words of the command line.
 
     Raises:
         ValueError: something else than settings of one mechanism on one task is swept, or a number breaks its rule.
-        RefusedSearchError: an end of a range is refused.
+        RefusedSearchError: the mechanism does not support an end of a range.
     """
     check_text("tuning.sampler", tuning.sampler, ("grid", "tpe", "bracket"))
     check_whole("tuning.trials", tuning.trials, 1 if tuning.sampler == "tpe" else 0)
@@ -109,14 +113,15 @@ def _refuse_bracket(space: Mapping[str, str], tuning: TuningConfig, base: RunSpe
 
 
 def bracketed(study: Study, trial: Trial) -> RunSpec:
-    """Return the resolved spec of a trial of a bracketed search."""
+    """Return the specification of the run that a trial of the learning-rate search consists of."""
     spec = study.spec({"budget.learning_rate": trial.rate})
     seed = study.base.seed + SECOND_SEED if trial.second else study.base.seed
     return resolve_spec(replace(spec, budget=replace(spec.budget, steps=trial.steps), seed=seed), study.locations)
 
 
 def longer_id(study: Study, trial: Trial) -> str | None:
-    """Return the id of the trial on the next rung, which continues where this one ends, or None on the last rung."""
+    """Return the id of the run that continues this trial on the next rung, with more steps. Return None if there is no further
+    rung."""
     longer = [steps for steps in rungs(study.base.budget.steps) if steps > trial.steps]
     if not longer or trial.second:
         return None
@@ -124,23 +129,24 @@ def longer_id(study: Study, trial: Trial) -> str | None:
 
 
 def bracket_rates(study: Study) -> list[float]:
-    """Return the rates that a bracketed search tries whatever the results are."""
+    """Return the learning rates that a bracketed search always tries, whatever the results are."""
     return [float(rate) for rate in _choices("budget.learning_rate", study.space["budget.learning_rate"])]
 
 
 def bracket_results(study: Study, records: Iterable[RunRecord]) -> dict[Trial, Result]:
-    """Return the results of the recorded trials of a bracketed search."""
+    """Return the results of a bracketed search, by trial, from the records of its trials."""
     return {trial_of(study, record): _result(record) for record in records}
 
 
 def trial_of(study: Study, record: RunRecord) -> Trial:
-    """Trial of a bracketed search that a record is of."""
+    """Return the trial of a bracketed search that a record belongs to."""
     budget = record.spec.budget
     return Trial(budget.learning_rate, budget.steps, record.spec.seed != study.base.seed)
 
 
 def best_bracketed(study: Study, trials: Sequence[RunRecord]) -> RunRecord:
-    """Trial, on the highest rung that it reached, of the rate that a bracketed search chooses."""
+    """Return the record of the best learning rate of a bracketed search. Of the trials at this rate, it is the one with the most
+    steps."""
     rate = ranking(bracket_results(study, trials), study.base.budget.steps)[0]
     own = [record for record in trials if trial_of(study, record)._replace(steps=0) == Trial(rate, 0)]
     return max(own, key=lambda record: record.spec.budget.steps)
@@ -158,7 +164,8 @@ def _result(record: RunRecord) -> Result:
 
 
 def draws(study: Study) -> Generator[list[dict[str, Any]], list[float], None]:
-    """Yield batches of trials as values by key, and receive their scores by ``send``; the same study draws the same values."""
+    """Yield batches of trials, each a dictionary of values by key. The caller sends the scores of each batch back with ``send``.
+    Equal searches draw equal values."""
     if study.tuning.sampler == "grid":
         grid = product(*([(key, value) for value in _choices(key, study.space[key])] for key in study.order))
         yield [dict(values) for values in islice(grid, study.trials)]
@@ -179,7 +186,7 @@ def draws(study: Study) -> Generator[list[dict[str, Any]], list[float], None]:
 
 
 def objective(record: RunRecord | None) -> float:
-    """Return the validation score of a trial. A trial without one gets the worst possible score.
+    """Return the validation score of a trial. A trial without a score gets the worst possible score.
 
     Raises:
         BlockingIOError: another process is executing the trial.
@@ -237,7 +244,8 @@ def _suits(row: RowName, geometry: Geometry) -> bool:
 
 
 def refusal(spec: RunSpec, locations: Mapping[str, Any]) -> str | None:
-    """Return why a mechanism does not support its options at the length of its task, or None."""
+    """Return the reason why the mechanism does not support its options at the length of the task. Return None if it supports
+    them."""
     geometry = _geometry(spec, locations)
     try:
         for part in row_of(spec).parts():

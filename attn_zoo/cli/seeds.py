@@ -1,4 +1,5 @@
-"""Rule for the number of seeds with the best settings, by validation scores alone: fixed in advance, the same for all rows."""
+"""Rule for the number of seeds that a row has with its best settings. It was fixed in advance, is the same for all rows, and uses
+validation scores only."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ APART = 0.20
 def seeds_wanted(scores: Sequence[float], *, main: bool, control: float | None) -> int:
     """Return how many seeds a row has on a task: five for main rows and controls, three for others.
 
-    Others have five if one of the three leaves the controls. Any row has ten if its five scores differ by more than ``APART``.
+    Another row also has five if one of its first three scores is clearly above the best control. Any row has ten if its first five
+    scores differ by more than ``APART``.
 
     Args:
-        scores: validation scores of the first seeds, in the order of the seeds, as shares; 0 for a run without a score.
-        main: True for controls and for the rows that the experiment names.
+        scores: validation scores of the first seeds, in the order of the seeds, from 0 to 1; 0 for a run without a score.
+        main: True for controls and for the rows that the experiment names as main rows.
         control: best validation score of a control on the task; None if no control has one.
     """
     leaves = len(scores) >= FEW and (control is None or max(scores[:FEW]) > control + LEAVES)

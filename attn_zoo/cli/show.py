@@ -1,4 +1,4 @@
-"""``attn-zoo show``: details of one row of the leaderboard, or of one run."""
+"""``attn-zoo show``: print the details of one row of the leaderboard, or of one run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of ``attn-zoo show`` to the parser."""
     parser.description = "Print what a reviewer checks in a row of the leaderboard or in a run; --all prints everything recorded."
     row = "NAME or NAME[OPTION=VALUE,...], optionally with @TASK; a run id (its first six digits suffice); or the path of a record"
     parser.add_argument("row", metavar="ROW", help=row)

@@ -1,4 +1,5 @@
-"""``attn-zoo submit``: check records for ``results/community``, show where they would stand, and write a pull request's folder."""
+"""``attn-zoo submit``: check your records, show where they would stand in the results, and write a folder for a pull request that
+adds them to ``results/community``."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from attn_zoo.terminal import wrap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of ``attn-zoo submit`` to the parser."""
     parser.description = (
         "Check the records of a folder by the rules for results of other people, run the conformance tests on their mechanisms, "
         "print where they would stand beside our results, and write a folder with them, their code and the text of a pull "

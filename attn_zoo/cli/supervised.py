@@ -1,4 +1,4 @@
-"""The command in a child process, which a plugin may end without ending the command: it goes on in a new one."""
+"""Execution of a command in a child process. If a plugin ends this process, the command continues in a new one."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ _STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM) if sys.p
 
 
 def supervised(command: Callable[[], int]) -> int:
-    """Return the exit status of a command that runs in a child process; a child that dies is followed by another one.
+    """Run a command in a child process and return its exit status. If the child process dies, a new one continues the command.
 
-    The new child leaves out the plugin during whose import the last one died, tries the run again during which it died, and
-    records the run as failed after two deaths; it repeats no other run that this command has recorded, even as failed. A death at
-    any other time ends the command with a status other than 0.
-    Without ``fork``, and in a process with threads or with PyTorch, which must not be forked, the command runs in this process.
+    What the new process does depends on when the last one died. If a plugin was being imported, this plugin is left out. If a run
+    was being executed, the run is tried again, and after two deaths it is recorded as failed. Other runs that this command has
+    recorded, even as failed, are not repeated. A death at any other time ends the command with a status other than 0.
+
+    The command runs in the present process if there is no ``fork``. The same holds if the process has threads or has imported
+    PyTorch, because it must not be forked then.
     """
     if not hasattr(os, "fork") or threading.active_count() > 1 or "torch" in sys.modules:
         return command()

@@ -1,4 +1,4 @@
-"""``attn-zoo transplant``: replace the attention of a trained encoder, and measure how well its quality is kept at each stage."""
+"""``attn-zoo transplant``: replace the attention of a trained encoder, and measure its similarity to the original at each stage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from attn_zoo.transplant.table import transplant_table
 
 @dataclass(frozen=True)
 class Keys(Setting):
-    """Keys of the command: those of the setting, rows, data and results. Rows, ``init`` and ``seed`` are swept."""
+    """Keys of the command ``attn-zoo transplant``. The keys ``attention``, ``init`` and ``seed`` may have several values."""
 
     attention: str = option("", "ROW,ROW: NAME or NAME[OPTION=VALUE,...]; OPTION=A|B makes a curve")
     init: str = option("stretches", "initialisation of E and F: stretches, spectrum, pooling, random; several separated by commas")
@@ -50,7 +50,7 @@ _TEXTS = ("attention", "init", "seed", "classify")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of ``attn-zoo transplant`` to the parser."""
     parser.description = (
         "Replace the attention of a trained encoder of transformers, distil it by layer, fine-tune the whole, and "
         "print how well the teacher's similarities of real text are kept at each stage, against what attention costs."
@@ -63,10 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @flushed_denormals()  # before PyTorch starts its threads, which inherit it
 def transplant_command(words: Sequence[str]) -> int:
-    """Transplant attentions, or read records, as the words ask; print the table.
+    """Replace attentions as the words say, or read the records that they name, and print the table.
 
     Returns:
-        Exit status: 0; 1 where a student failed. Trials that finished before an interrupt are in ``output``.
+        The exit status: 1 if a student failed, otherwise 0. After an interrupt, finished trials are in the file ``output``.
 
     Raises:
         UnknownNameError: no such key, attention, option or init.

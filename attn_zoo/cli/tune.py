@@ -1,4 +1,5 @@
-"""``attn-zoo tune``: equal numbers of trials for each mechanism, then runs of its best settings with seeds that no trial had."""
+"""``attn-zoo tune``: search hyperparameters with equally many trials per mechanism, then run the best settings with seeds that no
+trial used."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ runs are recorded; run the same command again to resume.
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Searches, seeds and other settings that the command line names."""
+    """Searches, seeds and other settings that the command line of ``attn-zoo tune`` asks for."""
 
     composed: Composed
     """Experiment that the trials belong to."""
@@ -63,10 +64,10 @@ class Request:
 
 @flushed_denormals()  # before PyTorch starts its threads, which inherit it
 def run_command(words: Sequence[str]) -> int:
-    """Run ``attn-zoo tune`` with the words after it.
+    """Run ``attn-zoo tune`` with the words that follow it on the command line.
 
     Returns:
-        Exit status: 0, or 1 where a run with the best settings failed, or workers died.
+        The exit status: 1 if a run with the best settings failed or workers died, otherwise 0.
 
     Raises:
         ValueError: a word is wrong, or no trial of a study has a score.
@@ -91,7 +92,7 @@ def run_command(words: Sequence[str]) -> int:
 
 
 def read_request(words: Sequence[str]) -> Request:
-    """Parse the words of ``attn-zoo tune``.
+    """Return the searches and settings that the words of ``attn-zoo tune`` ask for.
 
     Raises:
         ValueError: a word is wrong or missing.
@@ -128,7 +129,8 @@ def read_request(words: Sequence[str]) -> Request:
 
 
 def plan_searches(asked: Request) -> list[Plan]:
-    """Plans of all searches. Mechanisms of the experiment's own list that refuse the task are named and left out.
+    """Return the plans of all searches. A mechanism of the experiment's list that does not support the task is left out, and a
+    message names it.
 
     Raises:
         ValueError: a word is wrong, or a mechanism that was asked for by name refuses the task.

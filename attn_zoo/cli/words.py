@@ -1,4 +1,4 @@
-"""KEY=VALUE words of every command, in Hydra's grammar. Rows are values, too. Each word is parsed once."""
+"""KEY=VALUE words of all commands, in Hydra's grammar. A value may be a row, such as ``linformer[projected_length=32]``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PARTS = ("data", "model", "budget", "dials", "tuning", "checkpoint", "weights")
 
 
 class Word(NamedTuple):
-    """One KEY=VALUE."""
+    """One word of the command line, of the form KEY=VALUE."""
 
     key: str
     text: str
@@ -42,11 +42,11 @@ class Word(NamedTuple):
 
     @property
     def swept(self) -> bool:
-        """True for several values."""
+        """True if the word has several values."""
         return isinstance(self.value, Sweep)
 
     def values(self) -> list[Any]:
-        """Return each value; a range ends before its stop.
+        """Return the values of the word as a list. A range does not contain its stop.
 
         Raises:
             ValueError: the values are an interval, which cannot be listed.
@@ -71,7 +71,8 @@ def _plain(value: Any) -> Any:
 
 
 def as_keys(words: Sequence[str]) -> list[str]:
-    """Return words in the form KEY=VALUE: ``--records runs`` and ``--records=runs`` are ``records=runs``.
+    """Return the words in the form KEY=VALUE. Options are converted: both ``--records runs`` and ``--records=runs`` become
+    ``records=runs``.
 
     Raises:
         ValueError: an option has no value.
@@ -90,7 +91,7 @@ def as_keys(words: Sequence[str]) -> list[str]:
 
 
 def read_word(word: str) -> Word:
-    """Parse a word.
+    """Return the key and the value of a word.
 
     Raises:
         ValueError: the word is not of the form KEY=VALUE, or a row in it is wrong.
@@ -109,9 +110,10 @@ def read_word(word: str) -> Word:
 
 
 def read_run_words(words: Iterable[str], further: Collection[str] = ()) -> list[Word]:
-    """Parse the words of a run.
+    """Return the keys and values of the words of ``attn-zoo run``.
 
     Args:
+        words: words of the form KEY=VALUE.
         further: keys of the command in addition to those of a run.
 
     Raises:
@@ -138,7 +140,8 @@ def _checked(word: Word, written: str, further: Collection[str]) -> Word:
 
 
 def unfolded(words: Iterable[Word]) -> list[Word]:
-    """Return the last word of each key, with one word for each part of a row. Names come first.
+    """Return the last word of each key, with rows split into words: one for the name of the mechanism and one per option. Names
+    come first.
 
     Raises:
         ValueError: a row is wrong, or an option or the implementation is given in the row and by a key as well.
@@ -157,7 +160,8 @@ def unfolded(words: Iterable[Word]) -> list[Word]:
 
 
 def quote_rows(word: str) -> str:
-    """Quote each row in a word KEY=VALUE, with one row for each alternative; return any other word unchanged.
+    """Return the word KEY=VALUE with quotes around each row in its value. A row that lists alternatives becomes one row for each of
+    them. Any other word is returned unchanged.
 
     Raises:
         ValueError: a part of the value is not a row.

@@ -11,7 +11,7 @@ from attn_zoo.cli.analyze.spectrum import spectrum_table as spectrum_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the analyses."""
+    """Add the subcommands of ``attn-zoo analyze`` to the parser."""
     analyses = parser.add_subparsers(required=True, metavar="ANALYSIS")
     for part in (spectrum, projections, error, matrix):
         part.add_to(analyses)

@@ -1,4 +1,4 @@
-"""``attn-zoo analyze error``: approximation error of mechanisms against exact attention on the same inputs, over their cost."""
+"""``attn-zoo analyze error``: how far the outputs of mechanisms are from exact attention on the same inputs, and at what cost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COLUMNS = (
 
 
 def add_to(analyses: Any) -> None:
-    """Add the command to the other analyses."""
+    """Add the subcommand ``error`` to ``attn-zoo analyze``."""
     error = analyses.add_parser(
         "error",
         help="error of mechanisms against softmax attention on the same queries, keys and values, and their costs",
@@ -55,7 +55,8 @@ def _error(parsed: argparse.Namespace) -> int:
 def measure_error(
     reference: Reference, compared: Sequence[RowName], inputs: Mapping[str, Any], *, seeds: int = 1, first_seed: int = 0
 ) -> dict[str, Any]:
-    """Measure errors and return them as plain data; ``refused`` lists mechanisms that refuse these inputs, with their reasons.
+    """Return the approximation errors of the mechanisms ``compared``, as plain data. The entry ``refused`` lists the mechanisms
+    that do not support these inputs, with the reasons.
 
     Raises:
         ValueError: every mechanism refuses these inputs.
@@ -123,7 +124,8 @@ def _notes(name: str, error: ApproximationError) -> list[str]:
 
 
 def error_table(found: Mapping[str, Any], format: str) -> str:
-    """Return the result of ``measure_error`` as a table with the smallest error first and a legend, or as CSV or JSON."""
+    """Return the result of ``measure_error`` as text: a table that begins with the smallest error and has a legend, or CSV or
+    JSON."""
     if format == "json":
         return as_json(found)
     rows = sorted(found["rows"], key=lambda row: row["error"])

@@ -1,4 +1,4 @@
-"""Inputs of analyses that command-line options describe: random numbers, or the queries, keys and values of a model."""
+"""Inputs of analyses, which command-line options select: random numbers, or the queries, keys and values of a model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RANDOM: Mapping[str, Any] = {"length": 256, "heads": 4, "head_dim": 64, "scale"
 
 
 def add_model_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
-    """Add the options that say which inputs a model gets."""
+    """Add the options that select the texts or images which a model gets."""
     parser.add_argument("--text", type=Path, help="file or folder of text: .txt, .md, .rst or .jsonl, also packed as .xz or .gz")
     parser.add_argument("--images", type=Path, help="folder of images for timm/NAME (default: scikit-learn's photographs)")
     parser.add_argument("--sentences", type=int, default=sentences, help=f"sequences to average over (default: {sentences})")
@@ -32,7 +32,7 @@ def add_model_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
 
 
 def add_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
-    """Add the options that say on which inputs mechanisms are compared."""
+    """Add the options that select the inputs on which mechanisms are compared."""
     parser.add_argument("--inputs", default="random", metavar="random | MODEL", help=f"random, or {MODELS} (default: random)")
     add_model_inputs(parser, sentences)
     parser.add_argument("--length", type=int, help=f"tokens in a sequence (default: {_RANDOM['length']}; for a model up to 512)")
@@ -44,7 +44,7 @@ def add_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
 
 
 def request_of(parsed: argparse.Namespace, model: str) -> Request:
-    """Return the model and inputs that the options ask for.
+    """Return the model and the inputs that the options select.
 
     Raises:
         ValueError: the seed is out of its range.
@@ -54,13 +54,13 @@ def request_of(parsed: argparse.Namespace, model: str) -> Request:
 
 
 def load(request: Request) -> Subject:
-    """Load a model and its input, and show progress, because importing the library of the model may take seconds."""
+    """Load a model and its inputs, and show progress, because importing the library of the model may take seconds."""
     with Work(f"loading {request.model}"):
         return load_subject(request)
 
 
 def inputs_of(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[str, Any]]:
-    """Return the inputs of each layer, over all sequences, and their description as plain data.
+    """Return the queries, keys and values of each layer for all sequences, and a description of them as plain data.
 
     Raises:
         ValueError, OSError, UnknownNameError: an option does not apply to these inputs, or they cannot be loaded.
@@ -98,7 +98,7 @@ def _shape(layers: Sequence[AttentionInputs]) -> dict[str, Any]:
 
 
 def said(inputs: Mapping[str, Any]) -> str:
-    """Describe the inputs in one line."""
+    """Return a description of the inputs in one line."""
     causal = ", causal" if inputs["causal"] else ""
     count = f"{inputs['sequences']} sequence{'s' * (inputs['sequences'] > 1)}"
     tokens = f"{inputs['length']} tokens"

@@ -1,4 +1,4 @@
-"""``attn-zoo analyze matrix``: effective attention matrix of a mechanism, beside softmax's matrix on the same inputs."""
+"""``attn-zoo analyze matrix``: the attention matrix that a mechanism amounts to, beside softmax's matrix on the same inputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from attn_zoo.rows import RowName, rows_of
 
 
 def add_to(analyses: Any) -> None:
-    """Add the command to the other analyses."""
+    """Add the subcommand ``matrix`` to ``attn-zoo analyze``."""
     matrix = analyses.add_parser(
         "matrix",
         help="the effective attention matrix of a mechanism, found by probing with V = I, beside softmax's",
@@ -59,7 +59,8 @@ def _matrix(parsed: argparse.Namespace) -> int:
 def measure_matrix(
     parsed: argparse.Namespace, row: RowName
 ) -> tuple[dict[str, Any], Float[Tensor, "queries keys"], Float[Tensor, "queries keys"]]:
-    """Return facts about the effective matrix as plain data, the effective matrix and softmax's matrix."""
+    """Return three results: facts about the effective attention matrix as plain data, this matrix, and softmax's matrix on the same
+    inputs."""
     layers, inputs = inputs_of(parsed)
     for option, there in (("layer", inputs["layers"]), ("head", inputs["heads"])):
         if getattr(parsed, option) >= there:

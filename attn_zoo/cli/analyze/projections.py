@@ -1,4 +1,5 @@
-"""``attn-zoo analyze projections``: error of projected attention over the projected length, on models or stages of a training."""
+"""``attn-zoo analyze projections``: error of projected attention (Linformer) at several projected lengths, on models or on stages
+of one training."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _BEST = 2 / 3
 
 
 def add_to(analyses: Any) -> None:
-    """Add the command to the other analyses."""
+    """Add the subcommand ``projections`` to ``attn-zoo analyze``."""
     parser = analyses.add_parser(
         "projections",
         help="error of attention to projected keys and values, by projected length k: random, pooled, from the spectrum, learned",
@@ -64,7 +65,7 @@ def _projections(parsed: argparse.Namespace) -> int:
 
 
 def described(subject: Subject, errors: ProjectionErrors, length: int, sequences: int) -> dict[str, Any]:
-    """Return the errors of one model as plain data, with its inputs."""
+    """Return the errors of one model together with its inputs, as plain data."""
     by_head = {kind: errors.errors[kind].mean(dim=(1, 3)).flatten(1) for kind in Kind}
     return {
         "model": subject.name,
@@ -83,7 +84,7 @@ def described(subject: Subject, errors: ProjectionErrors, length: int, sequences
 
 
 def projections_table(found: Mapping[str, Any], format: str) -> str:
-    """Return tables of all models, with one row per kind of projection and one column per projected length."""
+    """Return one table per model as text. A table has one row per kind of projection and one column per projected length."""
     if format == "json":
         return as_json(found)
     if format == "csv":

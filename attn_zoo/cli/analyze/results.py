@@ -1,4 +1,4 @@
-"""Results of analyses: tables with notes, CSV, JSON and files in a folder."""
+"""Output of analyses: tables with notes, CSV, JSON and files in a folder."""
 
 from __future__ import annotations
 
@@ -18,32 +18,49 @@ from attn_zoo.terminal import show, table, wrap
 def add_results(
     parser: argparse.ArgumentParser, files: str, formats: Sequence[str], handler: Callable[[argparse.Namespace], int]
 ) -> None:
-    """Add ``--output`` and ``--format`` and the handler of the command."""
+    """Add the options ``--output`` and ``--format`` to the parser of a command, and set the function that runs the command.
+
+    Args:
+        files: description of the files that the command writes, for the help text.
+        formats: values of ``--format``.
+        handler: function that runs the command and returns its exit status.
+    """
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=f"folder for {files}")
     parser.add_argument("--format", default="terminal", choices=("terminal", *formats))
     parser.set_defaults(handler=handler)
 
 
 def as_json(found: Mapping[str, Any]) -> str:
-    """Return the result as JSON."""
+    """Return the result of an analysis as JSON."""
     return json.dumps(found, indent=1, sort_keys=True)
 
 
 def as_csv(rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows as CSV without the last line break."""
+    """Return the rows as CSV, without a line break at the end."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([csv_cell(value) for value in row] for row in rows)
     return out.getvalue().rstrip("\n")
 
 
 def as_table(rows: Sequence[Sequence[str]], head: Sequence[str], format: str, notes: Iterable[str], *, left: int = 0) -> str:
-    """Return a table with a list of notes below. The first column and the last ``left`` ones are aligned on the left."""
+    """Return a table as text, with a list of notes below it.
+
+    Args:
+        left: number of last columns that are aligned on the left, as the first column is.
+    """
     words = (0, *range(len(head) - left, len(head)))
     return table(head, rows, format, left=words) + "\n\n" + "\n".join(f"- {note}" for note in notes)
 
 
 def deliver(parsed: argparse.Namespace, text: str, texts: Mapping[str, str], draw: Callable[[Path], Sequence[Path]]) -> int:
-    """Print a result; with ``--output`` draw its pictures into the folder, write ``texts`` by file name, and print all names."""
+    """Print a result and return the exit status 0. With the option ``--output``, also write files into that folder and print their
+    names.
+
+    Args:
+        text: result to print.
+        texts: texts to write into the folder, by file name.
+        draw: function that draws pictures into the folder and returns their paths.
+    """
     show(text, parsed.format)
     if parsed.output is not None:
         drawn = draw(parsed.output)

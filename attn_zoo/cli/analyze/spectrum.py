@@ -1,4 +1,5 @@
-"""``attn-zoo analyze spectrum``: singular values of a model's attention matrices, as table, CSV and the paper's figure."""
+"""``attn-zoo analyze spectrum``: singular values of a model's attention matrices, as a table, as CSV and as the figure of the
+paper."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _COLUMNS = ("layer", "least", "mean", "most", "rank_least", "rank_mean", "rank_m
 
 
 def add_to(analyses: Any) -> None:
-    """Add the command to the other analyses."""
+    """Add the subcommand ``spectrum`` to ``attn-zoo analyze``."""
     spectrum = analyses.add_parser(
         "spectrum",
         help="cumulative singular values of attention matrices, by layer and head",
@@ -61,7 +62,7 @@ def _spectrum(parsed: argparse.Namespace) -> int:
 
 
 def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
-    """Average the spectra of all sequences; a bad index is refused after the first batch."""
+    """Return the mean spectrum over all sequences. An ``index`` that is too large raises an error after the first batch."""
     average = SpectrumAverage()
     for at, batch in enumerate(tracked(subject.batches, "attention spectra")):
         average.add(attention_matrices(subject.model, batch))
@@ -71,7 +72,11 @@ def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
 
 
 def summary(spectrum: Spectrum, index: int, subject: Subject) -> dict[str, Any]:
-    """Return a result as plain data, with its inputs: minimum, mean and maximum over the heads of each layer."""
+    """Return a spectrum as plain data, together with the model and its inputs.
+
+    For each layer, it has the minimum, mean and maximum over heads of two figures. One is the share of the ``index`` largest
+    singular values in the sum of all. The other is how many singular values make up 90 % of this sum.
+    """
     return {
         "model": subject.name,
         "weights": subject.weights,
@@ -87,7 +92,7 @@ def summary(spectrum: Spectrum, index: int, subject: Subject) -> dict[str, Any]:
 
 
 def spectrum_table(found: Mapping[str, Any], format: str) -> str:
-    """Return a table of a summary by layer: the share at ``index``, and the rank that holds 90 %."""
+    """Return the result of ``summary`` as a table with one row per layer, or as CSV."""
     rows = [[layer[name] for name in _COLUMNS] for layer in found["layers"]]
     if format == "csv":
         return as_csv([_COLUMNS, *rows])
