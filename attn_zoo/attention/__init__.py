@@ -1,4 +1,4 @@
-"""Attention mechanisms, one per file. Each family has a folder."""
+"""Attention mechanisms: one folder per family, and one file per mechanism."""
 
 from attn_zoo.attention import content as content
 from attn_zoo.attention import controls as controls

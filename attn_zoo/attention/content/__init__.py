@@ -1,4 +1,4 @@
-"""Sparse attention by content: hashing, clustering, routing or sorting chooses the pairs of positions."""
+"""Sparse attention by content: hashing, clustering, routing or sorting chooses which queries and keys are compared."""
 
 from attn_zoo.attention.content import clustered as clustered
 from attn_zoo.attention.content import indexer as indexer

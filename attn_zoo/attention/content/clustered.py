@@ -1,4 +1,4 @@
-"""Clustered attention: yᵢ = Σⱼ softmaxⱼ(q̄·kⱼ / √d) vⱼ with q̄ the mean of the queries in the cluster of i."""
+"""Clustered attention: yᵢ = Σⱼ softmaxⱼ(q̄·kⱼ / √d) vⱼ, where q̄ is the mean of all queries in the cluster of query i."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 @dataclass
 class Options(DropoutOptions):
-    """Options of clustered attention. Dropout sets the same weights to zero for all queries of a cluster."""
+    """Options of clustered attention. Queries of a cluster share their weights, so dropout removes the same keys for
+    all of them.
+    """
 
     clusters: int = share_of_length(4, most=100)
-    """C, the number of clusters; an input of fewer tokens has one for each."""
+    """C, the number of clusters. If an input has fewer tokens than that, each token is a cluster."""
     bits: int = bounded(32)
-    """B, the number of bits in a query's hash, by which queries are clustered."""
+    """B, the number of bits in the hash of a query. Queries with similar hashes form a cluster."""
     iterations: int = bounded(
         10,
         Bound(lambda steps: steps >= 0, "must be at least 1, because it counts steps of k-means, or 0 to keep the first centroids"),
@@ -32,8 +34,8 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of the hash and of k-means on its bits, which have no gradient, and of attention from the centroids to the
-    keys.
+    """Return the cost. FLOPs are those of three steps: hashing the queries, clustering the hashes by k-means, and attention from
+    the centroids to all keys. The first two have no gradient.
     """
     n, d, c = geometry.keys, geometry.head_dim, min(options.clusters, geometry.keys)
     cluster = 2 * n * options.bits * (d + (options.iterations + 1) * c)
@@ -54,14 +56,15 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"many": {"clusters": 20, "bits": 63}, "first": {"iterations": 0, "clusters": 3}},
 )
 class Clustered(Attention[Options]):
-    """Attention from the centroids of clusters of queries to all keys. All queries of a cluster share its output.
+    """Softmax attention from the centroids of clusters of queries to all keys. All queries of a cluster get the same output.
 
-    Paper: Vyas et al. 2020: Eq. 3 to 6 (centroids, their attention, its broadcast), Section 3.2.1 (k-means in Hamming space on
-        hashes by sign).
+    Paper: Vyas et al. 2020. Eq. 3 to 6 define the centroids, their attention, and the copying of its outputs to the queries.
+        Section 3.2.1 defines k-means on hashes of signs, with the Hamming distance.
     Symbols: C → clusters, B → bits, L → iterations, S → cluster.
-    Differs: the improved form, which attends again to the keys of highest weight, is left out. k-means starts from queries evenly
-        spaced among the valid ones, where the paper's code draws them, so that evaluation is deterministic; one hash is drawn,
-        once, for all heads. Ties go to the first cluster. Queries at padded positions form a cluster of their own.
+    Differs: the paper's improved form, which attends again to the keys with the highest weights, is left out. k-means starts from
+        valid queries at equal distances; the paper's code draws them. Evaluation is therefore deterministic. The hash is drawn
+        once, and all heads use it. A query at the same distance from two clusters joins the first one. Queries at padded positions
+        form a cluster of their own.
     """
 
     directions: Float[Tensor, "head_dim bits"]
@@ -72,8 +75,8 @@ class Clustered(Attention[Options]):
         self.register_buffer("directions", torch.randn(geometry.head_dim, options.bits))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Eq. 3 to 6 with the n × C cluster matrix S. The centroids are the means Sᵀ Q, and S gives their outputs to the
-        queries.
+        """Return the outputs by Eq. 3 to 6 with S, the n × C matrix that is 1 if a query is in a cluster. The centroids are the
+        means of the queries in each column of S, and S copies their outputs back to the queries.
         """
         clusters = min(self.options.clusters, query.shape[2])
         valid = real_positions(query, key_valid)
@@ -84,7 +87,9 @@ class Clustered(Attention[Options]):
         return s @ (weights @ value)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Cluster the queries, attend from the centroids, and give their outputs to the queries."""
+        """Return the outputs: cluster the queries, attend from each centroid to all keys, and copy each result to the queries of
+        its cluster.
+        """
         batch, heads, n, d = query.shape
         valid = real_positions(query, key_valid)
         clusters = min(self.options.clusters, n)

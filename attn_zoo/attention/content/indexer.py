@@ -1,6 +1,7 @@
-"""Sparse attention by an indexer (DSA): yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the k keys of the highest Iᵢⱼ = Σₕ wᵢₕ ReLU(q̃ᵢₕ·k̃ⱼ).
+"""Sparse attention by an indexer (DSA): yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the k keys with the highest scores Iᵢⱼ.
 
-A few narrow index heads q̃ and one index key k̃ choose the keys for all heads.
+Iᵢⱼ = Σₕ wᵢₕ ReLU(q̃ᵢₕ·k̃ⱼ), where q̃ᵢₕ is the query of a narrow index head h and k̃ⱼ is the index key. All heads attend to the same
+k keys.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ class Options(DropoutOptions):
     """Options of attention with an indexer."""
 
     kept: int = share_of_length(4, most=64, bound=at_least(1, "keys"))
-    """k, the number of keys a query attends to; all keys where there are fewer."""
+    """k, the number of keys to which a query attends. If there are fewer keys, the query attends to all."""
     index_heads: int = bounded(4)
-    """Number of index heads."""
+    """Number of index heads, the small heads whose scores choose the keys."""
     index_width: int = bounded(16)
-    """Width of an index head."""
+    """Number of channels of an index head."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of the indexer, which gets no gradient from the outputs, and of Q Kᵀ and P V over all pairs. P is mostly
-    zeros.
+    """Return the cost. FLOPs are those of the indexer, of the scores of all pairs, and of the weighted sums of values. Most weights
+    are zero, but the zeros are multiplied, too. The outputs give the indexer no gradient.
 
-    State: keys and values, from which index keys are computed.
+    The state holds keys and values. Index keys are computed from the keys again.
     """
     n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
     wide = options.index_heads * options.index_width
@@ -60,16 +61,17 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"narrow": {"kept": 12, "index_heads": 2, "index_width": 5}},
 )
 class Indexer(Attention[Options]):
-    """Softmax attention to the keys that a small learned scorer ranks highest. All heads attend to the same keys.
+    """Softmax attention to the k keys that a small learned scorer, the indexer, ranks highest. All heads attend to the same keys.
 
-    Paper: DeepSeek-AI 2025 (DeepSeek-V3.2), Section 2.1: index scores, the choice of k keys, and the indexer's loss.
+    Paper: DeepSeek-AI 2025 (DeepSeek-V3.2), Section 2.1: index scores, the choice of k keys, and the loss of the indexer.
     Symbols: k → kept, H^I → index_heads, q^I, k^I and w → the maps index_query, index_key and index_weight, I → index.
-    Differs: the scorer reads the queries and keys of all heads, where the paper's reads tokens and a latent query. The paper's
-        norm of index keys, rotary positions and low precision are left out. All n² scores are computed and masked; the paper's
-        kernels compute the chosen ones. Ties, which ReLU makes, go to the first key.
-    Choice: the scorer learns from a term of its own, the divergence of the softmax of I from the mean weights of the heads over all
-        visible keys, as in the paper's dense warm-up, here throughout. Runners add the term to the loss (``auxiliary_loss``). It
-        reaches the scorer alone, and nothing else does.
+    Differs: the indexer reads the queries and keys of all heads; the paper's indexer reads the tokens and a latent query. The
+        paper's norm of index keys, rotary positions and low precision are left out. All n² scores are computed and then masked; the
+        paper's kernels compute the chosen scores alone. If index scores are equal, which ReLU makes likely, the first key is
+        chosen.
+    Choice: a loss of its own trains the indexer: the divergence between the softmax of I and the mean attention weights of the
+        heads, over all visible keys. The paper uses this loss in its dense warm-up; here it is used throughout. Runners add it to
+        the training loss (``auxiliary_loss``). This loss trains the indexer alone, and no other loss trains the indexer.
     """
 
     saturates = (("kept", "is no fewer than the {n} keys: none is left out"),)
@@ -83,7 +85,9 @@ class Indexer(Attention[Options]):
         self.auxiliary = AuxiliaryLoss()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Sum the index scores head by head, sort them, and compute a softmax over the first k keys of each query."""
+        """Return the outputs: add the index scores head by head, sort the keys by them, and attend to the first k keys of each
+        query.
+        """
         rows, columns = (x.transpose(1, 2).flatten(2) for x in (query, key))
         index = torch.zeros_like(rows[..., :1]) * columns[:, None, :, 0]
         for head, part in enumerate(self.index_query.split(self.options.index_width)):
@@ -96,7 +100,7 @@ class Indexer(Attention[Options]):
         return softmax_over_valid(query @ key.mT / query.shape[-1] ** 0.5, chosen[:, None]) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Choose k keys for each query, and compute a softmax over their scores."""
+        """Return the outputs: choose k keys for each query by the indexer, and attend to these keys with softmax weights."""
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         index, chosen = self.choose(query, key, allowed)
         scores = query @ (key * query.shape[-1] ** -0.5).mT
@@ -108,7 +112,9 @@ class Indexer(Attention[Options]):
     def choose(
         self, query: Queries, key: Keys, allowed: Bool[Tensor, "#batch 1 queries keys"] | None
     ) -> tuple[Float[Tensor, "batch queries keys"], Bool[Tensor, "batch queries keys"]]:
-        """Return the index scores, very low at hidden keys, and the mask of the chosen keys."""
+        """Return the index scores, and a mask that is True for the chosen keys of each query. Keys that a query may not see get the
+        lowest number of the dtype as score.
+        """
         with without_autocast(query.device):  # so that the choice does not depend on autocast
             rows, columns = (side_by_side(x) for x in (query, key))
             maps = (x.to(rows.dtype).T for x in (self.index_query, self.index_key, self.index_weight))
@@ -119,7 +125,7 @@ class Indexer(Attention[Options]):
 
 
 def side_by_side(x: Float[Tensor, "batch heads n head_dim"]) -> Float[Tensor, "batch n inner"]:
-    """Put the heads beside each other for the scorer, in float32 or more. No gradient passes to them."""
+    """Return the channels of all heads of each token in one vector, for the indexer. The result is detached, in float32 or more."""
     return x.detach().to(torch.promote_types(x.dtype, torch.float32)).transpose(1, 2).flatten(2)
 
 
@@ -128,14 +134,22 @@ def index_scores(
     keys: Float[Tensor, "batch keys width"],
     weights: Float[Tensor, "batch queries heads"],
 ) -> Float[Tensor, "batch queries keys"]:
-    """Return I = Σₕ wₕ ReLU(q̃ₕ·k̃), divided by √(H^I d^I)."""
+    """Return the index scores I = Σₕ wₕ ReLU(q̃ₕ·k̃), divided by √(H^I d^I).
+
+    Args:
+        queries: index queries q̃, with H^I heads of d^I channels beside each other.
+        keys: index keys k̃ of d^I channels.
+        weights: weight wₕ of each index head.
+    """
     heads = weights.shape[-1]
     near = F.relu(queries.unflatten(2, (heads, -1)).transpose(1, 2) @ keys.mT[:, None])
     return (near * weights.mT[..., None]).sum(dim=1) * queries.shape[-1] ** -0.5
 
 
 def highest(index: Float[Tensor, "batch queries keys"], kept: int) -> Bool[Tensor, "batch queries keys"]:
-    """Return the mask of the highest scores of each query. Hidden keys, which have the lowest number as score, are left out."""
+    """Return a mask that is True for the ``kept`` keys with the highest index scores of each query. A key whose score is the lowest
+    number of the dtype is hidden, and never marked.
+    """
     best = index.detach().sort(dim=-1, descending=True, stable=True)
     values, where = best.values[..., :kept], best.indices[..., :kept]
     return torch.zeros_like(index, dtype=torch.bool).scatter(-1, where, values > torch.finfo(index.dtype).min)
@@ -147,8 +161,14 @@ def index_loss(
     allowed: Bool[Tensor, "#batch 1 queries keys"] | None,
     key_valid: KeyValid,
 ) -> Float[Tensor, ""]:
-    """Return the mean over the real queries of the divergence of the index's softmax from the mean attention weights of the
-    heads.
+    """Return the loss of the indexer: the divergence of the softmax of ``index`` from the mean attention weights of the heads,
+    averaged over the real queries.
+
+    Args:
+        index: index scores.
+        scores: scores of the attention heads; no gradient reaches them.
+        allowed: True if a query may see a key; None allows all pairs.
+        key_valid: True for a real token.
     """
     wanted = softmax_over_valid(scores.detach().to(index.dtype), allowed).mean(dim=1)
     gap = F.kl_div(index.log_softmax(dim=-1), wanted, reduction="none").sum(dim=-1)

@@ -1,4 +1,4 @@
-"""Mixture of block attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the tokens j of k blocks.
+"""Mixture of block attention (MoBA): yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the tokens j of k blocks.
 
 A query attends to its own block and to the k − 1 other blocks with the highest qᵢ·k̄, where k̄ is the mean key of a block.
 """
@@ -28,12 +28,12 @@ class Options(DropoutOptions):
     block: int = share_of_length(16, most=512)
     """B, the number of tokens in a block."""
     chosen: int = bounded(3, at_least(1, "blocks that a query attends to, its own included"))
-    """k, the number of blocks that a query attends to, its own included; all blocks where there are fewer."""
+    """k, the number of blocks to which a query attends, its own block included. If there are fewer blocks, it attends to all."""
 
 
 def sizes(keys: int, options: Options) -> tuple[int, int, int]:
-    """Return the numbers of blocks, of blocks that a query chooses beside its own, and of groups of B queries with one block in
-    common.
+    """Return three numbers: of blocks, of blocks that a query chooses beside its own, and of groups. A group holds up to B queries
+    that chose the same block.
     """
     blocks = -(-keys // options.block)
     others = min(options.chosen, blocks) - 1
@@ -41,10 +41,10 @@ def sizes(keys: int, options: Options) -> tuple[int, int, int]:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of Q K̄ᵀ, which has no gradient, and of Q Kᵀ and P V of each block with itself and with the groups that
-    chose it.
+    """Return the cost. FLOPs are those of the scores between queries and mean keys, which have no gradient, and of attention. Each
+    block of keys is compared with its own queries and with the groups of queries that chose it.
 
-    State: keys and values, the KV cache.
+    The state is the KV cache of keys and values.
     """
     n, b, inner = geometry.keys, options.block, geometry.inner_dim
     blocks, others, groups = sizes(n, options)
@@ -68,25 +68,25 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"two": {"block": 6, "chosen": 2}, "five": {"block": 4, "chosen": 5}},
 )
 class MixtureOfBlocks(Attention[Options]):
-    """Softmax attention to a query's own block and to the blocks whose mean keys score highest for it.
+    """Softmax attention from each query to its own block of keys and to the k − 1 blocks whose mean keys score highest for it.
 
-    Paper: Lu et al. 2025, Section 2.2: the block gate, its causal form, and the own block, which counts among the k.
+    Paper: Lu et al. 2025, Section 2.2: the choice of blocks, its causal form, and the own block, which counts among the k.
     Symbols: B → block, k → chosen, K̄ → means.
     Differs: without causality, which the paper does not treat, a query chooses among all blocks. The mean of a block is that of its
-        valid keys, and a block without any is never chosen. Means and scores of blocks are computed in float32 at least; ties are
-        broken by torch.topk.
+        valid keys, and a block without any valid key is never chosen. Means and scores of blocks are computed in float32 or more.
+        If scores are equal, torch.topk decides.
     Choice: no gradient reaches the scores of blocks, as in the paper. Queries and keys learn from the attention to chosen tokens.
     """
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn if a query attends to all blocks."""
+        """Return a warning if each query attends to all blocks."""
         b, k, n = options.block, options.chosen, geometry.keys
         return (f"{k} blocks of {b} tokens are no fewer than the {n} tokens: none is left out",) if b * k >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute a softmax over n × n scores, masked to the tokens of the k blocks with the highest gates. The gate of the own
-        block is ∞.
+        """Return the outputs of softmax attention with n × n scores. Tokens outside the k blocks with the highest scores of blocks
+        are masked, and the own block always counts as highest.
         """
         at = torch.arange(key.shape[2], device=key.device) // self.options.block
         own, z = F.one_hot(at).bool(), torch.arange(int(at[-1]) + 1, device=key.device)
@@ -102,8 +102,8 @@ class MixtureOfBlocks(Attention[Options]):
         return softmax_over_valid(scores, seen if allowed is None else seen & allowed) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend within blocks, then to chosen blocks. B queries that chose the same block are computed together, which needs about
-        n k B scores.
+        """Return the outputs: attend within each block, then to the chosen blocks. Queries that chose the same block are computed
+        in groups of B, so about n k B scores are computed.
         """
         n, b = key.shape[2], self.options.block
         blocks, others, groups = sizes(n, self.options)
@@ -149,18 +149,20 @@ class MixtureOfBlocks(Attention[Options]):
         return best.indices.masked_fill(best.values == -torch.inf, blocks)
 
     def others(self, z: Int[Tensor, " blocks"], own: Int[Tensor, "n 1"]) -> Bool[Tensor, "n blocks"]:
-        """Return the mask of the blocks z that a query of block ``own`` can choose beside it."""
+        """Return a mask that is True for each block in ``z`` that a query of block ``own`` may choose beside its own block."""
         return z < own if self.geometry.causal else z != own
 
 
 def grouped(
     chosen: Int[Tensor, "batch heads n others"], blocks: int, groups: int, size: int
 ) -> tuple[Int[Tensor, "batch heads places"], Int[Tensor, "batch heads pairs"], Int[Tensor, "batch heads groups"]]:
-    """Sort the pairs of query and chosen block by block, into groups of ``size`` places. The pairs of a group have the same block.
+    """Sort the pairs (query, chosen block) by block, and return them in groups of ``size`` places. All pairs of a group have the
+    same block. The pairs are numbered by query, then by choice.
 
     Returns:
-        The pair at each place (at empty places the number of pairs), the place of each pair (the number of places if its block is
-        ``blocks``, which stands for none), and the block of each group.
+        Three tensors. The first gives the pair at each place, or the number of pairs at an empty place. The second gives the place
+        of each pair, or the number of places if its block is ``blocks``, which means "none". The third gives the block of each
+        group.
     """
     block = chosen.flatten(2)
     by_block = block.sort(dim=-1, stable=True)

@@ -1,6 +1,6 @@
 """Reformer (LSH attention): yᵢ = Σⱼ exp(qᵢ·kⱼ / √d - z) vⱼ with kⱼ = qⱼ / |qⱼ| and z = log Σⱼ exp(qᵢ·kⱼ / √d).
 
-The sum is over the j that at least one hash sorts into the chunk of i or into the chunk before it.
+Both sums run over the positions j that at least one hash puts into the chunk of i or into the chunk before it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 class Duplicates(Enum):
-    """Weight of a key that several rounds find."""
+    """Weight of a key that several rounds of hashing find for the same query."""
 
     corrected = "corrected"
-    """The weight counts once, as in the paper."""
+    """The key counts once, as in the paper."""
     counted = "counted"
-    """The weight counts once per round; cheaper, and common in public implementations."""
+    """The key counts once per round that finds it. This is cheaper, and common in public implementations."""
 
 
 @dataclass
@@ -37,24 +37,29 @@ class Options(DropoutOptions):
     """Options of Reformer."""
 
     chunk: int = share_of_length(8, most=64)
-    """Size of a chunk in positions, m in the paper; these attend to each other and to the chunk before."""
+    """Number of positions in a chunk, m in the paper. Positions attend to their own chunk and to the chunk before it."""
     buckets: int = bounded(0, BUCKETS)
-    """Number of buckets in each round, a power of two; 0 takes about n / (2 chunk) for the length n that it is built for."""
+    """Number of hash buckets in each round, a power of two. 0 means about n / (2 chunk), where n is the length for which the
+    mechanism is built.
+    """
     rounds: int = bounded(2)
     """Number of independent hashes, n_rounds in the paper."""
     duplicates: Duplicates = Duplicates.corrected
     redraw: int = bounded(0, REDRAW)
-    """Number of training calls between new draws of the hashes; 0 keeps the first draw. Evaluation never draws."""
+    """Number of training calls after which new hashes are drawn. 0 means that the first draw is used throughout. Evaluation never
+    draws.
+    """
 
     def __post_init__(self) -> None:
         self.duplicates = Duplicates(self.duplicates)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of each round: the hash, then each chunk with itself and the one before. Sorting and gathering are not
-    matrix products.
+    """Return the cost. FLOPs are those of each round: hashing, and attention from each chunk to itself and to the chunk before it.
+    Sorting and gathering do not count, because they are not matrix products.
 
-    State: queries and values of the last two chunks of each bucket, which differ between rounds; at most those of all tokens.
+    The state holds queries and values of the last two chunks of each bucket, separately for each round. It never exceeds those of
+    all tokens.
     """
     n, c, d, rounds = geometry.keys, options.chunk, geometry.head_dim, options.rounds
     buckets = options.buckets or default_buckets(n, c)
@@ -84,30 +89,32 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class Reformer(RedrawnAttention[Options]):
-    """Attention among positions that locality-sensitive hashes put into the same bucket. Queries and keys are shared.
+    """Softmax attention among positions that locality-sensitive hashes put into the same bucket. Queries and keys are the same
+    vectors.
 
-    Paper: Kitaev et al. 2020: Eq. 2 and 3 (attention over a set), Eq. 5 and 6 (bucket and chunk), Section 2 (shared-QK, chunks,
-        rounds), Appendix A (rounds combined by their normalisers z and the correction log N for keys found more than once).
+    Paper: Kitaev et al. 2020. Eq. 2 and 3 define attention over a set of keys; Eq. 5 and 6 define buckets and chunks. Section 2
+        shares queries and keys. Appendix A combines the rounds by z and subtracts log N from the score of a key that N rounds find.
     Symbols: m → chunk, n_rounds → rounds, n_buckets → buckets, R → rotations.
-    Differs: each bucket starts a new chunk, and the chunk before is one of the same bucket; by Eq. 6 alone it may belong to the
-        bucket sorted before, so that later or padded positions change which pairs are compared. Without causality the first chunk
-        of a bucket also sees the last, so that every position is seen. Padding is left out. Many buckets are products of
-        cross-polytope hashes of at most 16, where the paper's single hash costs N × buckets. By default a bucket holds two chunks
-        on average, in the paper half a chunk. A key found in N rounds counts only in the first of them, which equals the paper's N
-        times 1/N and needs one dropout mask. Rotations are kept, so that evaluation is deterministic, and redrawn in training only
-        with ``redraw``. Scores are divided by √d as in Eq. 1, which transformers' code leaves out.
+    Differs: each bucket starts a new chunk, and the chunk before it belongs to the same bucket. By Eq. 6 alone that chunk may
+        belong to another bucket, so later or padded positions would change which pairs are compared. Without causality the first
+        chunk of a bucket also sees the last one, so every position is seen. Padding is left out. Many buckets are products of
+        cross-polytope hashes of at most 16 buckets each; the paper's single hash costs N × buckets. By default a bucket holds two
+        chunks on average; in the paper it holds half a chunk. A key that N rounds find counts in the first of them only. This
+        equals the paper's N times 1/N, and needs one dropout mask. The hashes are drawn once, so evaluation is deterministic. They
+        are drawn again in training only, and only with ``redraw``. Scores are divided by √d as in Eq. 1; the code of transformers
+        does not divide them.
     """
 
     rotations: Float[Tensor, "heads rounds head_dim rotations"]
     drawn = "rotations"
 
     def draw(self) -> Tensor:
-        """Draw Gaussian directions, enough for the largest number of buckets."""
+        """Return random Gaussian directions for hashing, enough for the largest number of buckets."""
         return torch.randn(self.geometry.heads, self.options.rounds, self.geometry.head_dim, ROTATIONS)
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Options) -> tuple[str, ...]:
-        """Return warnings for a chunk as long as the input and for a single bucket."""
+        """Return a warning if a chunk is as long as the input, and one if there is a single bucket."""
         c, n = options.chunk, geometry.keys
         if c >= n:
             return (f"chunk={c} is no shorter than the {n} tokens: every token sees all",)
@@ -115,7 +122,9 @@ class Reformer(RedrawnAttention[Options]):
         return (f"chunk={c} leaves one bucket for {n} tokens: the order decides who sees whom, not the hash",) * one
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Eq. 2 and 3 over all n × n pairs. A key found in N rounds weighs as N keys or, if corrected, as one."""
+        """Return the outputs by Eq. 2 and 3, computed over all n × n pairs. A key that N rounds find has N times the weight or,
+        with ``corrected``, the weight of one key.
+        """
         chunk, before = self._layout(query, key_valid).of_positions()
         near = (chunk[..., None, :] == chunk[..., None]) | (chunk[..., None, :] == before[..., None])
         itself = torch.eye(query.shape[2], dtype=torch.bool, device=query.device)
@@ -126,8 +135,8 @@ class Reformer(RedrawnAttention[Options]):
         return softmax_over_valid(scores + times.clamp(min=1).to(scores.dtype).log(), allowed) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Sort positions by bucket, compare each chunk with itself and the one before it, and weight the rounds by their
-        normalisers z.
+        """Return the outputs: sort positions by bucket, attend from each chunk to itself and to the chunk before it, and combine
+        the rounds by their sums of exponentials.
         """
         o, n, precise = self.options, query.shape[2], torch.promote_types(query.dtype, torch.float32)
         self.redraw_in_training()
@@ -150,7 +159,7 @@ class Reformer(RedrawnAttention[Options]):
         return (z.softmax(dim=0)[..., None] * outputs).sum(dim=0).to(value.dtype)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute ``attend`` in tiles that fit a CPU's caches."""
+        """Return the outputs of ``attend``, computed in tiles that fit the caches of a CPU."""
         once = self.options.duplicates is Duplicates.corrected
         self.redraw_in_training()
         rule = Rule(self.geometry.causal, once=once, dropout=self.dropout_rate)

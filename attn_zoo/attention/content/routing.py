@@ -1,6 +1,7 @@
-"""Routing attention: yᵢ = mean over the clusters c of i of Σⱼ softmaxⱼ(q̂ᵢ·k̂ⱼ √d) vⱼ over j in c, with q̂ = q / |q|, k̂ = k / |k|.
+"""Routing attention: yᵢ is the mean, over the clusters c of query i, of Σⱼ softmaxⱼ(q̂ᵢ·k̂ⱼ √d) vⱼ over the keys j in c.
 
-A cluster holds the w queries and the w keys nearest to its centroid, so each can be in several clusters or in none.
+Here q̂ = q / |q| and k̂ = k / |k|. A cluster holds the w queries and the w keys nearest to its centroid, so a query or key can be
+in several clusters or in none.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ class Options(DropoutOptions):
     """Options of routing attention."""
 
     cluster_scale: float = bounded(1.0, above_zero("multiplies √n"))
-    """Factor of √n in k = cluster_scale · √n centroids, for the length it is built for; at 1 routing and attending cost n^1.5."""
+    """Number of clusters k divided by √n, where n is the length for which the mechanism is built. At 1 the choice of clusters and
+    the attention each cost about n^1.5.
+    """
     decay: float = bounded(
         0.999, Bound(lambda x: 0 <= x <= 1, "must lie in [0, 1], because it is the share of a centroid that an update keeps")
     )
-    """Decay of the moving average of a centroid in a training call; 1 keeps the first draw."""
+    """Decay of the moving average that updates each centroid in a training call. At 1 the centroids never change."""
 
 
 def cluster_count(keys: int, options: Options) -> int:
@@ -40,8 +43,8 @@ def cluster_count(keys: int, options: Options) -> int:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of queries and keys with every centroid, which has no gradient, and of the w queries of each cluster with
-    its w keys.
+    """Return the cost. FLOPs are those of the scores of queries and keys with every centroid, which have no gradient, and of the
+    attention within each cluster, from its w queries to its w keys.
     """
     n, d, h, clusters = geometry.keys, geometry.head_dim, geometry.heads, cluster_count(geometry.keys, options)
     w = math.ceil(n / clusters)
@@ -63,17 +66,18 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     version=2,  # in 1 the queries were also the keys
 )
 class Routing(Attention[Options]):
-    """Attention from the queries of a cluster to its keys. Online k-means forms the clusters.
+    """Softmax attention from the queries of a cluster to the keys of the same cluster. Online k-means forms the clusters.
 
-    Paper: Roy et al. 2021, Section 4.1 and Algorithm 1 without its causal mask: queries and keys of unit length, the w = n / k of
-        each that are nearest to each centroid, moving averages.
+    Paper: Roy et al. 2021, Section 4.1 and Algorithm 1 without its causal mask. Queries and keys have unit length. A cluster holds
+        the w = n / k queries and the w keys nearest to its centroid. Moving averages update the centroids.
     Symbols: μ → centroids, k → clusters, w → window, λ → decay.
-    Differs: all heads route, where the paper's layers also have heads of local attention. There is no causal form: the members of
-        a cluster depend on all positions, later ones included, so the paper's masks inside clusters still leak. A query in
-        several clusters gets the mean of their outputs, not the last output; a query in none gets zeros, as in the paper. Queries
-        and keys are scaled to the length √d by their norm alone, without subtracting a mean. Centroids are updated in training
-        only, after the call, towards the mean of the queries and keys nearest to them, and keep unit length. w counts valid
-        positions of each example; padded positions ask apart.
+    Differs: all heads use clusters; the paper's layers also have heads of local attention. There is no causal form, because the
+        members of a cluster depend on all positions, later ones included. The paper's masks inside clusters do not prevent that. A
+        query in several clusters gets the mean of their outputs, not the last output. A query in no cluster gets zeros, as in the
+        paper. Queries and keys are divided by their norm, without subtracting a mean first, and multiplied by √d in total.
+        Centroids change in training only, after the call, towards the mean of the queries and keys nearest to them. They always
+        have unit length. w is the number of valid positions of an example divided by k. Queries at padded positions are added to
+        the clusters and take no place from other queries.
     """
 
     centroids: Float[Tensor, "heads clusters head_dim"]
@@ -87,7 +91,7 @@ class Routing(Attention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return warnings for a single cluster and for as many clusters as tokens."""
+        """Return a warning if there is a single cluster, or if there are as many clusters as tokens."""
         clusters, n = cluster_count(geometry.keys, options), geometry.keys
         if clusters >= n:
             return (f"{clusters} clusters are no fewer than the {n} tokens: a cluster takes a single query and a single key",)
@@ -103,7 +107,9 @@ class Routing(Attention[Options]):
         self.geometry = resized
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Algorithm 1 with clusters × n × n weights, without updating centroids; average over a query's clusters."""
+        """Return the outputs by Algorithm 1 with clusters × n × n weights, averaged over the clusters of each query. The centroids
+        are not updated.
+        """
         d, clusters = query.shape[3], self.centroids.shape[1]
         valid = real_positions(query, key_valid)[:, None]
 
@@ -120,7 +126,9 @@ class Routing(Attention[Options]):
         return outputs.sum(dim=2) / asking.sum(dim=2).clamp(min=1)[..., None]
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Choose the queries and keys of each cluster, attend from these to those, and average the outputs by query."""
+        """Return the outputs: choose the queries and keys of each cluster, attend within each cluster, and average the outputs of
+        each query over its clusters.
+        """
         batch, heads, n, d = query.shape
         clusters = self.centroids.shape[1]
         # In 16 bits a zero vector would be divided by zero.

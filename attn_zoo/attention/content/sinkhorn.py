@@ -1,6 +1,7 @@
 """Sinkhorn attention: Y_b = softmax(Q_b [K_b ; (R K)_b]ᵀ / √d) [V_b ; (R V)_b] for each block b.
 
-R is a soft permutation of the blocks: exponentials of scores between blocks, whose columns and rows are normalised in turn.
+R is a soft permutation of the blocks. It starts as exponentials of scores between blocks; then its columns and its rows are
+normalised in turn.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 LEAST = 1e-6
-"""Floor of the share of valid tokens, by which a place in a sorted block is divided; a place with a smaller share has hardly any
-weight."""
+"""Smallest divisor for a place in a sorted block. The divisor is the share of valid tokens at this place; a place with a smaller
+share has hardly any weight.
+"""
 
 
 @dataclass
@@ -30,21 +32,23 @@ class Options(DropoutOptions):
     """Options of Sinkhorn attention."""
 
     block_scale: float = bounded(1.0, above_zero("multiplies √n"))
-    """Factor of √n in blocks of b = block_scale · √n positions, for the length it is built for; at 1 both steps cost n^1.5."""
+    """Size b of a block divided by √n, where n is the length for which the mechanism is built. At 1 sorting and attention each cost
+    about n^1.5.
+    """
     balancing: int = bounded(8, at_least(1, "normalisations"))
-    """Number of times that first the columns and then the rows of R are normalised."""
+    """Number of times that the columns and then the rows of R are normalised."""
     temperature: float = bounded(0.75, above_zero("divides scores"))
-    """τ, the divisor of the scores of blocks; the lower, the nearer R is to a permutation."""
+    """τ, the divisor of the scores between blocks. The lower it is, the nearer R is to a permutation."""
 
 
 def block_size(keys: int, options: Options) -> int:
-    """Return the size b of a block, which is at most the length of the sequence."""
+    """Return the size b of a block, in positions. It is at most the length of the sequence."""
     return max(1, round(min(options.block_scale * math.sqrt(keys), keys)))
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of scores between blocks, of R K and R V, and of the attention of each block to its own and its sorted
-    keys.
+    """Return the cost. FLOPs are those of the scores between blocks, of the sorted keys R K and values R V, and of attention. Each
+    block attends to its own keys and to its sorted keys.
     """
     b, h, d = block_size(geometry.keys, options), geometry.heads, geometry.head_dim
     blocks = math.ceil(geometry.keys / b)
@@ -67,30 +71,33 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"sharp": {"temperature": 0.2, "balancing": 20}, "short": {"balancing": 3, "block_scale": 0.7}},
 )
 class Sinkhorn(Attention[Options]):
-    """Attention within blocks and to the keys of blocks that are sorted softly.
+    """Softmax attention from each block to its own keys and to the keys of a second block, which soft sorting of the blocks puts
+    there.
 
-    Paper: Tay et al. 2020: Section 3.1 (sorting network), Section 3.2 (Sinkhorn balancing), Section 3.3 (attention to the
-        query's own block and the sorted block).
+    Paper: Tay et al. 2020: Section 3.1 (sorting network), Section 3.2 (Sinkhorn balancing), Section 3.3 (attention to the query's
+        own block and the sorted block).
     Symbols: B → block, N_B → blocks, R → permutation, τ → temperature.
-    Differs: blocks are scored by the mean query of one and the mean key of the other, where the paper's network computes N_B
-        scores from a block's sum and is tied to one length. No Gumbel noise. A place in the sorted block is a mean over the
-        valid tokens that R puts there, and the logarithm of their share is added to its score, which masks padding if R is
-        hard; a block of padding alone is sorted nowhere, and the outputs at its queries mean nothing. Own and sorted keys
-        share one softmax. Blocks of one size for all lengths make the paper's R K cost n² d / b; here b grows with √n. Only the
-        bidirectional form, with all sorted blocks: no truncation (SortCut). R is computed in float32 at least.
-    Nature: All queries of a block see the same sorted block, one block or a blend of blocks. Queries side by side whose answers lie
-        in different blocks therefore hardly recall (needles: 12 %, a guess among 8 values, after 690 steps).
+    Differs: the score of two blocks is the product of the mean query of one and the mean key of the other. The paper's network
+        computes N_B scores from the sum of a block, which ties it to one length. No Gumbel noise is added. A place in the sorted
+        block is the mean over the valid tokens that R puts there, and the logarithm of their share is added to its score. This
+        masks padding if R is a true permutation. A block of padding alone is sorted nowhere, and the outputs at its queries have no
+        meaning. Own and sorted keys share one softmax. With blocks of one size for all lengths the paper's R K costs n² d / b; here
+        b grows with √n. There is only the bidirectional form with all sorted blocks, without truncation (SortCut). R is computed in
+        float32 or more.
+    Nature: All queries of a block see the same sorted block, which is one block or a blend of blocks. Adjacent queries whose
+        answers lie in different blocks are therefore hardly answered (needles: 12 % after 690 steps, as a guess among 8 values
+        gives).
     """
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return a warning for a single block."""
+        """Return a warning if there is a single block."""
         b, n = block_size(geometry.keys, options), geometry.keys
         return (f"a block of {b} positions holds all {n} tokens: every token sees all, and nothing is sorted",) if b >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Sections 3.1 to 3.3 block by block, with plain exponentials. A sorted place is weighted by the share of valid
-        tokens in it.
+        """Return the outputs by Sections 3.1 to 3.3, computed block by block with plain exponentials. The weight of a sorted place
+        is multiplied by the share of valid tokens in it.
         """
         n, d, b = query.shape[2], query.shape[3], block_size(self.geometry.keys, self.options)
         valid = query.new_ones(query.shape[0], n) if key_valid is None else key_valid.to(query.dtype)
@@ -117,8 +124,8 @@ class Sinkhorn(Attention[Options]):
         return torch.cat(outputs, dim=2)[:, :, :n]
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Split the keys into blocks, sort the blocks softly, and attend to the own and the sorted keys of a block in one
-        softmax.
+        """Return the outputs: split the keys into blocks, sort the blocks softly, and attend to the own and the sorted keys of a
+        block in one softmax.
         """
         n, d = query.shape[2:]
         b = block_size(self.geometry.keys, self.options)

@@ -1,4 +1,6 @@
-"""Control: local convolution, yᵢ = Σₜ w_t ∘ v_{i+t}, each channel by itself. Shows the score that neighbours alone give."""
+"""Control: local convolution, yᵢ = Σₜ w_t ∘ v_{i+t}, with separate weights for each channel. It shows the score that neighbouring
+tokens alone give.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,14 @@ class Options:
     """Options of the local convolution."""
 
     kernel: int = bounded(5, odd("the positions taken together, the own one included"))
-    """Width in positions, the own one included; odd, so that it reaches equally far on both sides. Causal: only to the left."""
+    """Width of the convolution in positions, the own position included. It must be odd, so that both sides are equal. If causal,
+    the convolution reads the own position and earlier ones only.
+    """
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return 0 FLOPs, because outputs are sums of scaled values and not matrix products. The state holds the values in reach, or
-    nothing for a kernel of one.
+    """Return the cost. There are 0 FLOPs, because outputs are sums of scaled values and not matrix products. The state holds the
+    values that later outputs need, which are none for a kernel of one.
     """
     held = min(options.kernel, geometry.keys)
     state = FLOAT * held * geometry.cached_width(1) * (options.kernel > 1) if geometry.causal else None
@@ -50,8 +54,9 @@ class LocalConvolution(Attention[Options]):
 
     Paper: none; a control.
     Symbols: none.
-    Differs: none. Positions before the first and after the last count as zeros, as padded ones do. Weights start from N(0,
-        1/kernel), which keeps the scale of the values; there is no bias, so that a position without a real neighbour gives zeros.
+    Differs: none. Positions before the first and after the last count as zeros, as padded positions do. Weights start from N(0,
+        1/kernel), so that the outputs have the scale of the values. There is no bias, so a position without a real token in reach
+        gives zeros.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -59,14 +64,16 @@ class LocalConvolution(Attention[Options]):
         self.weight = nn.Parameter(torch.randn(geometry.heads, options.kernel, geometry.head_dim) * options.kernel**-0.5)
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Compute Σₜ w_t ∘ v_{i+t} with each shift as an n × n matrix."""
+        """Return the outputs Σₜ w_t ∘ v_{i+t}, with each shift t as an n × n matrix."""
         n, kernel = value.shape[2], self.options.kernel
         at, before = torch.arange(n, device=value.device), kernel - 1 if self.geometry.causal else kernel // 2
         shifts = [(at == at[:, None] + t - before).to(value.dtype) for t in range(kernel)]
         return torch.stack([shift @ value * self.weight[:, t, None] for t, shift in enumerate(shifts)]).sum(dim=0)
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Sum the shifted values, one tap of the kernel after the other. Padded values are zeros."""
+        """Return the outputs: shift the values by each offset of the kernel, and add them with their weights. Padded values must be
+        zeros.
+        """
         n, kernel = value.shape[2], self.options.kernel
         before = kernel - 1 if self.geometry.causal else kernel // 2
         filled = F.pad(value, (0, 0, before, kernel - 1 - before)) if kernel > 1 else value

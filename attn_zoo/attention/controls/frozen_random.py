@@ -1,4 +1,6 @@
-"""Control: frozen random attention, yᵢ = Σₗ wᵢₗ v_{jᵢₗ} over a few positions j drawn once. Shows what mixing alone scores."""
+"""Control: frozen random attention, yᵢ = Σₗ wᵢₗ v_{jᵢₗ} over a few positions j. Positions and weights are drawn once and never
+trained. It shows the score that mixing of tokens alone gives.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,15 @@ class Options:
     """Options of frozen random attention."""
 
     links: int = bounded(8, at_least(1, "positions, the own one included"))
-    """Number of positions that a position sees: itself and others drawn at random, repetitions allowed."""
+    """Number of positions whose values a position averages: itself and others drawn at random, with repetitions."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return 0 FLOPs, because outputs are sums of scaled values and not matrix products. There are no parameters.
+    """Return the cost. There are 0 FLOPs, because outputs are sums of scaled values and not matrix products, and 0 parameters.
 
-    The state holds the current value and the past values that later positions link to. After t of n positions these are at most t,
-    and at most r = (``links`` - 1) (n - t) for each head that reads them; both bounds are equal at n - t = n / (r + 1), where the
-    state is largest.
+    The state holds the current value, and the earlier values that later positions link to. After t of n positions these are at most
+    t, and at most r = (``links`` - 1) (n - t) for each head of values. The bounds meet at n - t = n / (r + 1), where the state is
+    largest.
     """
     readers = geometry.inner_dim // (geometry.head_dim if geometry.latent_dim else geometry.key_value_dim)
     held = geometry.keys - math.ceil(geometry.keys / (readers * (options.links - 1) + 1)) + 1
@@ -51,14 +53,14 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     control=True,
 )
 class FrozenRandom(Attention[Options]):
-    """Sparse matrix of positive weights with row sums of one for each head. It is drawn when the mechanism is built, and never
-    trained.
+    """Weighted average of the values of a few random positions. Positions and positive weights, whose sum is one, differ from head
+    to head. They are drawn when the mechanism is built, and never trained.
 
-    Paper: none; a control. A position always sees itself, which leaves no valid position without a key; the others are
-        drawn from all positions, causal: from those up to its own. Weights are uniform on the simplex.
+    Paper: none; a control. A position always sees itself, so every valid position has a key. The others are drawn from all
+        positions or, if causal, from those up to its own. Weights are uniform on the simplex.
     Symbols: none.
-    Differs: none. Links to padding are left out and the other weights scaled up to a sum of one. Links are drawn for one length,
-        so that the rows of one input do not change with another's length; shorter inputs count as padded.
+    Differs: none. Links to padding are left out, and the other weights are scaled to a sum of one. Links are drawn for one length,
+        so the outputs of an example do not depend on its padded length; shorter inputs count as padded.
     """
 
     sources: Int[Tensor, "links heads_n"]
@@ -75,7 +77,7 @@ class FrozenRandom(Attention[Options]):
         self.register_buffer("weights", torch.empty(options.links, heads, n).exponential_())  # uniform once normalised
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Multiply the values by the n × n matrix of each head, after dividing each row by its sum over real tokens."""
+        """Return the values multiplied by the n × n weights of each head. Each row is first divided by its sum over real tokens."""
         (_, heads, n, _), built = value.shape, self.geometry.keys
         at = self.sources.unflatten(1, (heads, built)) - built * torch.arange(heads, device=value.device)[:, None]
         matrix = torch.zeros(heads, built, built, dtype=value.dtype, device=value.device)
@@ -84,7 +86,7 @@ class FrozenRandom(Attention[Options]):
         return matrix / matrix.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(value.dtype).tiny) @ value
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Sum the weighted values that each position links to, one link of all positions after the other."""
+        """Return the weighted sum of the values to which each position links."""
         (batch, heads, n, _), built = value.shape, self.geometry.keys
         weights = self.weights.to(value.dtype)[:, None]
         if key_valid is None and n < built:

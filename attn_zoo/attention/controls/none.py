@@ -1,4 +1,4 @@
-"""Control: no attention, Y = V. Shows the score when no position sees another."""
+"""Control: no attention, Y = V. It shows the score of a network in which no position sees another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """Return a cost without FLOPs and state."""
+    """Return a cost of zero FLOPs, parameters and bytes of state."""
     state = 0 if geometry.causal else None
     return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=state)
 
@@ -29,7 +29,7 @@ def cost(geometry: Geometry, options: NoOptions) -> Cost:
     control=True,
 )
 class NoAttention(Attention):
-    """Identity Y = V: each position keeps its own value.
+    """Identity Y = V: the output at each position is its own value.
 
     Paper: none; a control.
     Symbols: none.
@@ -37,7 +37,7 @@ class NoAttention(Attention):
     """
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Multiply the values by the identity matrix."""
+        """Return the identity matrix times the values."""
         return torch.eye(value.shape[2], dtype=value.dtype, device=value.device) @ value
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:

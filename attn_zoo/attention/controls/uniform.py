@@ -1,4 +1,6 @@
-"""Control: uniform average, yᵢ = mean of the values in reach. Shows the score without content-based choice."""
+"""Control: uniform average, yᵢ = mean of the values that position i may see. It shows the score of equal weights, without a choice
+by content.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """Return 0 FLOPs, because averages are sums and not matrix products. The state is the running sum."""
+    """Return the cost. There are 0 FLOPs, because averages are sums and not matrix products. The state is the running sum."""
     state = FLOAT * geometry.key_value_dim if geometry.causal else None
     return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=state)
 
@@ -37,12 +39,12 @@ class UniformAverage(Attention):
     """
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Compute a softmax of zero scores over the valid (causal: past) positions."""
+        """Return softmax attention with all scores zero, over the valid positions (causal: over those up to i)."""
         scores = value.new_zeros(1, 1, value.shape[2], value.shape[2])
         return softmax_over_valid(scores, allowed_pairs(value, value, key_valid, causal=self.geometry.causal)) @ value
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Divide the total (causal: running) sum of values by the count of valid positions."""
+        """Return the sum of the valid values (causal: up to each position), divided by their number."""
         wide = value.to(torch.promote_types(value.dtype, torch.float32))  # sums of 16 bits overflow
         valid = torch.ones_like(wide[:, :1, :, :1]) if key_valid is None else key_valid[:, None, :, None].to(wide.dtype)
         if self.geometry.causal:

@@ -1,4 +1,6 @@
-"""Dense attention: n × n weights from queries and keys (softmax, entmax, top-k), or without comparing them (synthesizers)."""
+"""Dense attention: n × n weights from comparing queries and keys (softmax, entmax, top-k), or without comparing them
+(synthesizers).
+"""
 
 from attn_zoo.attention.dense import differential as differential
 from attn_zoo.attention.dense import entmax as entmax

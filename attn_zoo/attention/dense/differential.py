@@ -1,4 +1,6 @@
-"""Differential attention: Y = (1 − c) norm((softmax(Q₁ K₁ᵀ / √d) − λ softmax(Q₂ K₂ᵀ / √d)) V), two queries and keys per head."""
+"""Differential attention: Y = (1 − c) norm((softmax(Q₁ K₁ᵀ / √d) − λ softmax(Q₂ K₂ᵀ / √d)) V), with two queries and
+keys per head.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,14 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 RMS_FLOOR = 1e-5
-"""Epsilon added to the mean square of an output, the authors'."""
+"""Number added to the mean square of an output before its root is taken, as in the authors' code."""
 SPREAD = 0.1
-"""Standard deviation of the initial vectors of λ, the authors'."""
+"""Standard deviation of the initial vectors that make λ, as in the authors' code."""
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """Return the FLOPs of both maps, which are those of one map of twice the width, and of their difference times V. The state
-    holds keys and values.
+    """Return the cost. FLOPs are those of both matrices of scores, which are those of one matrix with twice as many channels, and
+    of their difference times V. The state holds keys and values.
     """
     n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
     flops = 4 * n * m * inner
@@ -43,14 +45,14 @@ def cost(geometry: Geometry, options: NoOptions) -> Cost:
     cost=cost,
 )
 class Differential(Attention[NoOptions]):
-    """Difference of two softmax maps. What both maps see cancels.
+    """Difference of two softmax attentions to the same values. Weights that both assign to a key cancel.
 
-    Paper: Ye et al. 2024, Section 2.1: λ = exp(λ_q1·λ_k1) − exp(λ_q2·λ_k2) + λ_init, λ_init = 0.8 − 0.6 exp(−0.3 l) in layer l
-        from 0, and the norm of each head.
+    Paper: Ye et al. 2024, Section 2.1: λ = exp(λ_q1·λ_k1) − exp(λ_q2·λ_k2) + λ_init. In layer l, counted from 0, λ_init = 0.8 − 0.6
+        exp(−0.3 l). The output of each head is divided by its root mean square.
     Symbols: λ_q1, λ_k1, λ_q2, λ_k2 → the rows of vectors; λ_init, c above → initial.
-    Differs: Q₁ and Q₂ are the halves of the channels of a head, and so are K₁ and K₂; the first half of an odd head_dim is one
-        channel wider. A head of the paper is as wide as two of its baseline's: half as many heads give the paper's sizes. The norm
-        has no scale of its own, which the output projection makes up for. A query without a valid key in its reach yields zeros.
+    Differs: Q₁ and Q₂ are the halves of the channels of a head, and so are K₁ and K₂. If head_dim is odd, the first half is one
+        channel wider. A head of the paper is twice as wide as a head of its baseline, so half as many heads give the paper's sizes.
+        The norm has no scale of its own; the output projection can learn it. A query that sees no valid key gets zeros.
     """
 
     initial = 0.2  # of layer 0
@@ -61,17 +63,17 @@ class Differential(Attention[NoOptions]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return the reason if a head has too few channels to be divided in two."""
+        """Return the reason why this mechanism cannot run if a head has a single channel, which cannot be halved; else None."""
         if geometry.head_dim < 2:
             return "differential needs a head_dim of at least 2, because it halves heads; got 1; use fewer heads"
         return None
 
     def join(self, layer: int, stack: Sequence[Attention]) -> None:
-        """Take λ_init of layer ``layer``."""
+        """Set λ_init to its value for layer number ``layer``, counted from 0."""
         self.initial = 0.8 - 0.6 * math.exp(-0.3 * layer)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Apply both maps to the values, and normalise the difference."""
+        """Return the outputs: apply both softmax attentions to the values, subtract λ times the second result, and normalise."""
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         reads = []
         for q, k in zip(query.tensor_split(2, dim=-1), key.tensor_split(2, dim=-1), strict=True):
@@ -82,7 +84,7 @@ class Differential(Attention[NoOptions]):
         return (1 - self.initial) * difference / (difference.square().mean(dim=-1, keepdim=True) + RMS_FLOOR).sqrt()
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute both n × n maps, and multiply their difference by the values."""
+        """Return the outputs: compute both n × n matrices of weights, multiply their difference by the values, and normalise."""
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         first, second = (
             softmax_over_valid(q @ (k * k.shape[-1] ** -0.5).mT, allowed)
@@ -93,7 +95,7 @@ class Differential(Attention[NoOptions]):
         return ((1 - self.initial) * F.rms_norm(wide, wide.shape[-1:], eps=RMS_FLOOR)).to(out.dtype)
 
     def weight(self) -> Float[Tensor, ""]:
-        """Return λ."""
+        """Return λ, the factor of the second softmax attention."""
         query, key = self.vectors.view(2, 2, -1).unbind(dim=1)
         plus, minus = (query * key).sum(dim=-1).exp()
         return plus - minus + self.initial

@@ -1,4 +1,6 @@
-"""Entmax attention: Y = α-entmax(Q Kᵀ / √d) V, whose weights are exactly zero for keys of low scores."""
+"""Entmax attention: Y = α-entmax(Q Kᵀ / √d) V. α-entmax replaces softmax; it gives keys with low scores a weight of
+exactly zero.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ class Options:
     """Options of entmax attention."""
 
     alpha: float = bounded(1.5, ALPHA)
-    """α: 1 is softmax, 2 is sparsemax; the larger, the sparser. 1.5 and 2 are fastest."""
+    """α: 1 is softmax, 2 is sparsemax. The larger it is, the more weights are zero. 1.5 and 2 are computed fastest."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of Q Kᵀ and P V. A causal block of queries leaves out the keys after it. The backward pass computes Q Kᵀ
-    again.
+    """Return the cost. FLOPs are those of the scores Q Kᵀ and of the weighted sums of values. If causal, a block of queries skips
+    the keys after it. The backward pass computes Q Kᵀ again.
 
     The state is the KV cache of keys and values.
     """
@@ -50,24 +52,27 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"sparsemax": {"alpha": 2.0}, "between": {"alpha": 1.25}},
 )
 class Entmax(Attention[Options]):
-    """Entmax attention Y = α-entmax(Q Kᵀ / √d) V over all keys. Its time is quadratic, and its weights are sparse.
+    """Attention to all keys with α-entmax in place of softmax: Y = α-entmax(Q Kᵀ / √d) V. Its time is quadratic in the length, and
+    many weights are exactly zero.
 
-    Papers: Peters et al. 2019 for the normaliser; Martins and Astudillo 2016 (arXiv:1602.02068) for α = 2; Correia et al. 2019
-        (arXiv:1909.00015) for its use in multi-head attention, where α is learned for each head; here it is one constant.
+    Papers: Peters et al. 2019 for α-entmax; Martins and Astudillo 2016 (arXiv:1602.02068) for α = 2; Correia et al. 2019
+        (arXiv:1909.00015) for its use in multi-head attention. They learn α for each head; here it is one constant.
     Symbols: α → alpha, τ → threshold.
-    Differs: the threshold is found by Newton's method instead of bisection, in ``tiled`` even for the α where ``eager`` sorts.
-        ``tiled`` recomputes weights in the backward pass and is differentiable once. Computed in float32 at least. A query
-        without a valid key in its reach yields zeros.
+    Differs: the threshold is found by Newton's method instead of bisection. ``tiled`` does so even for the α for which ``eager``
+        sorts the scores. ``tiled`` computes the weights again in the backward pass, and has no second derivatives. Everything is
+        computed in float32 or more. A query that sees no valid key gets zeros.
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute the queries × keys weights, with τ by bisection."""
+        """Return the outputs from all queries × keys weights. The threshold τ, below which a score gives no weight, is found by
+        bisection.
+        """
         scores = query @ key.mT / query.shape[-1] ** 0.5
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         return entmax_by_bisection(scores, allowed, self.options.alpha) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute the queries × keys weights, of which most are zero."""
+        """Return the outputs from all queries × keys weights, most of which are zero."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
             q, k, v = query.to(dtype), key.to(dtype), value.to(dtype)
@@ -76,5 +81,5 @@ class Entmax(Attention[Options]):
             return (entmax_over_valid(scores, allowed, self.options.alpha) @ v).to(query.dtype)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend in blocks of queries. In causal attention, keys after a block are left out."""
+        """Return the outputs, computed in blocks of queries. If causal, a block of queries skips the keys after it."""
         return entmax_attention(query, key, value, key_valid, self.options.alpha, causal=self.geometry.causal)

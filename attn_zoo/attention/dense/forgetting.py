@@ -1,4 +1,6 @@
-"""Forgetting attention: Y = softmax(Q Kᵀ / √d + D) V with Dᵢⱼ = Σ log fₗ over l from j + 1 to i, fₗ = σ(x wₗ) per head."""
+"""Forgetting attention: Y = softmax(Q Kᵀ / √d + D) V with Dᵢⱼ = Σ log fₗ over l from j + 1 to i. A gate is fₗ = σ(x wₗ)
+per head.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of Q Kᵀ and P V. The state holds keys, values, and one sum of gates per head and token."""
+    """Return the cost. FLOPs are those of the scores Q Kᵀ and of the weighted sums of values. The state holds keys, values, and one
+    running sum of log gates per head and token.
+    """
     n, inner, sums = geometry.keys, geometry.inner_dim, geometry.key_value_dim // geometry.head_dim
     flops = 4 * n * n * inner
     state = FLOAT * n * (geometry.cached_width() + sums) if geometry.causal else None
@@ -51,17 +55,18 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     streams=lambda *_: (Stream("gate", of="keys", starts_as="key"),),
 )
 class Forgetting(Attention[Options]):
-    """Softmax attention in which every forget gate between a key and a query makes the weight of the key smaller.
+    """Softmax attention with a forget gate per token. Each gate between a key and a query makes the weight of that key smaller.
 
     Paper: Lin et al. 2025, Section 3.
     Symbols: f → σ of the stream gate, D → bias.
-    Differs: the gate's projection is the sum over the channels of a stream, divided by √d, without bias. The gate is added
-        unscaled, and the key's own gate is not applied. Without causality, which the paper does not treat, the gates between a
-        query and a later key are those from the query's own up to the one before the key. A padded token has no gate.
+    Differs: the gate of a head is computed from the extra projection ``gate``: its channels are added and divided by √d, without
+        bias. Log gates are added to the scores without a factor, and the key's own gate is not applied. Without causality, which
+        the paper does not treat, the gates of a later key are those from the query's own up to the one before the key. A padded
+        token has no gate.
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Sum the log gates of every pair in a loop, and compute the softmax of Section 3."""
+        """Return the outputs by the equation of Section 3. The log gates between each query and key are added in a loop."""
         logs = self._log_gates(gate, key_valid)
         n = query.shape[2]
         bias = torch.stack(
@@ -72,7 +77,7 @@ class Forgetting(Attention[Options]):
         return softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal)) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Compute the n × n weights."""
+        """Return the outputs from the n × n weights. Log gates come from differences of running sums."""
         scores = query @ (key * query.shape[-1] ** -0.5).mT + self._bias(gate, key_valid).to(query.dtype)
         weights = softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal))
         return F.dropout(weights, self.options.dropout, self.training) @ value

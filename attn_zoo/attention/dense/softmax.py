@@ -23,8 +23,8 @@ class Options(SinkOptions, DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of Q Kᵀ and P V, each queries × keys × head_dim multiply-adds per head. Causality saves none, because all
-    weights are computed.
+    """Return the cost. FLOPs are those of the scores Q Kᵀ and of the weighted sums of values: queries × keys × head_dim
+    multiply-adds per head each. Causality saves none, because all weights are computed.
 
     The state is the KV cache of keys and values.
     """
@@ -52,7 +52,7 @@ class Softmax(Attention[Options]):
 
     Paper: Vaswani et al. 2017, Eq. 1; for sinks OpenAI 2025, arXiv:2508.10925 (gpt-oss).
     Symbols: d_k → head_dim.
-    Differs: a query without a valid key in its reach yields zeros, where the equation is undefined.
+    Differs: a query that sees no valid key gets zeros, because the equation is undefined for it.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -61,26 +61,28 @@ class Softmax(Attention[Options]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return the reason if sinks are used with xFormers, whose kernels need heads with a multiple of 8 channels."""
+        """Return the reason why xFormers cannot run with sinks if the channels of a head are not a multiple of 8; else None."""
         if implementation == "xformers" and options.sinks:
             return f"{cls.card.name}.sinks needs implementation=eager or sdpa: xformers has no sinks"
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Eq. 1."""
+        """Return the outputs by Eq. 1."""
         scores = query @ key.mT / query.shape[-1] ** 0.5
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         return softmax_over_valid(scores, allowed, self.sinks) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute the queries × keys weights."""
+        """Return the outputs, with the whole queries × keys matrix of weights in memory."""
         scores = query @ (key * query.shape[-1] ** -0.5).mT
         weights = softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal), self.sinks)
         weights = F.dropout(weights, self.options.dropout, self.training)
         return weights @ value
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend with PyTorch's fused kernels, which PyTorch chooses by device, dtype and mask. A sink is one more token."""
+        """Return the outputs of PyTorch's ``scaled_dot_product_attention``, which chooses a kernel by device, dtype and mask. A
+        sink becomes one more token.
+        """
         if self.sinks is not None:
             query, key, value, key_valid = with_sink_token(query, key, value, key_valid, self.sinks)
         allowed = None if key_valid is None else allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
@@ -92,8 +94,8 @@ class Softmax(Attention[Options]):
         return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)
 
     def attend_xformers(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend with the memory-efficient kernels of xFormers, which need CUDA. It is imported here, because the import warns on
-        other devices.
+        """Return the outputs of xFormers' memory-efficient kernels, which need CUDA. xFormers is imported here, because its import
+        warns on other devices.
         """
         from xformers.ops import LowerTriangularMask, memory_efficient_attention
 

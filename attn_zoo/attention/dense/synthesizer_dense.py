@@ -1,4 +1,6 @@
-"""Dense Synthesizer: Y = softmax(B) V with Bᵢ = W ReLU(qᵢ) + b: scores of all positions from the query's token alone."""
+"""Dense Synthesizer: Y = softmax(B) V with Bᵢ = W ReLU(qᵢ) + b. Each token computes its scores of all positions from
+itself alone.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,18 @@ class Options:
     """Options of the dense Synthesizer."""
 
     factor: int = bounded(0, at_least(0, "numbers"))
-    """a of the factorised form: a + ⌈n/a⌉ scores of a token, multiplied in pairs; 0 is the plain form of n scores."""
+    """a, the first factor of the factorised form. A token then makes a + ⌈n/a⌉ scores, and the products of two of them are its n
+    scores. 0 is the plain form, in which a token makes n scores.
+    """
 
 
 def widths(keys: int, options: Options) -> tuple[int, ...]:
-    """Return the number of scores of a token: one for each key or, with two factors, the numbers of scores of both."""
+    """Return how many scores a token makes: one per key, or the numbers of scores of both factors."""
     return (options.factor, math.ceil(keys / options.factor)) if options.factor else (keys,)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of W ReLU(Q) and of P V. The state holds the values."""
+    """Return the cost. FLOPs are those of the scores W ReLU(Q) and of the weighted sums of values. The state holds the values."""
     h, n, d = geometry.heads, geometry.queries, geometry.head_dim
     made = sum(widths(geometry.keys, options))
     flops = 2 * h * n * d * made
@@ -50,13 +54,14 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"factorised": {"factor": 5}},
 )
 class DenseSynthesizer(Synthesizer[Options]):
-    """Scores from the query's token alone. Keys are neither projected nor read. The time is quadratic, as for softmax.
+    """Attention whose scores depend on the query's token and on positions, not on keys. The layer does not project keys. The time
+    is quadratic in the length, as for softmax.
 
     Paper: Tay et al. 2020, Section 3.1; ``factor`` is the factorised dense form of its Section 3.3.
     Symbols: F(X) = W₂ ReLU(W₁ X) → W₁ is the layer's query projection, W₂ → weights, b → biases; N → keys of the longest input.
-    Differs: W₁ maps to head_dim and not to the width of the model, so that heads cost as much as in softmax attention.
-        Factorised, key j takes the scores j mod a and ⌊j/a⌋, and a need not divide N. W₂ starts from N(0, 2/d), b from zero, which
-        gives scores the scale of unit queries and keys. Inputs shorter than N use the first columns of W₂.
+    Differs: W₁ maps to head_dim and not to the width of the model, so heads cost as much as in softmax attention. In the factorised
+        form, key j takes the scores j mod a and ⌊j/a⌋, and a need not divide N. W₂ starts from N(0, 2/d) and b from zero, so scores
+        have the scale of those of unit queries and keys. Inputs shorter than N use the first columns of W₂.
     Nature: Weights depend on the query's token and on positions, not on the keys, so no position can look for a token by content.
     """
 
@@ -67,14 +72,16 @@ class DenseSynthesizer(Synthesizer[Options]):
         self.biases = nn.ParameterList(torch.zeros(geometry.heads, 1, width) for width in made)
 
     def definition(self, query: Queries, key: Keys | None, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Bᵢⱼ key by key, with factors j mod a and ⌊j/a⌋, then softmax(B) V."""
+        """Return softmax(B) V, with the scores B computed key by key. In the factorised form, the score of key j is the product of
+        the scores j mod a and ⌊j/a⌋.
+        """
         hidden, at = query.clamp(min=0), torch.arange(value.shape[2], device=value.device)
         numbers = (at % self.options.factor, at // self.options.factor) if self.options.factor else (at,)
         made = [hidden @ w[..., j] + b[..., j] for w, b, j in zip(self.weights, self.biases, numbers, strict=True)]
         return self.by_definition(torch.stack(made).prod(dim=0), value, key_valid)
 
     def attend(self, query: Queries, key: Keys | None, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Bᵢ = W ReLU(qᵢ) + b, or the outer product of the two factors, then softmax(B) V."""
+        """Return softmax(B) V with Bᵢ = W ReLU(qᵢ) + b or, in the factorised form, the outer product of two such vectors."""
         hidden, keys, factor = query.relu(), value.shape[2], self.options.factor
         if not factor:
             return self.weigh(self._scores(0, hidden, keys), value, key_valid)

@@ -1,4 +1,6 @@
-"""Factorised random Synthesizer: Y = softmax(R₁ R₂ᵀ) V with learned or fixed R₁ and R₂ of few columns."""
+"""Factorised random Synthesizer: Y = softmax(R₁ R₂ᵀ) V. R₁ and R₂ have few columns, are learned or fixed, and do not depend on the
+input.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,13 @@ class Options:
     """Options of the factorised random Synthesizer."""
 
     rank: int = bounded(8, at_least(1, "numbers"))
-    """k, the number of columns of R₁ and R₂; 8 in the paper."""
+    """k, the number of columns of R₁ and R₂. It is 8 in the paper."""
     frozen: bool = False
-    """Keep R₁ and R₂ as they are drawn."""
+    """If true, R₁ and R₂ are drawn once and never trained."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of R₁ R₂ᵀ for all heads, and of P V. The state holds the values."""
+    """Return the cost. FLOPs are those of R₁ R₂ᵀ for all heads, and of the weighted sums of values. The state holds the values."""
     h, n, k = geometry.heads, geometry.keys, options.rank
     flops = 2 * h * n * n * k
     scores = Cost(
@@ -50,11 +52,11 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"frozen": {"frozen": True}, "rank_3": {"rank": 3}},
 )
 class FactorisedSynthesizer(Synthesizer[Options]):
-    """Random Synthesizer with 2 n k instead of n² parameters per head. Its softmax stays quadratic.
+    """Random Synthesizer with 2 n k parameters per head instead of n². Its softmax stays quadratic in the length.
 
     Paper: Tay et al. 2020, Section 3.3; the factorised dense form is ``synthesizer_dense`` with ``factor``.
     Symbols: R₁, R₂ → left, right; k → rank, N → keys of the longest input.
-    Differs: R₁ and R₂ start from N(0, 1/√k), which gives scores the scale of unit queries and keys. Inputs shorter than N use
+    Differs: R₁ and R₂ start from N(0, 1/√k), so scores have the scale of those of unit queries and keys. Inputs shorter than N use
         the first rows of both.
     Nature: Weights depend on positions alone, so no position can look for a token by content.
     """
@@ -72,13 +74,13 @@ class FactorisedSynthesizer(Synthesizer[Options]):
                 setattr(self, name, nn.Parameter(drawn))
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Compute B as a sum of ``rank`` outer products, then softmax(B) V."""
+        """Return softmax(B) V, where the scores B = R₁ R₂ᵀ are added up from ``rank`` outer products."""
         keys = value.shape[2]
         left, right = self.left[:, :keys].unbind(dim=-1), self.right[:, :keys].unbind(dim=-1)
         scores = torch.stack([x[:, :, None] * y[:, None] for x, y in zip(left, right, strict=True)]).sum(dim=0)
         return self.by_definition(scores[None], value, key_valid)
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Compute softmax(R₁ R₂ᵀ) once for all examples, or once for each if there is padding, and average the values."""
+        """Return softmax(R₁ R₂ᵀ) V. The weights are computed once for all examples or, with padding, once per example."""
         keys = value.shape[2]
         return self.weigh((self.left[:, :keys] @ self.right[:, :keys].mT)[None], value, key_valid)

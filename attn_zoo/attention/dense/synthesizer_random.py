@@ -1,4 +1,4 @@
-"""Random Synthesizer: Y = softmax(R) V with a learned or fixed R, the same for every input."""
+"""Random Synthesizer: Y = softmax(R) V. The scores R are the same for every input; they are learned, or fixed as drawn."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Options:
     """Options of the random Synthesizer."""
 
     frozen: bool = False
-    """Keep R as it is drawn: the paper's fixed random form."""
+    """If true, R is drawn once and never trained, as in the paper's fixed random form."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of P V alone. The state holds the values."""
+    """Return the cost. FLOPs are those of the weighted sums of values alone. The state holds the values."""
     parameters = 0 if options.frozen else geometry.heads * geometry.keys**2
     scores = Cost(0, parameters, backward_flops=0)
     return synthesizer_cost(geometry, scores, constant=options.frozen)
@@ -43,7 +43,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"frozen": {"frozen": True}},
 )
 class RandomSynthesizer(Synthesizer[Options]):
-    """One matrix of scores per head, the same for every input. Tokens are not compared with each other.
+    """Attention with one matrix of scores per head, the same for every input. Tokens are not compared with each other.
 
     Paper: Tay et al. 2020, Section 3.2.
     Symbols: R → scores, N → keys of the longest input.
@@ -63,11 +63,11 @@ class RandomSynthesizer(Synthesizer[Options]):
             self.scores = nn.Parameter(drawn)
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Compute softmax(R) V."""
+        """Return softmax(R) V."""
         keys = value.shape[2]
         return self.by_definition(self.scores[None, :, :keys, :keys], value, key_valid)
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Compute softmax(R) once for all examples, or once for each if there is padding, and average the values."""
+        """Return softmax(R) V. The weights are computed once for all examples or, with padding, once per example."""
         keys = value.shape[2]
         return self.weigh(self.scores[None, :, :keys, :keys], value, key_valid)

@@ -1,4 +1,4 @@
-"""Top-k attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the k keys of the highest scores of query i."""
+"""Top-k attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the k keys j with the highest scores of query i."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Options:
     """Options of top-k attention."""
 
     kept: int = share_of_length(4, most=64, bound=at_least(1, "keys"))
-    """k, the number of keys a query attends to; all keys where there are fewer."""
+    """k, the number of keys to which a query attends. If there are fewer keys, the query attends to all."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of Q Kᵀ and P V over all pairs, because all scores are needed to find the highest. Top-k is not a matrix
-    product.
+    """Return the cost. FLOPs are those of the scores Q Kᵀ and of the weighted sums of values over all pairs, because the highest
+    scores can only be found among all. The search itself does not count, because it is not a matrix product.
 
     The state is the KV cache of keys and values.
     """
@@ -49,26 +49,27 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"few": {"kept": 2}, "more": {"kept": 20}},
 )
 class TopK(Attention[Options]):
-    """Top-k attention: softmax over the k highest scores of each query. Its time is quadratic, and its memory is linear in tiles.
+    """Softmax attention from each query to the k keys with its highest scores. Its time is quadratic in the length. With tiles, its
+    memory is linear.
 
     Paper: Gupta et al. 2021, Section 2: top-k scores of a chunk of queries at a time.
     Symbols: k → kept.
-    Differs: the k weights are scattered into a matrix of zeros and multiplied with all values, where the paper gathers k values
-        for each query; so the gradients are matrix products too. Ties are broken by torch.topk. A query that sees fewer valid
-        keys than k attends to those; one without any yields zeros. Keys are chosen in float32 at least.
+    Differs: the k weights are written into a matrix of zeros, which is multiplied by all values. The paper gathers k values for
+        each query instead. The gradients are matrix products, too. If scores are equal, torch.topk decides. A query that sees fewer
+        valid keys than k attends to those. A query that sees none gets zeros. Keys are chosen in float32 or more.
     """
 
     saturates = (("kept", "is no fewer than the {n} keys: none is left out"),)
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return a warning if every key is kept, or only one."""
+        """Return a warning if each query attends to all keys, or to a single one."""
         if options.kept == 1:
             return ("kept=1 gives one key all the weight: no gradient reaches queries and keys",)
         return super().warnings(geometry, options)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute a softmax over the keys whose score is no lower than the k-th highest."""
+        """Return softmax attention over the keys whose score is at least the k-th highest of the query."""
         scores = query @ key.mT / query.shape[-1] ** 0.5
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         allowed = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.expand_as(scores)
@@ -77,7 +78,7 @@ class TopK(Attention[Options]):
         return softmax_over_valid(scores, allowed & (scores >= lowest)) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute a softmax over the k highest scores, and write the weights to their keys. The other weights are zero."""
+        """Return softmax attention over the k highest scores of each query. All other weights are zero."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
             scores = query.to(dtype) @ (key.to(dtype) * query.shape[-1] ** -0.5).mT
@@ -88,5 +89,5 @@ class TopK(Attention[Options]):
             return (torch.zeros_like(scores).scatter(-1, where, weights) @ value.to(dtype)).to(query.dtype)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend in blocks of queries. They store no scores for the backward pass."""
+        """Return the outputs, computed in blocks of queries, without storing scores for the backward pass."""
         return topk_attention(query, key, value, key_valid, self.options.kept, causal=self.geometry.causal)

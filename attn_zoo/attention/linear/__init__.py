@@ -1,4 +1,6 @@
-"""Linear attention: sums over keys in place of weights, by feature maps or by a memory that every token writes to."""
+"""Linear attention: sums over keys replace the n × n weights. Feature maps, or a memory that every token updates, make this
+possible.
+"""
 
 from attn_zoo.attention.linear import based as based
 from attn_zoo.attention.linear import cosformer as cosformer

@@ -1,4 +1,6 @@
-"""Based: linear attention with weights 1 + x + x² / 2, x = q·k / √f, the Taylor polynomial of exp(x), over f channels of a head."""
+"""Based: linear attention with the weights 1 + x + x² / 2, the Taylor polynomial of exp(x), where x = q·k / √f over f channels of a
+head.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,13 @@ class Options:
     """Options of Based."""
 
     channels: int = by_length("min(16, d, √n)", lambda g: min(16, g.head_dim, math.isqrt(g.keys)))
-    """f, the number of channels of queries and keys that are compared, the first ones of a head; all where there are fewer."""
+    """f, the number of channels of queries and keys that are compared: the first f of a head, or all if there are fewer."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of linear attention with 1 + f + f (f + 1) / 2 features per head. The state holds both sums."""
+    """Return the cost of linear attention with 1 + f + f (f + 1) / 2 features per head. The state holds the sum of features and the
+    sum of their products with values.
+    """
     return eager_cost(geometry, Based.features(geometry, options))
 
 
@@ -42,25 +46,25 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"narrow": {"channels": 3}},
 )
 class Based(Linear):
-    """Linear attention whose weights are the Taylor polynomial of softmax's exponential. They are never below 1/2.
+    """Linear attention whose weights are the Taylor polynomial of the exponential in softmax. They are never below 1/2.
 
-    Paper: Arora et al. 2024, the Taylor map; their model has layers of it beside layers of sliding-window attention, here written
-        ``attention=based+longformer``.
+    Paper: Arora et al. 2024, the Taylor map. Their model alternates its layers with layers of sliding-window attention, here
+        written ``attention=based+longformer``.
     Symbols: d' → channels, φ → phi, S and, as its last column, Z → MemoryState.summed.
-    Differs: queries and keys are projected to heads as wide as values, of which f channels count, as if they were projected to f
-        channels. Of the two equal products xᵢxⱼ and xⱼxᵢ one is a feature, √2 times as large, so the state is about half the
-        paper's. No epsilon is added to the sum of weights. Features of padded keys are zero.
+    Differs: queries and keys are projected to heads as wide as values, but only f channels are compared. This equals a projection
+        to f channels. The equal products xᵢxⱼ and xⱼxᵢ become one feature, √2 times as large, so the state is about half as large
+        as the paper's. No epsilon is added to the sum of weights. Features of padded keys are zero.
     Nature: The more channels, the sharper the weights can be, and the state grows with their square.
     """
 
     @staticmethod
     def features(geometry: Geometry, options: Options) -> int:
-        """Return the number of features, 1 + f + f (f + 1) / 2."""
+        """Return the number of features of a head, 1 + f + f (f + 1) / 2 for f compared channels."""
         f = min(options.channels, geometry.head_dim)
         return 1 + f + f * (f + 1) // 2
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute the n × n weights 1 + x + x² / 2."""
+        """Return the outputs from the n × n weights 1 + x + x² / 2, divided by their sum over the keys of each query."""
         query, key = (x[..., : self.options.channels] for x in (query, key))
         x = query @ key.mT / query.shape[-1] ** 0.5
         weights = 1 + x + x**2 / 2
@@ -69,7 +73,9 @@ class Based(Linear):
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
-        """Return the features [1, x, xᵢxⱼ for i < j, xᵢ² / √2], with x divided by f^¼. Padded tokens have zeros."""
+        """Return the features of queries or keys: [1, x, xᵢxⱼ for i < j, xᵢ² / √2], after x is divided by f^¼. Features of padded
+        tokens are zero.
+        """
         x = x[..., : self.options.channels]
         x = x * x.shape[-1] ** -0.25
         i, j = torch.triu_indices(x.shape[-1], x.shape[-1], 1, device=x.device)

@@ -1,4 +1,7 @@
-"""cosFormer: weights relu(qᵢ)·relu(kⱼ) cos(π/2 · (i − j)/M), divided by their sum; cos of a difference is a sum of two products."""
+"""cosFormer: yᵢ is the mean of vⱼ with the weights relu(qᵢ)·relu(kⱼ) cos(π/2 · (i − j)/M).
+
+The cosine of a difference is a sum of two products, so this is linear attention.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,15 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 RELU_FLOOR = 1e-3
-"""Constant added to every feature, so that no weights vanish; the paper's code has a floor of the denominator instead."""
+"""Constant added to every feature, so that the weights of a query are never all zero. The paper's code bounds the denominator
+instead.
+"""
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """Return the FLOPs of linear attention with 2 d features per head. The state holds both sums."""
+    """Return the cost of linear attention with 2 d features per head. The state holds the sum of features and the sum of their
+    products with values.
+    """
     return eager_cost(geometry, CosFormer.features(geometry, options))
 
 
@@ -41,24 +48,25 @@ class CosFormer(Linear):
 
     Paper: Qin et al. 2022, Section 3 (ReLU features, cos-based re-weighting).
     Symbols: M → reach, Q' and K' → relu(q) and relu(k), Q^cos and Q^sin → the two halves of the features.
-    Differs: M is the length the mechanism is built for, where the published code takes the length of each input: so padding and
-        later tokens change no weight, and longer inputs are refused until ``resize_length``. Positions of queries and of keys
-        count from 0. Each feature is 0.001 larger (see RELU_FLOOR). Causally, weights within chunks are computed directly, and
-        only sums are carried from chunk to chunk. Features of padded keys are zero.
+    Differs: M is the length for which the mechanism is built; the published code takes the length of each input. So padding and
+        later tokens change no weight, and longer inputs are unsupported until ``resize_length``. Positions of queries and of keys
+        count from 0. Each feature is 0.001 larger (see RELU_FLOOR). If causal, weights within chunks are computed directly, and
+        only sums pass from chunk to chunk. Features of padded keys are zero.
     """
 
     @staticmethod
     def features(geometry: Geometry, options: NoOptions) -> int:
-        """Return the number of features, 2 d."""
+        """Return the number of features of a head, twice its channels."""
         return 2 * geometry.head_dim
 
     @property
     def reach(self) -> int:
-        """M, the number of positions that the mechanism is built for."""
+        """M, the number of positions for which the mechanism is built."""
         return max(self.geometry.queries, self.geometry.keys)
 
     def check_lengths(self, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
-        """Raise an error for lengths that the contract does not allow, and for queries beyond M, whose weights would turn negative.
+        """Raise an error if the base class does not allow the lengths, or if there are more than M queries. Weights would turn
+        negative beyond M.
 
         Raises:
             UnsupportedError: there are more queries than M.
@@ -72,11 +80,11 @@ class CosFormer(Linear):
             )
 
     def resize_length(self, length: int) -> None:
-        """Change the number of keys in place, and M with it."""
+        """Change the number of keys, and M with it, in place."""
         self.geometry = self.geometry_at(length)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute the n × n weights relu(qᵢ)·relu(kⱼ) cos(π/2 · (i − j)/M)."""
+        """Return the outputs from the n × n weights relu(qᵢ)·relu(kⱼ) cos(π/2 · (i − j)/M), divided by their sum over the keys."""
         rows, columns = (torch.arange(x.shape[2], dtype=x.dtype, device=x.device) for x in (query, key))
         near = (math.pi / 2 * (rows[:, None] - columns) / self.reach).cos()
         weights = (query.relu() + RELU_FLOOR) @ (key.relu() + RELU_FLOOR).mT * near
@@ -85,7 +93,9 @@ class CosFormer(Linear):
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
-        """Return the features [relu(x) cos θ, relu(x) sin θ] with θ = π/2 · i/M. Padded tokens have zeros."""
+        """Return the features [relu(x) cos θ, relu(x) sin θ] of queries or keys, with θ = π/2 · i/M at position i. Features of
+        padded tokens are zero.
+        """
         theta = torch.arange(start, start + x.shape[2], dtype=x.dtype, device=x.device)[:, None] * (math.pi / 2 / self.reach)
         positive = x.relu() + RELU_FLOOR
         phi = torch.cat([positive * theta.cos(), positive * theta.sin()], dim=-1)

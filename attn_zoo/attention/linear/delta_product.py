@@ -1,4 +1,6 @@
-"""Gated delta product: per token S ← a S once, then S ← S + βⱼ kⱼ (vⱼ − Sᵀ kⱼ)ᵀ for j = 1 … r, and y = Sᵀ q / √d."""
+"""Gated delta product: yₜ = Sᵀ qₜ / √d after token t has updated the memory S. First S ← a S, then S ← S + βⱼ kⱼ (vⱼ − Sᵀ kⱼ)ᵀ for
+j = 1 … r.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,17 @@ class Options:
     """Options of the gated delta product."""
 
     rules: int = bounded(2, Bound(lambda rules: 1 <= rules <= CHUNK, f"must be an integer from 1 to {CHUNK}"))
-    """r, the number of delta rules per token; 1 is the gated delta rule."""
+    """r, the number of updates (delta rules) per token. With 1 this is the gated delta rule."""
     negative_eigenvalues: bool = True
-    """β in (0, 2), so that a rule can reflect the memory and a product of rules can rotate it; otherwise β in (0, 1)."""
+    """If true, β is in (0, 2) instead of (0, 1). One update can then reflect the memory, and a product of updates can rotate it."""
     normalise: bool = True
-    """Divide each output by its root mean square over the head."""
+    """If true, the output vector of each head is divided by its root mean square."""
 
 
 def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
-    """Return the decay, the strength of each rule, and keys and values of the rules after the first."""
+    """Return the extra projections: one for the decay, one for the strength β of each update, and keys and values of all updates
+    after the first.
+    """
     later = range(2, options.rules + 1)
     strengths = (f"strength_{rule}" for rule in range(1, options.rules + 1))
     return (
@@ -42,7 +46,9 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of the chunked recurrence; its parameters are A and b, one of each per head. State: S."""
+    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The parameters are A and b of the decay, one of
+    each per head. The state is the matrix S of each head.
+    """
     forward, backward = recurrence_flops(geometry, delta=True, each=options.rules)
     state = FLOAT * geometry.inner_dim * geometry.head_dim if geometry.causal else None
     return Cost(forward, 2 * geometry.heads, backward_flops=backward, state_bytes=state)
@@ -62,14 +68,14 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"three": {"rules": 3, "negative_eigenvalues": False}, "raw": {"normalise": False}},
 )
 class DeltaProduct(ChunkedMemory[Options]):
-    """A memory of fixed size that several delta rules update at each token, which lets it track states such as permutations.
+    """Memory of fixed size that several delta rules update at each token. This lets it track states such as permutations.
 
     Paper: Siems et al. 2025 (DeltaProduct, its gated form); the decay is that of the gated delta rule.
     Symbols: n_h → rules, α → exp of ForgetGate, β → the streams strength_j, k and v of rule j → key_j and value_j.
-    Differs: SiLU and unit length are applied here, to queries and keys; short convolutions and the output gate belong to the
-        layer. The projections of decay and strengths are sums over the channels of a stream, divided by √d. A decay is at least
-        2e-9 per token. The norm has no scale of its own. Without causality, which the paper does not treat, the sequence is read
-        forwards and backwards and the outputs are added. Padded tokens neither write to the memory nor decay it.
+    Differs: SiLU and normalisation to unit length are applied here, to queries and keys. Short convolutions and the output gate
+        belong to the layer. The decay and the strengths are sums over the channels of their extra projections, divided by √d. A
+        decay is at least 2e-9 per token. The norm has no scale of its own. Without causality, which the paper does not treat, the
+        sequence is read forwards and backwards and the outputs are added. Padded tokens neither write to the memory nor decay it.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -77,7 +83,9 @@ class DeltaProduct(ChunkedMemory[Options]):
         self.forget = ForgetGate(geometry.heads)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
-        """Apply the rules token by token; in both directions if not causal."""
+        """Return the outputs: apply the r updates token by token. Without causality, read in both directions and add
+        the outputs.
+        """
         query, keys, values, betas = self._prepared(query, key, value, streams)
         alpha = self.forget(per_head(streams["decay"]), key_valid).exp()
 
@@ -90,7 +98,7 @@ class DeltaProduct(ChunkedMemory[Options]):
         return self.scan(update, query, alpha, *(x for rule in zip(keys, values, betas, strict=True) for x in rule))
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Updates:
-        """Make r updates per token, of which the first also decays the memory."""
+        """Return the tensors of r updates per token, for the recurrence. Only the first update of a token decays the memory."""
         query, *rules = self._prepared(query, key, value, streams)
         first = self.forget(per_head(streams["decay"]), key_valid)
         keys, values, betas, decays = (

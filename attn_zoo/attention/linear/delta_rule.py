@@ -1,4 +1,4 @@
-"""Delta rule: Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ, yₜ = Sₜᵀ qₜ: the value stored at a key moves towards the new value."""
+"""Delta rule: Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ and yₜ = Sₜᵀ qₜ. The value that the memory S stores at key kₜ moves towards vₜ."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 32
-"""Number of positions in a chunk; one triangular system gives the corrections of a chunk."""
+"""Number of positions in a chunk. One triangular system of equations gives the updates of a chunk."""
 WIDEST = 256
-"""Widest head that flash-linear-attention's kernel takes."""
+"""Largest number of channels per head that flash-linear-attention's kernel supports."""
 LENGTH_FLOOR = 1e-6
-"""Epsilon added to the squared length of a vector before its normalisation."""
+"""Number added to the squared length of a vector before the vector is divided by its length."""
 
 
 @dataclass
@@ -31,15 +31,19 @@ class Options:
     """Options of the delta rule."""
 
     normalise: bool = True
-    """Divide each output by its root mean square over the head."""
+    """If true, the output vector of each head is divided by its root mean square."""
     negative_eigenvalues: bool = added_later(False)
-    """β in (0, 2) in place of (0, 1): I - β k kᵀ can then negate the value that the state stores at a key, as parity needs."""
+    """If true, β is in (0, 2) instead of (0, 1). The factor I - β k kᵀ can then negate the value that the state stores at a key,
+    which parity needs.
+    """
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of K Kᵀ, Q Kᵀ and its product within chunks, and of W S, Kᵀ U and Q S; twice as many without causality.
+    """Return the cost. FLOPs are those of the matrix products within chunks and of those with the state. Without causality there
+    are twice as many.
 
-    The backward pass recomputes everything, and its triangular system has one more product. State: S.
+    The backward pass computes everything again, and its triangular system has one more product. The state is the matrix S of each
+    head.
     """
     d = geometry.head_dim
     chunk, n = filled(geometry.keys, CHUNK)
@@ -64,27 +68,29 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"raw": {"normalise": False}, "negative": {"negative_eigenvalues": True}},
 )
 class DeltaRule(NormalisedMemory[Options]):
-    """A memory of fixed size, in which a token replaces the value stored at its key instead of adding to it.
+    """Memory of fixed size, in which a token replaces the value stored at its key instead of adding to it.
 
-    Paper: Yang et al. 2024, Section 3 (the WY form by chunks, queries and keys); the rule is Schlag et al.'s, 2021.
-        Grazzi et al. 2024, arXiv:2411.12537, Section 4, for β in (0, 2).
+    Paper: Yang et al. 2024, Section 3 (the WY form by chunks, queries and keys); the rule is Schlag et al.'s, 2021. Grazzi et al.
+        2024, arXiv:2411.12537, Section 4, for β in (0, 2).
     Symbols: S → MemoryState.summed (transposed), β → the stream strength, W and U → w and u.
-    Differs: β is σ(s / √d), where s is the sum of the stream over the channels of a head; s / √d equals one row of a
-        projection like the paper's. Queries are not divided by √d, which the norm would undo. SiLU and unit length are
-        applied here, to queries and keys, and the paper's short convolutions are left out. The norm has no
-        scale of its own, which the output projection makes up for. Without causality, which the paper
-        does not treat, the sequence is read forwards and backwards and the outputs are added. Padded tokens write nothing.
+    Differs: β is σ(s / √d), where s is the sum over the channels of the extra projection ``strength`` of a head. So s / √d equals
+        one row of a projection like the paper's. Queries are not divided by √d, because the norm would undo it. SiLU and
+        normalisation to unit length are applied here, to queries and keys, and the paper's short convolutions are left out. The
+        norm has no scale of its own; the output projection can learn it. Without causality, which the paper does not treat, the
+        sequence is read forwards and backwards and the outputs are added. Padded tokens write nothing.
     """
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Refuse heads too wide for flash-linear-attention's kernel."""
+        """Return the reason why flash-linear-attention's kernel cannot run if heads are too wide for it; else None."""
         if implementation == "fla" and geometry.head_dim > WIDEST:
             return f"delta_rule:fla takes a head_dim of up to {WIDEST}; got {geometry.head_dim}; use implementation=eager"
         return super().refuses(implementation, geometry, options)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, strength: Keys) -> Queries:
-        """Apply the rule token by token: Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ, yₜ = Sₜᵀ qₜ; in both directions if not causal."""
+        """Return the outputs: apply Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ and yₜ = Sₜᵀ qₜ token by token. Without causality, read in
+        both directions and add the outputs.
+        """
         queries, keys, beta = self._prepared(query, key, strength)
 
         def update(S: Tensor, q: Tensor, k: Tensor, v: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,7 +100,7 @@ class DeltaRule(NormalisedMemory[Options]):
         return self.scan(update, queries, keys, value, beta)
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Apply the rule by flash-linear-attention's kernel, with β in float32."""
+        """Return the outputs, which flash-linear-attention's kernel computes with β in float32, and the given state unchanged."""
         query, key, value, strength = self.rows(*inputs, **streams)
         query, key, beta = self._prepared(query, key, strength)
         return fla.answers("delta_rule", query, key, value, beta[..., 0], scale=1.0), state
@@ -106,10 +112,10 @@ class DeltaRule(NormalisedMemory[Options]):
         return query, key, most * per_head(strength).sigmoid()
 
     def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs of consecutive positions, and the state after them, from the state before them.
+        """Return the outputs of consecutive positions and the state after them, given the state S before them.
 
-        With A = β K Kᵀ below the diagonal and (I + A) [U W] = β [V K], the corrections of a chunk are U - W S. Padded keys are
-        zeros, which write nothing.
+        Positions are read in chunks. With A = β K Kᵀ below the diagonal and (I + A) [U W] = β [V K], the updates of a chunk are U -
+        W S. Padded keys must be zero, so that they write nothing.
         """
         query, key, value, strength = rows
         n, prepared = query.shape[2], self._prepared(query, key, strength)
@@ -127,10 +133,12 @@ class DeltaRule(NormalisedMemory[Options]):
 
 
 def unit_length(x: Keys) -> Keys:
-    """Return vectors of length one: x / √(Σ x² + 1e-6)."""
+    """Return the vectors divided by their lengths: x / √(Σ x² + 1e-6)."""
     return x * torch.rsqrt(x.square().sum(dim=-1, keepdim=True) + LENGTH_FLOOR)
 
 
 def per_head(stream: Keys) -> Float[Tensor, "batch heads keys 1"]:
-    """Return one number per head: the sum of a stream over its channels, divided by √d, which equals one row of a projection."""
+    """Return one number per head and token: the sum over the channels of an extra projection, divided by √d. It equals one row of a
+    projection.
+    """
     return stream.sum(dim=-1, keepdim=True) * stream.shape[-1] ** -0.5

@@ -1,4 +1,6 @@
-"""Gated delta rule: Sₜ = aₜ Sₜ₋₁ + βₜ kₜ (vₜ − aₜ Sₜ₋₁ᵀ kₜ)ᵀ, yₜ = Sₜᵀ qₜ / √d, with one decay aₜ and one strength βₜ per head."""
+"""Gated delta rule: Sₜ = aₜ Sₜ₋₁ + βₜ kₜ (vₜ − aₜ Sₜ₋₁ᵀ kₜ)ᵀ and yₜ = Sₜᵀ qₜ / √d, with one decay aₜ and one strength
+βₜ per head.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,15 @@ class Options:
     """Options of the gated delta rule."""
 
     normalise: bool = True
-    """Divide each output by its root mean square over the head."""
+    """If true, the output vector of each head is divided by its root mean square."""
     negative_eigenvalues: bool = False
-    """β in (0, 2) in place of (0, 1): I - β k kᵀ can then negate the value that the state stores at a key."""
+    """If true, β is in (0, 2) instead of (0, 1). The factor I - β k kᵀ can then negate the value that the state stores at a key."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of the chunked recurrence; its parameters are A and b, one of each per head. State: S."""
+    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The parameters are A and b of the decay, one of
+    each per head. The state is the matrix S of each head.
+    """
     forward, backward = recurrence_flops(geometry, delta=True)
     state = FLOAT * geometry.inner_dim * geometry.head_dim if geometry.causal else None
     return Cost(forward, 2 * geometry.heads, backward_flops=backward, state_bytes=state)
@@ -50,15 +54,15 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"raw": {"normalise": False}, "negative": {"negative_eigenvalues": True}},
 )
 class GatedDeltaRule(ChunkedMemory[Options]):
-    """A memory of fixed size that decays, and in which a token replaces the value stored at its key.
+    """Memory of fixed size that decays, and in which a token replaces the value stored at its key.
 
     Paper: Yang et al. 2024, Eq. 10; the decay is Mamba-2's (Dao and Gu 2024, arXiv:2405.21060).
     Symbols: α → exp of ForgetGate, β → the stream strength, S → MemoryState.summed (transposed).
-    Differs: the decay acts before the correction, as in fla and transformers, and a token's own write is not decayed. SiLU and
-        unit length are applied here, to queries and keys; the paper's short convolution and output gate belong to the layer.
-        The projections of decay and strength are sums over the channels of a stream, divided by √d. A decay is at least 2e-9
-        per token. The norm has no scale of its own. Without causality, which the paper does not treat, the sequence is read
-        forwards and backwards and the outputs are added. Padded tokens neither write to the memory nor decay it.
+    Differs: the decay acts before the update, as in fla and transformers, so what a token writes is not yet decayed. SiLU and
+        normalisation to unit length are applied here, to queries and keys. The paper's short convolution and output gate belong to
+        the layer. The decay and the strength are sums over the channels of their extra projections, divided by √d. A decay is at
+        least 2e-9 per token. The norm has no scale of its own. Without causality, which the paper does not treat, the sequence is
+        read forwards and backwards and the outputs are added. Padded tokens neither write to the memory nor decay it.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -66,7 +70,9 @@ class GatedDeltaRule(ChunkedMemory[Options]):
         self.forget = ForgetGate(geometry.heads)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Queries:
-        """Apply the rule token by token; in both directions if not causal."""
+        """Return the outputs: apply the gated delta rule token by token. Without causality, read in both directions and add the
+        outputs.
+        """
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
         alpha, beta = self.forget(per_head(decay), key_valid).exp(), self._beta(strength)
 
@@ -78,12 +84,12 @@ class GatedDeltaRule(ChunkedMemory[Options]):
         return self.scan(update, query, key, value, alpha, beta)
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Updates:
-        """Write β k (v − what the decayed memory holds at k)."""
+        """Return the tensors of the updates, for the recurrence. Each adds β k (v − Sᵀ k)ᵀ to the decayed memory S."""
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
         return Updates(query, key, value, self.forget(per_head(decay), key_valid), self._beta(strength))
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Apply the rule by flash-linear-attention's kernel."""
+        """Return the outputs, which flash-linear-attention's kernel computes, and the given state unchanged."""
         query, key, value, log_decay, beta = self.updates(*inputs, **streams)
         assert beta is not None
         return fla.answers("gated_delta_rule", query, key, value, log_decay[..., 0], beta[..., 0], scale=1.0), state

@@ -1,4 +1,4 @@
-"""Gated linear attention: Sₜ = diag(αₜ) Sₜ₋₁ + φ(kₜ) vₜᵀ, yₜ = Sₜᵀ φ(qₜ) / √d, with αₜ = sigmoid(gₜ)^(1/τ) for each feature."""
+"""Gated linear attention: Sₜ = diag(αₜ) Sₜ₋₁ + φ(kₜ) vₜᵀ and yₜ = Sₜᵀ φ(qₜ) / √d, with αₜ = sigmoid(gₜ)^(1/τ) for each feature."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 32
-"""Number of positions in a chunk; its weights are computed directly, with products of gates relative to its middle."""
+"""Number of positions in a chunk. Weights within a chunk are computed directly, with gates multiplied from its middle."""
 LOWEST = -120 / CHUNK
-"""Floor of log α: over half a chunk gates multiply to exp(-60) at least, so that neither they nor their inverses leave float32."""
+"""Smallest log α. Over half a chunk the gates then multiply to exp(-60) or more, so float32 can hold the products and their
+inverses.
+"""
 
 
 class FeatureMap(Enum):
-    """Feature map φ, applied to queries and keys elementwise."""
+    """Feature map φ, applied to each element of queries and keys."""
 
     silu = "silu"
     """silu(x), as in flash-linear-attention's layer with a short convolution. Features have a positive mean, so before training a
-    token reads an average of the values."""
+    token reads an average of the values.
+    """
     none = "none"
-    """x, as in the paper."""
+    """x unchanged, as in the paper."""
 
     def __call__(self, x: Keys) -> Keys:
         """Compute φ(x)."""
@@ -44,16 +47,18 @@ class Options:
 
     feature_map: FeatureMap = FeatureMap.silu
     temperature: float = bounded(16.0, above_zero("is the root taken of each gate"))
-    """τ: the larger, the slower the memory decays."""
+    """τ: the larger it is, the more slowly the memory decays."""
     normalise: bool = True
-    """Divide each output by its root mean square over the head."""
+    """If true, the output vector of each head is divided by its root mean square."""
 
     def __post_init__(self) -> None:
         self.feature_map = FeatureMap(self.feature_map)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs within chunks and of updates and reads of S; twice as many if not causal. Backward passes recompute all. State: S."""
+    """Return the cost. FLOPs are those of the weights within chunks and of updating and reading S. Without causality there are
+    twice as many. The backward pass computes all again. The state is the matrix S of each head.
+    """
     d = geometry.head_dim
     chunk, n = filled(geometry.keys, CHUNK)
     flops = geometry.inner_dim * 4 * n * (chunk + d) * (1 if geometry.causal else 2)
@@ -77,20 +82,22 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     version=2,  # 1 had no feature map
 )
 class GatedLinear(NormalisedMemory[Options]):
-    """A memory of fixed size, in which each feature decays at a rate computed from the token.
+    """Memory of fixed size, in which each feature decays at a rate computed from the token.
 
     Paper: Yang et al. 2024, Section 4 (the recurrence, its chunks, gates with a temperature, the norm).
     Symbols: α → gates, τ → temperature, W_α x → the stream gate, φ → feature_map.
-    Differs: silu is applied here, to queries and keys, by default; the paper has no map, and flash-linear-attention's layer applies
-        silu after its short convolutions. The gate's projection has full rank (rank 16 in the paper). Keys are as wide as values
-        (half as wide in the paper). The norm has no scale of its own, which the output projection makes up for. The paper's output
-        gate belongs to the surrounding layer. A gate is at least exp(-3.75) per step, which binds for logits below -3.75 τ.
-        Without causality, which the paper does not treat, the sequence is read forwards and backwards and the outputs are added.
+    Differs: by default silu is applied here, to queries and keys. The paper has no feature map; flash-linear-attention's layer
+        applies silu after its short convolutions. The projection of the gate has full rank (rank 16 in the paper). Keys are as wide
+        as values (half as wide in the paper). The norm has no scale of its own; the output projection can learn it. The paper's
+        output gate belongs to the surrounding layer. A gate is at least exp(-3.75) per step, a limit reached for logits below -3.75
+        τ. Without causality, which the paper does not treat, the sequence is read forwards and backwards and the outputs are added.
         Padded tokens neither write to the memory nor decay it.
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Apply the recurrence of the first line token by token; in both directions if not causal."""
+        """Return the outputs: apply the recurrence token by token. Without causality, read in both directions and add
+        the outputs.
+        """
         phi = self.options.feature_map
         alpha = self._log_gates(*self.rows(query, key, value, key_valid, gate=gate)[3:]).exp()
 
@@ -101,11 +108,13 @@ class GatedLinear(NormalisedMemory[Options]):
         return self.scan(update, query, key, value, alpha)
 
     def rows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> list[Tensor]:
-        """Queries, keys, values, the gates' logits, and the mask of valid keys if there is padding."""
+        """Return queries, keys, values, the logits of the gates, and the mask of valid keys if there is padding."""
         return [query, key, value, streams["gate"], *(() if key_valid is None else (key_valid[:, None, :, None],))]
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Apply the recurrence by flash-linear-attention's kernel, with log gates in float32."""
+        """Return the outputs, which flash-linear-attention's kernel computes with log gates in float32, and the given state
+        unchanged.
+        """
         query, key, value, *gate = self.rows(*inputs, **streams)
         query, key = map(self.options.feature_map, (query, key))
         return fla.answers("gla", query, key, value, self._log_gates(*gate), scale=query.shape[-1] ** -0.5), state
@@ -116,10 +125,10 @@ class GatedLinear(NormalisedMemory[Options]):
         return logs if valid is None else logs.masked_fill(~valid, 0)
 
     def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs of consecutive positions, and the state after them, from the state before them.
+        """Return the outputs of consecutive positions and the state after them, given the state before them.
 
-        With bᵢ the sum of log α up to position i of a chunk, query i gives key j the weight (φ(qᵢ) exp bᵢ)·(φ(kⱼ) exp -bⱼ);
-        exponents are taken relative to the middle of the chunk.
+        Let bᵢ be the sum of log α up to position i of a chunk. Query i gives key j the weight (φ(qᵢ) exp bᵢ)·(φ(kⱼ) exp -bⱼ).
+        Exponents are taken relative to the middle of the chunk.
         """
         query, key, value, gate, *valid = rows
         n, phi = query.shape[2], self.options.feature_map

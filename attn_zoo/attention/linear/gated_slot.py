@@ -1,6 +1,7 @@
-"""Gated slot attention: yₜ = Ṽₜᵀ softmax(K̃ₜ qₜ), [K̃ₜ Ṽₜ] = Diag(αₜ) [K̃ₜ₋₁ Ṽₜ₋₁] + (1 − αₜ) [kₜ vₜ]ᵀ: a fixed number of slots.
+"""Gated slot attention: yₜ = Ṽₜᵀ softmax(K̃ₜ qₜ), where [K̃ₜ Ṽₜ] = Diag(αₜ) [K̃ₜ₋₁ Ṽₜ₋₁] + (1 − αₜ) [kₜ vₜ]ᵀ holds a fixed number
+of slots.
 
-Each slot holds a key and a value, moving averages over the tokens, and forgets at a rate αₜ of its own, which the token sets.
+A slot is a moving average of keys and one of values. Each slot forgets at its own rate αₜ, which the token sets.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 32
-"""Number of positions in a chunk; its weights are computed directly, with products of gates relative to its middle."""
+"""Number of positions in a chunk. Weights within a chunk are computed directly, with gates multiplied from its middle."""
 LOWEST = -120 / CHUNK
-"""Floor of log α: over half a chunk gates multiply to exp(-60) at least, so that neither they nor their inverses leave float32."""
+"""Smallest log α. Over half a chunk the gates then multiply to exp(-60) or more, so float32 can hold the products and their
+inverses.
+"""
 
 
 @dataclass
@@ -29,13 +32,15 @@ class Options:
     """Options of gated slot attention."""
 
     temperature: float = bounded(8.0, above_zero("is the root taken of each gate"))
-    """τ: the larger, the slower a slot forgets."""
+    """τ: the larger it is, the more slowly a slot forgets."""
     normalise: bool = True
-    """Apply SiLU to each output and divide it by its root mean square over the head."""
+    """If true, SiLU is applied to the output vector of each head, which is then divided by its root mean square."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of two products with weights of pairs and two reads per chunk, and of the update of the slots. State: K̃ and Ṽ."""
+    """Return the cost. FLOPs are those of two products within each chunk, of two reads from the slots, and of the update of the
+    slots. The state holds the keys K̃ and values Ṽ of all slots.
+    """
     d, (chunk, n) = geometry.head_dim, filled(geometry.keys, CHUNK)
     directions = geometry.inner_dim * (1 if geometry.causal else 2)
     forward = 8 * n * (chunk + d)
@@ -58,23 +63,26 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"sharp": {"temperature": 1.0}, "raw": {"normalise": False}},
 )
 class GatedSlot(NormalisedMemory[Options]):
-    """Softmax attention to a fixed number of slots, into which every token is written with weights of its own.
+    """Softmax attention to a fixed number of slots. Every token is written into every slot, with a weight per slot.
 
     Paper: Zhang et al. 2024.
     Symbols: α → gates, τ → temperature, [K̃ Ṽ] → MemoryState.summed, a row for each slot.
     Differs: a head has as many slots as channels, as in the authors' code by default. SiLU is applied here, to queries, keys,
         values and outputs, as in that code. The norm is that of each head and has no scale of its own. A gate is at least
-        exp(-3.75) per step, which binds for logits below -3.75 τ. Without causality, which the paper does not treat, the sequence
-        is read forwards and backwards and the outputs are added. Padded tokens are not written, and no slot forgets at them.
-    Nature: Unlike a plain linear memory it reads by a softmax, so that few slots can decide an output.
+        exp(-3.75) per step, a limit reached for logits below -3.75 τ. Without causality, which the paper does not treat, the
+        sequence is read forwards and backwards and the outputs are added. Padded tokens are not written, and no slot forgets at
+        them.
+    Nature: Unlike a plain linear memory it reads by a softmax, so few slots can decide an output.
     """
 
     def state_shape(self) -> tuple[int, int]:
-        """Return the numbers of slots, and of channels of a key and a value."""
+        """Return two numbers: of slots, and of channels of a key and a value together."""
         return self.geometry.head_dim, 2 * self.geometry.head_dim
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Write and read the slots token by token; in both directions if not causal."""
+        """Return the outputs: write to the slots and read from them token by token. Without causality, read in both directions and
+        add the outputs.
+        """
         query, key, value, log_gates = self.rows(query, key, value, key_valid, gate=gate)
 
         def update(slots: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,16 +93,16 @@ class GatedSlot(NormalisedMemory[Options]):
         return self.scan(update, query, key, value, log_gates.exp())
 
     def rows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> list[Tensor]:
-        """Queries, keys and values after SiLU, and log α, which is 0 for padded tokens."""
+        """Return queries, keys and values after SiLU, and log α, which is 0 for padded tokens."""
         logs = (F.logsigmoid(streams["gate"].contiguous()) / self.options.temperature).clamp(min=LOWEST)
         logs = logs if key_valid is None else logs.masked_fill(~key_valid[:, None, :, None], 0)
         return [F.silu(query), F.silu(key), F.silu(value), logs]
 
     def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs of consecutive positions, and the slots after them, from the slots before them.
+        """Return the outputs of consecutive positions and the slots after them, given the slots before them.
 
-        With bᵢ the sum of log α up to position i of a chunk, slot s holds token j at position i with the weight
-        exp(bᵢ) (1 − αⱼ) exp(-bⱼ); exponents are taken relative to the middle of the chunk.
+        Let bᵢ be the sum of log α up to position i of a chunk. At position i, slot s holds token j with the weight exp(bᵢ) (1 − αⱼ)
+        exp(-bⱼ). Exponents are taken relative to the middle of the chunk.
         """
         n = rows[0].shape[2]
         query, key, value, log_gates = (into_chunks(x, min(CHUNK, n)) for x in rows)
@@ -111,5 +119,5 @@ class GatedSlot(NormalisedMemory[Options]):
         return out.flatten(2, 3)[:, :, :n], state
 
     def finish(self, out: Queries) -> Queries:
-        """Apply SiLU and the norm."""
+        """Return the outputs after SiLU and division by their root mean square, if ``normalise`` is set."""
         return super().finish(F.silu(out)) if self.options.normalise else out

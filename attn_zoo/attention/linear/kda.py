@@ -1,4 +1,6 @@
-"""Kimi delta attention: Sₜ = (I − βₜ kₜ kₜᵀ) Diag(aₜ) Sₜ₋₁ + βₜ kₜ vₜᵀ, yₜ = Sₜᵀ qₜ / √d, with one decay per channel of the key."""
+"""Kimi delta attention: Sₜ = (I − βₜ kₜ kₜᵀ) Diag(aₜ) Sₜ₋₁ + βₜ kₜ vₜᵀ and yₜ = Sₜᵀ qₜ / √d, with one decay aₜ per channel of the
+key.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,13 @@ class Options:
     """Options of Kimi delta attention."""
 
     normalise: bool = True
-    """Divide each output by its root mean square over the head."""
+    """If true, the output vector of each head is divided by its root mean square."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of the chunked recurrence; its parameters are one A per head and one b per channel. State: S."""
+    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The parameters are A of each head and b of each
+    channel, which set the decay. The state is the matrix S of each head.
+    """
     forward, backward = recurrence_flops(geometry, per_channel=True, delta=True)
     state = FLOAT * geometry.inner_dim * geometry.head_dim if geometry.causal else None
     return Cost(forward, geometry.heads + geometry.inner_dim, backward_flops=backward, state_bytes=state)
@@ -49,14 +53,14 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"raw": {"normalise": False}},
 )
 class KimiDelta(ChunkedMemory[Options]):
-    """The gated delta rule with a decay per channel of the key: each feature of the memory forgets at its own rate.
+    """Gated delta rule with a separate decay for each channel of the key, so each feature of the memory decays at its own rate.
 
     Paper: Kimi Team 2025 (Kimi Linear).
     Symbols: α → exp of ForgetGate, β → the stream strength, S → MemoryState.summed.
-    Differs: the projection of the decay has full rank (rank head_dim in the paper). SiLU and unit length are applied here, to
-        queries and keys; the paper's short convolution and output gate belong to the layer. The projection of the strength is
-        the sum over the channels of a stream, divided by √d. A decay is at least 2e-9 per token. The norm has no scale of its
-        own. Without causality, which the paper does not treat, the sequence is read forwards and backwards and the outputs are
+    Differs: the projection of the decay has full rank (rank head_dim in the paper). SiLU and normalisation to unit length are
+        applied here, to queries and keys. The paper's short convolution and output gate belong to the layer. The strength is the
+        sum over the channels of its extra projection, divided by √d. A decay is at least 2e-9 per token. The norm has no scale of
+        its own. Without causality, which the paper does not treat, the sequence is read forwards and backwards and the outputs are
         added. Padded tokens neither write to the memory nor decay it.
     """
 
@@ -65,7 +69,7 @@ class KimiDelta(ChunkedMemory[Options]):
         self.forget = ForgetGate(geometry.heads, geometry.head_dim)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Queries:
-        """Apply the rule token by token; in both directions if not causal."""
+        """Return the outputs: apply the rule token by token. Without causality, read in both directions and add the outputs."""
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
         alpha, beta = self.forget(decay, key_valid).exp(), per_head(strength).sigmoid()
         identity = torch.eye(key.shape[-1], dtype=key.dtype, device=key.device)
@@ -77,12 +81,12 @@ class KimiDelta(ChunkedMemory[Options]):
         return self.scan(update, query, key, value, alpha, beta)
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Updates:
-        """Write β k (v − what the decayed memory holds at k)."""
+        """Return the tensors of the updates, for the recurrence. Each adds β k (v − Sᵀ k)ᵀ to the decayed memory S."""
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
         return Updates(query, key, value, self.forget(decay, key_valid), per_head(strength).sigmoid())
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Apply the rule by flash-linear-attention's kernel."""
+        """Return the outputs, which flash-linear-attention's kernel computes, and the given state unchanged."""
         query, key, value, log_decay, beta = self.updates(*inputs, **streams)
         assert beta is not None
         return fla.answers("kda", query, key, value, log_decay, beta[..., 0], scale=1.0), state

@@ -1,4 +1,6 @@
-"""Linear attention: yᵢ = φ(qᵢ)ᵀ (Σⱼ φ(kⱼ) vⱼᵀ) / (φ(qᵢ)ᵀ Σⱼ φ(kⱼ)), with φ(x) = elu(x) + 1; causally over j ≤ i."""
+"""Linear attention: yᵢ = φ(qᵢ)ᵀ (Σⱼ φ(kⱼ) vⱼᵀ) / (φ(qᵢ)ᵀ Σⱼ φ(kⱼ)), by default with φ(x) = elu(x) + 1. If causal, the sums run over
+j ≤ i.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +23,20 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 RELU_FLOOR = 1e-3
-"""Constant added to features that may be zero, so that weights cannot all vanish; as in Performer."""
+"""Constant added to features that may be zero, so that the weights of a query are never all zero, as in Performer."""
 
 
 class FeatureMap(Enum):
-    """Feature map φ, applied to queries and keys elementwise, or over the channels of a head."""
+    """Feature map φ, applied to queries and keys. It acts on each element or, for ``softmax``, on all channels of a head."""
 
     elu = "elu"
-    """elu(x) + 1, the paper's; positive everywhere."""
+    """elu(x) + 1, as in the paper; always positive."""
     relu = "relu"
     """max(x, 0) + 0.001."""
     squared_relu = "squared_relu"
-    """max(x, 0)² + 0.001: sharper."""
+    """max(x, 0)² + 0.001. Its weights are sharper than those of ``relu``."""
     softmax = "softmax"
-    """exp(x) / Σ exp(x) over the head: exponential features; for queries, the final division cancels the sum."""
+    """exp(x) / Σ exp(x) over the channels of a head. For queries, the sum cancels in the final division."""
 
     def __call__(self, x: Float[Tensor, "*front d"]) -> Float[Tensor, "*front d"]:
         """Compute φ(x)."""
@@ -56,9 +58,11 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of φ(K)ᵀ V and of φ(Q) times it; causal adds φ(Q) φ(K)ᵀ within chunks and its product with V.
+    """Return the cost. FLOPs are those of φ(K)ᵀ V and of φ(Q) times the result. The causal form adds the weights φ(Q) φ(K)ᵀ within
+    chunks and their products with V.
 
-    The state holds both sums. The backward pass takes four products of this size; causal computes weights and sums again.
+    The state holds the sum of φ(k) and the sum of φ(k) vᵀ. The backward pass takes four products of this size; the causal form
+    computes weights and sums again.
     """
     d, inner = geometry.head_dim, geometry.inner_dim
     if not geometry.causal:
@@ -83,14 +87,14 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={name: {"feature_map": name} for name in ("relu", "squared_relu", "softmax")},
 )
 class Linear(RecurrentAttention):
-    """Attention with the weights φ(q)·φ(k). Sums over keys are computed once for all queries.
+    """Attention with the weights φ(q)·φ(k), divided by their sum. Sums over keys are computed once for all queries.
 
-    Paper: Katharopoulos et al. 2020: Eq. 5 (all keys), Eq. 9 (the past), Eq. 7 for elu + 1, Eq. 18 to 20 for ``step``,
-        Eq. 13 to 15 for the gradients of tiles.
+    Paper: Katharopoulos et al. 2020: Eq. 5 (all keys), Eq. 9 (the past), Eq. 7 for elu + 1, Eq. 18 to 20 for ``step``, Eq. 13 to 15
+        for the gradients of tiles.
     Symbols: S and, as its last column, Z → MemoryState.summed; φ → feature_map.
-    Differs: causally, weights within chunks are computed directly, and only sums are carried from chunk to chunk. Feature maps
-        other than elu + 1 are not the paper's. Everything except the products of ``fla`` is computed in float32 at least, also
-        under autocast. Features of padded keys are zero; a query whose weights all vanish yields zeros.
+    Differs: if causal, weights within chunks are computed directly, and only sums pass from chunk to chunk. Feature maps other than
+        elu + 1 are not the paper's. Everything except the products of ``fla`` is computed in float32 or more, also under autocast.
+        Features of padded keys are zero. A query whose weights are all zero gets zeros.
     """
 
     @staticmethod
@@ -100,31 +104,33 @@ class Linear(RecurrentAttention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return a warning if there are at least as many features as keys."""
+        """Return a warning if a head has at least as many features as there are keys."""
         m, n = cls.features(geometry, options), geometry.keys
         return (f"{m} features are no fewer than the {n} keys: sums over keys are no smaller than keys",) if m >= n else ()
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return the reason if ``fla`` is used without causality, for which flash-linear-attention has no kernel."""
+        """Return the reason why ``fla`` cannot run without causality, for which flash-linear-attention has no kernel; else None."""
         return fla.without_causality(cls.card.name) if implementation == "fla" and not geometry.causal else None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute the n × n weights φ(qᵢ)·φ(kⱼ) of Eq. 4."""
+        """Return the outputs from the n × n weights φ(qᵢ)·φ(kⱼ) of Eq. 4, divided by their sum over the keys."""
         weights = self.phi(query) @ self.phi(key).mT
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         weights = weights if allowed is None else weights * allowed
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def read_all(self, read: Read, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
-        """Compute Eq. 5 with [S z] = φ(K)ᵀ [V 1], once for all queries."""
+        """Return the outputs by Eq. 5, without causality. The sums [S z] = φ(K)ᵀ [V 1] are computed once for all queries."""
         if self.implementation == "tiled":
             return cpu.average_of_all(self._tiled(), query, key, value, key_valid)
         sums = self.phi(key, key_valid).mT @ F.pad(value, (0, 1), value=1.0)
         return weighted_mean(self.phi(query) @ sums)
 
     def read(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
-        """Compute Eq. 9 chunk by chunk, starting with [S z] of the state."""
+        """Return the causal outputs by Eq. 9 and the new state. The tokens are read chunk by chunk, starting from the sums [S z] of
+        ``state``.
+        """
         n, (chunk, _) = value.shape[2], filled(value.shape[2])
         phi_query, phi_key = self.phi(query, start=state.position), self.phi(key, key_valid, state.position)
         queries, keys, values = (into_chunks(x, chunk) for x in (phi_query, phi_key, F.pad(value, (0, 1), value=1.0)))
@@ -133,13 +139,15 @@ class Linear(RecurrentAttention):
         return weighted_mean(out.flatten(2, 3)[:, :, :n]), state.after(sums[:, :, -1], n)
 
     def read_tiled(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
-        """Compute ``read`` in tiles."""
+        """Return the outputs and the state of ``read``, computed in tiles."""
         sums = state.summed[..., :-1], state.summed[..., -1]
         out, summed, mass = cpu.average_of_past(self._tiled(), *sums, query, key, value, key_valid)
         return out, state.after(torch.cat([summed, mass[..., None]], dim=-1), query.shape[2])
 
     def read_fla(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
-        """Compute Eq. 9 with flash-linear-attention's kernel. Its division, which adds a constant, is done here."""
+        """Return the outputs by Eq. 9 and the given state unchanged. flash-linear-attention's kernel computes the sums. They are
+        divided here, because the kernel's division adds a constant.
+        """
         counted = F.pad(value, (0, 1), value=1.0)
         out = fla.answers("linear_attn", self.phi(query), self.phi(key, key_valid), counted, scale=1.0, normalize=False)
         return weighted_mean(out), state
@@ -148,10 +156,12 @@ class Linear(RecurrentAttention):
         return cpu.features_of(self.options.feature_map.value, RELU_FLOOR)
 
     def state_shape(self) -> tuple[int, int]:
-        """Return the numbers of rows and columns of S, with z as one more column."""
+        """Return the numbers of rows and columns of the state: one row per feature, and one column more than channels, which holds
+        z.
+        """
         return self.features(self.geometry, self.options), self.geometry.head_dim + 1
 
     def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
-        """Return the features φ(x). Padded tokens have zeros."""
+        """Return the features φ(x) of queries or keys. Features of padded tokens are zero."""
         phi: Tensor = self.options.feature_map(x)
         return phi if valid is None else phi * valid[:, None, :, None]

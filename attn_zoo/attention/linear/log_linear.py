@@ -1,7 +1,8 @@
-"""Log-linear attention: yₜ = Σ λₜₗ S⁽ˡ⁾ₜᵀ Cₜ + D xₜ, with a memory S⁽ˡ⁾ for each of log n parts of the past, short ones near.
+"""Log-linear attention: yₜ = Σₗ λₜₗ S⁽ˡ⁾ₜᵀ Cₜ + D xₜ. The past is split into about log n parts, and part l has a memory S⁽ˡ⁾ of its
+own.
 
-The part of position j at position t is l(t, j), the number of bits of t xor j: l = 0 is t itself, and part l has at most 2ˡ⁻¹
-positions. Positions count real tokens from 0.
+Parts near t are short, and parts far from it are long. Position j is in part l(t, j), the number of bits of t xor j. So part 0 is t
+itself, and part l has at most 2ˡ⁻¹ positions. Positions count real tokens from 0.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 32
-"""Number of positions in a chunk, a power of two; its weights are computed directly, and parts beyond it are sums of chunks."""
+"""Number of positions in a chunk, a power of two. Weights within a chunk are computed directly, and longer parts are sums of
+chunks.
+"""
 ONE = 0.5413248546129181
 """Logit whose softplus is 1."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs within chunks, of the sums of chunks and of the reads of each part; A, b and D, one per head. State: all parts."""
+    """Return the cost. FLOPs are those of the weights within chunks, of the sums of chunks, and of reading each part. The
+    parameters are A, b and D, one of each per head. The state holds the memories of all parts.
+    """
     n, d, chunk = geometry.keys, geometry.head_dim, min(CHUNK, geometry.keys)
     count, rows, size = -(-n // chunk), 0, 1
     while size < count:
@@ -54,18 +59,21 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"raw": {"normalise": False}},
 )
 class LogLinear(StateSpaceDuality):
-    """State-space duality whose past is cut into parts, short ones near and long ones far, each with a weight of its own.
+    """State-space duality with several memories. Each holds one part of the past and has its own weight; near parts are short, far
+    parts long.
 
     Paper: Guo et al. 2025, the log-linear form of Mamba-2.
     Symbols: λ → weights of the stream level, S⁽ˡ⁾ → rows of MemoryState.summed, from l = 1.
-    Differs: as for ``ssd``; with λ = 1 both are equal. λ is softplus of one channel of the stream for each part; parts beyond
-        head_dim share the last one. Padded tokens take no position, and neither write to a memory nor decay it.
+    Differs: as for ``ssd``; with λ = 1 both are equal. λ of a part is softplus of one channel of the extra projection ``level``.
+        Parts beyond head_dim share the last channel. Padded tokens take no position, and neither write to a memory nor decay it.
     """
 
     def definition(  # type: ignore[override]  # one more stream
         self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys, level: Queries
     ) -> Queries:
-        """Materialise the n × n weights Cₜ·Bⱼ Δⱼ exp(Σ log a) λₜₗ; in both directions if not causal."""
+        """Return the outputs from the n × n weights Cₜ·Bⱼ Δⱼ exp(Σ log a) λₜₗ. Without causality, read in both directions and add
+        the outputs.
+        """
         updates = self.updates(query, key, value, key_valid, step)
         tensors, n = [*updates[:4], F.softplus(level + ONE)], query.shape[2]
         valid = torch.ones(len(query), n, dtype=torch.bool, device=query.device) if key_valid is None else key_valid
@@ -84,7 +92,9 @@ class LogLinear(StateSpaceDuality):
         return self.finish(out)
 
     def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Read a sequence from its start, its real tokens first, so that padding takes no position and nothing reads it."""
+        """Return the outputs of a whole sequence, and the given state unchanged. Real tokens are moved to the front, so padding
+        takes no position.
+        """
         query, key, value, key_valid = inputs
         if key_valid is None:
             return self._read_real(*inputs, **streams), state
@@ -121,14 +131,17 @@ class LogLinear(StateSpaceDuality):
         return out.flatten(2, 3)[:, :, :n] + self._skipped(query, key, value, key_valid)
 
     def state_shape(self) -> tuple[int, int]:
-        """Rows and columns of the memories before the first token, of which there are none."""
+        """Return the numbers of rows and columns of the memories before the first token. There are no memories yet, so there are no
+        rows.
+        """
         return 0, self.geometry.head_dim
 
     def advance(self, query: Queries, key: Keys, value: Keys, state: Any, **streams: Keys) -> tuple[Queries, MemoryState]:
-        """Read token after token: the parts that end at a token become one part, with the token itself.
+        """Return the outputs of the next tokens and the new state, read token by token. Parts that end at a token are joined with
+        it into one part.
 
         Raises:
-            ValueError: the state is of another mechanism, batch, dtype or device.
+            ValueError: the state belongs to another mechanism, batch, dtype or device.
         """
         d, dtype = self.geometry.head_dim, torch.promote_types(value.dtype, torch.float32)
         rows = state.position.bit_length() * d

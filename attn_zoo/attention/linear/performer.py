@@ -1,4 +1,4 @@
-"""Performer (FAVOR+): Y = D⁻¹ φ(Q) (φ(K)ᵀ V), with φ random features of the softmax kernel and D = diag(φ(Q) φ(K)ᵀ 1)."""
+"""Performer (FAVOR+): Y = D⁻¹ φ(Q) (φ(K)ᵀ V), where φ are random features of the softmax kernel and D = diag(φ(Q) φ(K)ᵀ 1)."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 128
-"""Number of positions in a chunk of the causal form: its weights are computed directly, earlier chunks enter as an m × d sum."""
+"""Number of positions in a chunk of the causal form. Weights within a chunk are computed directly; earlier chunks enter as a sum of
+size m × d.
+"""
 RELU_FLOOR = 1e-3
-"""Constant added to ReLU features, so that no denominator vanishes; the paper's kernel epsilon."""
+"""Constant added to ReLU features, so that no denominator is zero: the kernel epsilon of the paper."""
 
 
 class Kernel(Enum):
-    """Kernel that the features approximate."""
+    """Kernel that the products of features approximate."""
 
     softmax = "softmax"
-    """exp(q·k / √d), by positive features; an unbiased estimate."""
+    """exp(q·k / √d), estimated without bias by positive random features."""
     relu = "relu"
-    """The paper's generalised attention with f = ReLU, which does not approximate softmax."""
+    """The paper's generalised attention with f = ReLU. It does not approximate softmax."""
 
 
 @dataclass
@@ -45,20 +47,20 @@ class Options:
     """m, the number of random features. Multiples of 8 run up to twice as fast on CPUs."""
     kernel: Kernel = Kernel.softmax
     orthogonal: bool = True
-    """Draw directions orthogonal in blocks of head_dim, which lowers the variance."""
+    """If true, the random directions are orthogonal in blocks of head_dim, which lowers the variance."""
     redraw: int = bounded(0, REDRAW)
-    """Number of training calls between new draws of the features; 0 keeps the first draw."""
+    """Number of training calls after which new features are drawn. 0 means that the first draw is used throughout."""
 
     def __post_init__(self) -> None:
         self.kernel = Kernel(self.kernel)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of the features of queries and keys, of φ(K)ᵀ V and of φ(Q) times that. The causal form adds the denominator
-    and weights in chunks.
+    """Return the cost. FLOPs are those of the features of queries and keys, of φ(K)ᵀ V, and of φ(Q) times the result. The causal
+    form adds the denominators and the weights within chunks.
 
-    The backward pass takes two products for each product and one for each projection; tiles recompute the projections.
-    State: Σ φ(k) vᵀ, Σ φ(k) and the maximum that both are relative to.
+    The backward pass takes two products for each product and one for each projection; tiles compute the projections again. The
+    state holds Σ φ(k) vᵀ, Σ φ(k), and the maximum by which both are scaled.
     """
     h, m, d, keys = geometry.heads, options.features, geometry.head_dim, geometry.keys
     draws = 2 * (geometry.queries + keys) * m * d  # random projections, whose weights have no gradient
@@ -85,17 +87,18 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"relu": {"kernel": "relu"}, "independent": {"orthogonal": False, "features": 24}, "redrawn": {"redraw": 1}},
 )
 class Performer(RedrawnAttention[Options]):
-    """Attention through positive orthogonal random features. Its time is linear in the length.
+    """Linear attention with positive orthogonal random features, whose products approximate the weights of softmax. Its time is
+    linear in the length.
 
     Paper: Choromanski et al. 2021: Eq. 4 and 5 for the map, Lemma 1 for the positive features, Section 2.4 for orthogonality,
         Appendix B.1 for prefix sums (causal).
     Symbols: ω → directions, m → features, d → head_dim, M → CHUNK.
-    Differs: no epsilon is added to the features (the published code's outweighs them at unit scale). Without causality the
-        quotient is computed as two softmaxes, by feature over the keys and by query over the features, which is the same number
-        whatever the scale of the inputs; causally, stabilisers are maxima over past keys, which cancel exactly, and a row whose
-        denominator would underflow tends to zero. One draw of directions serves all heads. Redrawing is off by default.
-        Features are computed in float32 at least, also under autocast. The ReLU variant scales its inputs by head_dim^-1/4 like
-        the softmax variant, and adds its floor after the division by √m, so that it weighs √m times what it does in the
+    Differs: no epsilon is added to the features, because the published code's outweighs them at unit scale. Without causality the
+        quotient is computed as two softmaxes: over the keys for each feature, and over the features for each query. The result is
+        the same at any scale of the inputs. If causal, exponents are taken relative to maxima over past keys, which cancel exactly.
+        A row whose denominator would underflow tends to zero. All heads share one draw of directions. By default features are not
+        drawn again. They are computed in float32 or more, also under autocast. The ReLU variant scales its inputs by head_dim^-1/4
+        like the softmax variant. It adds its constant after the division by √m, so the constant weighs √m times as much as in the
         published code. Features of padded keys are zero.
     """
 
@@ -104,23 +107,25 @@ class Performer(RedrawnAttention[Options]):
     drawn = "directions"
 
     def draw(self) -> Tensor:
-        """Draw ω, which all heads share."""
+        """Return random directions ω, which all heads share."""
         return draw_directions(self.options.features, self.geometry.head_dim, orthogonal=self.options.orthogonal)
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Options) -> str | None:
-        """Return the reason if ``fla`` is used without causality, for which flash-linear-attention has no kernel."""
+        """Return the reason why ``fla`` cannot run without causality, for which flash-linear-attention has no kernel; else None."""
         return fla.without_causality("performer") if implementation == "fla" and not geometry.causal else None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute the n × n weights φ(qᵢ)·φ(kⱼ) of Eq. 4."""
+        """Return the outputs from the n × n weights φ(qᵢ)·φ(kⱼ) of Eq. 4, divided by their sum over the keys."""
         weights = self._log_features(query, is_key=False).exp() @ self._log_features(key, is_key=True).exp().mT
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         weights = weights if allowed is None else weights * allowed
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend in float32 or more, also under autocast, because exponentials of long sums need its range and precision."""
+        """Return the outputs, computed in float32 or more, also under autocast. Exponentials of long sums need this range and
+        precision.
+        """
         self.redraw_in_training()
         past = self._past_fla if self.implementation == "fla" else self._past
         everything = self._all_tiled if self.implementation == "tiled" else self._all

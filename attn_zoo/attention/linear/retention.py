@@ -1,4 +1,4 @@
-"""Retention: Sₜ = γ Sₜ₋₁ + kₜ vₜᵀ, yₜ = Sₜᵀ qₜ / √d, with a fixed decay γ = 1 − 2^(−5−h) for head h."""
+"""Retention: Sₜ = γ Sₜ₋₁ + kₜ vₜᵀ and yₜ = Sₜᵀ qₜ / √d, with a fixed decay γ = 1 − 2^(−5−h) for head h."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 class Rates(Enum):
-    """Fixed decays of the heads."""
+    """Fixed decays γ of the heads."""
 
     retention = "retention"
-    """γ = 1 − 2^(−5−h) for head h from 0; queries, keys and values as they are, scale 1/√d (RetNet)."""
+    """γ = 1 − 2^(−5−h) for head h from 0. Queries, keys and values are used unchanged, and the scale is 1/√d (RetNet)."""
     lightning = "lightning"
-    """γ = exp(−2^(−8(h+1)/H) (1 − l/(L−1))) in layer l of L; SiLU on queries, keys and values, scale 1 (MiniMax-01)."""
+    """γ = exp(−2^(−8(h+1)/H) (1 − l/(L−1) + 10⁻⁵)) for head h of H in layer l of L. Queries, keys and values pass through SiLU, and
+    the scale is 1 (MiniMax-01).
+    """
 
 
 @dataclass
@@ -35,14 +37,14 @@ class Options:
 
     rates: Rates = Rates.retention
     normalise: bool = True
-    """Divide each output by its root mean square over the head."""
+    """If true, the output vector of each head is divided by its root mean square."""
 
     def __post_init__(self) -> None:
         self.rates = Rates(self.rates)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of the chunked recurrence. State: S."""
+    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The state is the matrix S of each head."""
     forward, backward = recurrence_flops(geometry)
     state = FLOAT * geometry.inner_dim * geometry.head_dim if geometry.causal else None
     return Cost(forward, 0, backward_flops=backward, state_bytes=state)
@@ -62,31 +64,33 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"lightning": {"rates": "lightning"}, "raw": {"normalise": False}},
 )
 class Retention(ChunkedMemory[Options]):
-    """A memory of fixed size that decays at a fixed rate, which differs from head to head.
+    """Memory of fixed size that decays at a fixed rate, which differs from head to head.
 
     Paper: Sun et al. 2023, Section 2 (recurrence, chunks, decays by head, the norm of each head). Rates ``lightning``: Lightning
         Attention as MiniMax-01 uses it, arXiv:2501.08313.
     Symbols: γ → decays, S → MemoryState.summed.
-    Differs: the rotation of queries and keys by position is left out, as are the swish gate and output gate, which belong to the
-        layer. The norm has no scale of its own. Without causality, which the paper does not treat, the sequence is read forwards
-        and backwards and the outputs are added. Padded tokens neither write to the memory nor decay it.
+    Differs: the rotation of queries and keys by position is left out. The swish gate and the output gate are left out, too, because
+        they belong to the layer. The norm has no scale of its own. Without causality, which the paper does not treat, the sequence
+        is read forwards and backwards and the outputs are added. Padded tokens neither write to the memory nor decay it.
     """
 
     depth = 0.0  # l / (L − 1)
 
     def join(self, layer: int, stack: Sequence[Attention]) -> None:
-        """Take the rates of layer ``layer``."""
+        """Set the decays to their values for layer number ``layer`` of the stack."""
         self.depth = layer / max(1, len(stack) - 1)
 
     def log_decays(self, like: Tensor) -> Float[Tensor, " heads"]:
-        """Return log γ of each head."""
+        """Return log γ of each head, with the dtype and device of ``like``."""
         head = torch.arange(self.geometry.heads, dtype=like.dtype, device=like.device)
         if self.options.rates is Rates.retention:
             return torch.log1p(-torch.exp2(-5 - head))
         return -torch.exp2(-8 * (head + 1) / self.geometry.heads) * (1 - self.depth + 1e-5)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Apply the recurrence token by token; in both directions if not causal."""
+        """Return the outputs: apply the recurrence token by token. Without causality, read in both directions and add
+        the outputs.
+        """
         query, key, value = self._prepared(query, key, value)
         gamma = self.log_decays(value).exp()[:, None, None].expand(*value.shape[:3], 1)
         gamma = gamma if key_valid is None else gamma.masked_fill(~key_valid[:, None, :, None], 1)
@@ -98,13 +102,13 @@ class Retention(ChunkedMemory[Options]):
         return self.scan(update, query, key, value, gamma)
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Updates:
-        """Add k vᵀ to the memory."""
+        """Return the tensors of the updates, for the recurrence. Each adds k vᵀ to the decayed memory."""
         decays = self.log_decays(value)[:, None, None].expand(*value.shape[:3], 1)
         decays = decays if key_valid is None else decays.masked_fill(~key_valid[:, None, :, None], 0)
         return Updates(*self._prepared(query, key, value), decays)
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Apply the recurrence by flash-linear-attention's kernel."""
+        """Return the outputs, which flash-linear-attention's kernel computes, and the given state unchanged."""
         updates = self.updates(*inputs, **streams)
         return fla.answers("simple_gla", *updates[:3], updates.log_decay[..., 0], scale=1.0), state
 

@@ -1,4 +1,4 @@
-"""State-space duality (Mamba-2): Sₜ = exp(−A Δₜ) Sₜ₋₁ + Δₜ Bₜ xₜᵀ, yₜ = Sₜᵀ Cₜ + D xₜ, with Δ = softplus(δ + b) per head."""
+"""State-space duality (Mamba-2): Sₜ = exp(−A Δₜ) Sₜ₋₁ + Δₜ Bₜ xₜᵀ and yₜ = Sₜᵀ Cₜ + D xₜ, with Δ = softplus(δ + b) per head."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ class Options:
     """Options of state-space duality."""
 
     normalise: bool = True
-    """Divide each output by its root mean square over the head."""
+    """If true, the output vector of each head is divided by its root mean square."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of the chunked recurrence; its parameters are A, b and D, one of each per head. State: S."""
+    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The parameters are A, b and D, one of each per
+    head. The state is the matrix S of each head.
+    """
     forward, backward = recurrence_flops(geometry)
     state = FLOAT * geometry.inner_dim * geometry.head_dim if geometry.causal else None
     return Cost(forward, 3 * geometry.heads, backward_flops=backward, state_bytes=state)
@@ -49,15 +51,16 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"raw": {"normalise": False}},
 )
 class StateSpaceDuality(ChunkedMemory[Options]):
-    """A memory of fixed size with one decay per head, whose step size also scales what a token writes.
+    """Memory of fixed size with one decay per head. The step size Δ of a token sets the decay, and also scales what the token
+    writes.
 
     Paper: Dao and Gu 2024, the structured state-space model with a scalar decay, and its chunks.
     Symbols: C, B, x → SiLU of query, key and value; Δ → ForgetGate.step of the stream step; D → skip; S → MemoryState.summed.
-    Differs: every head has its own B and C (in the paper all heads of a group share them). SiLU is applied here; the paper's
-        short convolution and gated norm belong to the layer. The projection of δ is the sum over the channels of a stream,
-        divided by √d. A decay is at least 2e-9 per token. The norm has no scale of its own. Without causality, which the paper
-        does not treat, the sequence is read forwards and backwards and the outputs are added, D x once per direction. Padded
-        tokens neither write to the memory nor decay it.
+    Differs: every head has its own B and C (in the paper all heads of a group share them). SiLU is applied here; the paper's short
+        convolution and gated norm belong to the layer. δ is the sum over the channels of the extra projection ``step``, divided by
+        √d. A decay is at least 2e-9 per token. The norm has no scale of its own. Without causality, which the paper does not treat,
+        the sequence is read forwards and backwards and the outputs are added, with D x once per direction. Padded tokens neither
+        write to the memory nor decay it.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -66,7 +69,9 @@ class StateSpaceDuality(ChunkedMemory[Options]):
         self.skip = nn.Parameter(torch.ones(geometry.heads))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys) -> Queries:
-        """Apply the recurrence token by token; in both directions if not causal."""
+        """Return the outputs: apply the recurrence token by token. Without causality, read in both directions and add
+        the outputs.
+        """
         decay, delta = self.forget(per_head(step), key_valid).exp(), self.forget.step(per_head(step))
 
         def update(S: Tensor, C: Tensor, B: Tensor, x: Tensor, a: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,18 +81,20 @@ class StateSpaceDuality(ChunkedMemory[Options]):
         return self.scan(update, F.silu(query), F.silu(key), F.silu(value), decay, delta)
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys) -> Updates:
-        """Add Δ B xᵀ to the memory."""
+        """Return the tensors of the updates, for the recurrence. Each adds Δ B xᵀ to the decayed memory."""
         logits = per_head(step)
         written = self.forget.step(logits) * F.silu(key)
         return Updates(F.silu(query), written, F.silu(value), self.forget(logits, key_valid))
 
     def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Read all chunks, and add D x."""
+        """Return the outputs and the new state: read all chunks, and add D x to the outputs."""
         out, after = super().read(state, *inputs, **streams)
         return out + self._skipped(*inputs), after
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Apply the recurrence by flash-linear-attention's kernel, and add D x."""
+        """Return the outputs, which flash-linear-attention's kernel computes without D x, and the given state unchanged. D x is
+        added here.
+        """
         updates = self.updates(*inputs, **streams)
         out = fla.answers("simple_gla", *updates[:3], updates.log_decay[..., 0], scale=1.0)
         return out + self._skipped(*inputs), state
