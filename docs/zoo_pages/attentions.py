@@ -206,8 +206,8 @@ def _cost_table(entry: AttentionCard, causal: bool) -> str:
         "forward, of softmax's",
         "FLOPs backward",
         "parameters",
-        "kept for backward",
-        "kept, of softmax's",
+        "saved for backward",
+        "saved, of softmax's",
     ]
     head += ["state"] if causal else []
     return "\n\n".join([table(head, rows, right=head), *(["\n".join(told)] if told else [])])
@@ -232,7 +232,9 @@ def _cost(entry: AttentionCard, geometry: Geometry) -> Cost:
 
 
 def _share(own: int | None, whole: int) -> str:
-    return "-" if own is None else f"{100 * own / whole:.3g} %"
+    if own is None:
+        return "-"
+    return f"{100 * own / whole:,.0f} %" if own >= whole else f"{100 * own / whole:.3g} %"
 
 
 def _scores(attention: str, results: Results) -> str:

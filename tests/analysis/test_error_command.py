@@ -73,7 +73,7 @@ def test_inputs_follow_their_seed_and_scale(capsys):
 def test_causal_inputs_are_compared_with_causal_softmax_and_others_left_out(capsys):
     assert analyze(*SMALL, "--causal", "--attention", "longformer[window=65]", "linformer") == 0
     out = capsys.readouterr().out
-    assert "left out, linformer: linformer has no causal form" in out
+    assert "linformer is left out: linformer has no causal form" in out
     (row,) = [line for line in out.splitlines() if line.startswith("longformer[window=65] ")]
     assert row.split()[1] == "0"
     assert "32 tokens, 2 heads of width 8, causal" in out
@@ -96,7 +96,7 @@ def test_a_model_and_its_figure(tmp_path, capsys):
     words += ["--attention", "softmax", "uniform", "topk[kept=2|17]", "linear", "reformer"]
     assert analyze(*words) == 0
     printed = capsys.readouterr().out
-    for said in ("task/digits, weights random, never trained", "its keys are its queries", "| topk[kept=17] "):
+    for said in ("task/digits, weights random, never trained", "uses its queries as keys", "| topk[kept=17] "):
         assert said in printed
     found = json.loads((out / "error.json").read_text(encoding="utf-8"))
     assert found["inputs"]["layers"] == 2 and found["inputs"]["length"] == 17

@@ -131,7 +131,7 @@ def error_table(found: Mapping[str, Any], format: str) -> str:
     rows = sorted(found["rows"], key=lambda row: row["error"])
     if format == "csv":
         return as_csv([_COLUMNS, *([row[name] for name in _COLUMNS] for row in rows)])
-    head = ["attention", "error", "over heads", "over draws", "of uniform", "FLOPs", "of softmax", "kept, of softmax", "notes"]
+    head = ["attention", "error", "over heads", "over draws", "of uniform", "FLOPs", "of softmax", "saved, of softmax", "notes"]
     return as_table(list(map(_cells, rows)), head, format, _legend(found, rows), left=1)
 
 
@@ -140,10 +140,15 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         row["label"],
         *(_number(row[name]) for name in ("error", "over_heads", "over_draws", "of_uniform")),
         short(row["flops"]),
-        f"{100 * row['flops_share']:.3g} %",
-        "-" if row["activation_share"] is None else f"{100 * row['activation_share']:.3g} %",
+        _share(row["flops_share"]),
+        "-" if row["activation_share"] is None else _share(row["activation_share"]),
         row["notes"],
     ]
+
+
+def _share(value: float) -> str:
+    """Format a share as a percentage with three digits."""
+    return f"{100 * value:,.0f} %" if value >= 1 else f"{100 * value:.3g} %"
 
 
 def _number(value: float | None) -> str:
@@ -153,24 +158,27 @@ def _number(value: float | None) -> str:
 
 def _legend(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
-        said(found["inputs"]),
-        "error = ‖Y - Y_exact‖ / ‖Y_exact‖ of each head, mean over layers, heads, sequences and draws; over heads, over draws: "
-        "standard deviation of heads' means and of draws' means",
-        f"the uniform average, which reads no query and no key, has error {_number(found['uniform'])}; of uniform: error over that",
-        f"FLOPs: matrix products of one layer and one sequence, forward (softmax: {short(found['softmax']['flops'])}); kept: "
-        "memory that training keeps for the backward pass, materialised",
+        f"Inputs: {said(found['inputs'])}",
+        "The error of a head is ‖Y - Y_exact‖ / ‖Y_exact‖; the table has its mean over layers, heads, sequences and draws",
+        '"over heads" and "over draws" are the standard deviations of the means per head and per draw',
+        f'"of uniform" is the error divided by {_number(found["uniform"])}, the error of the uniform average, which reads no query '
+        "and no key",
+        "FLOPs are those of the matrix products of one layer and one sequence, forward; softmax takes "
+        f"{short(found['softmax']['flops'])}",
+        '"saved, of softmax" compares the memory that training saves for the backward pass, without inputs and parameters, with '
+        "that of softmax by its default implementation",
     ]
+    if any(max(row["flops_share"], row["activation_share"] or 0) > 1 for row in rows):
+        lines.append("Above 100 % a mechanism takes more than softmax at this length")
     if any("untrained" in row["notes"] for row in rows):
         lines.append(
-            "untrained: learnable parameters and further projections have their initial values, so that the error is not the one "
-            "that training reaches"
+            "Untrained mechanisms have parameters or further projections with their initial values; training changes their errors"
         )
     lines += [
-        f"{row['label']}: its keys are its queries, so K is not read; its error against softmax with keys = queries is "
-        f"{_number(row['tied_error'])}"
+        f"{row['label']} uses its queries as keys; its error against softmax with the same keys is {_number(row['tied_error'])}"
         for row in rows
         if row["tied_error"] is not None
     ]
     lines += [f"{row['label']}: {warning}" for row in rows for warning in row["warnings"]]
-    lines += [f"left out, {refused['label']}: {refused['reason']}" for refused in found["refused"]]
+    lines += [f"{refused['label']} is left out: {refused['reason']}" for refused in found["refused"]]
     return lines
