@@ -1,4 +1,4 @@
-"""Low-rank attention: keys and values compressed by projections along the length (Linformer), landmarks or memories."""
+"""Low-rank attention: keys and values are compressed along the length by projections (Linformer), landmarks or memories."""
 
 from attn_zoo.attention.low_rank import _window_maps as _window_maps
 from attn_zoo.attention.low_rank import agent as agent

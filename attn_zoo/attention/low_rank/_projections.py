@@ -19,51 +19,63 @@ from attn_zoo.shapes import Compressed, Keys, KeyValid
 
 
 class Projection(Enum):
-    """Kind of projection from n tokens to k (Wang et al. 2020, Section 4)."""
+    """Kind of projection along the length, from n tokens to k (Wang et al. 2020, Section 4)."""
 
     learned = "learned"
     """A learned k × n matrix."""
     random = "random"
-    """A random k × n matrix, never trained (Johnson and Lindenstrauss)."""
+    """A random k × n matrix that is never trained (Johnson and Lindenstrauss)."""
     mean = "mean"
-    """Averages of windows of n / k tokens."""
+    """Means over windows of about n / k tokens."""
     max = "max"
-    """Maxima of the same windows, channel by channel."""
+    """Maxima over the same windows, separately for each channel."""
     convolution = "convolution"
-    """A convolution over the channels of a head, with the window as kernel and stride."""
+    """A convolution over all channels of a head. Its kernel and its stride are one window."""
 
 
 class Sharing(Enum):
-    """Sharing of the projections (Wang et al. 2020, Section 4). For 12 layers of 12 heads there are 288, 24, 12 or 1 matrices."""
+    """How heads and layers share the projections E and F (Wang et al. 2020, Section 4). For 12 layers of 12 heads there are 288,
+    24, 12 or 1 matrices.
+    """
 
     none = "none"
-    """Each head has an E and an F."""
+    """Each head has its own E and its own F."""
     headwise = "headwise"
-    """Each layer has an E and an F."""
+    """Each layer has one E and one F for all heads."""
     key_value = "key_value"
-    """Each layer has an E, which is also its F."""
+    """Each layer has one matrix for all heads, which is both E and F."""
     layerwise = "layerwise"
-    """All layers have one E, also for values, once ``join_layers`` has been called; until then as key_value."""
+    """All layers use one matrix as E and F, after ``join_layers`` has been called. Until then each layer has its own, as with
+    key_value.
+    """
 
 
 @dataclass
 class LowRankOptions:
-    """Options of all mechanisms that attend to projected keys."""
+    """Options of all mechanisms that attend to keys projected along the length."""
 
     projected_length: int = share_of_length(4, most=256)
-    """k, the number of projected keys."""
+    """k, the number of projected keys, to which n keys are compressed."""
     projected_lengths: str = ""
-    """k by layer and head, in place of ``projected_length``: layers separated by ``/``, heads by ``+``: 64/32, 8+4/4+2."""
+    """k for each layer and head, in place of ``projected_length``. ``/`` separates layers and ``+`` separates heads: 64/32 or
+    8+4/4+2.
+    """
     sharing: Sharing = Sharing.headwise
     projection: Projection = Projection.learned
     init: str = added_later("random")
-    """Initialisation of learned E and F: ``random`` N(0, 1/n), ``average`` N(1/n, 1/n), ``pooling`` means over k equal segments."""
+    """Initialisation of learned E and F: ``random`` draws from N(0, 1/n), ``average`` from N(1/n, 1/n), and ``pooling`` takes means
+    over k equal segments.
+    """
     equalised: bool = added_later(False)
-    """Store √n E and √n F, so that a step of Adam changes E and F by at most the learning rate over √n. For learned E and F."""
+    """If true, √n E and √n F are stored, so a step of Adam changes E and F by at most the learning rate over √n. For learned E and
+    F.
+    """
     frozen: bool = False
-    """Keep E and F as they are drawn, while the other weights are trained."""
+    """If true, E and F stay as drawn, while the other weights are trained."""
     allow_full_rank: bool = False
-    """Accept as many projected keys as keys, at a higher cost than softmax attention; for exact comparisons of the two."""
+    """If true, there may be as many projected keys as keys, at a higher cost than softmax attention. This allows exact comparisons
+    of the two.
+    """
 
     def __post_init__(self) -> None:
         self.sharing, self.projection = Sharing(self.sharing), Projection(self.projection)
@@ -81,7 +93,9 @@ class LowRankOptions:
             raise ValueError(f"{given} gives layers different lengths, so sharing must not be layerwise, one projection for all")
 
     def layers(self) -> list[list[int]]:
-        """Return a list of projected lengths for each layer, or one for all, with an entry for each head, or one for all."""
+        """Return a list of projected lengths for each layer, or a single list for all layers. Each has one number per head, or one
+        for all.
+        """
         return read_by_layer("projected_lengths", self.projected_lengths) if self.projected_lengths else [[self.projected_length]]
 
     def matrices(self, heads: int) -> tuple[int, int]:

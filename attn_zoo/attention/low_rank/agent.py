@@ -1,4 +1,4 @@
-"""Agent attention: Y = softmax(Q Aᵀ / √d) softmax(A Kᵀ / √d) V, with few agents A, the means of consecutive queries."""
+"""Agent attention: Y = softmax(Q Aᵀ / √d) softmax(A Kᵀ / √d) V. The few agents A are means of consecutive queries."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ class Options:
     """Options of agent attention."""
 
     agents: int = share_of_length(4, most=64)
-    """m, the number of agents; an input of fewer tokens has one agent for each."""
+    """m, the number of agents. If an input has fewer tokens than that, each token is an agent."""
     convolution: int = bounded(0, KERNEL)
-    """Width of a depthwise convolution of the values, added to the output, in positions: odd, or 0 for none; 3 in the paper."""
+    """Width, in positions, of a depthwise convolution of the values that is added to the output. It must be odd, or 0 for none. It
+    is 3 in the paper.
+    """
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of Q Aᵀ, A Kᵀ and both weighted sums, n m d multiply-adds per head each.
+    """Return the cost. FLOPs are those of Q Aᵀ, A Kᵀ and both weighted sums, each n m d multiply-adds per head.
 
-    A convolution adds a multiply-add per tap, position and channel.
+    A convolution adds one multiply-add per weight of the kernel, position and channel.
     """
     n, m, inner = geometry.keys, min(options.agents, geometry.keys), geometry.inner_dim
     flops = inner * (8 * n * m + 2 * options.convolution * n)
@@ -48,19 +50,22 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"convolution": {"convolution": 3}, "few": {"agents": 3}, "many": {"agents": 48}},
 )
 class Agent(Nystrom):
-    """Softmax attention from a few agents to all tokens, then from all queries to the agents.
+    """Softmax attention in two steps: first a few agents attend to all tokens, then all queries attend to the agents.
 
     Paper: Han et al. 2023 (agent tokens, both softmax attentions, the convolution of the values).
     Symbols: A → the means of queries, n → agents, V_A → the outputs of the agents.
-    Differs: agents are means over consecutive valid tokens, where the paper pools over squares of an image. Its biases by position
-        within the image are left out. There is no convolution unless asked for (``convolution``); it has one kernel per head
-        over positions, where the paper's has one per channel over squares, and zeros at padding. Computed in float32 at least.
+    Differs: agents are means over consecutive valid tokens; the paper pools over squares of an image. Its biases by position within
+        the image are left out. By default there is no convolution (``convolution``). The convolution has one kernel per head over
+        positions; the paper's has one per channel over squares. Padded positions count as zeros. Everything is computed in float32
+        or more.
     """
 
     saturates = (("agents", "are no fewer than the {n} tokens: each token is one, and nothing is saved"),)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute both attentions on the valid tokens of each example alone. The agents are the means of m consecutive parts."""
+        """Return the outputs, with both attentions computed on the valid tokens of each example alone. An agent is the mean query
+        of one of m consecutive parts.
+        """
         out, scale = [], query.shape[-1] ** -0.5
         for example, q in enumerate(query):
             real = slice(None) if key_valid is None or not key_valid[example].any() else key_valid[example]
@@ -70,6 +75,9 @@ class Agent(Nystrom):
         return torch.stack(out) + self._convolved(value)
 
     def mixed(self, softmax: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Let the agents attend to the tokens, and the queries to the agents."""
+        """Return the outputs before the convolution: the agents attend to the tokens, then the queries attend to the agents.
+
+        ``softmax`` is the function that computes softmax attention.
+        """
         (agents,), few = landmarks(self.options.agents, key_valid, query)
         return softmax(query, agents, softmax(agents, key, value, key_valid), few)

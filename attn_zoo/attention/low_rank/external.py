@@ -1,4 +1,8 @@
-"""External attention: Y = A M_v with A = norm(X M_kᵀ): softmax over positions, then division by the sum over units."""
+"""External attention: Y = A M_v, where A are the scores X M_kᵀ after a softmax over positions and a division by their sum over
+units.
+
+The units are learned pairs of a key in M_k and a value in M_v, which are the same for all inputs.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +24,13 @@ class Options(DropoutOptions):
     """Options of external attention."""
 
     units: int = share_of_length(4, most=64, least=2, bound=UNITS)
-    """S, the number of memory units; 64 in the paper."""
+    """S, the number of learned memory units. It is 64 in the paper."""
     own_units: bool = False
-    """Give each head its own units; the paper's heads share them."""
+    """If true, each head has its own units. The heads of the paper share them."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of X M_kᵀ and A M_v, n S d multiply-adds per head each."""
+    """Return the cost. FLOPs are those of X M_kᵀ and A M_v, each n S d multiply-adds per head."""
     h, d, units = geometry.heads, geometry.head_dim, options.units
     flops = 4 * h * geometry.keys * units * d
     return Cost(flops, parameters=2 * (h if options.own_units else 1) * units * d, backward_flops=2 * flops)
@@ -50,14 +54,14 @@ class External(Attention[Options]):
 
     Paper: Guo et al. 2021: external attention (units as keys and values), its double normalisation, and its multi-head form, whose
         heads share the units.
-    Symbols: F → the layer's values, the only projection here (the paper's query); S → units; M_k → memory_keys,
-        M_v → memory_values; α → weights.
-    Differs: padded positions are left out of the softmax over positions. Both normalisations are one softmax over units of
-        scores less their log-sum-exp over positions, so that nothing is divided by zero. M_k starts from N(0, 1/d) and M_v from
-        N(0, 1). There are as many heads as in the layer, where the paper's code makes four times as many.
-    Nature: Positions meet only in the sums over positions by which weights are divided, one for each unit. A position can look for
-        a token by content only as far as these few sums tell tokens apart: it comes slowly, but comes (copying: 47 % after 650
-        steps and rising, where ``uniform`` stays at 16 %).
+    Symbols: F → the layer's values, the only projection here (the paper's query); S → units; M_k → memory_keys, M_v →
+        memory_values; α → weights.
+    Differs: padded positions are left out of the softmax over positions. Both normalisations are computed as one softmax over
+        units. Its scores are reduced by their log-sum-exp over positions, so nothing is divided by zero. M_k starts from N(0, 1/d)
+        and M_v from N(0, 1). There are as many heads as in the layer; the paper's code makes four times as many.
+    Nature: Positions interact only through one sum over positions per unit, which divides the weights. A position can look for a
+        token by content only as far as these few sums distinguish tokens. This is learned slowly (copying: 47 % after 650 steps and
+        rising; ``uniform`` stays at 16 %).
     """
 
     saturates = (("units", "are no fewer than the {n} tokens: softmax attention would compare no more"),)
@@ -69,14 +73,18 @@ class External(Attention[Options]):
         self.memory_values = nn.Parameter(torch.randn(shape))
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Divide exponentials by their sums over the valid positions, and the quotients by their sums over the units."""
+        """Return the outputs by the equation: divide exponentials of scores by their sums over the valid positions, then divide the
+        results by their sums over the units.
+        """
         powers = (value @ self.memory_keys.mT).exp()
         sums = (powers if key_valid is None else powers * key_valid[:, None, :, None]).sum(dim=2, keepdim=True)
         weights = powers / torch.where(sums > 0, sums, 1)
         return weights / weights.sum(dim=-1, keepdim=True) @ self.memory_values
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Attend with both normalisations as one softmax. Padded positions get an output, but are left out of the log-sum-exp."""
+        """Return the outputs, with both normalisations as one softmax. Padded positions get an output, but do not
+        influence others.
+        """
         own = self.options.own_units
         keys, values = (self.memory_keys, self.memory_values) if own else (self.memory_keys[0], self.memory_values[0])
         scores = (value @ keys.mT).to(torch.promote_types(value.dtype, torch.float32))

@@ -1,4 +1,6 @@
-"""Kernelized Linformer: Y = D⁻¹ φ(Q) (φ(E K)ᵀ F V) with D = diag(φ(Q) φ(E K)ᵀ 1)."""
+"""Kernelized Linformer: Y = D⁻¹ φ(Q) (φ(E K)ᵀ F V) with D = diag(φ(Q) φ(E K)ᵀ 1). It is linear attention to projected keys and
+values.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,10 @@ from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 
 
 class FeatureMap(Enum):
-    """Feature map φ, used in place of the softmax over the projected keys."""
+    """Feature map φ of queries and projected keys. Products of features replace the weights of the softmax."""
 
     elu = "elu"
-    """elu(x) + 1, d features."""
+    """elu(x) + 1, with head_dim features."""
     favor = "favor"
     """Positive orthogonal random features, an unbiased estimate of Linformer's softmax kernel."""
 
@@ -34,7 +36,7 @@ class Options(LowRankOptions):
 
     feature_map: FeatureMap = FeatureMap.elu
     features: int = by_length(FEATURES, feature_count)
-    """m, the number of random features of ``favor``; ``elu`` has head_dim."""
+    """m, the number of random features of ``favor``. ``elu`` always has head_dim features."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,8 +44,8 @@ class Options(LowRankOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of E K and F V and, in each head, of φ(K̄)ᵀ V̄, of φ(Q) times that and of the denominator. ``favor`` adds
-    random projections.
+    """Return the cost. FLOPs are those of the projections E K and F V and, in each head, of the sums over projected keys, their
+    product with φ(Q), and the denominator. ``favor`` adds the random projections.
     """
     n, d = geometry.queries, geometry.head_dim
     favor = options.feature_map is FeatureMap.favor
@@ -74,13 +76,13 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class KernelizedLinformer(LowRankAttention[Options]):
-    """Linear attention to keys and values that are projected along the length. There are no n × k weights.
+    """Linear attention to keys and values that are projected along the length. The n × k weights are never computed.
 
-    Papers: Wang et al. 2020, Eq. 7 for the projection; Katharopoulos et al. 2020, Eq. 4 and 7, for elu + 1;
-        Choromanski et al. 2021, Lemma 1, for the random features.
+    Papers: Wang et al. 2020, Eq. 7 for the projection; Katharopoulos et al. 2020, Eq. 4 and 7, for elu + 1; Choromanski et al.
+        2021, Lemma 1, for the random features.
     Symbols: E, F → matrix of MatrixMap, k → projected_length, φ → feature_map, m → features.
-    Differs: the combination is in none of the papers. The remarks of Linformer's entry on padding, shorter inputs and
-        initialisation apply here; random features are one draw for all heads, and are computed in float32 at least.
+    Differs: the combination is in none of the papers. The remarks at ``linformer`` on padding, shorter inputs and initialisation
+        apply here. All heads share one draw of random features, which are computed in float32 or more.
     """
 
     directions: Float[Tensor, "features head_dim"]
@@ -91,7 +93,9 @@ class KernelizedLinformer(LowRankAttention[Options]):
             self.register_buffer("directions", draw_directions(options.features, geometry.head_dim, orthogonal=True))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute the n × k weights φ(qᵢ)·φ(k̄ⱼ), divided by their sum, with K̄ = E K."""
+        """Return the outputs from the n × k weights φ(qᵢ)·φ(k̄ⱼ), divided by their sum over the projected keys k̄ⱼ, the rows of E
+        K.
+        """
 
         def naive(q: Queries, ek: Compressed, fv: Compressed, valid: CompressedValid) -> Queries:
             if self.options.feature_map is FeatureMap.elu:
@@ -105,7 +109,7 @@ class KernelizedLinformer(LowRankAttention[Options]):
         return self.by_compressed(naive, query, key, value, key_valid)
 
     def attend_compressed(self, query: Queries, key: Compressed, value: Compressed, valid: CompressedValid = None) -> Queries:
-        """Compute φ(Q) (φ(K̄)ᵀ V̄) / φ(Q) (φ(K̄)ᵀ 1) with the projected keys K̄ = E K and values V̄ = F V."""
+        """Return the outputs φ(Q) (φ(K̄)ᵀ V̄) / φ(Q) (φ(K̄)ᵀ 1), given the projected keys K̄ = E K and values V̄ = F V."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
             key_features, top = self._key_features(key.to(dtype), valid)

@@ -1,6 +1,7 @@
 """Heavily compressed attention (HCA): Y = softmax(Q [K̃ ; K_near]ᵀ / √d) [Ṽ ; V_near], K̃ᵢ = Σⱼ softmaxⱼ(Zⱼ + Bⱼ) ⊙ Kⱼ, Z = K W.
 
-Entry i of K̃ and Ṽ sums up m tokens j, with weights of its own for each channel. K_near are the keys of a window around the query.
+An entry is a compressed key K̃ᵢ with its compressed value Ṽᵢ. Both are weighted sums over m tokens j, with separate weights for
+each channel. K_near are the keys of a window around the query.
 """
 
 from __future__ import annotations
@@ -23,26 +24,28 @@ from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 @dataclass
 class LengthOptions(SinkOptions, DropoutOptions):
-    """Options of length compression."""
+    """Options of heavily compressed attention."""
 
     compress_rate: int = by_length("min(128, √n)", lambda g: min(128, math.isqrt(g.keys)))
-    """m, the number of tokens of an entry."""
+    """m, the number of tokens that one entry compresses."""
     window: int = window_by_length()
-    """Number of keys that a position sees uncompressed, itself included; odd, so that both sides are equal. Causal: itself and
-    those before."""
+    """Number of keys that a position sees uncompressed, itself included. It must be odd, so that both sides are equal. If causal,
+    these are the position itself and those before it.
+    """
 
 
 def reach(geometry: Geometry, window: int, length: int) -> tuple[int, int]:
-    """Return how many keys of the window are on the left and on the right of a position, among ``length`` keys."""
+    """Return how many of ``length`` keys the window holds on the left and on the right of a position."""
     left, right = (window - 1, 0) if geometry.causal else (window // 2, window // 2)
     return min(left, length - 1), min(right, length - 1)
 
 
 def cost(geometry: Geometry, options: LengthOptions) -> Cost:
-    """Return the FLOPs of K W, and of Q Kᵀ and P V with the entries and, in blocks of queries, with the window.
+    """Return the cost. FLOPs are those of Z = K W, of attention to the entries, and of attention to the window in blocks of
+    queries.
 
-    The state holds keys and values of the window and of complete entries, and the weighted sums and sums of weights of the open
-    entry.
+    The state holds keys and values of the window and of complete entries. It also holds the weighted sums and the sums of weights
+    of the incomplete entry.
     """
     n, m, inner = geometry.keys, options.compress_rate, geometry.inner_dim
     left, right = reach(geometry, options.window, n)
@@ -69,16 +72,17 @@ def cost(geometry: Geometry, options: LengthOptions) -> Cost:
     variants={"four": {"compress_rate": 4, "window": 5}, "sinks": {"compress_rate": 8, "window": 9, "sinks": True}},
 )
 class LengthCompression(Attention[LengthOptions]):
-    """Softmax attention to a window of keys and to all entries. Each entry compresses m tokens by their content.
+    """Softmax attention to a window of keys and to compressed entries. Each entry is a weighted sum of m tokens, with weights that
+    depend on their content.
 
     Paper: DeepSeek-AI 2026 (DeepSeek-V4), Section 2.3.2: heavily compressed attention, beside a sliding window.
     Symbols: m′ → compress_rate, W^Z → gate, B → position_bias, C^Comp → entries.
-    Differs: every head has keys and values of its own, where the paper has one key for all heads that is also the value; the same
-        weights compress both. Z is a map of a head's keys, where the paper's is one of the tokens. The paper's norms, rotary
-        positions and grouped output projection are left out. Causally an entry is seen once all its tokens are past, as in the
-        paper. Without causality, which the paper does not treat, all entries are seen, the last one of fewer tokens included.
-        Padded tokens have no weight in an entry, and an entry of padding alone is never seen. Sinks are an option here. B starts
-        at zero.
+    Differs: every head has its own keys and values; in the paper all heads share one key, which is also the value. The same weights
+        compress keys and values. Z is computed from the keys of a head; the paper computes it from the tokens. The paper's norms,
+        rotary positions and grouped output projection are left out. If causal, a query sees an entry once all its tokens are past,
+        as in the paper. Without causality, which the paper does not treat, all entries are seen, including a last one of fewer
+        tokens. Padded tokens have no weight in an entry, and an entry of padding alone is never seen. Sinks are an option here. B
+        starts at zero.
     """
 
     saturates = WIDE
@@ -91,7 +95,9 @@ class LengthCompression(Attention[LengthOptions]):
         self.sinks = nn.Parameter(torch.zeros(geometry.heads)) if options.sinks else None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Eq. 20 to 23 entry by entry, then a softmax over all entries and all n keys, masked to the visible ones."""
+        """Return the outputs: compress entry by entry by Eq. 20 to 23, then attend to all entries and all n keys in one softmax,
+        masked to those that a query sees.
+        """
         n, m, causal = key.shape[2], self.options.compress_rate, self.geometry.causal
         valid, t = real_positions(query, key_valid), torch.arange(n, device=key.device)
         keys, values, seen = [], [], []
@@ -109,7 +115,9 @@ class LengthCompression(Attention[LengthOptions]):
         return naive_attention(query, key, value, near.tril() if causal else near, few, self.sinks)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compress all windows of m tokens at once, then attend to the entries and, in blocks of queries, to the window."""
+        """Return the outputs: compress all groups of m tokens at once, then attend to the entries and, in blocks of queries, to the
+        window.
+        """
         valid = real_positions(query, key_valid)
         left, right = reach(self.geometry, self.options.window, key.shape[2])
         few = self.entries(query, key, value, valid)
@@ -117,7 +125,7 @@ class LengthCompression(Attention[LengthOptions]):
         return window_attention(query, key, value, near, few, left=left, right=right, dropout=p, sinks=self.sinks)
 
     def entries(self, query: Queries, key: Keys, value: Keys, valid: Bool[Tensor, "batch keys"]) -> Few:
-        """Return compressed keys and values, and the mask of the entries that each query sees."""
+        """Return the compressed keys and values, and a mask that is True for each entry that a query sees."""
         m = self.options.compress_rate
         real = in_windows(valid[:, None, :, None], m)[:, 0, ..., 0]
         keys, values, logits = (in_windows(x, m) for x in (key, value, key @ self.gate.to(key.dtype)))
@@ -126,20 +134,24 @@ class LengthCompression(Attention[LengthOptions]):
 
 
 def in_windows(x: Shaped[Tensor, "batch heads n w"], m: int) -> Shaped[Tensor, "batch heads windows m w"]:
-    """Return windows of m tokens. The last one is filled up with zeros."""
+    """Return ``x`` split along the length into windows of m tokens. The last one is filled up with zeros."""
     return F.pad(x, (0, 0, 0, -x.shape[2] % m)).unflatten(2, (-1, m))
 
 
 def compress(logits: Tensor, real: Bool[Tensor, "batch windows slots"], *parts: Tensor) -> list[Tensor]:
-    """Return the sum of each part (batch, heads, windows, slots, w) over the real slots of a window, weighted by the softmax of the
-    logits.
+    """Return the weighted sums over the real slots of each window, one per tensor in ``parts``. Weights are the softmax of
+    ``logits``.
+
+    Each tensor has shape (batch, heads, windows, slots, w).
     """
     weights = softmax_over_valid(logits.mT, real[:, None, :, None]).mT
     return [(weights * part).sum(dim=3) for part in parts]
 
 
 def seen_entries(real: Bool[Tensor, "batch windows slots"], m: int, n: int, *, causal: bool) -> Bool[Tensor, "batch 1 n windows"]:
-    """Return the mask of the entries with a real token. Causal: an entry is seen from the last token of its window on."""
+    """Return a mask that is True for each entry that a query sees. It needs a real token and, if causal, its last token must not
+    lie after the query.
+    """
     seen = real.any(dim=-1)[:, None, None].expand(-1, -1, n, -1)
     if causal:
         end = torch.arange(1, real.shape[1] + 1, device=real.device) * m

@@ -1,4 +1,4 @@
-"""Linformer: Y = softmax(Q (E K)ᵀ / √d) F V, with E and F of size k × n."""
+"""Linformer: Y = softmax(Q (E K)ᵀ / √d) F V. E and F are k × n matrices that project n keys and values to k."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class Options(LowRankOptions, DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of E K and F V, then of Q (E K)ᵀ and P (F V), n k d multiply-adds per head each."""
+    """Return the cost. FLOPs are those of the projections E K and F V, of the scores and of the weighted sums, each n k d
+    multiply-adds per head.
+    """
     nd = geometry.queries * geometry.head_dim
     return low_rank_cost(geometry, options, lambda heads, k: (4 * heads * k * nd, 8 * heads * k * nd))
 
@@ -49,15 +51,16 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class Linformer(LowRankAttention[Options]):
-    """Softmax attention to keys and values that are projected along the length.
+    """Softmax attention to keys and values that are projected along the length, from n to k.
 
     Paper: Wang et al. 2020, Eq. 7; sharing, uneven projected lengths and other projections as in its Section 4.
     Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys.
-    Differs: padded keys and values are zero before they are projected (the paper has no padding), a window of padding alone is
-        left out, and inputs shorter than n count as padded to n. E and F start from N(0, 1/n), which keeps the scale of keys and
-        values, where the paper's theorems use N(0, 1/k), with ``init=average`` from N(1/n, 1/n), or with ``init=pooling`` as means
-        over k segments; the random projection is drawn from N(0, 1/n). With ``equalised`` √n E and √n F are stored. Windows hold
-        ⌈n/k⌉ tokens, so that there may be fewer than k windows. The convolution runs over all channels of a head and has no bias.
+    Differs: padded keys and values are set to zero before they are projected (the paper has no padding). A window of padding alone
+        is left out, and inputs shorter than n count as padded to n. E and F start from N(0, 1/n), so that projected keys and values
+        have the scale of the original ones; the paper's theorems use N(0, 1/k). With ``init=average`` they start from N(1/n, 1/n),
+        and with ``init=pooling`` as means over k segments. The random projection is drawn from N(0, 1/n). With ``equalised`` √n E
+        and √n F are stored. Windows hold ⌈n/k⌉ tokens, so there may be fewer than k windows. The convolution runs over all channels
+        of a head and has no bias.
     Training: ``init=pooling`` together with ``equalised`` learns sooner than the default (``docs/reports/linformer.md``).
     """
 
@@ -65,7 +68,9 @@ class Linformer(LowRankAttention[Options]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Options) -> str | None:
-        """Return the reason if ``triton`` is used with heads too wide for the chip, or with windows, whose results need a mask."""
+        """Return the reason why ``triton`` cannot run if heads are too wide for the GPU, or with projections by windows, whose
+        results need a mask; else None.
+        """
         if implementation == "triton" and (geometry.head_dim > 128 or LENGTH_MAPS[options.projection] is not MatrixMap):
             return (
                 "linformer's Triton kernels take a head_dim of up to 128 and project by matrices; got "
@@ -75,7 +80,7 @@ class Linformer(LowRankAttention[Options]):
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Eq. 7: P (F V) with P = softmax(Q (E K)ᵀ / √d)."""
+        """Return the outputs by Eq. 7: P (F V) with the weights P = softmax(Q (E K)ᵀ / √d)."""
 
         def naive(q: Queries, ek: Compressed, fv: Compressed, valid: CompressedValid) -> Queries:
             return softmax_over_valid(q @ ek.mT / q.shape[-1] ** 0.5, None if valid is None else valid[:, None, None]) @ fv
@@ -83,7 +88,7 @@ class Linformer(LowRankAttention[Options]):
         return self.by_compressed(naive, query, key, value, key_valid)
 
     def attend_compressed(self, query: Queries, key: Compressed, value: Compressed, valid: CompressedValid = None) -> Queries:
-        """Compute P (F V) with P = softmax(Q (E K)ᵀ / √d) from E K and F V."""
+        """Return the outputs P (F V), where P = softmax(Q (E K)ᵀ / √d), given the projected keys E K and values F V."""
         if self.implementation == "sdpa":
             return sdpa_over_valid(query, key, value, valid, dropout=self.dropout_rate)
         if self.implementation == "triton":

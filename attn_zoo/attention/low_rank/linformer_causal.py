@@ -26,20 +26,24 @@ class Options(DropoutOptions):
     """Options of the block-causal Linformer."""
 
     projected_length: int = bounded(4, at_least(1, "projected keys"))
-    """k, the number of projected keys of a block."""
+    """k, the number of projected keys to which a block of keys is compressed."""
     block_scale: float = bounded(1.0, above_zero("multiplies √(n k)"))
-    """Factor of √(n k) in blocks of c = block_scale · √(n k) tokens; at 1 the FLOPs within and between blocks are about equal."""
+    """Size c of a block divided by √(n k), where n is the length for which the mechanism is built. At 1 attention within blocks and
+    between blocks takes about the same FLOPs.
+    """
 
 
 def block_size(keys: int, options: Options) -> int:
-    """Return the size c of a block. It is at most the length of the sequence, but always above k, so that projections compress."""
+    """Return the size c of a block, in tokens. It is at most the length of the sequence, but always above k, so that projections
+    compress.
+    """
     wished = min(options.block_scale * math.sqrt(keys * options.projected_length), keys)
     return max(options.projected_length + 1, round(wished))
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of E K and F V of every block that another sees, Q Kᵀ and P V within blocks, and Q K̄ᵀ and P V̄ with
-    projected keys.
+    """Return the cost. FLOPs are those of the projections of all blocks that another block sees, of attention within blocks, and of
+    attention to the projected keys.
 
     The state holds keys and values of the present block, and projected keys and values of the blocks before it.
     """
@@ -73,15 +77,16 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"short_blocks": {"block_scale": 0.7, "projected_length": 3}},
 )
 class LinformerCausal(Attention[Options]):
-    """Softmax over the tokens of a query's own block and the projected keys of the other blocks that it sees.
+    """Softmax attention to the tokens of a query's own block, and to the projected keys of other blocks. If causal, these are
+    earlier blocks.
 
-    Paper: Wang et al. 2020, Eq. 7, whose E mixes all positions and so has no causal form. Here E maps one block of c tokens to k,
+    Paper: Wang et al. 2020, Eq. 7. Its E mixes all positions and so has no causal form. Here E maps one block of c tokens to k,
         which only later blocks see. With c = √(n k) a query has at most about 2 √(n k) keys.
     Symbols: E → key_projection, F → value_projection, k → projected_length, c → block.
-    Differs: everything above; the paper has no such form. Without causality a query sees all other blocks projected. One E and one
-        F serve all blocks and heads and start from N(0, 1/c). A block of padding alone is left out, other padded tokens are zero
-        before they are projected. Inputs of another length than the one built for keep c and the parameters; at much greater
-        lengths FLOPs grow with the square of the length.
+    Differs: the paper has no such form. Without causality a query sees the projected keys of all other blocks. One E and one F
+        serve all blocks and heads, and start from N(0, 1/c). A block of padding alone is left out. Other padded tokens are set to
+        zero before they are projected. Inputs of another length than the one built for use the same c and parameters. At much
+        greater lengths the FLOPs grow with the square of the length.
     """
 
     key_projection: nn.Parameter
@@ -95,13 +100,13 @@ class LinformerCausal(Attention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return a warning for a block as long as the input."""
+        """Return a warning if a block is as long as the input."""
         c, n = block_size(geometry.keys, options), geometry.keys
         return (f"a block of {c} tokens is no shorter than the {n} there are: nothing is compressed",) if c >= n else ()
 
     @torch.no_grad()
     def resize_length(self, length: int) -> None:
-        """Change the number of keys and the size of blocks in place, and interpolate E and F."""
+        """Change the number of keys and the size of blocks in place. E and F are interpolated to the new size."""
         resized = self.geometry_at(length)
         self.block = block_size(length, self.options)
         for name in ("key_projection", "value_projection"):
@@ -110,7 +115,9 @@ class LinformerCausal(Attention[Options]):
         self.geometry = resized
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute a softmax over all projected and all n keys, masked to the visible ones. E and F are block-diagonal."""
+        """Return the outputs of one softmax over the projected keys of all blocks and all n keys, masked to those that a query
+        sees.
+        """
         n, k, c = key.shape[2], self.options.projected_length, self.block
         at, blocks = torch.arange(n, device=key.device), math.ceil(n / c)
         e, f = (torch.block_diag(*[weight] * blocks)[:, :n] for weight in (self.key_projection, self.value_projection))
@@ -127,7 +134,9 @@ class LinformerCausal(Attention[Options]):
         return softmax_over_valid(query @ keys.mT / query.shape[-1] ** 0.5, allowed) @ values
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend in all blocks at once: (batch, heads, blocks, c, blocks · k + c) scores of projected and own keys."""
+        """Return the outputs, computed in all blocks at once. Scores of projected and own keys have shape (batch, heads, blocks, c,
+        blocks · k + c).
+        """
         n, c = key.shape[2], self.block
         key = key * key.shape[-1] ** -0.5
         valid = real_positions(query, key_valid)
@@ -155,6 +164,6 @@ class LinformerCausal(Attention[Options]):
         return torch.cat([far[:, :, None].expand(-1, -1, c, -1), own & valid[:, :, None]], dim=-1)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend block by block, so that no temporary tensor is longer than the keys that a block sees."""
+        """Return the outputs, computed block by block. No temporary tensor is then longer than the keys that a block sees."""
         projections = self.key_projection, self.value_projection
         return attend_blocks(query, key, value, key_valid, *projections, causal=self.geometry.causal, dropout=self.dropout_rate)

@@ -1,6 +1,6 @@
 """Linformer with LSH: Y = softmax(Q [K_near ; E K]ᵀ / √d) [V_near ; F V] with kⱼ = qⱼ / |qⱼ|.
 
-K_near are the keys of a window around the query in an order of positions by hash bucket.
+Positions are sorted by hash bucket. K_near are the keys in a window around the query in this order.
 """
 
 from __future__ import annotations
@@ -30,19 +30,23 @@ class Options(LowRankOptions, DropoutOptions):
     """Options of Linformer with LSH."""
 
     window: int = window_by_length()
-    """Number of keys in the window of a position, in the order of buckets, itself included; odd, so that both sides are equal."""
+    """Number of keys in the window of a position, itself included, among positions sorted by bucket. It must be odd, so that both
+    sides are equal.
+    """
     buckets: int = bounded(0, BUCKETS)
-    """Number of buckets, a power of two; 0 takes about 2 n / window for the length n that it is built for: one per half window."""
+    """Number of hash buckets, a power of two. 0 means about 2 n / window, where n is the length for which the mechanism is built; a
+    bucket then fills half a window.
+    """
 
 
 def bucket_count(keys: int, options: Options) -> int:
-    """Return the number of buckets: the option or, by default, as many as let a bucket fill half a window on average."""
+    """Return the number of hash buckets: the option or, by default, as many as make a bucket fill half a window on average."""
     return options.buckets or default_buckets(4 * keys, options.window)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of the hash, which has no gradient, of E K and F V, and of attention to a band in bucket order and to
-    projected keys.
+    """Return the cost. FLOPs are those of hashing, which has no gradient, of the projections E K and F V, and of attention to the
+    window and to the projected keys.
     """
     n, d = geometry.keys, geometry.head_dim
     reach = min(options.window // 2, n - 1)
@@ -77,16 +81,16 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class LinformerLSH(LowRankAttention[Options]):
-    """Softmax attention to the keys that are near in the order of hash buckets, and to all keys projected along the length.
+    """Softmax attention to the keys nearest in the order of hash buckets, and to all keys projected along the length.
 
-    Papers: Wang et al. 2020, Eq. 7, for the projection; Kitaev et al. 2020, Section 2, for shared queries and keys, and for
-        sorting by bucket and then by position (Eq. 6).
+    Papers: Wang et al. 2020, Eq. 7, for the projection; Kitaev et al. 2020, Section 2, for shared queries and keys, and for sorting
+        by bucket and then by position (Eq. 6).
     Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys, n_buckets → buckets, R → rotations, w → window.
-    Differs: the combination is in neither paper. Positions are hashed once. In the order of buckets each position sees equally
-        many neighbours on both sides, where Eq. 6 has its own chunk and the one before; neighbours are seen whether in the same
-        bucket or not. A position sees itself, which is also part of the projected keys. Many buckets are products of hashes of
-        at most 16. The hash is kept, so that evaluation is deterministic. Padding comes last in the order and is not seen.
-        The remarks of Linformer's entry on padding, shorter inputs and initialisation apply here.
+    Differs: the combination is in neither paper. Positions are hashed once. In the order of buckets each position sees equally many
+        neighbours on both sides; in Eq. 6 it sees its own chunk and the one before. Neighbours are seen even if they are in another
+        bucket. A position sees itself, and is also part of the projected keys. Many buckets are products of hashes of at most 16
+        buckets each. The hash is drawn once, so evaluation is deterministic. Padding comes last in the order and is not seen. The
+        remarks at ``linformer`` on padding, shorter inputs and initialisation apply here.
     """
 
     rotations: Float[Tensor, "heads 1 head_dim rotations"]
@@ -98,17 +102,21 @@ class LinformerLSH(LowRankAttention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return the warnings of every projection, and warnings for a window as wide as the input and for a single bucket."""
+        """Return the warnings of every projection, one if the window is as wide as the input, and one if there is a
+        single bucket.
+        """
         one = options.window < geometry.keys and bucket_count(geometry.keys, options) == 1
         words = "one bucket holds all tokens: their order decides who sees whom, not the hash"
         return (*super().warnings(geometry, options), *(words,) * one)
 
     def compressed_length(self) -> int | None:
-        """Return None, because the window needs single keys, so tokens cannot be compressed before they are projected."""
+        """Return None: tokens cannot be compressed before they are projected, because the window needs single keys."""
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute a softmax over the k projected keys and all n keys, masked to the keys near in the order of buckets."""
+        """Return the outputs of one softmax over the k projected keys and all n keys. Keys outside the window in the order of
+        buckets are masked.
+        """
 
         def heads(e: LengthMap, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             rank = self._order(q, e.heads, key_valid).argsort(dim=-1)
@@ -119,7 +127,7 @@ class LinformerLSH(LowRankAttention[Options]):
         return self.by_map(heads, query, _unit(key), value)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute E K and F V, then one softmax over the scores of E K and of a window of the keys, sorted by bucket."""
+        """Return the outputs of one softmax over the projected keys E K and a window of the keys sorted by bucket."""
         how: dict[str, Any] = {"window": self.options.window, "dropout": self.dropout_rate, "tiled": self.implementation == "tiled"}
         first = None  # in the order of buckets, padding comes last
         if key_valid is not None:

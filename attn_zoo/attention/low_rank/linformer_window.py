@@ -1,4 +1,4 @@
-"""Linformer with a window: Y = softmax(Q [K_near ; E K]ᵀ / √d) [V_near ; F V], with K_near the keys in the query's window."""
+"""Linformer with a window: Y = softmax(Q [K_near ; E K]ᵀ / √d) [V_near ; F V]. K_near are the keys in a window around the query."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Options(LowRankOptions, DropoutOptions):
     """Options of Linformer with a window."""
 
     window: int = window_by_length()
-    """Number of keys in the window of a position, itself included; odd, so that both sides are equal."""
+    """Number of keys in the window of a position, itself included. It must be odd, so that both sides are equal."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of E K and F V, n k d multiply-adds per head each, then of attention to the band and to the projected
-    keys.
+    """Return the cost. FLOPs are those of the projections E K and F V, each n k d multiply-adds per head, and of attention to the
+    window and to the projected keys.
     """
     n, reach = geometry.keys, min(options.window // 2, geometry.keys - 1)
 
@@ -60,21 +60,21 @@ class LinformerWindow(LowRankAttention[Options]):
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Beltagy et al. 2020, Section 3.1, for the window.
     Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys, w → window.
-    Differs: the combination is in neither paper. A key within the window is also part of the projected keys. As single keys are
-        needed, tokens cannot be compressed before they are projected. The remarks of Linformer's entry on padding, shorter
+    Differs: the combination is in neither paper. A key within the window is also part of the projected keys. Tokens cannot be
+        compressed before they are projected, because the window needs single keys. The remarks at ``linformer`` on padding, shorter
         inputs and initialisation apply here.
-    Training: With ``init=pooling`` and ``equalised`` recall of 8 pairs was 25 % after 700 steps and 66 % after 1,770, without them
-        12 % after 700 (one seed each).
+    Training: With ``init=pooling`` and ``equalised`` recall of 8 pairs was 25 % after 700 steps and 66 % after 1,770. Without them
+        it was 12 % after 700 steps (one seed each).
     """
 
     saturates = WIDE
 
     def compressed_length(self) -> int | None:
-        """Return None, because the window needs single keys, so tokens cannot be compressed before they are projected."""
+        """Return None: tokens cannot be compressed before they are projected, because the window needs single keys."""
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute a softmax over the k projected keys and all n keys, masked to the keys within the window."""
+        """Return the outputs of one softmax over the k projected keys and all n keys. Keys outside the window are masked."""
         near = within(query.shape[2], self.options.window // 2, key_valid, query.device)
 
         def heads(e: LengthMap, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class LinformerWindow(LowRankAttention[Options]):
         return self.by_map(heads, query, key, value)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute E K and F V, then one softmax over them and the window."""
+        """Return the outputs of one softmax over the projected keys E K and the window."""
         how: dict[str, Any] = {"window": self.options.window, "dropout": self.dropout_rate, "tiled": self.implementation == "tiled"}
 
         def heads(e: LengthMap, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""Long-short: Y = softmax(Q [K_near ; PᵀK]ᵀ / √d) [V_near ; PᵀV], with P = softmax(K W) over positions.
+"""Long-short: Y = softmax(Q [K_near ; PᵀK]ᵀ / √d) [V_near ; PᵀV], where the projection P = softmax(K W) is normalised over
+positions.
 
 K_near are the keys of a window around the query.
 """
@@ -28,16 +29,18 @@ class Options(DropoutOptions):
     """Options of long-short attention."""
 
     window: int = window_by_length()
-    """Number of keys in the window of a position, itself included; odd, so that both sides are equal."""
+    """Number of keys in the window of a position, itself included. It must be odd, so that both sides are equal."""
     rank: int = share_of_length(8, most=64, bound=RANK)
     """r, the number of projected keys."""
     norms: bool = True
-    """Apply a layer norm to the keys and values of the window and another to the projected ones, so that scales match."""
+    """If true, one layer norm is applied to the keys and values of the window and another to the projected ones, so that their
+    scales match.
+    """
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of K W, PᵀK and PᵀV, n r d multiply-adds per head each, then of attention to the band and to the projected
-    keys.
+    """Return the cost. FLOPs are those of K W, PᵀK and PᵀV, each n r d multiply-adds per head, and of attention to the window and
+    to the projected keys.
     """
     n, h, d, r = geometry.keys, geometry.heads, geometry.head_dim, options.rank
     reach = min(options.window // 2, n - 1)
@@ -60,14 +63,14 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"plain": {"norms": False, "window": 5, "rank": 3}, "wide": {"window": 65, "rank": 8}},
 )
 class LongShort(Attention[Options]):
-    """Softmax attention to a window of keys, and to a low-rank projection that depends on the input (dynamic projection).
+    """Softmax attention to a window of keys, and to r projected keys. The projection depends on the input (dynamic projection).
 
     Paper: Zhu et al. 2021: Section 3.2 (sliding window), Section 3.3 (dynamic projection P = softmax(K W)), Section 3.4 (both
         aggregated in one softmax, with two layer norms).
     Symbols: r → rank, W^P → projection, LN_L and LN_G → the norms' rows 0 and 1.
-    Differs: the bidirectional form only. P is computed from a head's keys, where the paper's is computed from the tokens before
-        they are projected. Each position has its own window, where the positions of a segment share a window of two segments in
-        the paper. Norms run over a head's channels. P is zero at padded keys.
+    Differs: there is only the bidirectional form. P is computed from the keys of a head; the paper computes it from the tokens
+        before they are projected. Each position has its own window; in the paper the positions of a segment share a window of two
+        segments. Norms run over the channels of a head. P is zero at padded keys.
     """
 
     saturates = (*WIDE, ("rank", "is no fewer than the {n} tokens: nothing is compressed"))
@@ -81,14 +84,14 @@ class LongShort(Attention[Options]):
             self.shift = nn.Parameter(torch.zeros(2, h, 1, d))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute a softmax over the r projected keys and all n keys, masked to the keys within the window."""
+        """Return the outputs of one softmax over the r projected keys and all n keys. Keys outside the window are masked."""
         shares = self._shares(key, key_valid)
         near = within(query.shape[2], self.options.window // 2, key_valid, query.device)
         few = Few(self._norm(shares @ key, 1), self._norm(shares @ value, 1))
         return naive_attention(query, self._norm(key, 0), self._norm(value, 0), near, few)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute PᵀK and PᵀV, then one softmax over them and the window."""
+        """Return the outputs of one softmax over the projected keys PᵀK and the window."""
         shares = self._shares(key, key_valid)
         few = Few(self._norm(shares @ key, 1), self._norm(shares.to(value.dtype) @ value, 1))
         how: dict[str, Any] = {"window": self.options.window, "dropout": self.dropout_rate, "tiled": self.implementation == "tiled"}

@@ -1,7 +1,8 @@
-"""Luna: Y = softmax(Q (A K)ᵀ / √d) A V with A = softmax(P Cᵀ / √d): few learned queries P pack the tokens, all queries unpack.
+"""Luna: Y = softmax(Q (A K)ᵀ / √d) A V with A = softmax(P Cᵀ / √d). A few learned queries P pack the tokens C; then all queries
+attend to the packed tokens.
 
-Causally A = elu(P Cᵀ / √d) + 1, and both products with A run over the past: yₜ = uₜ Σⱼ aⱼ vⱼᵀ / t with
-uₜ = softmax(Σⱼ (qₜ·kⱼ) aⱼ / (t √d)), j ≤ t, where aⱼ is column j of A.
+The causal form has A = elu(P Cᵀ / √d) + 1, and both products with A run over the past. Let aⱼ be column j of A. Then yₜ = uₜ Σⱼ aⱼ
+vⱼᵀ / t with uₜ = softmax(Σⱼ (qₜ·kⱼ) aⱼ / (t √d)), where both sums run over j ≤ t.
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ PACKED = at_least(2, "the packed tokens that a query sees", advice="a single one
 
 @dataclass
 class Options(DropoutOptions):
-    """Options of Luna. Dropout applies to the weights of packed tokens, and needs the form without causality."""
+    """Options of Luna. Dropout applies to the weights of packed tokens, and is unsupported in the causal form."""
 
     packed_length: int = share_of_length(4, most=256, least=2, bound=PACKED)
     """l, the number of learned queries that pack the tokens."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of P Cᵀ, A K and A V over the keys, l n d multiply-adds per head each, then of two products for the queries.
+    """Return the cost. FLOPs are those of P Cᵀ, A K and A V, each l n d multiply-adds per head, and of two products with the
+    queries.
 
-    The causal form takes P Cᵀ, the sums of a kᵀ and a vᵀ, their reads, and weights within chunks. Its backward pass computes all
-    but P Cᵀ again. The state holds both sums.
+    The causal form computes P Cᵀ, the sums of a kᵀ and a vᵀ, their products with queries, and the weights within chunks. Its
+    backward pass computes all but P Cᵀ again. The state holds both sums.
     """
     n, m, h, d, packed = geometry.queries, geometry.keys, geometry.heads, geometry.head_dim, options.packed_length
     if geometry.causal:
@@ -69,14 +71,15 @@ class Luna(Attention[Options]):
     """Two nested attentions: a few learned queries pack the tokens, then all queries attend to the packed tokens.
 
     Paper: Ma et al. 2021: pack and unpack attention; causal attention, with ω in place of the first softmax.
-    Symbols: P → packed_query (its projection included), l → packed_length, ω → elu + 1, as in the published code; C W of the
-        pack attention → the stream context.
-    Differs: P is a parameter of each layer, the same for all inputs, and no layer passes packed tokens on; in the paper the model
-        has one P, and LayerNorm(P + packed tokens) is P of the next layer. Keys and values are projected before they are packed,
-        which is equivalent as packing is linear, except that each head packs its own. P starts from N(0, 1). Causally t counts the
-        real tokens so far. A has no dropout, which would change the mean output.
-    Nature: Causally the past is held in l running means, whose weights no softmax over tokens sharpens. Recall of 4 to 16 pairs
-        comes slowly (14 % after 450 steps with l = 16, where a guess among the values has 10 %); both ways it is learned.
+    Symbols: P → packed_query (its projection included), l → packed_length, ω → elu + 1, as in the published code; C W of the pack
+        attention → the stream context.
+    Differs: P is a parameter of each layer, the same for all inputs, and no layer passes packed tokens on. In the paper the model
+        has one P, and LayerNorm(P + packed tokens) is P of the next layer. Keys and values are projected before they are packed.
+        This is equivalent because packing is linear, except that each head packs its own. P starts from N(0, 1). In the causal form
+        t counts the real tokens so far. A has no dropout, because dropout would change the mean output.
+    Nature: The causal form holds the past in l running means, and no softmax over tokens sharpens their weights. Recall of 4 to 16
+        pairs is learned slowly (14 % after 450 steps with l = 16; a guess among the values has 10 %). The bidirectional form learns
+        it.
     """
 
     saturates = (("packed_length", "is no fewer than the {n} keys: nothing is packed"),)
@@ -87,15 +90,17 @@ class Luna(Attention[Options]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return the reason if dropout is used in the causal form, whose tiles compute weights in the backward pass again, with
-        other random numbers.
+        """Return the reason why the causal form cannot run with dropout; else None. Its tiles compute weights again in the backward
+        pass, and would draw other random numbers.
         """
         if geometry.causal and options.dropout > 0:
             return "luna.dropout needs causal=False: tiles of the causal form recompute weights; use the layer's output_dropout"
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
-        """Pack and unpack. The causal form uses the n × n products q·k and u·a, masked to the past and divided by its length."""
+        """Return the outputs by packing and unpacking. The causal form uses the n × n products q·k and u·a, masked to the past and
+        divided by its length.
+        """
         scale, valid = query.shape[-1] ** -0.5, None if key_valid is None else key_valid[:, None, None]
         scores = self.packed_query @ context.mT * scale
         if not self.geometry.causal:
@@ -107,8 +112,8 @@ class Luna(Attention[Options]):
         return (weights @ shares).tril() @ value / t[..., None]
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Keys) -> Queries:
-        """Compute softmax(Q (A K)ᵀ / √d) A V. The causal form computes weights within a chunk directly, and earlier chunks as
-        sums.
+        """Return the outputs softmax(Q (A K)ᵀ / √d) A V. The causal form computes weights within a chunk directly, and adds earlier
+        chunks as sums.
         """
         if self.geometry.causal:
             return self._attend_past(query, key, value, key_valid, context, tiled=False)
@@ -117,13 +122,13 @@ class Luna(Attention[Options]):
         return F.dropout(weights, self.options.dropout, self.training).to(value.dtype) @ packed_value
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
-        """Attend. The causal form runs in blocks that stay in the caches of a CPU."""
+        """Return the outputs. The causal form is computed in blocks that fit the caches of a CPU."""
         if self.geometry.causal:
             return self._attend_past(query, key, value, key_valid, context, tiled=True)
         return self.attend(query, key, value, key_valid, context)
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
-        """Attend to the packed tokens with PyTorch's fused kernels.
+        """Return the outputs, with attention to the packed tokens computed by PyTorch's fused kernels.
 
         The causal form has no such kernels. It is computed in tiles on a CPU, and as in ``eager`` on other devices.
         """

@@ -1,4 +1,7 @@
-"""Nyströmformer: Y = softmax(Q K̃ᵀ / √d) A⁺ softmax(Q̃ Kᵀ / √d) V with A = softmax(Q̃ K̃ᵀ / √d) over few landmarks Q̃, K̃."""
+"""Nyströmformer: Y = softmax(Q K̃ᵀ / √d) A⁺ softmax(Q̃ Kᵀ / √d) V with A = softmax(Q̃ K̃ᵀ / √d).
+
+Q̃ and K̃ are a few landmarks, the mean queries and mean keys of consecutive tokens. A⁺ is the pseudo-inverse of A.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,20 @@ class Options:
     """Options of Nyströmformer."""
 
     landmarks: int = share_of_length(4, most=64)
-    """m, the number of landmarks; an input of fewer tokens has one landmark for each."""
+    """m, the number of landmarks. If an input has fewer tokens than that, each token is a landmark."""
     iterations: int = bounded(6)
-    """Number of iterations for the pseudo-inverse."""
+    """Number of iterations that approximate the pseudo-inverse."""
     convolution: int = bounded(0, KERNEL)
-    """Width of a depthwise convolution of the values, added to the output, in positions: odd, or 0 for none; 33 in the paper."""
+    """Width, in positions, of a depthwise convolution of the values that is added to the output. It must be odd, or 0 for none. It
+    is 33 in the paper.
+    """
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of Q K̃ᵀ, Q̃ Kᵀ and both weighted sums (n m d each), of Q̃ K̃ᵀ, of A⁺ times m values, and of four m × m
-    products per iteration.
+    """Return the cost. FLOPs are those of Q K̃ᵀ, Q̃ Kᵀ and both weighted sums (n m d multiply-adds each), of Q̃ K̃ᵀ, of A⁺ times m
+    values, and of four m × m products per iteration.
 
-    A convolution adds a multiply-add per tap, position and channel.
+    A convolution adds one multiply-add per weight of the kernel, position and channel.
     """
     n, h, d, m = geometry.keys, geometry.heads, geometry.head_dim, min(options.landmarks, geometry.keys)
     products = h * (8 * n * m * d + 4 * m * m * d + 8 * options.iterations * m**3)
@@ -64,15 +69,16 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"convolution": {"convolution": 5}, "few": {"landmarks": 3, "iterations": 2}, "many": {"landmarks": 48}},
 )
 class Nystrom(Attention):
-    """Softmax attention through landmarks, which is an approximation of rank m.
+    """Softmax attention through m landmarks. It approximates the n × n weights of softmax by a matrix of rank m.
 
     Paper: Xiong et al. 2021: Eq. 13 (three kernels), Eq. 14 and 15 (pseudo-inverse), Section 3.2 (segment means), Figure 2
         (convolution of the values).
     Symbols: m → landmarks, Z → inverse, F̃, Ã, B̃ → the three softmax kernels.
-    Differs: there is no convolution unless asked for (``convolution``; the paper's spans 33 positions). Landmarks are means of
-        valid tokens, whose number need not be a multiple of m: the first n mod m segments hold one token more. The pseudo-inverse
-        starts from A of each head of each example, scaled by its own norms, where the paper's code takes maxima over the whole
-        batch. The convolution has one kernel per head over positions, with zeros at padding. Computed in float32 at least.
+    Differs: by default there is no convolution (``convolution``; the paper's spans 33 positions). Landmarks are means of valid
+        tokens, whose number need not be a multiple of m: the first n mod m segments hold one token more. The iteration for the
+        pseudo-inverse starts from A of each head of each example, scaled by its own norms. The paper's code takes maxima over the
+        whole batch. The convolution has one kernel per head over positions; padded positions count as zeros. Everything is computed
+        in float32 or more.
     """
 
     saturates = (("landmarks", "are no fewer than the {n} tokens: each token is one, and nothing is saved"),)
@@ -84,7 +90,9 @@ class Nystrom(Attention):
             self.kernel = nn.Parameter(torch.empty(geometry.heads, 1, options.convolution, 1).uniform_(-bound, bound))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Eq. 13 to 15 on the valid tokens of each example alone. The landmarks are the means of m consecutive parts."""
+        """Return the outputs by Eq. 13 to 15, computed on the valid tokens of each example alone. A landmark is the mean of one of
+        m consecutive parts.
+        """
         out, scale = [], query.shape[-1] ** -0.5
         for example, q in enumerate(query):
             real = slice(None) if key_valid is None or not key_valid[example].any() else key_valid[example]
@@ -96,11 +104,13 @@ class Nystrom(Attention):
         return torch.stack(out) + self._convolved(value)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute F̃ Z (B̃ V): landmarks attend to the values, the pseudo-inverse mixes the results, and queries attend to them."""
+        """Return the outputs F̃ Z (B̃ V): landmarks attend to the values, the pseudo-inverse Z mixes the results, and queries
+        attend to them.
+        """
         return self._attend(softmax_attention, query, key, value, key_valid)
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend as in ``attend``, but compute the two long softmaxes with PyTorch's fused kernels."""
+        """Return the outputs of ``attend``, with the two long softmaxes computed by PyTorch's fused kernels."""
         return self._attend(sdpa_over_valid, query, key, value, key_valid)
 
     def _attend(self, softmax: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
@@ -110,7 +120,7 @@ class Nystrom(Attention):
             return (self.mixed(softmax, q, k, v, key_valid) + self._convolved(v)).to(value.dtype)
 
     def mixed(self, softmax: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute the outputs without the convolution. ``attend`` is a function of (query, key, value, valid) that computes softmax
+        """Return the outputs before the convolution. ``softmax`` is a function of (query, key, value, valid) that computes softmax
         attention.
         """
         (few_query, few_key), few = landmarks(self.options.landmarks, key_valid, query, key)
@@ -145,20 +155,22 @@ class Nystrom(Attention):
 
 
 def softmax_attention(query: Queries, key: Keys, value: Keys, valid: KeyValid) -> Queries:
-    """Compute softmax(Q Kᵀ / √d) V over the valid keys."""
+    """Return softmax(Q Kᵀ / √d) V over the valid keys."""
     scores = query @ key.mT * query.shape[-1] ** -0.5
     return softmax_over_valid(scores, None if valid is None else valid[:, None, None]) @ value
 
 
 def means_of_parts(tokens: Float[Tensor, "heads n d"], m: int) -> Float[Tensor, "heads m d"]:
-    """Return the means of m consecutive parts of one example (for ``definition``)."""
+    """Return the means of m consecutive parts of the tokens of one example. ``definition`` uses this function."""
     return torch.stack([part.mean(dim=1) for part in tokens.tensor_split(m, dim=1)], dim=1)
 
 
 def landmarks(
     most: int, valid: KeyValid, *tokens: Keys
 ) -> tuple[list[Float[Tensor, "batch heads m d"]], Bool[Tensor, "batch m"] | None]:
-    """Return the means of m consecutive parts of the valid tokens, and the mask of parts that hold any. m is at most the length."""
+    """Return the landmarks of each tensor in ``tokens``: the means of m consecutive parts of its valid tokens, where m is the
+    smaller of ``most`` and the length. Also return a mask that is True for parts with any valid token; None means all parts.
+    """
     m = min(most, tokens[0].shape[2])
     if valid is None:
         return [segment_means(x, m) for x in tokens], None
@@ -167,7 +179,7 @@ def landmarks(
 
 
 def segment_means(tokens: Keys, m: int) -> Float[Tensor, "batch heads m d"]:
-    """Return the means of m consecutive parts. The first n mod m parts hold one token more."""
+    """Return the means of m consecutive parts of the tokens. The first n mod m parts hold one token more."""
     each, longer = tokens.shape[2] // m, tokens.shape[2] % m
     if torch.compiler.is_compiling():
         return _gathered_means(tokens, m, each, longer)
@@ -188,9 +200,11 @@ def _gathered_means(tokens: Keys, m: int, each: int, longer: int) -> Float[Tenso
 def means_of_valid(
     valid: Bool[Tensor, "batch n"], m: int, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "batch m n"], Bool[Tensor, "batch m"]]:
-    """Return the matrix that averages the valid tokens of m consecutive parts, and the mask of parts that hold any.
+    """Return the matrix that averages the valid tokens of m consecutive parts, and a mask that is True for parts with any valid
+    token.
 
-    The first (number of tokens) mod m parts hold one token more. With fewer tokens than m, each token is a part.
+    The first (number of valid tokens) mod m parts hold one token more. If there are fewer valid tokens than m, each token is a
+    part.
     """
     count = valid.sum(dim=-1, keepdim=True)
     parts = count.clamp(min=1, max=m)

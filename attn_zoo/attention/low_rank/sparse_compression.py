@@ -1,7 +1,8 @@
-"""Compressed sparse attention (CSA): like HCA, but entries sum up few tokens and overlap, and an indexer chooses k entries for each
-query.
+"""Compressed sparse attention (CSA): softmax attention to a window of keys and to compressed entries, as in HCA. Entries hold fewer
+tokens and overlap, and an indexer chooses k of them for each query.
 
-Entry i sums up Cᵃ of the m tokens before its window and Cᵇ of the m tokens in it, by softmax(Z + B) over these 2 m slots.
+Entry i is a weighted sum of Cᵃ over the m tokens before its window and Cᵇ over the m tokens in it. The weights are softmax(Z + B)
+over these 2 m slots.
 """
 
 from __future__ import annotations
@@ -25,20 +26,21 @@ from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 @dataclass
 class Options(hca.LengthOptions):
-    """Options of sparse compression."""
+    """Options of compressed sparse attention."""
 
     compress_rate: int = bounded(4)
-    """m, the number of tokens from one entry to the next; an entry holds the m tokens before as well."""
+    """m, the number of tokens from one entry to the next. An entry also holds the m tokens before."""
     kept: int = share_of_length(16, most=64, bound=at_least(1, "entries"))
-    """k, the number of entries that a query attends to; all visible ones where there are fewer."""
+    """k, the number of entries to which a query attends. If it sees fewer entries, it attends to all of these."""
     index_heads: int = bounded(4)
-    """Number of index heads."""
+    """Number of index heads, the small heads whose scores choose the entries."""
     index_width: int = bounded(16)
-    """Width of an index head."""
+    """Number of channels of an index head."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of Cᵃ, Zᵃ and Zᵇ, of the indexer, which gets no gradient from the outputs, and of attention as in HCA.
+    """Return the cost. FLOPs are those of Cᵃ, Zᵃ and Zᵇ, of the indexer, and of attention as in HCA. The outputs give the indexer
+    no gradient.
 
     The state holds keys and values of the window, and those of complete entries with their index keys. It also holds the weighted
     sums and sums of weights of the present window, for its own entry and for the next.
@@ -73,16 +75,17 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"three": {"compress_rate": 3, "window": 5, "kept": 4, "index_heads": 2, "index_width": 5, "sinks": True}},
 )
 class SparseCompression(hca.LengthCompression):
-    """Softmax attention to a window of keys, and to the entries that a small learned scorer ranks highest. All heads see the same
-    entries.
+    """Softmax attention to a window of keys, and to the k compressed entries that a small learned scorer ranks highest. All heads
+    see the same entries.
 
     Paper: DeepSeek-AI 2026 (DeepSeek-V4), Section 2.3.1: compressed sparse attention and its lightning indexer.
     Symbols: m → compress_rate, k → kept, C^a, V^a and Z^a → the maps before, Z^b → gate, B → position_bias, K^IComp → the entries
         of index_key and index_gate (rows 0: Cᵇ and Zᵇ, rows 1: Cᵃ and Zᵃ), q^I and w → index_query and index_weight.
-    Differs: as HCA (``length_compression``) does. Besides, Cᵇ is a head's key or value itself, Cᵃ a map of it. The scorer reads the
-        queries and keys of all heads. Scores of all entries are computed and masked. Ties go to the first entry.
-    Choice: the scorer learns from a term of its own, as in ``indexer``: the divergence of its softmax from the mean weights of the
-        heads over the visible entries. It reaches the scorer alone, and nothing else does.
+    Differs: the remarks at ``length_compression`` (HCA) apply here. Besides, Cᵇ is a head's key or value itself, and Cᵃ a linear
+        map of it. The indexer reads the queries and keys of all heads. Scores of all entries are computed and masked. If index
+        scores are equal, the first entry is chosen.
+    Choice: a loss of its own trains the indexer, as in ``indexer``: the divergence between its softmax and the mean attention
+        weights of the heads over the visible entries. This loss trains the indexer alone, and no other loss trains the indexer.
     """
 
     options: Options
@@ -100,7 +103,9 @@ class SparseCompression(hca.LengthCompression):
         self.auxiliary = AuxiliaryLoss()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compress and score entry by entry, and compute a softmax over all entries and all n keys, masked to the chosen ones."""
+        """Return the outputs: compress and score entry by entry, then attend to all entries and all n keys in one softmax, masked
+        to the chosen ones.
+        """
         n, m, causal = key.shape[2], self.options.compress_rate, self.geometry.causal
         valid, t = real_positions(query, key_valid), torch.arange(n, device=key.device)
         rows, columns = (x.transpose(1, 2).flatten(2) for x in (query, key))
@@ -133,7 +138,7 @@ class SparseCompression(hca.LengthCompression):
         return naive_attention(query, key, value, near.tril() if causal else near, few, self.sinks)
 
     def entries(self, query: Queries, key: Keys, value: Keys, valid: Bool[Tensor, "batch keys"]) -> Few:
-        """Return compressed keys and values, and the mask of the entries that each query attends to."""
+        """Return the compressed keys and values, and a mask that is True for each entry that a query attends to."""
         m, maps = self.options.compress_rate, self.before.to(key.dtype)
         real = overlapping(valid[:, None, :, None], valid[:, None, :, None], m)[:, 0, ..., 0]
         keys = overlapping(key @ maps[0], key, m)
@@ -165,7 +170,7 @@ class SparseCompression(hca.LengthCompression):
 def overlapping(
     before: Shaped[Tensor, "batch heads n w"], own: Shaped[Tensor, "batch heads n w"], m: int
 ) -> Shaped[Tensor, "batch heads windows slots w"]:
-    """Return windows of 2 m slots: ``before`` of the m tokens before a window (zeros for the first), then ``own`` of its m
-    tokens.
+    """Return windows of 2 m slots. The first m hold ``before`` of the m tokens before a window (zeros for the first window), and
+    the others hold ``own`` of the m tokens in it.
     """
     return torch.cat([F.pad(hca.in_windows(before, m), (0, 0, 0, 0, 1, 0))[:, :, :-1], hca.in_windows(own, m)], dim=3)

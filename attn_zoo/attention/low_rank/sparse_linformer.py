@@ -1,4 +1,4 @@
-"""Sparse Linformer: Y = α-entmax(Q (E K)ᵀ / √d) F V. Its weights can be exactly zero."""
+"""Sparse Linformer: Y = α-entmax(Q (E K)ᵀ / √d) F V. α-entmax replaces Linformer's softmax, so weights can be exactly zero."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ class Options(LowRankOptions, DropoutOptions):
     """Options of the sparse Linformer."""
 
     alpha: float = bounded(1.5, ALPHA)
-    """α: 1 is softmax and so Linformer, 2 is sparsemax; the larger, the sparser."""
+    """α: 1 is softmax, which gives Linformer, and 2 is sparsemax. The larger it is, the more weights are zero."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs as for Linformer: of E K and F V, then of Q (E K)ᵀ and P (F V), n k d multiply-adds per head each.
+    """Return the cost. As for Linformer, FLOPs are those of the projections E K and F V, of the scores and of the weighted sums,
+    each n k d multiply-adds per head.
 
-    Tiles compute Q (E K)ᵀ in the backward pass again.
+    Tiles compute the scores again in the backward pass.
     """
     nd = geometry.queries * geometry.head_dim
     return low_rank_cost(geometry, options, lambda heads, k: (4 * heads * k * nd, 10 * heads * k * nd))
@@ -58,17 +59,17 @@ class SparseLinformer(LowRankAttention[Options]):
     Papers: Wang et al. 2020, Eq. 7, for the projection; Peters et al. 2019 for α-entmax, and Martins and Astudillo 2016
         (arXiv:1602.02068) for α = 2, sparsemax.
     Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys, α → alpha.
-    Differs: the combination is in none of the papers. A weight of zero leaves out a projected key, which mixes all tokens, and so
-        leaves out no single token; with projections by windows it leaves out the tokens of a window. The remarks of Linformer's
-        entry on padding, shorter inputs and initialisation apply here.
-    Training: With ``init=pooling`` and ``equalised`` it learned recall of 8 pairs in 800 steps (100 %), without them not in 2,800
-        (12 %; one seed each).
+    Differs: the combination is in none of the papers. A weight of zero leaves out a projected key. A projected key mixes all
+        tokens, so no single token is left out. With projections by windows, the tokens of one window are left out. The remarks at
+        ``linformer`` on padding, shorter inputs and initialisation apply here.
+    Training: With ``init=pooling`` and ``equalised`` it learned recall of 8 pairs in 800 steps (100 %). Without them it had not
+        learned it after 2,800 steps (12 %; one seed each).
     """
 
     attend_tiled = LowRankAttention.attend
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute α-entmax(Q (E K)ᵀ / √d) F V by bisection."""
+        """Return the outputs α-entmax(Q (E K)ᵀ / √d) F V, with the threshold of α-entmax found by bisection."""
 
         def naive(q: Queries, ek: Compressed, fv: Compressed, valid: CompressedValid) -> Queries:
             allowed = None if valid is None else valid[:, None, None]
@@ -77,7 +78,7 @@ class SparseLinformer(LowRankAttention[Options]):
         return self.by_compressed(naive, query, key, value, key_valid)
 
     def attend_compressed(self, query: Queries, key: Compressed, value: Compressed, valid: CompressedValid = None) -> Queries:
-        """Compute α-entmax(Q K̄ᵀ / √d) V̄ with the projected keys K̄ = E K and values V̄ = F V."""
+        """Return the outputs α-entmax(Q K̄ᵀ / √d) V̄, given the projected keys K̄ = E K and values V̄ = F V."""
         alpha = self.options.alpha
         if self.implementation == "tiled":
             return entmax_attention(query, key, value, valid, alpha, causal=False, dropout=self.dropout_rate)

@@ -1,4 +1,6 @@
-"""FNet: Y = Re F_n V F_D. Fourier transforms along the length and along the channels replace attention."""
+"""FNet: Y = Re F_n V F_D. The Fourier matrices F_n and F_D transform along the length and along the channels; nothing
+is learned.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +32,18 @@ def cost(geometry: Geometry, options: NoOptions) -> Cost:
     reads=("value",),
 )
 class FNet(Attention):
-    """Fourier transform over all positions and all channels, of which the real part is kept. Nothing is learned.
+    """Real part of the Fourier transform of the values over all positions and all channels. Nothing is learned.
 
     Paper: Lee-Thorp et al. 2022, Eq. 3.
     Symbols: F_seq, F_h → the transforms along n and along D = heads · head_dim.
-    Differs: transforms are unitary, divided by √(n D), where the paper leaves the scale to the next layer norm; so the output has
-        the scale of the values at every length. The transform applies to the layer's values, where the paper has no projection,
-        and mixes the channels of all heads. A padded position would change every frequency, so padding is refused.
+    Differs: transforms are unitary, divided by √(n D), so the output has the scale of the values at every length. The paper leaves
+        the scale to the next layer norm. The transform applies to the layer's values; the paper has no projection. It mixes the
+        channels of all heads. Padding is unsupported, because a padded position would change every frequency.
     Nature: The mixing is fixed, so no position can look for a token by content.
     """
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Compute Re F_n V F_D with the Fourier matrices: C V C - S V S with cosines C and sines S."""
+        """Return Re F_n V F_D, computed from the cosines C and the sines S of the Fourier matrices as C V C - S V S."""
 
         def fourier(size: int) -> tuple[Tensor, Tensor]:
             at = torch.arange(size, device=value.device)
@@ -54,7 +56,9 @@ class FNet(Attention):
         return mixed.unflatten(-1, (value.shape[1], -1)).transpose(1, 2)
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Transform to half of the spectrum, and mirror it, because Re Ŷ[i, c] = Re Ŷ[-i, -c] for real values."""
+        """Return the outputs of fast Fourier transforms. Half of the spectrum is computed and then mirrored, because Re Ŷ[i, c] =
+        Re Ŷ[-i, -c] for real values.
+        """
         (_, heads, _, d), dtype = value.shape, torch.promote_types(value.dtype, torch.float32)
         tokens = value.transpose(1, 2).flatten(2).to(dtype)
         half = torch.fft.rfft2(tokens, norm="ortho").real

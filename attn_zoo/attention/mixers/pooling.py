@@ -1,4 +1,4 @@
-"""Mixer of PoolFormer: yᵢ is the mean of vⱼ over |j - i| ≤ ⌊w/2⌋, minus vᵢ."""
+"""Mixer of PoolFormer: yᵢ is the mean of vⱼ over |j - i| ≤ ⌊w/2⌋, minus vᵢ. w is the width of the window."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Options:
     """Options of pooling."""
 
     window: int = bounded(3, WIDTH)
-    """Width in positions, the own one included; odd, so that it reaches equally far on both sides."""
+    """Width of the window in positions, the own position included. It must be odd, so that both sides are equal."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -44,28 +44,28 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"wide": {"window": 9}},
 )
 class Pooling(Attention[Options]):
-    """Average of a position and its neighbours, minus the position itself. Nothing is learned.
+    """Average of the values of a position and its neighbours, minus the value of the position itself. Nothing is learned.
 
     Paper: Yu et al. 2022, Algorithm 1; the subtraction compensates for the surrounding residual connection.
     Symbols: K → window, T → the layer's values.
-    Differs: the window runs along one dimension, where the paper's K × K window lies over an image. The layer projects values
-        and outputs, as for every mechanism, where the paper's mixer has no projections. Averages are over the real tokens in
-        the window, as the paper's are over the positions inside the image. Attention over pooled keys and values is another
-        mechanism: linformer with projection=mean.
-    Nature: A layer sees its window alone, with equal weights: tokens beyond a few positions are neither recalled nor copied.
+    Differs: the window runs along one dimension; the paper's K × K window lies over an image. The layer projects values and
+        outputs, as for every mechanism; the paper's mixer has no projections. Averages are over the real tokens in the window, as
+        the paper's are over the positions inside the image. Attention over pooled keys and values is another mechanism: linformer
+        with projection=mean.
+    Nature: A layer sees its window alone, with equal weights. Tokens beyond a few positions are neither recalled nor copied.
     """
 
     saturates = (("window", "is no narrower than the {n} tokens: it averages nearly all of them"),)
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Compute the n × n weights: equal shares of the real tokens within the window, minus the identity."""
+        """Return the outputs from n × n weights: equal shares for the real tokens within the window, minus the identity matrix."""
         at = torch.arange(value.shape[2], device=value.device)
         near = ((at - at[:, None]).abs() <= self.options.window // 2).to(value.dtype)
         near = near if key_valid is None else near * key_valid[:, None, None]
         return near / near.sum(dim=-1, keepdim=True).clamp(min=1) @ value - value
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Compute the means of the real tokens in each window, minus the values. Padded values are zeros."""
+        """Return the means of the real tokens in each window, minus the values. Padded values must be zeros."""
         if key_valid is None:
             return self._pooled(value, whole=False) - value
         share = self._pooled(key_valid[:, None, :, None].to(value.dtype), whole=True)

@@ -1,6 +1,6 @@
 """MEGA: Y = softmax(Q Kᵀ / √d) V + Z, softmax within chunks, Q = κ_q ∘ Z + μ_q and K = κ_k ∘ Z, Z = silu(EMA(X) + ω ∘ X).
 
-EMA takes h damped moving averages of each channel: sₜ = α ∘ β xₜ + (1 - α ∘ δ) ∘ sₜ₋₁, read as η·sₜ.
+EMA computes h damped moving averages sₜ of each channel, sₜ = α ∘ β xₜ + (1 - α ∘ δ) ∘ sₜ₋₁, and returns the weighted sum η·sₜ.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class Options(DropoutOptions):
     chunk: int = share_of_length(4, most=128)
     """c, the number of positions in a chunk; 128 on most tasks of the paper. One chunk of all tokens is full attention."""
     expansion: int = bounded(16)
-    """h, the number of averages per channel."""
+    """h, the number of moving averages per channel."""
 
 
 def directions(geometry: Geometry) -> int:
-    """Return the number of directions of the averages: one forwards and, without causality, one backwards."""
+    """Return the number of directions in which moving averages run: one if causal, else two, forwards and backwards."""
     return 1 if geometry.causal else 2
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of the averages, and of each chunk with itself. The state holds h averages per channel, and the keys and
-    values of a chunk.
+    """Return the cost. FLOPs are those of the moving averages, and of attention within each chunk. The state holds h averages per
+    channel, and the keys and values of a chunk.
     """
     inner, ways, chunk = geometry.inner_dim, directions(geometry), min(options.chunk, geometry.keys)
     slots = math.ceil(geometry.keys / chunk) * chunk
@@ -65,20 +65,21 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     version=2,  # 1 had neither ω ∘ X nor Z in the output
 )
 class Mega(Attention[Options]):
-    """Softmax attention within chunks, plus moving averages that reach across chunks. The averages also make the queries and keys.
+    """Softmax attention within chunks, plus moving averages that reach across chunks. Queries and keys are computed from the
+    averages.
 
     Paper: Ma et al. 2022: multi-dimensional damped EMA, queries and keys of one representation, MEGA-chunk, candidate.
     Symbols: α, δ → decay_in and decay_out before their sigmoid; β → spread, η → gather, κ and μ → gain and offset; X → the layer's
         query projection; ω → residual, as in the published code; h → expansion, c → chunk.
-    Differs: averages are taken of a head's projected channels, where the paper projects the averages; silu follows directly.
-        Attention has several heads, and values are projected without silu. The candidate adds Z to the outputs before the layer's
-        out projection; the paper projects both separately. Only Z passes from chunk to chunk. These parts
-        are left out: the reset gate and the update gate between the candidate and X, the bias of relative positions, the offset
-        of keys, which softmax cancels, and the laplace function. Queries and keys start as Z, with κ = 1 and μ = 0; η from
-        N(0, 1/h), ω from N(0, 1). Without causality a second average runs backwards, and both are added. Padded tokens enter as
-        zeros and keep their positions: the average decays over them as over real ones.
-    Nature: A value is seen within its chunk alone; from chunk to chunk only averages pass, which fade. With them, the loss of
-        recall falls as that of ``uniform`` does, to a guess among the values (12 % with 8 pairs after 1,200 steps).
+    Differs: averages are computed from the projected channels of a head, and silu follows directly; the paper projects the
+        averages. Attention has several heads, and values are projected without silu. Z is added to the outputs before the layer's
+        out projection; the paper projects both separately. Only Z passes from chunk to chunk. Some parts are left out: the reset
+        gate, the update gate between the candidate and X, the bias of relative positions and the laplace function. The offset of
+        keys is left out because softmax cancels it. Queries and keys start as Z, with κ = 1 and μ = 0; η starts from N(0, 1/h), and
+        ω from N(0, 1). Without causality a second average runs backwards, and both are added. Padded tokens enter as zeros and keep
+        their positions: the average decays over them as over real ones.
+    Nature: Values are seen within their chunk alone. From chunk to chunk only averages pass, which fade. In training on recall, the
+        loss falls only as far as that of ``uniform``, to a guess among the values (12 % with 8 pairs after 1,200 steps).
     """
 
     saturates = (("chunk", "is no shorter than the {n} tokens: every token sees all"),)
@@ -97,7 +98,9 @@ class Mega(Attention[Options]):
         self.offset = nn.Parameter(torch.zeros(heads, 1, d))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute the averages token by token, and n × n weights that are masked to the chunk of the query."""
+        """Return the outputs: compute the moving averages token by token, then n × n weights that are masked to the chunk of the
+        query.
+        """
         enter, leave = self.decay_in.sigmoid(), self.decay_out.sigmoid()
         n, averages = query.shape[2], []
         for way, order in enumerate([range(n), range(n - 1, -1, -1)][: directions(self.geometry)]):
@@ -113,7 +116,9 @@ class Mega(Attention[Options]):
         return softmax_over_valid(scores, same if allowed is None else same & allowed) @ value + shared
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute queries and keys from averages, then all chunks at once: (batch, heads, chunks, chunk, chunk) scores."""
+        """Return the outputs: compute queries and keys from the moving averages, then attend in all chunks at once. Scores have
+        shape (batch, heads, chunks, chunk, chunk).
+        """
         n, chunk = query.shape[2], min(self.options.chunk, query.shape[2])
         shared = self._averages(query)
         inputs = shared * self.gain[0] + self.offset, shared * self.gain[1], value

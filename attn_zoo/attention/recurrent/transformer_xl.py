@@ -1,4 +1,7 @@
-"""Transformer-XL: yᵢ = Σⱼ softmaxⱼ(((qᵢ + u)·kⱼ + (qᵢ + v)·W s(i - j)) / √d) vⱼ over the segment of i and the memory before it."""
+"""Transformer-XL: yᵢ = Σⱼ softmaxⱼ(((qᵢ + u)·kⱼ + (qᵢ + v)·W s(i - j)) / √d) vⱼ over the segment of i and the memory before it.
+
+s(i - j) are sines and cosines of the distance. The vectors u and v and the matrix W are learned.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 LONGEST_WAVE = 10000.0
-"""Longest wavelength of the sines s, divided by 2π, in positions; as in Vaswani et al. 2017."""
+"""Longest wavelength of the sines s, divided by 2π, in positions, as in Vaswani et al. 2017."""
 
 
 @dataclass
@@ -28,20 +31,21 @@ class Options(DropoutOptions):
     """Options of Transformer-XL."""
 
     segment: int = share_of_length(4, most=512)
-    """Length of a segment in positions; segments begin at its multiples."""
+    """Length of a segment in positions. Segments begin at multiples of this length."""
     memory: int = share_of_length(4, most=512, bound=at_least(0, "cached positions"))
-    """Number of positions before a segment whose keys and values are cached for it."""
+    """Number of positions before a segment whose keys and values the segment also sees."""
     relative: bool = True
-    """Add relative position scores; otherwise scores are q·k / √d."""
+    """If true, scores of relative positions are added. Otherwise scores are q·k / √d."""
 
 
 def segmentation(geometry: Geometry, options: Options) -> Segmentation:
-    """Return the segments of the sequence length for which a mechanism is built."""
+    """Return the segments of a sequence that has the length for which the mechanism is built."""
     return Segmentation.of(geometry.keys, options.segment, options.memory, causal=geometry.causal)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of each segment with itself and its memory, by content and by distance, and of W s once per distance.
+    """Return the cost. FLOPs are those of attention from each segment to itself and to its memory, by content and by distance, and
+    of W s once per distance.
 
     The state holds keys and values of the present segment and of the memory before it.
     """
@@ -65,12 +69,12 @@ def _last_two_starts(cut: Segmentation) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """KV cache: keys and values of the present segment and of the memory before it."""
+    """KV cache with keys and values of the present segment and of the memory before it."""
 
     key: Float[Tensor, "batch heads cached head_dim"]
     value: Float[Tensor, "batch heads cached head_dim"]
     position: int = 0
-    """Number of tokens read."""
+    """Number of tokens read so far."""
 
     @property
     def nbytes(self) -> int:
@@ -97,15 +101,15 @@ class SegmentState:
     variants={"short": {"segment": 3, "memory": 4}, "content_only": {"segment": 6, "memory": 0, "relative": False}},
 )
 class TransformerXL(Attention[Options]):
-    """Softmax attention from segments to themselves and to the keys and values that are cached before them.
+    """Softmax attention from each segment to itself and to the keys and values of a number of positions before it, the memory.
 
     Paper: Dai et al. 2019, Section 3.2 (recurrence) and 3.3 (u, v, W_kR and the sines R of distances).
     Symbols: L → segment, s in the card's time; M → memory, m; u → content_bias, v → position_bias; W_kR → position_projection.
-    Differs: one call reads all segments, and gradients reach the cached keys and values, which the
-        paper holds constant; ``state.detached()`` does so between calls of ``step``. The cache holds a layer's keys and
-        values, not its hidden states, which is equivalent while weights do not change. Every layer has its own u, v and W_kR;
-        u and v start at zero (near zero in the paper). Without causality, which the paper does not treat, a query sees its
-        whole segment and the memory before it, and nothing after.
+    Differs: one call reads all segments, and gradients reach the cached keys and values. The paper holds these constant, as
+        ``state.detached()`` does between calls of ``step``. The cache holds a layer's keys and values, not its hidden states; this
+        is equivalent while weights do not change. Every layer has its own u, v and W_kR. u and v start at zero (near zero in the
+        paper). Without causality, which the paper does not treat, a query sees its whole segment and the memory before it, and
+        nothing after.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -118,7 +122,7 @@ class TransformerXL(Attention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return a warning for a memory that reaches all tokens."""
+        """Return a warning if the memory reaches all tokens."""
         cut = segmentation(geometry, options)
         if options.memory < cut.length * (cut.segments - 1):
             return ()
@@ -126,7 +130,9 @@ class TransformerXL(Attention[Options]):
         return (f"{reach} leave none of the {geometry.keys} tokens out of reach: the work is quadratic",)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute n × n scores by content and by the distance i - j, masked to the segment of i and the memory before it."""
+        """Return the outputs from n × n scores by content and by the distance i - j, masked to the segment of i and the memory
+        before it.
+        """
         n, o = query.shape[2], self.options
         position = torch.arange(n, device=query.device)
         start = (position // o.segment * o.segment)[:, None]
@@ -142,7 +148,9 @@ class TransformerXL(Attention[Options]):
         return weights @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend in all segments at once, each with its memory: (batch, heads, segments, length, memory + length) scores."""
+        """Return the outputs, computed in all segments at once, each with its memory. Scores have shape (batch, heads, segments,
+        length, memory + length).
+        """
         n, device = query.shape[2], query.device
         cut = Segmentation.of(n, self.options.segment, self.options.memory, causal=self.geometry.causal)
         fill = -n % cut.length
@@ -157,7 +165,7 @@ class TransformerXL(Attention[Options]):
         return (weights @ values).flatten(2, 3)[:, :, :n]
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend in tiles of some segments each."""
+        """Return the outputs, computed in tiles of a few segments each."""
         cut = Segmentation.of(query.shape[2], self.options.segment, self.options.memory, causal=self.geometry.causal)
         distances = None
         if self.options.relative:
@@ -174,7 +182,7 @@ class TransformerXL(Attention[Options]):
         return SegmentState(nothing, nothing)
 
     def advance(self, query: Queries, key: Keys, value: Keys, state: Any, **streams: Keys) -> tuple[Queries, SegmentState]:
-        """Compute outputs segment by segment.
+        """Return the outputs of the next tokens and the new state, computed segment by segment.
 
         Raises:
             ValueError: the state belongs to another mechanism, batch, dtype or device.

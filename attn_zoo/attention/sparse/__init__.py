@@ -1,4 +1,4 @@
-"""Sparse attention with fixed patterns: windows, blocks, strides, global tokens."""
+"""Sparse attention with fixed patterns: windows, blocks, strides and global tokens decide which keys a query sees."""
 
 from attn_zoo.attention.sparse import bigbird as bigbird
 from attn_zoo.attention.sparse import block_sparse as block_sparse

@@ -1,4 +1,6 @@
-"""BigBird: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over near blocks, global blocks and random blocks. Global blocks see all blocks."""
+"""BigBird: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the keys j of near blocks, global blocks and random blocks. Global blocks see all
+blocks.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +23,29 @@ class Options(DropoutOptions):
     """Options of BigBird."""
 
     block: int = share_of_length(16, most=64)
-    """Size of a block in positions, b in the paper; 64 there."""
+    """Number of positions in a block, b in the paper; 64 there."""
     window_blocks: int = bounded(3, ODD)
-    """Number of blocks in the window, the own one included, w in the paper; odd, so that both sides are equal."""
+    """Number of adjacent blocks that a block sees, itself included, w in the paper. It must be odd, so that both sides
+    are equal.
+    """
     global_blocks: int = bounded(2, EVEN)
-    """Number of blocks that see all and are seen by all, g in the paper: half of them the first ones, half the last; even."""
+    """Number of blocks that see all blocks and that all blocks see, g in the paper. It must be even: half of them are the first
+    blocks, half the last.
+    """
     random_blocks: int = bounded(1, at_least(0, "blocks"))
-    """Number of random blocks that a block sees, r in the paper, drawn for each head; 3 there."""
+    """Number of random blocks that a block sees, r in the paper; 3 there. They are drawn separately for each head."""
 
 
 def pattern(geometry: Geometry, options: Options) -> Pattern:
-    """Return which blocks each block sees, for a geometry and options."""
+    """Return the pattern of blocks for these options: which blocks each block sees."""
     ends = options.global_blocks // 2
     return Pattern(options.block, options.window_blocks // 2, first=ends, last=ends, random=options.random_blocks)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of each block with g + w + r others, and of global blocks with all. Absent blocks are computed, too."""
+    """Return the cost. FLOPs are those of each block with g + w + r others, and of global blocks with all. Neighbours beyond the
+    ends of the sequence are computed, too.
+    """
     return pattern(geometry, options).cost(geometry)
 
 
@@ -60,13 +68,13 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class BigBird(BlockPatternAttention[Options]):
-    """Attention over a window of blocks, global blocks at both ends and random blocks.
+    """Softmax attention to a window of blocks, to global blocks at both ends, and to random blocks.
 
     Paper: Zaheer et al. 2020, Section 2 and Appendix D (the ITC form, in which existing tokens are global).
     Symbols: b → block, w → window_blocks, g → global_blocks, r → random_blocks.
-    Differs: the window does not wrap around the ends; random blocks are neither global nor in the window, and follow from one seed
-        per head (``seeds``), drawn when the mechanism is built, for any length; the last block may be shorter. With padding the
-        last blocks of the padded input are global.
+    Differs: the window does not wrap around the ends. Random blocks are neither global nor in the window. One seed per head
+        (``seeds``) determines them at any length; the seeds are drawn when the mechanism is built. The last block may be shorter.
+        With padding, the last blocks of the padded input are global.
     """
 
     layout = staticmethod(pattern)
@@ -78,12 +86,12 @@ class BigBird(BlockPatternAttention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return a warning if there are so few blocks that all are visible."""
+        """Return a warning if there are so few blocks that every block sees all."""
         o = options
         if (o.window_blocks + o.global_blocks + o.random_blocks) * o.block < geometry.keys:
             return ()
         return (f"a block of {o.block} sees as many blocks as {geometry.keys} tokens have: nothing is saved",)
 
     def head_seeds(self, device: torch.device) -> Tensor:
-        """Return the seeds that were drawn when the mechanism was built."""
+        """Return the random seed of each head. The seeds were drawn when the mechanism was built."""
         return self.seeds

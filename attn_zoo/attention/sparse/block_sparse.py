@@ -1,4 +1,6 @@
-"""Block-sparse attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the blocks of keys that a fixed layout assigns to the block of i."""
+"""Block-sparse attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the keys j of some blocks. A fixed layout says which blocks each
+block sees.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +23,25 @@ class Options(DropoutOptions):
     """Options of block-sparse attention."""
 
     block: int = share_of_length(16, most=64)
-    """Size of a block in positions."""
+    """Number of positions in a block."""
     local_blocks: int = bounded(1, BLOCKS)
-    """Number of visible blocks on each side of the own one; causal: on the left."""
+    """Number of adjacent blocks that a block sees on each side or, if causal, on the left."""
     global_blocks: int = bounded(1, BLOCKS)
-    """Number of first blocks that see all and are seen by all."""
+    """Number of first blocks that see all blocks and that all blocks see."""
     random_blocks: int = bounded(1, BLOCKS)
-    """Number of random blocks that a block sees, drawn for each head."""
+    """Number of random blocks that a block sees. They are drawn separately for each head."""
     seed: int = bounded(0, SEED)
-    """Seed of the random blocks."""
+    """Seed that determines the random blocks."""
 
 
 def pattern(geometry: Geometry, options: Options) -> Pattern:
-    """Return which blocks each block sees, for a geometry and options."""
+    """Return the pattern of blocks for these options: which blocks each block sees."""
     o = options
     return Pattern(o.block, o.local_blocks, first=o.global_blocks, random=o.random_blocks, causal=geometry.causal)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of each block with the blocks of its layout. Absent blocks, such as neighbours of the first block, are
+    """Return the cost. FLOPs are those of each block with the blocks of its layout. Neighbours beyond the ends of the sequence are
     computed, too.
     """
     return pattern(geometry, options).cost(geometry)
@@ -64,16 +66,16 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class BlockSparse(BlockPatternAttention[Options]):
-    """Softmax attention to a fixed set of blocks: near ones, the first ones, and random ones from a seed in the options.
+    """Softmax attention to a fixed set of blocks: adjacent blocks, the first blocks, and random blocks from a seed in the options.
 
     Paper: Child et al. 2019, whose kernels compute attention block by block under a given layout.
     Symbols: S → Pattern, b → block.
-    Differs: the layout follows from options instead of a table; causal random blocks are drawn from earlier blocks.
+    Differs: the layout follows from options instead of a table. If causal, random blocks are drawn from earlier blocks.
     """
 
     layout = staticmethod(pattern)
 
     def head_seeds(self, device: torch.device) -> Int[Tensor, "heads"]:
-        """Return the seed of each head, which follows from the option ``seed``."""
+        """Return the random seed of each head, which follows from the option ``seed``."""
         heads = self.geometry.heads
         return torch.arange(heads, device=device) + heads * self.options.seed

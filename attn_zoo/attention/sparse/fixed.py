@@ -1,4 +1,6 @@
-"""Fixed attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the j with ⌊j / l⌋ = ⌊i / l⌋ or j mod l ≥ l - c."""
+"""Fixed attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the keys j in the block of i, and over the last c keys of every block of l
+keys.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,11 @@ class Options(DropoutOptions):
     """Options of fixed attention."""
 
     stride: int = bounded(0, Bound(lambda size: size >= 0, "must be at least 1, or 0 for the square root of the length"))
-    """Size of a block in positions, l in the paper; 0 takes about the square root of the length it is built for."""
+    """Number of positions in a block, l in the paper. 0 means about the square root of the length for which the
+    mechanism is built.
+    """
     summary: int = 1
-    """Number of last positions of each block that all positions see, c in the paper; at most the block."""
+    """Number of last positions of each block that all positions see, c in the paper. It must not exceed the size of a block."""
 
     def __post_init__(self) -> None:
         if self.summary < 0 or 0 < self.stride < self.summary:
@@ -36,13 +40,14 @@ class Options(DropoutOptions):
 
 
 def sizes(geometry: Geometry, options: Options) -> tuple[int, int]:
-    """Return the size of a block l, and the number of its summary positions c."""
+    """Return the number of positions in a block, l, and the number of its last positions that all positions see, c."""
     block = options.stride or math.ceil(math.sqrt(geometry.keys))
     return block, min(options.summary, block)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of each block with itself and with all summaries, in whole blocks.
+    """Return the cost. FLOPs are those of each block with itself and with the last positions (summaries) of all blocks, in whole
+    blocks.
 
     The state holds keys and values of the summaries and of one block: the last one or the one before it.
     """
@@ -76,14 +81,16 @@ class Fixed(PairwiseAttention[Options]):
 
     Paper: Child et al. 2019, Section 4.3, fixed pattern: A⁽¹⁾ is the query's own block, A⁽²⁾ the summaries.
     Symbols: l → stride, c → summary, t → stride - summary.
-    Differs: every head sees the union of both parts in one softmax (the paper's merged head, Section 5.1), each key once;
-        without causality the summaries of later blocks are seen as well; all heads have the same summaries.
-    Nature: Causally, a position sees only the last positions of earlier blocks, so recall across blocks needs a layer that gathers
-        them there first.
+    Differs: every head sees both parts in one softmax (the paper's merged head, Section 5.1), each key once. Without causality the
+        summaries of later blocks are seen as well. All heads have the same summaries.
+    Nature: If causal, a position sees only the last positions of earlier blocks. Recall across blocks therefore needs a layer that
+        first gathers tokens at these positions.
     """
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Return the mask function, which is True for pairs within a block and for pairs with a summary key."""
+        """Return a function of head, query index and key index. It is True if the query sees the key: in its own block, or as a
+        summary.
+        """
         (block, summary), causal = sizes(self.geometry, self.options), self.geometry.causal
 
         def seen(_: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -93,8 +100,8 @@ class Fixed(PairwiseAttention[Options]):
         return seen
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend from blocks of queries, in one softmax over the first l - c keys of the block and the last c keys of all
-        blocks.
+        """Return the outputs, computed from blocks of queries. One softmax runs over the first l - c keys of the block and the last
+        c keys of all blocks.
         """
         n, (stride, summary) = query.shape[2], sizes(self.geometry, self.options)
         last = stride - summary
@@ -119,7 +126,7 @@ class Fixed(PairwiseAttention[Options]):
         return out.flatten(2, 3)[:, :, :n]
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute ``attend`` in tiles that fit a CPU's caches."""
+        """Return the outputs of ``attend``, computed in tiles that fit the caches of a CPU."""
         block, summary = sizes(self.geometry, self.options)
         return attend_summaries(
             query, key, value, key_valid, block=block, summary=summary, causal=self.geometry.causal, dropout=self.dropout_rate

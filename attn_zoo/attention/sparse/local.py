@@ -1,4 +1,4 @@
-"""Local attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the block of i and its neighbours, ⌊j / b⌋ = ⌊i / b⌋ - w … ⌊i / b⌋ + w."""
+"""Local attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the keys j in the block of i and in w adjacent blocks on each side."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class Options(SinkOptions, DropoutOptions):
     """Options of local attention."""
 
     block: int = share_of_length(4, most=256)
-    """Size of a block in positions, which see each other."""
+    """Number of positions in a block. Positions of a block see each other."""
     neighbours: int = bounded(0, at_least(0, "blocks on either side"))
-    """Number of visible blocks on each side of the own one; causal: on the left."""
+    """w, the number of adjacent blocks that a block sees on each side or, if causal, on the left."""
 
 
 def pattern(geometry: Geometry, options: Options) -> Pattern:
-    """Return which blocks each block sees, for a geometry and options."""
+    """Return the pattern of blocks for these options: which blocks each block sees."""
     return Pattern(options.block, options.neighbours, causal=geometry.causal)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of each block with itself and its neighbours. The backward pass takes twice as many, because it computes
-    nothing again.
+    """Return the cost. FLOPs are those of each block with itself and its neighbours. The backward pass takes twice as many, because
+    it computes nothing again.
     """
     in_tiles = pattern(geometry, options).cost(geometry)
     return replace(in_tiles, parameters=geometry.heads * options.sinks, backward_flops=2 * in_tiles.flops)
@@ -52,8 +52,8 @@ class Local(BlockPatternAttention[Options]):
     Paper: Tay et al. 2021 (Long Range Arena), whose baseline Local sees the own block alone.
     Symbols: b → block, w → neighbours.
     Differs: neighbours and sinks (as in softmax) are additions.
-    Nature: Without neighbours, attention never crosses the borders of blocks, in any number of layers, so recall and copying stop
-        there.
+    Nature: Without neighbours, attention never crosses the borders of blocks, in any number of layers. Recall and copying therefore
+        stop there.
     """
 
     layout = staticmethod(pattern)

@@ -26,25 +26,31 @@ class Options(SinkOptions, DropoutOptions):
     """Options of Longformer."""
 
     window: int = window_by_length()
-    """Number of keys that a position sees, itself included; odd, so that both sides are equal. Causal: itself and those before."""
+    """Number of keys that a position sees, itself included. It must be odd, so that both sides are equal. If causal, these are the
+    position itself and those before it.
+    """
     dilation: int = bounded(1)
-    """Distance between adjacent keys of a window, in positions."""
+    """Distance between adjacent keys of a window, in positions. 1 leaves no gaps."""
     global_tokens: int = bounded(1, at_least(0, "positions"))
-    """Number of first positions that see all and are seen by all, such as a class token."""
+    """Number of first positions that see all positions and that all positions see, such as a class token."""
 
 
 def reach(geometry: Geometry, options: Options, length: int) -> tuple[int, int]:
-    """Return how many keys a position sees on its left and on its right, in a residue class of ``length`` positions."""
+    """Return how many keys of its window a position sees on its left and on its right.
+
+    ``length`` is the number of positions in one residue class of the dilation, because a window lies within one class.
+    """
     left = options.window - 1 if geometry.causal else options.window // 2
     right = 0 if geometry.causal else left
     return min(left, length - 1), min(right, length - 1)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of the band in each residue class of the dilation, with the global keys, and of the global rows.
+    """Return the cost. FLOPs are those of the windows in each residue class of the dilation, of attention to the global keys, and
+    of attention from the global tokens.
 
-    The backward pass computes the weights of the band again. The state holds keys and values within reach and of the global tokens.
-    While global tokens are read, it also holds their global keys and values.
+    The backward pass computes the weights of the windows again. The state holds keys and values within reach and of the global
+    tokens. While global tokens are read, it also holds their global keys and values.
     """
     n, g, dilation, inner = geometry.keys, min(options.global_tokens, geometry.keys), options.dilation, geometry.inner_dim
     wide = geometry.heads * (geometry.head_dim + options.sinks)  # tiles take a sink as one more global key and one more channel
@@ -59,7 +65,9 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
 
 def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
-    """Return the extra projections of global attention. They start as copies of the ordinary ones."""
+    """Return the extra projections for the global tokens: their own queries, keys and values. They start as copies of the ordinary
+    ones.
+    """
     if not options.global_tokens:
         return ()
     return (
@@ -90,21 +98,23 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     },
 )
 class Longformer(PairwiseAttention[Options]):
-    """Sliding-window attention with dilation and global tokens.
+    """Softmax attention to a sliding window, which may be dilated, and to a few global tokens. Global tokens see all tokens.
 
     Paper: Beltagy et al. 2020, Section 3.1 (window, dilation, global attention, its projections).
     Symbols: w → window - 1 for the symmetric form (theirs counts w/2 keys on each side and leaves the position itself out of the
         count), Q_g, K_g, V_g → the streams global_query, global_key, global_value.
-    Differs: global tokens are the first positions, not any; window and dilation are the same for all heads of a layer; the causal
-        window reaches into the past alone, and a global token then sees its past and is seen by later positions. Sinks, as in
-        softmax, are an addition; global rows have them, too.
-    Nature: Each layer reaches one window further; what lies beyond is seen through global tokens alone, and is hardly recalled.
+    Differs: global tokens are the first positions; in the paper they can be any. Window and dilation are the same for all heads of
+        a layer. The causal window reaches into the past alone; a global token then sees its past, and later positions see it.
+        Sinks, as in softmax, are an addition, also for global tokens.
+    Nature: Each layer reaches one window further. Anything beyond is seen through global tokens alone, and is hardly recalled.
     """
 
     saturates = (*WIDE, ("global_tokens", "are all {n} tokens: every token sees all"))
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Return the mask function of pairs within the dilated window and of pairs with a global key."""
+        """Return a function of head, query index and key index. It is True if the key is global, or in the dilated window of the
+        query.
+        """
         w, dilation, g, causal = self.options.window, self.options.dilation, self.options.global_tokens, self.geometry.causal
         left, right = (w - 1, 0) if causal else (w // 2, w // 2)
 
@@ -116,19 +126,25 @@ class Longformer(PairwiseAttention[Options]):
         return seen
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Compute the global rows. Compute other rows from n × n scores, masked to the window and the global keys."""
+        """Return the outputs. Those of global tokens come from attention to all keys, and others from n × n scores, masked to the
+        window and the global keys.
+        """
         return self._after_global_rows(super().definition, query, key, value, key_valid, **global_streams)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Compute the global rows. Compute other rows in blocks of queries, with one softmax over global keys and windows."""
+        """Return the outputs. Those of global tokens come from attention to all keys. Others are computed in blocks of queries,
+        with one softmax over global keys and windows.
+        """
         return self._after_global_rows(self._windows, query, key, value, key_valid, **global_streams)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Compute ``attend`` in tiles that fit a CPU's caches."""
+        """Return the outputs of ``attend``, computed in tiles that fit the caches of a CPU."""
         return self._after_global_rows(self._windows_tiled, query, key, value, key_valid, **global_streams)
 
     def attend_flex(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Compute the global rows. Compute other rows with PyTorch's FlexAttention over the same pairs."""
+        """Return the outputs. Those of global tokens come from attention to all keys, and others from PyTorch's FlexAttention over
+        the same pairs.
+        """
         return self._after_global_rows(super().attend_flex, query, key, value, key_valid, **global_streams)
 
     def _after_global_rows(

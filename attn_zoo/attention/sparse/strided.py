@@ -1,4 +1,4 @@
-"""Strided attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the j with |i - j| ≤ l or (i - j) mod l = 0."""
+"""Strided attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the keys j with |i - j| ≤ l or (i - j) mod l = 0."""
 
 from __future__ import annotations
 
@@ -26,19 +26,23 @@ class Options(DropoutOptions):
     """Options of strided attention."""
 
     stride: int = bounded(0, STRIDE)
-    """Reach of the window and stride of the keys beyond it, l in the paper; 0 takes about the square root of the length."""
+    """l: a query sees the keys at most l positions away, and beyond them every l-th key. 0 means about the square root of the
+    length for which the mechanism is built.
+    """
 
 
 def stride_of(geometry: Geometry, options: Options) -> int:
-    """Return the stride l: the option or, by default, the square root of the length that it is built for, rounded up."""
+    """Return the stride l: the option or, by default, the square root of the length for which the mechanism is built,
+    rounded up.
+    """
     return options.stride or math.ceil(math.sqrt(geometry.keys))
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the FLOPs of rows of l positions with adjacent rows, and of columns with themselves. The backward pass computes scores
-    again.
+    """Return the cost. The positions are arranged in rows of l. FLOPs are those of rows with adjacent rows, and of columns with
+    themselves. The backward pass computes scores again.
 
-    The state holds keys and values of the whole past, because each is a multiple of l away from some later query.
+    The state holds keys and values of the whole past, because each key is a multiple of l away from some later query.
     """
     n, stride = geometry.keys, stride_of(geometry, options)
     rows = math.ceil(n / stride)
@@ -61,19 +65,21 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     softmax_limit=lambda geometry: Strided(geometry, Options(stride=geometry.keys)),
 )
 class Strided(PairwiseAttention[Options]):
-    """Softmax attention to the last l positions and to every l-th position before them.
+    """Softmax attention to the keys at most l positions away, and to every l-th key beyond them.
 
     Paper: Child et al. 2019, Section 4.3, strided pattern: A⁽¹⁾ is the window, A⁽²⁾ every l-th position.
     Symbols: l → stride.
-    Differs: every head sees the union of both parts in one softmax (the paper's merged head, Section 5.1), each key once;
-        without causality both parts reach to both sides.
-    Nature: A position sees its neighbours and one position in l beyond them. A token elsewhere is two layers away, and the position
-        between them gathers one average for all that ask it, so recall by content stays near a guess among the values seen (12 %
-        with 8 pairs at l = 8, after 1,100 steps), while a copy at a fixed distance is easy.
+    Differs: every head sees both parts in one softmax (the paper's merged head, Section 5.1), each key once. Without causality both
+        parts reach to both sides.
+    Nature: A position sees its neighbours and one position in l beyond them. A token elsewhere is two layers away. The position
+        between them gathers one average for all positions that read it. Recall by content therefore stays near a guess among the
+        values seen (12 % with 8 pairs at l = 8, after 1,100 steps), while copying from a fixed distance is easy.
     """
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Return the mask function, which is True for pairs at most l apart and for pairs a multiple of l apart."""
+        """Return a function of head, query index and key index. It is True if the key is at most l positions away, or a multiple of
+        l.
+        """
         stride, causal = stride_of(self.geometry, self.options), self.geometry.causal
 
         def seen(_: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -83,7 +89,9 @@ class Strided(PairwiseAttention[Options]):
         return seen
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend on a grid with rows of l positions. The window lies in adjacent rows, and every l-th position in a column."""
+        """Return the outputs, computed on a grid with rows of l positions. A window lies in adjacent rows, and every l-th position
+        in one column.
+        """
         n, stride, device = query.shape[2], stride_of(self.geometry, self.options), query.device
         after = 0 if self.geometry.causal else 1  # adjacent rows: one before, and one after
         valid = real_positions(query, key_valid)
@@ -108,7 +116,7 @@ class Strided(PairwiseAttention[Options]):
         return out.flatten(2, 3)[:, :, :n]
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute ``attend`` in tiles that fit a CPU's caches."""
+        """Return the outputs of ``attend``, computed in tiles that fit the caches of a CPU."""
         stride, causal = stride_of(self.geometry, self.options), self.geometry.causal
         return attend_grid(query, key, value, key_valid, stride=stride, causal=causal, dropout=self.dropout_rate)
 
