@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from committed import boards_of, measured, profile_boards
+import json
+from collections import defaultdict
+from typing import Any
+
+from committed import boards_of, measured, newer_records, profile_boards, task_place
 from tabulate import tabulate
 
 from attn_zoo.leaderboard import Table
 from attn_zoo.leaderboard.advise.needs import Answer
 from attn_zoo.leaderboard.advise.table import use_cases, use_line, use_table
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED, is_above_control
+from attn_zoo.leaderboard.metrics import written
 from attn_zoo.leaderboard.verdicts import Verdict
+from attn_zoo.records import RunRecord
 from attn_zoo.registry import attentions, card
+
+SEARCH_SEED = 0
+"""First seed of every search."""
 
 
 def uses() -> str:
@@ -94,6 +103,41 @@ def learned() -> str:
             group.append(f"`{row.attention}`" + (f" ({row.learned.count} of {row.learned.of})" if group is some else ""))
         lines.append((_titled(table, "title"), table.task["length"], *(", ".join(group) for group in (every, some, none))))
     return tabulate(lines, head, tablefmt="github", disable_numparse=True)
+
+
+def searched() -> str:
+    """Return, by task and configuration, what each learning rate of the search reached with the first seed.
+
+    A cell holds the steps to 90 % of the ceiling; without them, the validation score and the steps of the trial. The chosen rate is
+    bold.
+    """
+    chosen: dict[tuple[Any, ...], float] = {}
+    longest: dict[tuple[Any, ...], dict[float, RunRecord]] = defaultdict(dict)
+    for record in sorted(newer_records(), key=lambda record: record.spec.budget.steps):
+        spec, rate = record.spec, record.spec.budget.learning_rate
+        row = (*task_place(record), spec.attention, json.dumps(spec.options))
+        if not record.is_trial:
+            chosen[row] = rate
+        elif spec.seed == SEARCH_SEED:
+            longest[row][rate] = record
+    rates = sorted({rate for row in chosen for rate in longest[row]})
+    lines = [
+        (f"{row[0]} ({row[1]})", f"`{row[2]}`", *(_trial(longest[row].get(rate), rate == chosen[row]) for rate in rates))
+        for row in sorted(chosen)
+    ]
+    return tabulate(lines, ("task", "mechanism", *map(str, rates)), tablefmt="github", disable_numparse=True)
+
+
+def _trial(record: RunRecord | None, chosen: bool) -> str:
+    if record is None:
+        return "-"
+    if record.reached and record.reached["90"]:
+        text = f"{record.reached['90']['steps']:,} steps"
+    elif record.status != "done":
+        text = record.status
+    else:
+        text = f"{written(record.scores['valid'], record.task_card['metric'])} after {record.spec.budget.steps:,}"
+    return f"**{text}**" if chosen else text
 
 
 def _titled(table: Table, name: str = "name") -> str:
