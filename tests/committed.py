@@ -45,9 +45,8 @@ def task_place(record: RunRecord) -> tuple[str, str]:
 
 @cache
 def newer_records() -> list[RunRecord]:
-    """Records of ``results/profile3`` with networks of the profile's size; larger ones, for hybrids, have tables of their own."""
-    sizes = {(r.spec.model.dim, r.spec.model.depth) for r in records_in("profile")}
-    return [r for r in records_in("profile3") if (r.spec.model.dim, r.spec.model.depth) in sizes]
+    """Return the records of the profile until a criterion."""
+    return records_in("profile3")
 
 
 def until_criterion(records: Sequence[RunRecord]) -> set[tuple[str, str]]:
