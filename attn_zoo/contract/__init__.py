@@ -1,5 +1,5 @@
-"""Interfaces of mechanisms, of tasks and of their cards. This package may import only ``checks``, ``grouping``, ``precision`` and
-``shapes``.
+"""Base classes of mechanisms and tasks, and the cards that describe them. This package may import only ``checks``, ``grouping``,
+``precision`` and ``shapes``.
 """
 
 from attn_zoo.contract.attention import Attention, OptionsT

@@ -1,9 +1,8 @@
 """Base class of every attention mechanism, which checks every call.
 
-Glossary, one meaning each: *queries*, *keys* are counts of positions; ``key_valid`` is True for a
-real token and False for padding; a *window* is the number of keys seen, the position itself
-included; a *mechanism* maps (query, key, value) to one output per query and owns no q/k/v
-projections, which belong to the *layer* around it.
+Terms: *queries* and *keys*, as sizes, are numbers of positions. ``key_valid`` is True for a real token and False for padding. A
+*window* is the number of keys that a position sees, itself included. A *mechanism* maps (query, key, value) to one output per
+query. It has no projections of queries, keys and values; these belong to the *layer* around it.
 """
 
 from __future__ import annotations
@@ -30,42 +29,45 @@ from attn_zoo.contract.written import EarlierStates, begin_training_call, end_tr
 from attn_zoo.precision import autocast_dtype
 
 OptionsT = TypeVar("OptionsT", bound=Any, default=Any)
-"""Options dataclass of a mechanism."""
+"""Type variable for the options dataclass of a mechanism."""
 
 
 class Attention(nn.Module, Generic[OptionsT]):
-    """Base class of mechanisms. A mechanism maps queries, keys and values of separate heads to outputs.
+    """Base class of mechanisms. A mechanism maps queries, keys and values of separate heads to one output per query.
 
     This class checks every call once. A mechanism implements ``attend``, and ``attend_x`` with the same signature for each further
     implementation ``x`` on its card. Both may assume that shapes fit the geometry and that padded keys and values hold zeros.
-    Outputs of an example without any valid key are set to zero afterwards. Outputs at padded *queries* are left to the caller. A
-    mechanism that claims ``stepwise`` also implements ``initial_state`` and ``advance``.
+    Afterwards this class sets the outputs of an example without any valid key to zero. Outputs at padded *queries* are left to the
+    caller. A mechanism that declares ``stepwise`` also implements ``initial_state`` and ``advance``.
 
-    ``definition``, with the signature of ``attend``, is the equation in a few naive lines, without dropout: the n × n weights, or
-    a loop over positions. It is the reference for readers and tests; the conformance kit compares ``attend`` with it.
+    ``definition``, with the signature of ``attend``, is the equation in a few simple lines, without dropout. It computes the n × n
+    weights, or loops over positions. Readers and tests use it as the reference: the conformance tests compare ``attend`` with it.
 
     Args:
-        geometry: sizes that the surrounding model fixes.
+        geometry: sizes that the surrounding model fixes, such as the numbers of heads and keys.
         options: an instance of ``card.options``.
-        implementation: a name on the card, or ``definition`` where the class defines it.
+        implementation: a name on the card, or ``definition`` if the class defines it.
 
     Raises:
         ValueError: an option is outside its bound.
         UnknownNameError: the card does not offer the implementation.
-        UnsupportedError: the geometry or implementation needs what the card does not claim.
+        UnsupportedError: the geometry or the implementation needs a capability that the card does not declare.
     """
 
     card: ClassVar[AttentionCard]
     attend: Callable[..., Tensor]
     definition: Callable[..., Tensor] | None = None
     chosen_for: str | None = None
-    """Device type for which ``auto`` chose the implementation; None if the caller named the implementation."""
+    """Device type for which ``auto`` chose the implementation. It is None if the caller named the implementation."""
     saturates: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """Options that defeat the mechanism at values of at least n keys, each with the words of its warning after ``option=value``."""
+    """Options that make the mechanism useless at values of n (the number of keys) or more. Each has the words that follow
+    ``option=value`` in its warning.
+    """
     options: OptionsT
     written: tuple[str, ...] = ()
-    """Names of the buffers that training calls write. All state that a call leaves for later calls must be in such buffers, so that
-    checkpoints hold it and gradient checkpointing does not write it twice; see ``contract.written``."""
+    """Names of the buffers that training calls write. All state that a call leaves for later calls must be in such buffers. Only
+    then do checkpoints hold it, and gradient checkpointing does not write it twice; see ``contract.written``.
+    """
 
     def __init__(self, geometry: Geometry, options: OptionsT, implementation: str = "eager") -> None:
         super().__init__()
@@ -87,8 +89,8 @@ class Attention(nn.Module, Generic[OptionsT]):
         """Switch to another implementation in place. Parameters and buffers stay the same.
 
         Raises:
-            UnknownNameError: the card does not offer it.
-            UnsupportedError: it cannot serve these options.
+            UnknownNameError: the card does not offer this implementation.
+            UnsupportedError: this implementation does not support the options of the mechanism.
         """
         offered = (*self.card.implementations, *(("definition",) if self.definition is not None else ()))
         if implementation not in offered:
@@ -102,7 +104,7 @@ class Attention(nn.Module, Generic[OptionsT]):
 
     @property
     def dropout_rate(self) -> float:
-        """Dropout rate of a call now: ``options.dropout`` in training, and 0 in evaluation."""
+        """Dropout rate of the next call: ``options.dropout`` in training mode, and 0 in evaluation mode."""
         return float(self.options.dropout) if self.training else 0.0
 
     @property
@@ -111,15 +113,16 @@ class Attention(nn.Module, Generic[OptionsT]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return why this implementation cannot run with these options, or None if it can. Mechanisms with such a limit override
-        this method.
+        """Return the reason why this implementation cannot run with this geometry and these options, or None if it can.
+
+        A mechanism with such a limit overrides this method.
         """
         return None
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return warnings about options that run but make the mechanism useless, one sentence each. By default these are the
-        warnings that ``saturates`` names.
+        """Return one warning for each option that runs but makes the mechanism useless. By default these are the warnings of
+        ``saturates``.
         """
         n = geometry.keys
         return tuple(
@@ -127,28 +130,30 @@ class Attention(nn.Module, Generic[OptionsT]):
         )
 
     def check_stack(self, stack: Sequence[Attention]) -> None:
-        """Raise an error if this layer cannot join the stack. ``join_layers`` calls this on every layer before ``join``.
+        """Raise an error if this layer does not fit into ``stack``, the list of layers that it is about to join. ``join_layers``
+        calls this on every layer before ``join``.
 
         Raises:
-            ValueError, UnsupportedError: the options of this layer, or the weights it shares, do not fit the stack.
+            ValueError, UnsupportedError: the options of this layer, or the weights that it shares, do not fit the stack.
         """
 
     def join(self, layer: int, stack: Sequence[Attention]) -> None:
-        """Make this mechanism layer number ``layer`` of ``stack``, which lists the layers of one mechanism by depth.
+        """Make this mechanism layer number ``layer`` of ``stack``, the list of all layers with this mechanism, from the first to
+        the last.
 
-        ``join_layers`` calls this on each layer in turn. Mechanisms override it if options differ by layer, or if layers share
-        weights.
+        ``join_layers`` calls this on each layer in turn. A mechanism overrides it if its options differ from layer to layer, or if
+        layers share weights.
         """
 
     def resize_length(self, length: int) -> None:
-        """Change the number of keys in place. If the number of queries was equal, change it too.
+        """Change the number of keys in place. If the number of queries was equal to it, that changes, too.
 
-        Mechanisms override this method if they store weights by position. Such parameters are replaced, so create the optimiser
+        A mechanism overrides this method if it stores weights by position. Such parameters are replaced, so create the optimiser
         afterwards.
 
         Raises:
             ValueError: the length is not a positive whole number.
-            UnsupportedError: stored weights cannot be carried over to the new length.
+            UnsupportedError: stored weights cannot be converted to the new length.
         """
         resized = self.geometry_at(length)
         if not self.card.can.any_length:
@@ -156,7 +161,8 @@ class Attention(nn.Module, Generic[OptionsT]):
         self.geometry = resized
 
     def geometry_at(self, length: int) -> Geometry:
-        """Return the geometry with ``length`` keys, and with ``length`` queries if both numbers were equal.
+        """Return a copy of the geometry with ``length`` keys. If there were as many queries as keys, it has ``length`` queries,
+        too.
 
         Raises:
             ValueError: the length is not an integer of at least 1.
@@ -185,21 +191,20 @@ class Attention(nn.Module, Generic[OptionsT]):
         key_valid: Bool[Tensor, "batch keys"] | None = None,
         streams: Mapping[str, Float[Tensor, "batch heads _ head_dim"]] | None = None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Check the inputs and compute the outputs. Subclasses inherit this method and never override it.
+        """Check the inputs, and return the outputs. Subclasses inherit this method and never override it.
 
         Args:
-            query, key, value: in the layout of ``scaled_dot_product_attention``. An input that
-                ``card.reads`` does not name may be None. A mechanism with shared queries and keys
-                takes one tensor for both (or None as key).
+            query, key, value: tensors as for ``scaled_dot_product_attention``. An input that ``card.reads`` does not name may be
+                None. A mechanism that shares queries and keys takes one tensor for both, or None as key.
             key_valid: True for a real token. Padded keys and values may hold anything, NaN included.
-            streams: the additional projections that ``card.streams`` names.
+            streams: the extra projections that ``card.streams`` names.
 
         Returns:
-            Outputs in the shape of the queries; zeros if there are no examples, queries or keys.
+            Outputs in the shape of the queries. They are zero if there are no examples, queries or keys.
 
         Raises:
-            ValueError: a shape, dtype or stream does not fit.
-            UnsupportedError: the request needs a capability the card does not claim.
+            ValueError: a shape or dtype does not fit, or an extra projection is missing or unexpected.
+            UnsupportedError: the call needs a capability that the card does not declare.
         """
         given = dict(streams or {})
         self._check_request(query, key, value, key_valid, given)
@@ -231,11 +236,11 @@ class Attention(nn.Module, Generic[OptionsT]):
     def initial_state(
         self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
     ) -> CarriedState:
-        """Return the state before the first token, for inputs of ``dtype`` on ``device``. Mechanisms that declare ``stepwise``
-        override this method.
+        """Return the recurrent state before the first token, for inputs of ``dtype`` on ``device``. Mechanisms that declare
+        ``stepwise`` override this method.
 
         Raises:
-            UnsupportedError: the card does not claim ``stepwise``.
+            UnsupportedError: the card does not declare ``stepwise``.
         """
         raise UnsupportedError(_no_steps(self.card))
 
@@ -247,22 +252,22 @@ class Attention(nn.Module, Generic[OptionsT]):
         state: Any,
         **streams: Float[Tensor, "batch heads _ head_dim"],
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], Any]:
-        """Compute the outputs of the next tokens. They equal those of one call over the whole sequence. Subclasses never override
-        this method.
+        """Return the outputs of the next tokens, and the new state. The outputs equal those of one call over the whole sequence.
+        Subclasses never override this method.
 
         Args:
             query, key, value: as in ``forward``, without padding.
-            state: the ``CarriedState`` from ``initial_state`` or the previous step; not modified.
-                Gradients flow through it.
-            streams: the additional projections that ``card.streams`` names.
+            state: the ``CarriedState`` from ``initial_state`` or from the previous step. It is not modified. Gradients flow through
+                it.
+            streams: the extra projections that ``card.streams`` names.
 
         Returns:
             The outputs, and the state after these tokens.
 
         Raises:
-            ValueError: a shape, dtype, stream or state does not fit.
-            UnsupportedError: the card does not claim ``stepwise``, the mechanism was built without
-                causality, or the step ends beyond the length it was built for.
+            ValueError: a shape, a dtype, the state or an extra projection does not fit.
+            UnsupportedError: the card does not declare ``stepwise``, the mechanism was built without causality, or the step ends
+                beyond the length for which it was built.
         """
         card, g = self.card, self.geometry
         self.check_steps()
@@ -284,10 +289,10 @@ class Attention(nn.Module, Generic[OptionsT]):
         return out, after
 
     def check_steps(self) -> None:
-        """Raise an error if the mechanism cannot process tokens in steps. The layer around it calls this method, too.
+        """Raise an error if the mechanism cannot process tokens in steps. The layer around the mechanism calls this method, too.
 
         Raises:
-            UnsupportedError: the card does not claim ``stepwise``, or the mechanism was built without causality.
+            UnsupportedError: the card does not declare ``stepwise``, or the mechanism was built without causality.
         """
         if not self.card.can.stepwise:
             raise UnsupportedError(_no_steps(self.card))
@@ -297,22 +302,23 @@ class Attention(nn.Module, Generic[OptionsT]):
     def advance(
         self, query: Any, key: Any, value: Float[Tensor, "batch heads n head_dim"], state: Any, **streams: Tensor
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], Any]:
-        """Compute ``step`` for inputs that are already checked. Mechanisms that declare ``stepwise`` override this method.
+        """Return what ``step`` returns, for inputs that are already checked. Mechanisms that declare ``stepwise`` override this
+        method.
 
-        The mechanism defines the class of its state and checks that a state fits the inputs.
+        The mechanism defines the class of its state, and checks that a state fits the inputs.
 
         Raises:
-            UnsupportedError: the card does not claim ``stepwise``.
+            UnsupportedError: the card does not declare ``stepwise``.
         """
         raise UnsupportedError(_no_steps(self.card))
 
     def check_lengths(self, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
-        """Raise an error if the mechanism was not built for these lengths or for a padding mask. Layers that compress first call
-        this method, too.
+        """Raise an error if the mechanism does not support these numbers of queries and keys, or a padding mask. Layers that
+        compress tokens before they call the mechanism call this method, too.
 
         Raises:
             ValueError: the mask is not boolean of shape (batch, keys).
-            UnsupportedError: the card does not claim these lengths or padding.
+            UnsupportedError: the card does not declare these lengths or padding.
         """
         card, can, g = self.card, self.card.can, self.geometry
         if queries != keys and (g.causal or not can.cross):
@@ -397,8 +403,8 @@ class Attention(nn.Module, Generic[OptionsT]):
         return queries
 
     def check_device(self, value: Tensor) -> None:
-        """Raise an error if the implementation cannot run on the device of the tensors. If ``auto`` chose it, choose again for this
-        device.
+        """Raise an error if the implementation cannot run on the device of ``value``. If ``auto`` chose the implementation, choose
+        again for this device instead.
 
         Raises:
             UnsupportedError: the caller named the implementation, and it does not run there.

@@ -23,60 +23,62 @@ def _no_streams(geometry: Geometry, options: Any) -> tuple[Stream, ...]:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCard:
-    """Facts about a mechanism that are available without building it. The command line, tables and conformance tests read them."""
+    """Facts about a mechanism that are known without building it. The command line, tables and conformance tests read them."""
 
     name: str
     title: str
     paper: str
     """Authors, year and identifier: ``Wang et al. 2020, arXiv:2006.04768``."""
     equation: str
-    """Equation or section of the paper that the code computes."""
+    """Number of the equation, or section of the paper, that the code computes."""
     can: Capabilities
     time: Growth
     memory: Growth
     cost: Callable[[Geometry, Any], Cost]
     options: type
-    """Plain dataclass of int, float, bool, str or enum fields, each with a default or ``by_length``.
+    """Options class: a dataclass of int, float, bool, str or enum fields. Each field has a default or ``by_length``.
 
-    ``__post_init__`` raises where a value breaks a rule."""
+    Its ``__post_init__`` raises an error if a value breaks a rule.
+    """
     build: type[Attention]
     implementations: tuple[str, ...] = ("eager",)
     softmax_limit: Callable[[Geometry], Attention] | None = None
-    """Builder of the documented setting in which the mechanism equals softmax attention."""
+    """Function that builds the mechanism with options for which it equals softmax attention. None if there are none."""
     reads: tuple[str, ...] = ("query", "key", "value")
-    """Inputs that influence the output; the layer makes no projection for the others, which may be None."""
+    """Inputs that influence the output. The layer makes no projection for the others, which may be None."""
     streams: Callable[[Geometry, Any], tuple[Stream, ...]] = _no_streams
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Option sets besides the defaults that the conformance kit also checks."""
+    """Sets of options, beside the defaults, with which the conformance tests also check the mechanism."""
     control: bool = False
-    """True for a control: it shows the score of a task without attention, and is not ranked among the contenders."""
+    """True for a control. A control shows the score of a task without attention, and is not ranked."""
     version: int = 1
-    """Version of what the mechanism computes, raised when a default changes that. Specs of runs name it, and runs of
-    different versions share no table."""
+    """Version of what the mechanism computes. It is raised when a default changes the outputs. Specs of runs name it, and runs of
+    different versions never share a table.
+    """
 
     @property
     def counted_implementation(self) -> str:
-        """Implementation whose FLOPs ``cost`` gives: ``tiled`` if the card has it, else ``eager``."""
+        """Name of the implementation whose FLOPs ``cost`` gives: ``tiled`` if the card has it, else ``eager``."""
         return "tiled" if "tiled" in self.implementations else "eager"
 
     @property
     def origin(self) -> str:
-        """Dotted path of the class, which leads to its source."""
+        """Module and name of the class of the mechanism, such as ``package.module:Class``."""
         return f"{self.build.__module__}:{self.build.__qualname__}"
 
 
 def choose_implementation(
     card: AttentionCard, geometry: Geometry, options: Any, device: torch.device, dtype: torch.dtype | None = None
 ) -> str:
-    """Return the implementation that ``auto`` means: the first in ``auto_order`` that is on the card, fits the options and runs on
-    ``device``.
+    """Return the name of the implementation that ``auto`` means. It is the first in ``auto_order`` that the card offers, that
+    supports the options, and that runs on ``device``.
 
     Args:
         dtype: dtype of the matrix products; None is torch's default.
 
     Raises:
-        UnsupportedError: ``eager`` refuses the geometry or options.
-        UnknownNameError: the card offers none that runs there.
+        UnsupportedError: ``eager`` does not support the geometry or the options.
+        UnknownNameError: the card offers no implementation that runs there.
     """
     for name in auto_order(device):
         if name in card.implementations and auto_may_take(name, device, dtype) and not card.build.refuses(name, geometry, options):

@@ -1,4 +1,4 @@
-"""Terms that mechanisms add to the loss in training calls."""
+"""Auxiliary losses: terms that mechanisms add to the training loss."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 
 class AuxiliaryLoss:
-    """Holder of the term that the latest training call of a mechanism adds to the loss; it is the attribute ``auxiliary``.
+    """Auxiliary loss of the latest training call of a mechanism. A mechanism with such a loss holds this object as its attribute
+    ``auxiliary``.
 
-    Each training call replaces it. Copies and pickles are empty, because the term belongs to the graph of its call.
+    Each training call replaces the loss. Copies and pickles hold no loss, because it belongs to the autograd graph of its call.
     """
 
     def __init__(self) -> None:
@@ -21,10 +22,11 @@ class AuxiliaryLoss:
 
 
 def auxiliary_loss(model: nn.Module) -> Tensor | float:
-    """Return the sum of the auxiliary terms of the latest training call of the model, and clear them. Return 0 if there are none.
+    """Return the sum of the auxiliary losses of all mechanisms in the model, from their latest training calls, and clear them.
+    Return 0 if there are none.
 
-    A training loop adds it to its loss. Only the parameters that such a term trains get a gradient from it, so its scale does not
-    matter to Adam.
+    A training loop adds this sum to its loss. An auxiliary loss gives a gradient only to parameters that no other loss trains, so
+    its scale does not matter to Adam.
     """
     total: Tensor | float = 0.0
     for module in model.modules():

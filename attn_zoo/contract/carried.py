@@ -1,4 +1,4 @@
-"""State that a mechanism carries from one piece of a sequence to the next."""
+"""Recurrent states, which mechanisms carry from one piece of a sequence to the next."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from torch import Tensor
 
 @runtime_checkable
 class CarriedState(Protocol):
-    """State of a mechanism after the tokens read so far: a frozen dataclass of all tensors that later outputs need.
+    """Recurrent state of a mechanism after the tokens read so far: a frozen dataclass of all tensors that later outputs need.
 
     No call changes a state, so several continuations can start from the same one.
     """
 
     @property
     def position(self) -> int:
-        """Number of tokens read."""
+        """Number of tokens read so far."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors in the state, for the whole batch."""
+        """Bytes of all tensors in the state, for the whole batch."""
 
 
 def check_state(owner: str, state: Any, held: str, shape: tuple[int, ...], dtype: torch.dtype, value: Tensor) -> None:
-    """Raise an error if the tensor ``held`` of a state is missing, or has another shape, dtype or device than required.
+    """Raise an error if a tensor of a recurrent state is missing, or if its shape, dtype or device is wrong.
 
     Args:
+        owner: name of the mechanism, for the message.
+        held: name of the attribute of the state that holds the tensor.
+        shape, dtype: shape and dtype that the tensor must have.
         value: values of the step, whose device the state must share.
 
     Raises:

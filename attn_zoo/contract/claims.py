@@ -1,4 +1,4 @@
-"""Sizes, capabilities, costs and extra projections (streams) of a mechanism."""
+"""Statements of a mechanism about itself: the sizes for which it is built, its capabilities, its cost and its extra projections."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Literal
 from attn_zoo.checks import check_flag, check_shared_heads, check_whole
 
 FLOAT = 4
-"""Bytes of a number in float32, the unit of ``Cost``."""
+"""Number of bytes of a float32 number, in which ``Cost`` counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Sizes that the surrounding model fixes for a mechanism.
+    """Sizes that the surrounding model fixes for a mechanism, such as the numbers of heads, queries and keys.
 
-    ``queries`` and ``keys`` are the lengths the mechanism is built for. If the card declares ``any_length``, they are only the
-    length for the cost formula.
+    ``queries`` and ``keys`` are the lengths for which the mechanism is built. If the card declares ``any_length``, only the cost
+    formula uses them.
 
     Raises:
         ValueError: a size is not a positive integer, ``key_value_heads`` does not divide ``heads``, ``latent_dim`` is negative, or
@@ -29,11 +29,13 @@ class Geometry:
     keys: int
     causal: bool = False
     key_value_heads: int = field(default=0, repr=False)
-    """Number of different heads of keys and values, each shared by equally many consecutive heads of queries; 0: as many as heads.
-    A mechanism gets them repeated, so that they only change the state that its card states."""
+    """Number of different heads of keys and values. Equally many consecutive heads of queries share each of them; 0 means as many
+    as ``heads``. A mechanism gets them repeated, so they change only the state that its cost counts.
+    """
     latent_dim: int = field(default=0, repr=False)
-    """Width of the latent from which the layer computes all keys and values of a token; 0: it has none. A mechanism gets keys and
-    values, so that a latent only changes the state that its card states."""
+    """Width of the latent vector from which the layer computes all keys and values of a token; 0 means that there is none. A
+    mechanism gets keys and values, so a latent changes only the state that its cost counts.
+    """
 
     def __post_init__(self) -> None:
         for name in ("heads", "head_dim", "queries", "keys"):
@@ -49,50 +51,52 @@ class Geometry:
 
     @property
     def inner_dim(self) -> int:
-        """Width of all heads together."""
+        """Number of channels of all heads together."""
         return self.heads * self.head_dim
 
     @property
     def key_value_dim(self) -> int:
-        """Width of all heads of keys together. Heads that queries share count once."""
+        """Number of channels of all heads of keys together. A head that several heads of queries share counts once."""
         return (self.key_value_heads or self.heads) * self.head_dim
 
     def cached_width(self, tensors: int = 2) -> int:
-        """Return how many numbers a cache holds per token: the latent, or ``tensors`` of key and value."""
+        """Return how many numbers a cache holds per token. With a latent, this is the width of the latent. Otherwise it is the
+        channels of ``tensors`` tensors, which are keys and values by default.
+        """
         return self.latent_dim or tensors * self.key_value_dim
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Capabilities that a mechanism declares. The conformance tests check that every True holds and that every False raises an
-    error.
+    """Capabilities that a mechanism declares. The conformance tests check that each declared capability holds, and that requests
+    for the others raise an error.
     """
 
     causal: bool
-    """Has a causal form, in which position i depends on positions up to i only."""
+    """The mechanism has a causal form, in which the output at position i depends on positions up to i only."""
     key_padding: bool
-    """Honours ``key_valid``: the content of padded keys has no influence."""
+    """The mechanism respects ``key_valid``: the content of padded keys has no influence."""
     cross: bool
-    """Queries and keys may differ in number."""
+    """The numbers of queries and keys may differ."""
     any_length: bool
-    """Runs at lengths other than the one it was built for."""
+    """The mechanism runs at lengths other than the one for which it was built."""
     shorter: bool = False
-    """Runs on fewer keys than it was built for, with the outputs of an input padded up to that number."""
+    """The mechanism runs on fewer keys than it was built for. Its outputs are then those of the input padded up to that number."""
     exact: bool = False
-    """Equals softmax attention up to rounding."""
+    """The mechanism equals softmax attention up to rounding."""
     random_at_build: bool = False
-    """Draws features or hashes from the global generator when it is built."""
+    """The mechanism draws features or hashes from the global random generator when it is built."""
     shares_query_key: bool = False
-    """One tensor serves as queries and keys; a different key tensor is refused."""
+    """Queries and keys are one tensor. A different key tensor is unsupported."""
     stepwise: bool = False
-    """Recurrent form: causal outputs, token by token or in pieces from a carried state, equal those of one call."""
+    """The causal form can process tokens one by one or in pieces, with a recurrent state. The outputs equal those of one call."""
     mixes_heads: bool = False
     """Heads influence each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of one example in evaluation mode, without padding. None means that the cost is not stated.
+    """Cost of one example in evaluation mode, without padding. A cost of None is not stated.
 
     FLOPs are those of the implementation for a CPU: ``tiled`` if the card has it, else ``eager``. Only matrix products count, with
     two FLOPs per multiply-add, as in PyTorch's ``FlopCounterMode``. Bytes are those of float32.
@@ -102,19 +106,20 @@ class Cost:
     """FLOPs of the forward pass."""
     parameters: int
     backward_flops: int | None = None
-    """FLOPs of the backward pass: gradients of all inputs and of the parameters that train."""
+    """FLOPs of the backward pass: gradients of all inputs and of all parameters that are trained."""
     state_bytes: int | None = None
-    """Bytes of the largest state (or cache) while ``keys`` arbitrary tokens are read one by one causally, the last one included.
-    Positions and sizes, which are whole numbers, are not counted. None without causality."""
+    """Largest number of bytes of the recurrent state or cache, while ``keys`` tokens are read one by one causally, the last one
+    included. Positions and sizes, which are whole numbers, do not count. None without causality.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Extra projection of the tokens that a layer makes for a mechanism.
+    """Extra projection of the tokens that a layer makes for a mechanism, beside queries, keys and values.
 
-    ``of`` states whose tokens are projected, ``first`` how many of them (None: all), and
-    ``starts_as`` which projection of the layer it is initialised as a copy of.
-    It is passed to ``attend`` as the keyword ``name``, (batch, heads, length or first, head_dim).
+    ``of`` states whose tokens are projected, and ``first`` how many of them (None: all). ``starts_as`` names the projection of the
+    layer from which it is copied at first. ``attend`` gets it as the keyword argument ``name``, of shape (batch, heads, length or
+    first, head_dim).
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Interface of mechanisms that compress keys and values along the length."""
+"""Base class of mechanisms that compress keys and values along the length."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from attn_zoo.contract.attention import Attention, OptionsT
 class CompressingAttention(Attention[OptionsT]):
     """Mechanism that compresses keys and values along the length before it compares them with queries.
 
-    Because E (X W) = (E X) W, a layer may compress its tokens first and project the few results.
-    ``attend`` and the compress-first path share ``attend_compressed``.
+    Let E be the compression, X the tokens and W the projection of the layer. Because E (X W) = (E X) W, a layer may compress its
+    tokens first and then project the few results. In both orders ``attend_compressed`` computes the outputs.
     """
 
     def compressed_length(self) -> int | None:
-        """Return the number of compressed keys. Return None if heads compress differently, so tokens cannot be compressed once for
-        all heads.
+        """Return the number of compressed keys. Return None if heads compress differently, because tokens then cannot be compressed
+        once for all heads.
         """
         raise NotImplementedError
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int:
-        """Return the FLOPs to compress one example. ``inputs`` is 1 if keys and values come from the same tokens, else 2."""
+        """Return the FLOPs to compress one example of ``length`` tokens with ``width`` channels.
+
+        ``inputs`` is 1 if keys and values come from the same tokens, else 2.
+        """
         raise NotImplementedError
 
     def compress(
         self, tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
     ) -> tuple[Float[Tensor, "batch r dim"], Float[Tensor, "batch r dim"]]:
-        """Compress tokens once for the keys and once for the values. Padded tokens must already hold zeros."""
+        """Return the tokens compressed for the keys, and compressed for the values. Padded tokens must already hold zeros."""
         raise NotImplementedError
 
     def compress_and_weigh(
@@ -37,12 +40,14 @@ class CompressingAttention(Attention[OptionsT]):
         tuple[Float[Tensor, "batch r dim"], Float[Tensor, "batch r dim"]],
         tuple[Float[Tensor, "*batch r 1"], Float[Tensor, "*batch r 1"]],
     ]:
-        """Compress tokens and the mask of real tokens. The compressed mask is the weight of a bias in each compressed key."""
+        """Return two pairs, each for keys and for values: the compressed tokens, and the compressed mask of real tokens. The
+        compressed mask is the weight that the bias of the layer has in each compressed key.
+        """
         return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
 
     def compressed_valid(self, key_valid: Bool[Tensor, "batch keys"] | None) -> Bool[Tensor, "batch r"] | None:
-        """Return the mask of compressed keys that contain a real token, or None if all do. Mechanisms override this if padding can
-        fill a compressed key.
+        """Return a mask that is True for each compressed key that contains a real token, or None if all do. A mechanism overrides
+        this if a compressed key can hold padding alone.
         """
         return None
 
@@ -53,12 +58,14 @@ class CompressingAttention(Attention[OptionsT]):
         value: Float[Tensor, "batch heads r head_dim"],
         valid: Bool[Tensor, "batch r"] | None = None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Attend to the compressed keys that are ``valid``. If none is valid, outputs must be finite, but may have any value."""
+        """Return the outputs of attention to the compressed keys that are ``valid``. If none is valid, outputs must be finite, but
+        may have any value.
+        """
         raise NotImplementedError
 
 
 def real_tokens(
     tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
 ) -> Float[Tensor, "batch keys 1"]:
-    """Return the mask of real tokens as numbers: 1 for a real token, 0 for padding."""
+    """Return the mask of real tokens as numbers: 1 for a real token, 0 for padding. ``tokens`` gives the dtype and the shape."""
     return tokens.new_ones(*tokens.shape[:2], 1) if key_valid is None else key_valid[..., None].to(tokens.dtype)

@@ -1,4 +1,4 @@
-"""Published data sets that tasks read: file names in the data folder, readers and downloads."""
+"""Published data sets that tasks read: the files in the data folder, how to read them and how to download them."""
 
 from __future__ import annotations
 
@@ -14,29 +14,35 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True, slots=True)
 class Layout(Generic[Content]):
-    """One set of file names under which a data set may lie in the data folder."""
+    """One form in which a data set may lie in the data folder: the names of its files, and how to read them."""
 
     title: str
-    """Name of the form, such as ``JSON lines`` or ``as published``."""
+    """Name of this form, such as ``JSON lines`` or ``as published``."""
     files: tuple[tuple[str, ...], ...]
-    """Required files: for every file or folder the names it may have, below the data folder."""
+    """Required files and folders below the data folder. Each is given by all names that it may have."""
     read: Callable[[Sequence[Path]], Content]
-    """Reader of the content, given the paths in the order of ``files``. Raises DamagedDataError."""
+    """Function that reads the content, given the paths in the order of ``files``. It raises DamagedDataError."""
     sha256: Mapping[str, str] = field(default_factory=dict)
-    """Digests of the usual files, by name; a file with another digest is no error, since its content is checked."""
+    """SHA-256 digests of the usual files, by file name. A file with another digest is not an error, because its content
+    is checked.
+    """
 
     def missing(self, root: Path) -> list[str]:
-        """Return the files that are missing, each by its first name."""
+        """Return the required files that the data folder ``root`` lacks. A file that may have several names is given by its first
+        name.
+        """
         return [names[0] for names in self.files if not any((root / name).exists() for name in names)]
 
     def paths(self, root: Path) -> list[Path]:
-        """Return the existing files in the order of ``files``. If a file has several names, use the first one that exists."""
+        """Return the paths of the files in the order of ``files``. If a file may have several names, the first existing one is
+        used.
+        """
         return [next(root / name for name in names if (root / name).exists()) for names in self.files]
 
 
 @dataclass(frozen=True, slots=True)
 class DataSet(Generic[Content]):
-    """Published data set. Tasks read its content, and never change its files."""
+    """Published data set in one of several layouts. Tasks read its content, and never change its files."""
 
     name: str
     title: str
@@ -44,18 +50,20 @@ class DataSet(Generic[Content]):
     source: str
     licence: str
     layouts: tuple[Layout[Content], ...]
-    """Accepted layouts, tried in this order."""
+    """Accepted layouts. The first one that is complete is used."""
     download: Callable[[Path], None] | None = None
-    """Downloader into a data folder, in one of the layouts and with its checksum verified; None if no library offers one."""
+    """Function that downloads the data into the data folder, in one of the layouts, and verifies the checksum. None if no library
+    offers the data.
+    """
     obtain: str = ""
-    """Source for manual download, if there is no downloader."""
+    """Where to get the data by hand, if there is no function for the download."""
 
     def layout(self, root: Path) -> Layout[Content] | None:
-        """Return the first layout whose files are all present, or None."""
+        """Return the first layout whose files are all in the data folder ``root``, or None if no layout is complete."""
         return next((layout for layout in self.layouts if not layout.missing(root)), None)
 
     def load(self, root: Path) -> Content:
-        """Load the content of the data set.
+        """Return the content of the data set, read from the data folder ``root``.
 
         Raises:
             MissingDataError: no layout is complete; the message says what to put where.

@@ -7,18 +7,23 @@ from torch import Tensor
 
 
 def check_floating(owner: str, name: str, tensor: object) -> None:
-    """Raise an error if a value is not a tensor of floating-point numbers.
+    """Raise an error if ``tensor`` is not a tensor of floating-point numbers.
+
+    Args:
+        owner: name of the mechanism or layer, for the message.
+        name: name of the argument, for the message.
+        tensor: the value to check.
 
     Raises:
-        ValueError: the message names the owner, the argument, and the dtype and shape, or the type, of the value.
+        ValueError: the message names the owner, the argument, and the dtype and shape of the value, or its type.
     """
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
         raise ValueError(f"{owner}: {name} must be a tensor of floating-point numbers; got {kind_of(tensor)}")
 
 
 def check_dtype(dtype: object) -> None:
-    """Raise an error if no mechanism computes in this dtype: integers, truth values, complex numbers, and numbers of fewer than 16
-    bits.
+    """Raise an error if mechanisms cannot compute in this dtype. They support floating-point numbers of at least 16 bits, and
+    neither integers, truth values nor complex numbers.
 
     Raises:
         ValueError: the message names the rule and the value.
@@ -28,7 +33,7 @@ def check_dtype(dtype: object) -> None:
 
 
 def kind_of(value: object) -> str:
-    """Return the dtype and shape of a tensor as words, or the type of any other value."""
+    """Return words for an error message: the dtype and shape of a tensor, or the type of any other value."""
     if isinstance(value, Tensor):
         return f"{value.dtype} {tuple(value.shape)}"
     return f"a {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Error classes of attn-zoo. They let a caller distinguish an unsupported request from a mistake."""
+"""Error classes of attn-zoo. With them a caller can distinguish an unsupported request from a mistake."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ class UnsupportedError(ValueError):
 
 
 class MissingDataError(FileNotFoundError):
-    """Error for data that are missing and cannot be generated. The message says which files to put where."""
+    """Error for missing data that cannot be generated. The message says which files to put where."""
 
 
 class DamagedDataError(ValueError):
-    """Error for a data file that cannot be read, is cut short, or has other content than its name says. The message names the
-    file.
-    """
+    """Error for a data file that cannot be read, is cut short, or does not hold what its name says. The message names the file."""
 
 
 class UnknownNameError(LookupError):

@@ -1,4 +1,4 @@
-"""Printed growth (big-O) of a mechanism. A check compares the parsed formula with measured growth."""
+"""Formulas for the growth of the cost of a mechanism with its sizes (big-O). A check compares them with measured growth."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _FACTOR = re.compile(r"(?:log |/ )?[A-Za-z][A-Za-z0-9]*(?:\^[0-9]+(?:\.[0-9]+)?)
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Sum of products of named sizes, such as ``n k d`` or ``n log n d + w n d``.
+    """Growth formula: a sum of products of named sizes, such as ``n k d`` or ``n log n d + w n d``.
 
-    ``n`` is the sequence length (queries and keys alike); every other symbol is a constant of the
-    mechanism or the model. ``log n`` counts as a factor of its own and not as a power of ``n``; ``n^2 d / b`` divides by b.
+    ``n`` is the sequence length, the number of queries and of keys. Every other symbol is a constant of the mechanism or the model.
+    ``log n`` is a separate factor, not a power of ``n``. In ``n^2 d / b`` the product is divided by b.
 
     Raises:
         ValueError: the text is not such a sum.
@@ -34,12 +34,12 @@ class Growth:
 
     @property
     def exponent(self) -> float:
-        """Largest power of ``n`` among the terms."""
+        """Largest power of ``n`` in any term of the sum."""
         return max(_power_of_n(term) for term in self.text.split("+"))
 
     @property
     def has_log(self) -> bool:
-        """True if a factor ``log n`` appears."""
+        """True if a term has the factor ``log n``."""
         return "log n" in self.text
 
 

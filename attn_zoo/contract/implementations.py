@@ -1,4 +1,4 @@
-"""Names of implementations, what they need, and the order in which ``auto`` tries them."""
+"""Names of implementations, what each needs, and the order in which ``auto`` tries them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import os
 import torch
 
 IMPLEMENTATIONS = ("eager", "tiled", "sdpa", "flex", "xformers", "triton", "fla")
-"""``eager`` is plain, vectorised PyTorch, to be read and trusted; the others must agree with it. ``tiled`` computes in tiles that
-fit the caches of a CPU, ``fla`` calls the kernels of flash-linear-attention. In addition, ``definition`` is the naive equation,
-which ``auto`` never takes."""
+"""All names of implementations. ``eager`` is plain, vectorised PyTorch, and the others must agree with it. ``tiled`` computes in
+tiles that fit the caches of a CPU. ``fla`` calls the kernels of flash-linear-attention. Beside these, ``definition`` is the
+equation in simple code, which ``auto`` never chooses.
+"""
 
 FLA_DTYPE = torch.bfloat16
-"""Dtype of the factors of matrix products in ``fla``, whose sums are float32. Its kernels round float32 to tf32 or refuse it, and
-sums over many keys leave the range of float16."""
+"""Dtype of the factors of matrix products in ``fla``; the sums are float32. The kernels of ``fla`` round float32 to tf32 or reject
+it, and sums over many keys exceed the range of float16.
+"""
 
 _AUTO_ORDERS = {"cpu": ("sdpa", "tiled", "eager"), "cuda": ("triton", "fla", "flex", "sdpa", "xformers", "eager")}
 
@@ -25,19 +27,19 @@ _PACKAGES = {"fla": "'fla-core' (extra gpu)"}
 
 
 def auto_order(device: torch.device) -> tuple[str, ...]:
-    """Return the implementations that ``auto`` tries on a type of device, in order. It never tries one that would need Triton's
-    interpreter.
+    """Return the implementations that ``auto`` tries on a type of device, in this order. It never tries one that would need
+    Triton's interpreter.
     """
     return _AUTO_ORDERS.get(device.type, ("sdpa", "eager"))
 
 
 def unavailable(implementation: str, device: torch.device, dtype: torch.dtype | None = None) -> str | None:
-    """Return why this machine cannot run ``implementation`` on tensors of ``device``, or None if it can.
+    """Return the reason why this machine cannot run ``implementation`` on tensors of ``device``, or None if it can.
+
+    With ``TRITON_INTERPRET=1`` Triton's kernels run on a CPU, slowly and exactly, for tests.
 
     Args:
-        dtype: dtype of the matrix products, which under autocast may differ from that of the tensors; None checks the device alone.
-
-    Under ``TRITON_INTERPRET=1`` Triton's kernels run on a CPU, slowly and exactly, for tests.
+        dtype: dtype of the matrix products, which under autocast may differ from that of the tensors. None checks the device alone.
     """
     if implementation in ("auto", "definition", "eager", "sdpa"):
         return None

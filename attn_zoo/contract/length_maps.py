@@ -1,4 +1,4 @@
-"""Maps along the length from n tokens to r, and attention to keys and values that such maps compress."""
+"""Maps that compress keys and values along the length, from n tokens to r, and attention to the results."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from attn_zoo.contract.stack import StackedAttention
 from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 
 Pair = tuple[Float[Tensor, "*batch r width"], Float[Tensor, "*batch r width"]]
-"""Compressed tokens for keys, and for values."""
+"""Two tensors of compressed tokens: one for keys and one for values."""
 
 
 class LengthMap(nn.Module):
-    """Map of keys and values of some heads along the length, from n tokens to r.
+    """Map that compresses the keys and values of some heads along the length, from n tokens to r.
 
     Padded tokens must hold zeros. An input shorter than n counts as padded at its end.
     """
 
     weight: Tensor
-    """Weights with a column for each position, of a map that has some."""
+    """Weights of the map, with one column per position. Only some maps have weights."""
     scale = 1.0
-    """Factor from ``weight`` to the matrix of a map that has one; 1/√n for an equalised learning rate, so that a step of Adam
-    changes the matrix by at most the learning rate over √n (Karras et al. 2018, arXiv:1710.10196, Section 4.1)."""
+    """Factor by which ``weight`` is multiplied to get the matrix of the map. It is 1/√n for an equalised learning rate. A step of
+    Adam then changes the matrix by at most the learning rate over √n (Karras et al. 2018, arXiv:1710.10196, Section 4.1).
+    """
 
     def __init__(self, length: int, results: int, heads: Sequence[int]) -> None:
         super().__init__()
@@ -40,11 +41,11 @@ class LengthMap(nn.Module):
 
     @property
     def matrix(self) -> Tensor:
-        """Matrix of the map: ``weight`` times ``scale``. Only some maps have one."""
+        """Matrix of the map, ``weight`` times ``scale``. Only some maps have one."""
         return self.weight if self.scale == 1 else self.weight * self.scale
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
-        """Compress keys and values of these heads to r each. Every map overrides this method."""
+        """Return the keys and the values of these heads, each compressed from n tokens to r. Every map overrides this method."""
         raise NotImplementedError(f"{type(self).__name__} has no method project")
 
     def project_flops(self, head_dim: int) -> int:
@@ -52,28 +53,35 @@ class LengthMap(nn.Module):
         return 0
 
     def compress(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> Pair:
-        """Compress tokens before they are projected, once for keys and once for values. Both results have shape (batch, r, dim).
+        """Return tokens compressed for keys and compressed for values, before the layer projects them. Both have shape (batch, r,
+        dim).
 
-        Maps that are linear and the same for all channels and heads override this method and ``compression_flops``.
+        A map that is linear, and the same for all channels and heads, overrides this method and ``compression_flops``.
         """
         raise UnsupportedError(f"{type(self).__name__} maps keys and values only, not tokens; project the tokens first")
 
     def compress_and_weigh(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> tuple[Pair, Pair]:
-        """Compress tokens and the mask of real tokens, which is 1 at a real token and 0 at padding."""
+        """Return two pairs, each for keys and for values: the compressed tokens, and the compressed mask, which is 1 at a real
+        token and 0 at padding.
+        """
         return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
-        """Return the FLOPs to compress one example, or None if tokens cannot be compressed before they are projected."""
+        """Return the FLOPs to compress one example of ``length`` tokens with ``width`` channels. Return None if the map cannot
+        compress tokens before they are projected.
+
+        ``inputs`` is 1 if keys and values come from the same tokens, else 2.
+        """
         return None
 
     def valid(self, key_valid: KeyValid) -> CompressedValid:
-        """Return the mask of the r compressed positions that contain a real token, or None if all do."""
+        """Return a mask that is True for each of the r compressed positions that contains a real token, or None if all do."""
         return None
 
     @torch.no_grad()
     def resize(self, length: int) -> None:
-        """Interpolate ``weight``, which has one column per position, to another length. Other kinds of maps override this
-        method.
+        """Change the number of positions of the map to ``length``, and interpolate ``weight``. Maps without such weights override
+        this method.
         """
         resampled, self.length = resample(self.matrix, length), length
         self.scale = 1.0 if self.scale == 1 else length**-0.5
@@ -83,9 +91,10 @@ class LengthMap(nn.Module):
 
 
 class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[OptionsT]):
-    """Attention to keys and values that maps compress along the length, with one map per group of heads.
+    """Attention to keys and values that ``LengthMap`` objects compress along the length. Each map serves one group of heads.
 
-    Subclasses implement ``make_maps`` and ``attend_compressed``; one whose queries also see other keys overrides ``attend``, too.
+    Subclasses implement ``make_maps`` and ``attend_compressed``. A subclass whose queries also see other keys overrides ``attend``,
+    too.
     """
 
     def __init__(self, geometry: Geometry, options: OptionsT, implementation: str = "eager") -> None:
@@ -102,15 +111,17 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
 
     @property
     def maps(self) -> list[LengthMap]:
-        """Maps along the length. If layers share maps, these are the maps of the first layer."""
+        """Maps along the length, one per group of heads. If layers share maps, these are the maps of the first layer."""
         return list(self.owner.own_maps)  # type: ignore[arg-type]  # a ModuleList is not generic
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend to the keys and values after the maps have compressed them. Padded ones must hold zeros."""
+        """Return the outputs of attention to the compressed keys and values. Padded keys and values must hold zeros."""
         return self.by_compressed(self.attend_compressed, query, key, value, key_valid)
 
     def by_compressed(self, attend: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Call ``attend(query, key, value, valid)`` for the heads of each map, with compressed keys and values."""
+        """Return the outputs of ``attend(query, key, value, valid)``, called for the heads of each map with the keys and values
+        that the map compressed.
+        """
 
         def to_few(map_: LengthMap, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             return attend(query, *map_.project(key, value, key_valid), map_.valid(key_valid))
@@ -118,7 +129,7 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         return self.by_map(to_few, query, key, value)
 
     def by_map(self, attend: Callable[..., Tensor], query: Queries, key: Keys, value: Keys) -> Queries:
-        """Call ``attend(map, query, key, value)`` for each length map with the heads that share it.
+        """Return the outputs of ``attend(map, query, key, value)``, called for each map with the heads that it serves.
 
         Returns:
             Outputs in the order of the heads.
@@ -130,35 +141,35 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         return torch.cat(parts, dim=1)[:, self.order_of_heads(query.device)]
 
     def order_of_heads(self, device: torch.device) -> Tensor:
-        """Return the indices that sort the concatenated outputs of all maps by head."""
+        """Return the indices that sort the concatenated outputs of all maps by the number of the head."""
         return torch.tensor([head for map_ in self.maps for head in map_.heads], device=device).argsort()
 
     def compressed_length(self) -> int | None:
-        """Return the number of compressed keys r if one map serves all heads and can compress tokens; else None."""
+        """Return r, the number of compressed keys, if a single map serves all heads and can compress tokens; else None."""
         return self.maps[0].results if len(self.maps) == 1 and self.maps[0].compression_flops(1, 1, 1) is not None else None
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int:
-        """Return the FLOPs to compress one example by the map."""
+        """Return the FLOPs to compress one example of ``length`` tokens with ``width`` channels by the only map."""
         flops = self.maps[0].compression_flops(length, width, inputs)
         assert flops is not None, "compressed_length() says whether tokens can be compressed"
         return flops
 
     def compress(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> Pair:
-        """Compress tokens by the map."""
+        """Return the tokens, compressed by the only map for keys and for values."""
         self.check_joined()
         return self.maps[0].compress(tokens, key_valid)
 
     def compress_and_weigh(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> tuple[Pair, Pair]:
-        """Compress tokens and the mask of real tokens with the map."""
+        """Return two pairs, each for keys and for values: the compressed tokens and the compressed mask of real tokens."""
         self.check_joined()
         return self.maps[0].compress_and_weigh(tokens, key_valid)
 
     def compressed_valid(self, key_valid: KeyValid) -> CompressedValid:
-        """Return the mask of the compressed positions that contain a real token."""
+        """Return a mask that is True for each compressed position that contains a real token, or None if all do."""
         return self.maps[0].valid(key_valid)
 
     def resize_length(self, length: int) -> None:
-        """Change the number of keys in place, and resize the maps unless another layer that shares them did so already."""
+        """Change the number of keys in place. Maps are resized, too, unless another layer that shares them has done so already."""
         resized = self.geometry_at(length)
         self.check_keys(length)
         for map_ in self.maps:
@@ -168,8 +179,12 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
 
 
 def mapped_cost(maps: nn.ModuleList, head_dim: int, compare: Callable[[int, int], tuple[int, int]]) -> Cost:
-    """Return the cost of the maps plus that of attention to their results. ``compare(heads, r)`` gives forward and backward FLOPs
-    of the latter.
+    """Return the cost of the maps plus the cost of attention to the compressed keys.
+
+    Args:
+        maps: the maps along the length.
+        head_dim: number of channels per head.
+        compare: function of a number of heads and of compressed keys. It returns the forward and the backward FLOPs of attention.
     """
     flops = backward = parameters = 0
     for map_ in maps:
@@ -182,12 +197,14 @@ def mapped_cost(maps: nn.ModuleList, head_dim: int, compare: Callable[[int, int]
 
 
 def equal_bounds(n: int, k: int) -> list[int]:
-    """Return the bounds of k segments of n positions with nearly equal lengths. If k > n, some segments are empty."""
+    """Return the k + 1 bounds of k segments of n positions with nearly equal lengths. If k > n, some segments are empty."""
     return [round(at * n / k) for at in range(k + 1)]
 
 
 def segment_means(bounds: Sequence[int]) -> Float[Tensor, "k n"]:
-    """Return a matrix whose rows average over segments, which run from one bound to the next. Rows of empty segments are zero."""
+    """Return a matrix whose rows average over segments. Segment i runs from bound i to bound i + 1; the row of an empty segment is
+    zero.
+    """
     rows = torch.zeros(len(bounds) - 1, bounds[-1], dtype=torch.float64)
     for at, (low, high) in enumerate(pairwise(bounds)):
         rows[at, low:high] = 1 / max(1, high - low)
@@ -195,10 +212,10 @@ def segment_means(bounds: Sequence[int]) -> Float[Tensor, "k n"]:
 
 
 def resample(rows: Float[Tensor, "*front n"], length: int) -> Float[Tensor, "*front length"]:
-    """Resample rows of weights to another number of positions: by linear interpolation to more, by averages to fewer.
+    """Return the rows of weights resampled to ``length`` positions: interpolated linearly if there are more, averaged if fewer.
 
-    Weights are scaled by the old length over the new, and each row keeps its sum, so that a slowly varying sequence is
-    mapped to the same values.
+    The weights are then multiplied by the old length over the new, so each row keeps its sum. A slowly varying sequence is
+    therefore mapped to the same values as before.
     """
     before, flat = rows.shape[-1], rows.reshape(-1, 1, rows.shape[-1])
     if length >= before:
@@ -214,6 +231,8 @@ Mapped = TypeVar("Mapped", bound=LengthMappedAttention)
 
 
 def with_identity(built: Mapped) -> Mapped:
-    """Set a map that has as many results as keys to the identity matrix. Linformer then equals softmax attention."""
+    """Set the first map of a mechanism to the identity matrix, and return the mechanism. The map must have as many results as keys.
+    Linformer then equals softmax attention.
+    """
     built.maps[0].get_parameter("weight").data.copy_(torch.eye(built.geometry.keys))
     return built

@@ -1,4 +1,4 @@
-"""Softmax and mean that leave out padded keys and, in causal attention, future keys; sinks of a softmax."""
+"""Softmax and weighted means that leave out padded keys and, if causal, future keys. They support sinks."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from torch import Tensor
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 Sinks = Float[Tensor, "heads"] | None
-"""Sink logit of each head, a term in the denominator of its softmax without a key or value; None without sinks."""
+"""Score of the sink of each head, or None without sinks. A sink adds a term to the denominator of the softmax, without a key or
+value.
+"""
 
 
 def softmax_over_valid(
     scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, sinks: Sinks = None
 ) -> Float[Tensor, "... keys"]:
-    """Return the softmax over the entries of the last axis that are ``allowed``. A row without any allowed entry gets zeros.
+    """Return the softmax over the entries of the last axis that are ``allowed``. If a row has no such entry, it gets zeros.
 
-    ``allowed`` broadcasts against ``scores``; None allows everything. With sinks, the second axis of ``scores`` is that of
-    heads, and ``allowed`` holds every key.
+    ``allowed`` broadcasts against ``scores``; None allows everything. If sinks are given, the second axis of ``scores`` must be
+    that of heads, and ``allowed`` must hold every key.
     """
     if sinks is not None:
         sink = sinks.to(scores.dtype).view(-1, *[1] * (scores.dim() - 2)).expand(*scores.shape[:-1], 1)
@@ -35,10 +37,12 @@ def softmax_over_valid(
 def with_sink_token(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, sinks: Float[Tensor, "heads"]
 ) -> tuple[Queries, Keys, Keys, KeyValid]:
-    """Put a token before the first position. Its value is zero, and its key gives every query the score of the sink.
+    """Return the inputs with one more token before the first position. Its value is zero, and every query gives it the score of the
+    sink.
 
-    Heads are one channel wider: 1 in queries, 0 in keys, the sink in its key. Softmax attention with scores q·k / √(d + 1) over
-    these inputs, without the first output and the last channel, is softmax attention with sinks over the given ones.
+    Heads become one channel wider. The new channel is 1 in queries, 0 in keys, and proportional to the sink in the key of the new
+    token. Compute softmax attention with scores q·k / √(d + 1) over the returned inputs, and drop the first output and the last
+    channel. The result is softmax attention with sinks over the given inputs.
     """
     wide = query.shape[-1] + 1
     query = F.pad(query * (wide / query.shape[-1]) ** 0.5, (0, 1, 1, 0), value=1.0)
@@ -50,7 +54,9 @@ def with_sink_token(
 def allowed_pairs(
     query: Float[Tensor, "batch heads queries _"], key: Float[Tensor, "batch heads keys _"], key_valid: KeyValid, *, causal: bool
 ) -> Bool[Tensor, "#batch 1 _ keys"] | None:
-    """Return the mask of the keys that each query may see: valid keys and, if ``causal``, no later key. None means all keys."""
+    """Return a mask that is True if a query may see a key: valid keys and, if ``causal``, no later key. None means that all keys
+    are visible.
+    """
     allowed = None if key_valid is None else key_valid[:, None, None, :]
     if causal:
         past = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()[None, None]
@@ -61,9 +67,9 @@ def allowed_pairs(
 def weighted_mean(sums: Float[Tensor, "..."], weights: Float[Tensor, "... 1"] | None = None) -> Float[Tensor, "..."]:
     """Return weighted sums divided by the sums of their weights. Return zeros if all weights are zero.
 
-    If ``weights`` is None, the last column of ``sums`` holds the sums of weights. The floor of the divisor is the square root of
-    the smallest normal number, so that the gradient, which divides by its square, stays finite. The divisor comes near the floor
-    only in causal rows of inputs far from unit scale: those whose largest feature differs from that of every past key.
+    If ``weights`` is None, the last column of ``sums`` holds the sums of weights. The divisor is at least the square root of the
+    smallest normal number. Its square, by which the gradient divides, is then not zero, and the gradient stays finite. Only causal
+    rows of inputs far from unit scale come near this limit. In such a row, the largest feature differs from that of every past key.
     """
     if weights is None:
         sums, weights = sums[..., :-1], sums[..., -1:]
@@ -73,7 +79,7 @@ def weighted_mean(sums: Float[Tensor, "..."], weights: Float[Tensor, "... 1"] | 
 def hide_rows_without_keys(
     out: Float[Tensor, "batch heads queries head_dim"], key_valid: Bool[Tensor, "batch keys"] | None
 ) -> Float[Tensor, "batch heads queries head_dim"]:
-    """Set the outputs of an example to zero if all of its keys are padding."""
+    """Return the outputs, set to zero for each example whose keys are all padding."""
     if key_valid is None:
         return out
     return out.masked_fill(~key_valid.any(dim=-1)[:, None, None, None], 0)

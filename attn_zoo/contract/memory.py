@@ -1,4 +1,4 @@
-"""Memory of fixed size that passes from token to token: one matrix S per head."""
+"""Mechanisms with a memory of fixed size that passes from token to token: one matrix S per head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attn_zoo.shapes import Keys, Queries
 
 @dataclass(frozen=True, slots=True)
 class MemoryState:
-    """Recurrent state after some tokens. Its size does not depend on their number."""
+    """Recurrent state with one matrix S per head. Its size does not depend on the number of tokens read."""
 
     summed: Float[Tensor, "batch heads m d"]
     """S: Σ φ(k) vᵀ, or the mechanism's own recurrence; where outputs are averages, its last column is z = Σ φ(k)."""
@@ -28,11 +28,11 @@ class MemoryState:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the matrices S."""
+        """Bytes of the matrices S of all examples and heads."""
         return self.summed.nbytes
 
     def after(self, summed: Float[Tensor, "batch heads m d"], tokens: int) -> MemoryState:
-        """Return the state after ``tokens`` more tokens, with the matrix ``summed``."""
+        """Return the state after ``tokens`` more tokens, with ``summed`` as the new matrices S."""
         return MemoryState(summed, self.position + tokens)
 
 
@@ -44,34 +44,37 @@ class MemoryAttention(Attention[OptionsT]):
     """
 
     read: Callable[..., tuple[Tensor, MemoryState]]
-    """Recurrence (state, query, key, value, key_valid, **streams) → (output, state after): each output depends on the state and the
-    positions up to its own. All tensors are float32 or float64."""
+    """Function (state, query, key, value, key_valid, **streams) → (outputs, new state). Each output depends on the state and on
+    positions up to its own. All tensors are float32 or float64.
+    """
 
     def finish(self, out: Queries) -> Queries:
-        """Apply the last operation, which changes each position separately."""
+        """Return the final outputs: apply the last operation, which treats each position separately, to ``out``. By default nothing
+        is changed.
+        """
         return out
 
     def state_shape(self) -> tuple[int, int]:
-        """Return the numbers of rows and columns of S."""
+        """Return the numbers of rows and columns of the matrix S of a head."""
         return self.geometry.head_dim, self.geometry.head_dim
 
     def initial_state(
         self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
     ) -> MemoryState:
-        """Return the state before the first token: zeros, in float32 or more."""
+        """Return the state before the first token: matrices of zeros, in float32 or more."""
         check_dtype(dtype)
         wide = torch.promote_types(dtype, torch.float32)
         return MemoryState(torch.zeros(batch, self.geometry.heads, *self.state_shape(), dtype=wide, device=device))
 
     def start(self, value: Keys) -> MemoryState:
-        """Return the initial state for inputs of the dtype and device of ``value``."""
+        """Return the state before the first token, for inputs with the batch, dtype and device of ``value``."""
         return self.initial_state(len(value), dtype=value.dtype, device=value.device)
 
     def advance(self, query: Queries, key: Keys, value: Keys, state: Any, **streams: Keys) -> tuple[Queries, MemoryState]:
-        """Compute the outputs of the next tokens from ``state``.
+        """Return the outputs of the next tokens, and the state after them.
 
         Raises:
-            ValueError: the state is of another mechanism, batch, dtype or device.
+            ValueError: the state belongs to another mechanism, batch, dtype or device.
         """
         dtype = torch.promote_types(value.dtype, torch.float32)
         check_state(self.card.name, state, "summed", (len(value), self.geometry.heads, *self.state_shape()), dtype, value)

@@ -17,7 +17,7 @@ _RULE = "by_length"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Bound of the values of an option. Other values raise an error when a mechanism is named or built."""
+    """Rule that the values of an option must obey. Other values raise an error when a mechanism is named or built."""
 
     holds: Callable[[Any], bool]
     words: str
@@ -27,20 +27,32 @@ class Bound:
 
 
 def at_least(least: int, counted: str = "", advice: str = "") -> Bound:
-    """Return the bound of an option that counts something. ``counted`` says what it counts, for the error message."""
+    """Return the bound of an option that counts something, which must be ``least`` or more.
+
+    Args:
+        counted: what the option counts, for the error message.
+        advice: what to do instead, for the error message.
+    """
     reason = f", because it counts {counted}" if counted else ""
     return Bound(lambda count: count >= least, f"must be at least {least}{reason}", lambda _: advice)
 
 
 def above_zero(role: str) -> Bound:
-    """Return the bound of an option that must be finite and above 0. ``role`` is the reason in the error message, such as ``divides
-    scores``.
+    """Return the bound of an option that must be finite and above 0.
+
+    ``role`` is the reason in the error message, such as ``divides scores``.
     """
     return Bound(lambda number: 0 < number < math.inf, f"must be above 0, because it {role}")
 
 
 def odd(counted: str, least: int = 1, advice: str = "") -> Bound:
-    """Return the bound of a width that must be odd, so that it reaches equally far on both sides."""
+    """Return the bound of a width that must be odd, so that it reaches equally far on both sides.
+
+    Args:
+        counted: what the width counts, for the error message.
+        least: smallest allowed width.
+        advice: what to do instead, for the error message.
+    """
     words = f"must be odd and at least {least}, because it counts {counted}"
     return Bound(lambda width: width >= least and width % 2 == 1, words, lambda width: f"write {max(least, width + 1)}{advice}")
 
@@ -57,15 +69,15 @@ WIDE = (("window", "is no narrower than the {n} tokens: hardly a token is out of
 
 
 def bounded(default: Any, bound: Bound = COUNT) -> Any:
-    """Return a field of an options dataclass whose values obey ``bound``."""
+    """Return a dataclass field for an option with this default, whose values must obey ``bound``."""
     return field(default=default, metadata={BOUND: bound})
 
 
 def check_bounds(owner: str, options: Any) -> None:
-    """Raise an error if an option is outside its bounds.
+    """Raise an error if any option in ``options`` breaks its bound.
 
     Raises:
-        ValueError: the message names the mechanism, the option, the rule, the value and, if any, the bound's advice.
+        ValueError: the message names the mechanism, the option, the rule and the value, and gives the bound's advice if it has any.
     """
     for option in fields(options):
         bound, value = option.metadata.get(BOUND), getattr(options, option.name)
@@ -76,12 +88,12 @@ def check_bounds(owner: str, options: Any) -> None:
 
 @dataclass
 class NoOptions:
-    """Empty options dataclass of a mechanism without options."""
+    """Options dataclass without any field, for mechanisms that have no options."""
 
 
 @dataclass
 class DropoutOptions:
-    """Options of a mechanism with attention weights."""
+    """Base class for the options of mechanisms with attention weights, to which dropout applies."""
 
     dropout: float = field(default=0.0, kw_only=True, metadata={BOUND: RATE})
     """Share of attention weights set to zero in training."""
@@ -89,7 +101,7 @@ class DropoutOptions:
 
 @dataclass
 class SinkOptions:
-    """Options of a mechanism whose softmax can have sinks."""
+    """Base class for the options of mechanisms whose softmax can have sinks."""
 
     sinks: bool = field(default=False, kw_only=True, metadata={_LATER: True})
     """One learned logit for each head is added to the denominator of the softmax. It has no key, no value and no 1/√d, starts at 0,
@@ -98,7 +110,7 @@ class SinkOptions:
 
 @dataclass(frozen=True, slots=True)
 class LengthRule:
-    """Rule that computes the default of an option from the geometry."""
+    """Rule that computes the default of an option from the geometry, above all from the length."""
 
     words: str
     """The rule as tables print it: ``min(256, n/4)``, with n keys and heads of width d."""
@@ -106,51 +118,53 @@ class LengthRule:
 
 
 def by_length(words: str, number: Callable[[Geometry], int], bound: Bound = COUNT) -> Any:
-    """Return a field of an options dataclass whose default is computed from the geometry.
+    """Return a dataclass field for an option whose default is computed from the geometry.
 
     The default must be valid at every geometry. If the option is not given, ``registry.attention_options`` computes its value.
 
     Args:
         words: the rule as tables print it.
-        number: function that computes the default.
-        bound: values that are allowed where the option is given.
+        number: function that computes the default from the geometry.
+        bound: rule for values that are given explicitly.
     """
     return field(kw_only=True, metadata={_RULE: LengthRule(words, number), BOUND: bound})
 
 
 def share_of_length(parts: int, *, most: int, least: int = 1, bound: Bound = COUNT) -> Any:
-    """Return a field of an options dataclass. Its default is n / ``parts``, rounded down and kept between ``least`` and
-    ``most``.
+    """Return a dataclass field for an option whose default is n / ``parts``, rounded down, where n is the number of keys. The
+    default is at least ``least`` and at most ``most``.
     """
     return by_length(f"min({most}, n/{parts})", lambda g: max(least, min(most, g.keys // parts)), bound)
 
 
 def window_by_length() -> Any:
-    """Return a field of an options dataclass for an odd window. By default it reaches n / 8 keys to each side, and at most 256."""
+    """Return a dataclass field for the width of a window, which must be odd. By default the window reaches n / 8 keys to each side,
+    and at most 256, where n is the number of keys.
+    """
     return by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1, WINDOW)
 
 
 def length_rules(options: type) -> Mapping[str, LengthRule]:
-    """Return the rules of an options dataclass by field name, for fields whose default depends on the length."""
+    """Return the ``LengthRule`` of each option whose default depends on the length, by the name of the option."""
     return {option.name: option.metadata[_RULE] for option in fields(options) if _RULE in option.metadata}
 
 
 def added_later(default: Any) -> Any:
-    """Return a field of an options dataclass for an option that was added after the first records.
+    """Return a dataclass field for an option that was added after runs had already been recorded without it.
 
-    The default must not change any result. A spec leaves the option out at its default, so older records keep their ids.
+    Its default must not change any result. A spec leaves the option out if it has its default, so older records keep their ids.
     """
     return field(default=default, metadata={_LATER: True})
 
 
 def left_out(option: Field[Any], value: object) -> bool:
-    """Return True if a spec leaves the option out at this value."""
+    """Return True if a spec leaves this option out, because it was added later and ``value`` is its default."""
     return bool(option.metadata.get(_LATER)) and value == option.default
 
 
 def plain_options(options: Any) -> dict[str, Any]:
-    """Convert options to plain data. An enum member becomes its name, and an ``added_later`` option with its default is left
-    out.
+    """Return options as a dictionary of plain values. An enum member becomes its name. An ``added_later`` option that has its
+    default is left out.
     """
     plain = {}
     for option in fields(options):

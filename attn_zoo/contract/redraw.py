@@ -1,4 +1,4 @@
-"""Random buffers that are drawn when a mechanism is built. In training they can be drawn again at intervals."""
+"""Mechanisms with a random buffer that is drawn when they are built. In training it can be drawn again at intervals."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from attn_zoo.contract.untraced import untraced
 
 
 class RedrawnAttention(Attention[OptionsT]):
-    """Mechanism with a random buffer ``drawn``. In training, the buffer is drawn again every ``options.redraw`` calls.
+    """Mechanism with a random buffer, whose name is ``drawn``. In training it is drawn again after every ``options.redraw`` calls.
 
-    The buffer ``training_calls`` counts the training calls. A state dict without this buffer also loads; the count then starts at
-    0.
+    The buffer ``training_calls`` counts the training calls. A state dict without this buffer can be loaded, too; the count then
+    starts at 0.
     """
 
     drawn: str
@@ -30,12 +30,12 @@ class RedrawnAttention(Attention[OptionsT]):
             self.written = (self.drawn, "training_calls")
 
     def draw(self) -> Tensor:
-        """Draw the buffer from torch's global generator. Each mechanism overrides this method."""
+        """Return a new draw of the random buffer, from torch's global generator. Each mechanism overrides this method."""
         raise NotImplementedError(f"{type(self).__name__} has no method draw")
 
     @torch.no_grad()
     def redraw(self) -> None:
-        """Replace the buffer by a new tensor with a new draw, because a backward pass may still need the old one."""
+        """Replace the random buffer by a new draw. The old tensor is not overwritten, because a backward pass may still need it."""
         before = self.get_buffer(self.drawn)
         with torch.inference_mode(False):
             drawn = self.draw().to(before)
@@ -44,7 +44,9 @@ class RedrawnAttention(Attention[OptionsT]):
             before.copy_(drawn)
 
     def redraw_in_training(self) -> None:
-        """Count a training call. Draw the buffer again at the first call and then every ``options.redraw`` calls."""
+        """Count a training call. At the first call, and then at every ``options.redraw``-th, replace the random buffer by a new
+        draw.
+        """
         if self.training and self.options.redraw:
             self._count_and_redraw()
 

@@ -1,4 +1,4 @@
-"""Stacks of layers whose length maps have options by layer, or are shared by all layers."""
+"""Stacks of layers that share maps along the length, or whose options differ from layer to layer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from attn_zoo.grouping import grouped
 
 
 class StackedAttention(Attention[OptionsT]):
-    """Mechanism whose options can differ by layer, or whose layers can share the maps of the first layer.
+    """Mechanism whose options can differ from layer to layer, or whose layers can all use the maps of the first layer.
 
-    ``join`` tells a mechanism its layer. Subclasses implement ``make_maps``. They also implement ``by_layer`` and ``shares_maps``
-    if their options allow it.
+    ``join`` tells a mechanism the number of its layer. Subclasses implement ``make_maps``. They also implement ``by_layer`` and
+    ``shares_maps`` if their options allow it.
     """
 
     own_maps: nn.ModuleList
@@ -27,11 +27,13 @@ class StackedAttention(Attention[OptionsT]):
 
     @staticmethod
     def make_maps(geometry: Geometry, options: Any, implementation: str) -> nn.ModuleList:
-        """Return the maps of a layer that shares none with other layers. Each mechanism overrides this method."""
+        """Return new maps along the length for one layer, to be used by this layer alone. Each mechanism overrides this method."""
         raise NotImplementedError("a subclass of StackedAttention must have a method make_maps")
 
     def by_layer(self) -> Sequence[Any]:
-        """Return the options of each layer in order. If the options are the same for all layers, return a list of one."""
+        """Return the options of each layer, from the first to the last. If all layers have the same options, return a
+        list of one.
+        """
         return [self.options]
 
     @property
@@ -41,14 +43,15 @@ class StackedAttention(Attention[OptionsT]):
 
     @property
     def owner(self) -> StackedAttention:
-        """Layer that holds the maps of this layer: the first layer if maps are shared, else the layer itself."""
+        """Layer that holds the maps of this layer: the first layer of the stack if maps are shared, else this layer itself."""
         return self._owner[0] if self._owner else self
 
     def check_joined(self) -> None:
-        """Raise an error if a layer attends before ``join`` told it its options, or if only another layer resized the shared maps.
+        """Raise an error if this layer cannot be called yet.
 
         Raises:
-            UnsupportedError: the message names the case and the function to call.
+            UnsupportedError: options differ from layer to layer, but ``join`` has not told this layer its number. Or another layer
+                resized the shared maps, and this one was not resized. The message names the function to call.
         """
         if len(self.by_layer()) > 1:
             raise UnsupportedError(
@@ -62,10 +65,10 @@ class StackedAttention(Attention[OptionsT]):
             )
 
     def check_stack(self, stack: Sequence[Attention]) -> None:
-        """Raise an error if the layers of a stack cannot share maps, or do not fit options that are given by layer.
+        """Raise an error if the layers of a stack cannot share maps, or if the options do not give one value for each layer.
 
         Raises:
-            ValueError: the options are given for another number of layers.
+            ValueError: the options have values for another number of layers.
             UnsupportedError: layers of the stack are built differently, or share maps with another stack already.
         """
         name, named = self.card.name, len(self.by_layer())
@@ -90,7 +93,9 @@ class StackedAttention(Attention[OptionsT]):
             )
 
     def join(self, layer: int, stack: Sequence[Attention]) -> None:
-        """Take the options of this layer and, if layers share maps, the maps of the first layer."""
+        """Set the options of this layer, which is number ``layer`` of ``stack``. If layers share maps, use the maps of the first
+        layer.
+        """
         if len(options := self.by_layer()) > 1:
             self.options, like = options[layer], next(iter(self.own_maps.state_dict().values()), torch.empty(0))
             self.own_maps = self.make_maps(self.geometry, self.options, self.implementation).to(like.device, like.dtype)
@@ -111,7 +116,7 @@ class StackedAttention(Attention[OptionsT]):
 
 
 def join_stacks(mechanisms: Sequence[Attention]) -> None:
-    """Join the mechanisms of a model into stacks, one per name of a mechanism, in the order of the layers.
+    """Join the mechanisms of a model into stacks. All mechanisms with the same name form one stack, in the order of the layers.
 
     Raises:
         ValueError, UnsupportedError: see ``Attention.check_stack``.
@@ -126,7 +131,8 @@ def join_stacks(mechanisms: Sequence[Attention]) -> None:
 
 
 def read_by_layer(name: str, given: object) -> list[list[int]]:
-    """Parse integers by layer and head, such as 8+4/4+2: ``/`` separates layers, and ``+`` separates heads.
+    """Return the integers in a text such as 8+4/4+2, as one list per layer with one number per head. ``/`` separates layers, and
+    ``+`` separates heads.
 
     Raises:
         ValueError: the text has another form; the message names the option ``name``.

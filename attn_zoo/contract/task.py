@@ -1,4 +1,4 @@
-"""Base class and card of tasks. A task gives labelled examples in three separate splits."""
+"""Base class and card of tasks. A task gives labelled examples in three separate splits: training, validation and test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 UNASKED = -100
-"""Label of a position that is not scored; PyTorch's losses ignore it. Floating-point labels are NaN at such a position."""
+"""Label of a position that is not scored, which PyTorch's losses ignore. If labels are floating-point numbers, it is
+NaN instead.
+"""
 
 Problem = Literal["classification", "multi_label", "regression"]
 PROBLEMS: tuple[Problem, ...] = ("classification", "multi_label", "regression")
@@ -28,12 +30,12 @@ METRICS: Mapping[Problem, tuple[str, ...]] = {
     "multi_label": ("f1_micro", "f1_macro"),
     "regression": ("r2", "mse"),
 }
-"""Metrics of each kind of problem."""
+"""Metrics that are allowed for each kind of problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Inputs that are sequences of integers below ``vocabulary``. 0 is padding."""
+    """Inputs that are sequences of integers below ``vocabulary``. 0 means padding."""
 
     vocabulary: int
 
@@ -43,7 +45,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Inputs that are two sequences of integers below ``vocabulary``. One network encodes them separately. 0 is padding."""
+    """Inputs that are two sequences of integers below ``vocabulary``. One network encodes both, separately. 0 means padding."""
 
     vocabulary: int
 
@@ -53,7 +55,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Inputs that are sequences of vectors of ``channels`` numbers, such as readings of a sensor or bands of a sound. Padding is
+    """Inputs that are sequences of vectors with ``channels`` numbers, such as readings of a sensor or bands of a sound. Padding is
     0.
     """
 
@@ -65,7 +67,7 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Patches:
-    """Inputs that are images. The model cuts them into squares with ``patch`` pixels a side."""
+    """Inputs that are images. The model cuts them into squares with sides of ``patch`` pixels."""
 
     channels: int
     height: int
@@ -79,9 +81,9 @@ class Patches:
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """Inputs, labels and length for which a model is built.
+    """Inputs, labels and length of a task, for which a model is built.
 
-    ``length`` counts tokens, frames or patches; the class token that a model puts before them is not counted.
+    ``length`` counts tokens, frames or patches. It does not count the class token that a model puts before them.
 
     Raises:
         ValueError: a field has the wrong type, a count is below 1, labels are by position but inputs are pairs or patches, or a
@@ -91,13 +93,15 @@ class TaskSpec:
     inputs: Tokens | Pairs | Frames | Patches
     length: int
     classes: int
-    """Number of classes; in regression, number of values to predict."""
+    """Number of classes or, in regression, number of values to predict."""
     labels: Literal["example", "position"] = "example"
-    """One label per example, predicted from a class token; or one per position, ``UNASKED`` or NaN where it is not scored."""
+    """``example`` for one label per example, predicted from a class token. ``position`` for one label per position; positions that
+    are not scored have ``UNASKED`` or NaN.
+    """
     causal: bool = False
-    """Position i may see positions up to i only."""
+    """True if position i may see positions up to i only."""
     problem: Problem = "classification"
-    """Content of a label: one class (``classification``), any number of classes (``multi_label``) or numbers (``regression``)."""
+    """Kind of label: one class (``classification``), any number of classes (``multi_label``) or numbers (``regression``)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.inputs, Tokens | Pairs | Frames | Patches):
@@ -118,7 +122,7 @@ class TaskSpec:
 
     @property
     def positions(self) -> int:
-        """Number of positions that attention sees, with the class token if there is one."""
+        """Number of positions that attention sees, including the class token if there is one."""
         return self.length + (self.labels == "example")
 
 
@@ -131,11 +135,15 @@ Inputs = (
 Labels = (
     Int[Tensor, " batch"] | Int[Tensor, "batch length"] | Float[Tensor, "batch classes"] | Float[Tensor, "batch length classes"]
 )
-"""Labels of examples or positions: one class each; for ``multi_label``, 0 or 1 for each class; for ``regression``, numbers."""
+"""Labels of examples or positions. Each is one class; for ``multi_label`` it is 0 or 1 for each class; for ``regression`` it is
+numbers.
+"""
 
 
 class Batch(NamedTuple):
-    """Batch of examples. ``valid`` is True for a real token or frame; it is None if the task never has padding."""
+    """Batch of examples: inputs, validity and labels. ``valid`` is True for a real token or frame, and None if the task never has
+    padding.
+    """
 
     inputs: Inputs
     valid: Bool[Tensor, "batch length"] | Bool[Tensor, "batch 2 length"] | None
@@ -143,12 +151,12 @@ class Batch(NamedTuple):
 
 
 def scored(labels: Labels) -> Bool[Tensor, " batch"] | Bool[Tensor, "batch length"]:
-    """Return the mask of labels that are scored. Labels that are ``UNASKED`` or NaN are not."""
+    """Return a mask that is True for labels that are scored. Labels that are ``UNASKED`` or NaN are not scored."""
     return ~labels.isnan().any(dim=-1) if labels.is_floating_point() else labels != UNASKED
 
 
 class Examples(ABC):
-    """Indexed collection of examples that is read in batches, so no loop has to join single examples.
+    """Collection of examples of one split, from which whole batches are read by index.
 
     The order does not depend on the labels, so the first examples are a fair sample.
     """
@@ -158,77 +166,85 @@ class Examples(ABC):
 
     @abstractmethod
     def batch(self, indices: Sequence[int] | Int[Tensor, " batch"]) -> Batch:
-        """Return the examples at these indices, in this order."""
+        """Return the examples at these indices as one batch, in the order of the indices."""
 
     @abstractmethod
     def labels(self) -> Labels:
-        """Return all labels in order."""
+        """Return the labels of all examples, in order."""
 
     @abstractmethod
     def digest(self) -> str:
-        """Return the SHA-256 of the content: inputs and labels, in order. Equal on every machine."""
+        """Return the SHA-256 digest of all inputs and labels, in order. It is equal on every machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Preset of a task: values for options of the task, for the model and for the training budget.
+    """Preset of a task: values for options of the task, of the model and of the training budget.
 
-    Usual presets are ``smoke`` (takes seconds), ``cpu`` (an hour for a table of five on two cores) and ``lra`` (sizes and steps as
-    published, for a GPU). Some tasks also have ``quick``, ``profile_encoder``, ``profile_decoder`` or ``curves``.
+    Usual presets are ``smoke`` (takes seconds), ``cpu`` (an hour on two cores for a table of five mechanisms) and ``lra`` (sizes
+    and steps as published, for a GPU). Some tasks also have ``quick``, ``profile_encoder``, ``profile_decoder`` or ``curves``.
     """
 
     model: Mapping[str, Any]
     budget: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
     differs: str = ""
-    """Differences from the published set-up, beside those in the task's own docstring."""
+    """Differences from the published set-up, beside those in the docstring of the task."""
     ceiling: float = 1.0
-    """Highest validation score that softmax reaches at this level, for runs until a criterion: 1, or measured once where task or
-    network allow less. Without effect for a metric that is not a share, such as a perplexity."""
+    """Highest validation score that softmax reaches with this preset, for runs that train until a criterion. It is 1, or a measured
+    value if the task or network does not allow 1. It has no effect for a metric that is not a percentage, such as perplexity.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class TaskCard:
-    """Facts about a task that are available without building it."""
+    """Facts about a task that are known without building it."""
 
     name: str
     title: str
     version: str
-    """Version of the examples, raised whenever they change; results of different versions never share a table."""
+    """Version of the examples, raised whenever they change. Results of different versions never share a table."""
     summary: str
     source: str
     licence: str
     options: type
-    """Plain dataclass with defaults, like an attention's."""
+    """Options class: a dataclass in which each field has a default, as for mechanisms."""
     build: type[Task]
     levels: Mapping[str, Level] = field(default_factory=dict)
-    """Proposed sizes by name, the default first; fields that a level leaves out keep their defaults."""
+    """Presets by name, the default first. Fields that a preset leaves out have their defaults."""
     locations: tuple[str, ...] = ()
-    """Options that locate data on disk without changing them; they are not part of a result's identity."""
+    """Names of options that say where the data lie on disk. They do not change the data, so they are not part of the identity of a
+    result.
+    """
     metric: str = "accuracy"
     """Metric of the score. ``classification``: ``accuracy`` (of examples, or of the scored positions), ``f1`` (of class 1 of two)
     or ``perplexity`` (lower is better). ``multi_label``: ``f1_micro`` (all classes together) or ``f1_macro`` (mean over classes).
-    ``regression``: ``r2`` (share of the variance explained) or ``mse`` (mean squared error; lower is better)."""
+    ``regression``: ``r2`` (share of the variance explained) or ``mse`` (mean squared error; lower is better).
+    """
     datasets: tuple[DataSet[Any], ...] = ()
-    """Published data that the task can read."""
+    """Published data sets that the task can read."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Option sets besides the defaults that the conformance kit also checks."""
+    """Sets of options, beside the defaults, with which the conformance tests also check the task."""
     solved_by: str = "softmax"
-    """Attention that solves the task in theory; a profile keeps the task only where its row leads the best control."""
+    """Mechanism that can solve the task in theory. The ability profile includes the task only if this mechanism is better than the
+    best control.
+    """
     distant: str | None = None
-    """Subset of the test split, named in ``slices``, that needs distant tokens; a profile judges the task by the score on it."""
+    """Name of a subset of the test split, from ``slices``, that needs distant tokens. The ability profile uses the score on this
+    subset.
+    """
 
     @property
     def origin(self) -> str:
-        """Dotted path of the class, which leads to its source."""
+        """Module and name of the class of the task, such as ``package.module:Class``."""
         return f"{self.build.__module__}:{self.build.__qualname__}"
 
     def level(self, name: str | None) -> Level:
-        """Return the level of this name, or the first level if the name is None.
+        """Return the preset of this name, or the first preset if the name is None.
 
         Raises:
-            UnknownNameError: no such level.
-            ValueError: the card has no level.
+            UnknownNameError: there is no preset of this name.
+            ValueError: the card has no preset at all.
         """
         if not self.levels:
             raise ValueError(
@@ -253,7 +269,7 @@ def _with_known_split(method: Callable[[Any, Split], Any]) -> Callable[[Any, Spl
 
 
 class Task(ABC):
-    """Classification or regression problem. Equal options give equal bytes on every machine.
+    """Base class of tasks, which are classification or regression problems. Equal options give equal data on every machine.
 
     The constructor reads no data, so ``spec`` is available even if the data are missing.
     """
@@ -272,45 +288,49 @@ class Task(ABC):
     @property
     @abstractmethod
     def spec(self) -> TaskSpec:
-        """Shape of the problem under these options."""
+        """Inputs, labels and length of the task with these options."""
 
     @abstractmethod
     def examples(self, split: Split) -> Examples:
-        """Return all examples of a split.
+        """Return all examples of a split, which is ``train``, ``valid`` or ``test``.
 
         Raises:
-            ValueError: no such split.
+            ValueError: there is no such split.
             MissingDataError: data that cannot be generated are missing; the message says what to put where.
-            DamagedDataError: a file is damaged, or not what its name says; the message names it.
+            DamagedDataError: a file is damaged, or does not hold what its name says; the message names it.
         """
 
     @property
     def data_title(self) -> str:
-        """Title, for tables, of the data that these options select. It is ``generated`` unless the card names data sets."""
+        """Name, for tables, of the data that the options select. It is ``generated`` unless the card names data sets."""
         return " and ".join(dataset.title for dataset in self.card.datasets) or "generated"
 
     @property
     def generated(self) -> bool:
-        """True if the option ``data_seed`` draws all examples. Runs until a criterion then draw their data with their own seed."""
+        """True if all examples are drawn with the option ``data_seed``. Runs that train until a criterion then draw their data with
+        their own seed.
+        """
         return False
 
     @property
     def criterion(self) -> str:
-        """Phrase for the examples that end a run until a criterion. A task whose test examples differ overrides it and says how."""
+        """Name of the examples on which a run that trains until a criterion is stopped: ``validation``. A task whose test examples
+        differ from these overrides this property and says how.
+        """
         return "validation"
 
     def slices(self, split: Split) -> Mapping[str, Bool[Tensor, " examples"] | Bool[Tensor, "examples length"]]:
-        """Return the subsets of a split that are scored separately, such as depths. By default there are none.
+        """Return the subsets of a split that are scored separately, such as examples of one depth. By default there are none.
 
-        Keys are headings of a table. Values are masks, True for an example in the subset. If labels are by position, a mask can
-        also be by position, True for a scored position in the subset.
+        Keys are headings of a table. Values are masks that are True for the examples in the subset. If labels are by position, a
+        mask may instead be True for the scored positions in the subset.
         """
         return {}
 
     def augment(self, batch: Batch, generator: Generator) -> Batch:
-        """Return a training batch with random changes. By default the batch is not changed.
+        """Return a batch of training examples with random changes. By default the batch is not changed.
 
         Args:
-            generator: the only source of randomness, seeded by the run, so that every attention is trained on the same batches.
+            generator: the only source of randomness. The run seeds it, so every mechanism is trained on the same batches.
         """
         return batch

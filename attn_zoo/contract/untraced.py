@@ -1,4 +1,4 @@
-"""Functions that torch.compile calls without tracing them."""
+"""Decorator for functions that torch.compile must call without tracing them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def untraced(function: F) -> F:
-    """Apply ``torch.compiler.disable``, but import the compiler only when it is used, because the import takes two seconds.
+    """Return ``function`` marked with ``torch.compiler.disable``, so that torch.compile does not trace it. The compiler is imported
+    only when it is used, because the import takes two seconds.
 
-    Decorate functions that loop over tiles of a long sequence, because tracing would unroll the loop, which takes minutes, and
-    functions that a graph cannot hold, such as a count of calls in Python.
+    Use it for two kinds of functions. Some loop over tiles of a long sequence; tracing would unroll the loop, which takes minutes.
+    Others do something that a graph cannot hold, such as counting calls in Python.
     """
 
     @functools.wraps(function)

@@ -1,12 +1,12 @@
-"""Buffers that training calls write. They are kept apart when gradient checkpointing repeats a call in the backward pass.
+"""Buffers that training calls write. They stay correct when gradient checkpointing repeats a call in the backward pass.
 
-A call draws a number from torch's generator of the CPU. A repeated call draws the same number, because checkpointing restores the
-generator before it. So the number says which call is repeated: the module gets the state from before that call, computes and
-writes as it did then, and afterwards has its present state again.
+Each call draws a number from torch's random generator of the CPU. A repeated call draws the same number, because checkpointing
+restores the generator before it. So the number identifies the repeated call. The module gets its buffers from before that call,
+computes and writes as it did then, and afterwards gets its present buffers back.
 
-Limits, which are refused by name: the caller must not set the generator back between two calls that one backward pass repeats,
-because they draw the same number. The first call on an input must not happen within a backward pass, because it counts as a
-repetition.
+Two cases are unsupported and raise an error. The caller must not reset the generator between two calls that one backward pass
+repeats, because both draw the same number. The first call on an input must not happen within a backward pass, because it counts as
+a repetition.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from attn_zoo.contract.attention import Attention
 
 KEPT_CALLS = 64
-"""Latest training calls of a module that can be repeated."""
+"""Number of latest training calls of a module that can be repeated."""
 
 
 @dataclass
 class EarlierState:
-    """Buffers before a training call. Notes whether the call was repeated, and whether a call with other buffers drew the same
-    number.
+    """Buffers of a module before a training call. It also records if the call was repeated, and if a call with other buffers drew
+    the same number.
     """
 
     buffers: dict[str, Tensor]
@@ -38,13 +38,15 @@ class EarlierState:
     doubtful: bool = False
 
     def follows(self, before: EarlierState) -> None:
-        """Replace ``before``, whose call drew the same number. If that call was repeated, its backward pass is over."""
+        """Update this state, given the state ``before`` an earlier call that drew the same number. If that call was repeated, its
+        backward pass is over.
+        """
         same = all(torch.equal(buffer, before.buffers[name]) for name, buffer in self.buffers.items())
         self.doubtful = not before.repeated and (before.doubtful or not same)
 
 
 class EarlierStates(dict[int, EarlierState]):
-    """States before the latest training calls, by the number that each call drew. Copies and pickles are empty."""
+    """States before the latest training calls, indexed by the number that each call drew. Copies and pickles are empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EarlierStates, ()
@@ -53,7 +55,8 @@ class EarlierStates(dict[int, EarlierState]):
 @untraced
 @torch.no_grad()
 def begin_training_call(module: Attention) -> dict[str, Tensor]:
-    """Save the buffers that ``module.written`` names. If the call is repeated, set them to their earlier values.
+    """Save the buffers that ``module.written`` names. If the call is a repetition, set them to their values from before the first
+    call.
 
     Every call within a backward pass counts as a repetition.
 
@@ -92,7 +95,7 @@ def begin_training_call(module: Attention) -> dict[str, Tensor]:
 
 @untraced
 def end_training_call(module: Attention, present: dict[str, Tensor]) -> None:
-    """Restore the buffers that ``begin_training_call`` returned."""
+    """Set the buffers of the module back to ``present``, which ``begin_training_call`` returned."""
     _set(module, present)
 
 

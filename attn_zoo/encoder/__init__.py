@@ -1,4 +1,4 @@
-"""Network around the mechanisms. It is the same for all of them."""
+"""Networks around the mechanisms. Apart from the mechanism, they are the same for all."""
 
 from attn_zoo.encoder.build import build_model, build_paired_model, build_token_reader, share_initial_weights
 from attn_zoo.encoder.image import ImageClassifier, backbone_sizes

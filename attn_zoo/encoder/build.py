@@ -1,4 +1,6 @@
-"""Construction of the network for a task. Weights that networks share start from the same values for every mechanism."""
+"""Functions that build the network for a task. Weights that networks have in common start from the same values for
+every mechanism.
+"""
 
 from __future__ import annotations
 
@@ -34,20 +36,20 @@ def build_model(
     latent_dim: int = 0,
     positions: str = "learned",
 ) -> nn.Module:
-    """Build the network for a task: a small encoder for tokens and frames, or timm's VisionTransformer for patches.
+    """Return a new network for a task: a small encoder for tokens and frames, or timm's VisionTransformer for patches.
 
-    If each example has one label, the network predicts it from a class token before the sequence.
+    If each example has one label, the network predicts it from a class token, which stands before the sequence.
 
     Args:
-        backbone: timm's name of a VisionTransformer, for patches only; the sizes must be those of this model.
-        shared_weights: use one block, applied ``depth`` times.
-        reuse_keys: use keys and values of the first application in all applications; for tokens and frames only.
+        backbone: timm's name of a VisionTransformer, for patches only. The other sizes must be those of this model.
+        shared_weights: if True, one block is applied ``depth`` times.
+        reuse_keys: if True, all applications of this block use the keys and values of the first one; for tokens and frames only.
         short_convolution, output_gate: arguments of ``MultiHeadAttention``, in every block.
         key_value_heads, latent_dim: arguments of ``MultiHeadAttention``; for tokens and frames only.
         positions: ``learned`` or, for tokens and frames only, ``none``.
 
     Raises:
-        UnsupportedError: the attention lacks a capability that the task needs, timm has no such VisionTransformer, keys cannot be
+        UnsupportedError: the mechanism lacks a capability that the task needs, timm has no such VisionTransformer, keys cannot be
             reused, or positions cannot be left out.
         ValueError: an option or size breaks its rule.
     """
@@ -94,9 +96,10 @@ def build_model(
 
 
 def build_paired_model(task: TaskSpec, *, seed: int, attention: str, options: Mapping[str, Any], **rest: Any) -> nn.Module:
-    """Call ``build_model`` with a seed, and copy shared weights from the softmax model of the same seed.
+    """Return the network of ``build_model``, built with this seed. Weights that it has in common with the softmax network of the
+    same seed are copied from there.
 
-    All rows of a table then start from the same weights, apart from the weights that only one mechanism has.
+    All configurations that are compared therefore start from the same weights, apart from the weights that only one mechanism has.
     """
     rest_of_reference = {**rest, "implementation": "eager"}
     torch.manual_seed(seed)
@@ -108,12 +111,12 @@ def build_paired_model(task: TaskSpec, *, seed: int, attention: str, options: Ma
 
 
 def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
-    """Build a token classifier around the encoder of a task's classifier, for pre-training. Both then train the same encoder.
+    """Return a classifier of tokens around the encoder of ``model``, for pre-training. Both models then train the same encoder.
 
-    The head, which predicts the tokens of the inputs, is new.
+    Its head is new and predicts the tokens of the inputs.
 
     Raises:
-        UnsupportedError: the inputs of the task are frames or patches, or it labels positions.
+        UnsupportedError: the inputs of the task are frames or patches, or the task labels positions.
     """
     if not isinstance(model, TokenClassifier | PairClassifier) or isinstance(task.inputs, Frames | Patches):
         kinds = {Frames: "frames", Patches: "patches"}
@@ -127,9 +130,9 @@ def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
 
 @torch.no_grad()
 def share_initial_weights(model: nn.Module, reference: nn.Module) -> None:
-    """Copy every parameter that both models have with the same name and shape.
+    """Copy every parameter of ``reference`` to ``model`` that both have with the same name and shape.
 
-    Additional projections of a mechanism (``streams``) become copies of the projections that they start as.
+    Extra projections of a mechanism (``streams``) become copies of the projections from which they start.
     """
     theirs = reference.state_dict()
     for name, ours in model.state_dict().items():

@@ -1,4 +1,4 @@
-"""timm's VisionTransformer with any mechanism, built from its sizes or from timm's name of a model."""
+"""timm's VisionTransformer with any mechanism. It is built from given sizes, or from timm's name of a model."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from attn_zoo.rows import RowName
 
 
 class ImageClassifier(nn.Module):
-    """timm's VisionTransformer as a classifier. It is called with (images, valid), where ``valid`` is None.
+    """Image classifier: timm's VisionTransformer with any mechanism. It is called with (images, valid), where ``valid`` is None.
 
     Args:
         inputs: size of the images and of the patches.
-        backbone: timm's name of a VisionTransformer, whose architecture is taken; empty for the plain one.
-        shared_weights: use one block in place of all, applied as many times as there are blocks.
+        backbone: timm's name of a VisionTransformer whose architecture is used. Empty means the plain one.
+        shared_weights: if True, one block replaces all blocks, and is applied as often as there would be blocks.
         short_convolution: argument of ``MultiHeadAttention``, over the class token and the patches in their order.
         output_gate: argument of ``MultiHeadAttention``, in every block.
-        attention: name of a registered attention, or a hybrid, whose mechanisms the blocks take in turn; ``options`` and
-            ``implementation`` are as in ``RowName``.
+        attention: name of a mechanism, or a hybrid such as ``3*linformer+softmax``, whose mechanisms the blocks use in turn.
+            ``options`` and ``implementation`` are as in ``RowName``.
 
     Raises:
         ValueError: the pattern of a hybrid is longer than there are blocks with separate weights.
-        UnsupportedError: ``backbone`` is no VisionTransformer of timm, or its attention cannot be replaced.
+        UnsupportedError: ``backbone`` is not a VisionTransformer of timm, or its attention cannot be replaced.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ImageClassifier(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch channels height width"], valid: Bool[Tensor, "batch length"] | None = None
     ) -> Float[Tensor, "batch classes"]:
-        """Compute the class scores.
+        """Return the scores of the classes for each image.
 
         Raises:
             ValueError: ``valid`` is given.
@@ -87,7 +87,7 @@ class ImageClassifier(nn.Module):
 
 
 def backbone_sizes(backbone: str) -> dict[str, Any]:
-    """Return width, depth, number of heads and MLP ratio of timm's VisionTransformer of this name. No weights are loaded.
+    """Return the width, depth, number of heads and MLP ratio of timm's VisionTransformer with this name. No weights are loaded.
 
     Raises:
         UnsupportedError: timm has no VisionTransformer of this name.
@@ -103,7 +103,8 @@ def backbone_sizes(backbone: str) -> dict[str, Any]:
 
 
 def prefix_tokens(backbone: str) -> int:
-    """Return the number of tokens before the patches: the class token and registers.
+    """Return the number of tokens that timm's VisionTransformer with this name puts before the patches: the class token and
+    registers.
 
     Raises:
         UnsupportedError: timm has no VisionTransformer of this name.

@@ -1,4 +1,4 @@
-"""Training losses, one for each kind of problem."""
+"""Training losses: one for each kind of problem."""
 
 from __future__ import annotations
 

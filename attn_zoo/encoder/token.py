@@ -1,4 +1,4 @@
-"""Encoder of sequences (embedding, positions, pre-norm transformer blocks) and classifiers with this encoder."""
+"""Encoder of sequences with pre-norm transformer blocks, and classifiers that use it."""
 
 from __future__ import annotations
 
@@ -33,43 +33,46 @@ class Block(nn.Module):
         key_valid: Bool[Tensor, "batch length"] | None = None,
         remembered: Remembered | None = None,
     ) -> Float[Tensor, "batch length dim"]:
-        """Apply the block. If ``remembered`` is given, it replaces the keys and values of the block and ``key_valid``."""
+        """Return the tokens after this block. If ``remembered`` is given, it is used in place of the block's own keys and values
+        and of ``key_valid``.
+        """
         normed = self.attention_norm(tokens)
         tokens = tokens + self.attention(normed, key_valid=None if remembered else key_valid, remembered=remembered)
         return tokens + self.mlp(self.mlp_norm(tokens))
 
     def remember(self, tokens: Float[Tensor, "batch length dim"], key_valid: Bool[Tensor, "batch length"] | None) -> Remembered:
-        """Cache the keys and values of these tokens, so that the block can be applied to other tokens."""
+        """Return the keys and values of these tokens, so that the block can be applied to other tokens with them."""
         return self.attention.remember(self.attention_norm(tokens), key_valid=key_valid)
 
 
 class TokenEncoder(nn.Module):
-    """Encoder of a sequence of tokens or frames. It returns one vector per position.
+    """Encoder that maps a sequence of tokens or frames to one vector per position.
 
     Position embeddings are learned and absolute, or left out. Without them (``positions="none"``; Haviv et al. 2022,
-    arXiv:2203.16634; Kazemnejad et al. 2023, arXiv:2305.19466) a causal network can still infer the order, from the number of
-    positions that each one attends to.
+    arXiv:2203.16634; Kazemnejad et al. 2023, arXiv:2305.19466) a causal network can still infer the order, because the number of
+    visible positions grows.
 
     With ``shared_weights`` one block is applied ``depth`` times (Universal Transformer; Dehghani et al. 2018, arXiv:1807.03819),
-    without halting. Differs: positions are added once, before the first application, and no embedding marks the applications.
+    without halting. Differs: positions are added once, before the first application. No embedding marks the number of the
+    application.
 
     Args:
         vocabulary: number of token ids, padding (0) included; 0 for frames.
-        channels: number of channels of a frame, embedded by a linear map; 0 for tokens.
-        length: number of positions of the longest sequence, class token not counted.
-        class_token: put a learned token in front.
-        causal: position i attends to positions up to i only.
-        shared_weights: use one block, applied ``depth`` times; it is one layer for options that are set by layer.
-        reuse_keys: use keys and values of the first application in all applications; the others project queries only.
+        channels: number of channels of a frame, which a linear map embeds; 0 for tokens.
+        length: number of positions of the longest sequence, without the class token.
+        class_token: if True, a learned token is put in front.
+        causal: if True, position i attends to positions up to i only.
+        shared_weights: if True, one block is applied ``depth`` times. Options with one value per layer count it as one layer.
+        reuse_keys: if True, all applications use the keys and values of the first one. The others then project queries only.
         short_convolution, output_gate, key_value_heads, latent_dim: arguments of ``MultiHeadAttention``, in every block.
         positions: ``learned`` or ``none``.
-        attention: name of a registered attention, or a hybrid such as ``3*linformer+softmax``, whose mechanisms the layers take in
-            turn; ``options`` and ``implementation`` are as in ``RowName``.
+        attention: name of a mechanism, or a hybrid such as ``3*linformer+softmax``, whose mechanisms the layers use in turn.
+            ``options`` and ``implementation`` are as in ``RowName``.
 
     Raises:
-        ValueError: ``reuse_keys`` without ``shared_weights``, ``positions`` is neither, or the pattern of a hybrid is longer
-            than there are layers with separate weights.
-        UnsupportedError: ``reuse_keys`` with an attention that computes queries and keys by one projection.
+        ValueError: ``reuse_keys`` is set without ``shared_weights``, ``positions`` has another value, or the pattern of a hybrid is
+            longer than there are layers with separate weights.
+        UnsupportedError: ``reuse_keys`` is set, but queries and keys of the mechanism share one projection.
     """
 
     def __init__(
@@ -138,11 +141,12 @@ class TokenEncoder(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, tokens: Sequences, valid: Bool[Tensor, "batch length"] | None = None) -> Float[Tensor, "batch positions dim"]:
-        """Compute the vectors after the last block, before the final layer norm; the class token's vector, if any, is first.
+        """Return one vector per position, after the last block and before the final layer norm. If there is a class token, its
+        vector is first.
 
         Args:
-            tokens: ids or frames, padded with 0 up to any length that the model was built for.
-            valid: True for a real token or frame; None means all are.
+            tokens: ids or frames, padded with 0 up to any length for which the model was built.
+            valid: True for a real token or frame; None means that all are real.
 
         Raises:
             ValueError: the sequences are longer than the model was built for.
@@ -169,9 +173,9 @@ class TokenEncoder(nn.Module):
 
 
 class TokenClassifier(nn.Module):
-    """Classifier of sequences, or regression, that reads the class token alone.
+    """Network that classifies sequences, or predicts numbers for them, from the class token alone.
 
-    So its scores cannot depend on the tokens unless attention moves information between positions.
+    Its scores therefore cannot depend on the tokens unless attention moves information between positions.
     """
 
     def __init__(self, *, classes: int, **rest: Any) -> None:
@@ -180,15 +184,16 @@ class TokenClassifier(nn.Module):
         self.head = nn.Linear(rest["dim"], classes)
 
     def forward(self, tokens: Sequences, valid: Bool[Tensor, "batch length"] | None = None) -> Float[Tensor, "batch classes"]:
-        """Compute the class scores. Arguments and errors are those of ``TokenEncoder``."""
+        """Return the scores of the classes for each sequence. Arguments and errors are those of ``TokenEncoder``."""
         return self.head(self.encoder.norm(self.encoder(tokens, valid)[:, 0]))
 
 
 class PairClassifier(nn.Module):
-    """Classifier of two token sequences, which one encoder encodes separately (two towers with shared weights).
+    """Network that classifies pairs of token sequences. One encoder encodes both sequences separately (two towers with shared
+    weights).
 
-    The head sees both class tokens u and v as (u, v, u · v, u − v) and has one hidden layer, as the
-    "NLI" interaction of Long Range Arena's retrieval task (Tay et al. 2020, arXiv:2011.04006).
+    The head has one hidden layer. It reads the class tokens u and v of both sequences as (u, v, u · v, u − v). This is the "NLI"
+    interaction of Long Range Arena's retrieval task (Tay et al. 2020, arXiv:2011.04006).
     """
 
     def __init__(self, *, classes: int, **rest: Any) -> None:
@@ -201,19 +206,19 @@ class PairClassifier(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "batch 2 length"], valid: Bool[Tensor, "batch 2 length"] | None = None
     ) -> Float[Tensor, "batch classes"]:
-        """Compute the class scores. Arguments and errors are those of ``TokenEncoder``."""
+        """Return the scores of the classes for each pair. Arguments and errors are those of ``TokenEncoder``."""
         both = self.encoder(tokens.flatten(0, 1), None if valid is None else valid.flatten(0, 1))
         one, other = self.encoder.norm(both[:, 0]).unflatten(0, (-1, 2)).unbind(dim=1)
         return self.head(torch.cat([one, other, one * other, one - other], dim=-1))
 
 
 class PositionClassifier(nn.Module):
-    """Classifier of positions of a sequence, or regression at each position.
+    """Network that classifies the positions of a sequence, or predicts numbers at each position.
 
     Args:
         classes: number of classes.
-        encoder: encoder of another classifier, to be trained with it; the vector of its class token is ignored. None builds one
-            without a class token, from the remaining arguments.
+        encoder: encoder of another classifier, which is then trained by both. The vector of its class token is ignored. None builds
+            an encoder without a class token from the remaining arguments.
     """
 
     def __init__(self, *, classes: int, encoder: TokenEncoder | None = None, **rest: Any) -> None:
@@ -227,10 +232,10 @@ class PositionClassifier(nn.Module):
         valid: Bool[Tensor, "batch length"] | None = None,
         asked: Bool[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "asked classes"] | Float[Tensor, "batch length classes"]:
-        """Compute the class scores of the positions that ``asked`` marks, in the order of batch and position. If it is None, score
-        all.
+        """Return the scores of the classes at the positions that ``asked`` marks, in the order of batch and position. If ``asked``
+        is None, return the scores at all positions.
 
-        Other arguments and errors as for ``TokenEncoder``.
+        Other arguments and errors are those of ``TokenEncoder``.
         """
         x = self.encoder(tokens, valid)
         x = x if self.encoder.class_token is None else x[:, 1:]

@@ -1,4 +1,4 @@
-"""Weights of a network in a file, with the facts that are needed to build the network again."""
+"""Files that hold the weights of a network, and the facts that are needed to build the network again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _HEADER = "attn_zoo_weights"
 
 
 def save_weights(model: nn.Module, file: Path, facts: Mapping[str, Any]) -> None:
-    """Write the weights and buffers of a network and plain data about it. The file is replaced as a whole.
+    """Write the weights and buffers of a network to ``file``, with plain data about it in ``facts``. An existing file is replaced
+    as a whole.
 
     Raises:
         OSError: the file cannot be written.
@@ -33,7 +34,7 @@ def save_weights(model: nn.Module, file: Path, facts: Mapping[str, Any]) -> None
 
 
 def read_weights(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors by name, and the facts that were given to ``save_weights``.
+    """Return the tensors in ``file`` by name, and the facts that were given to ``save_weights``.
 
     Raises:
         FileNotFoundError: there is no such file.

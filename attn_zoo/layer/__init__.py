@@ -1,4 +1,4 @@
-"""Layer around a mechanism: it projects tokens to heads, calls the mechanism, and projects the outputs."""
+"""Layer around a mechanism. It projects tokens to heads, calls the mechanism, and projects the outputs back to tokens."""
 
 from attn_zoo.layer.multi_head import CACHED_BYTES, MultiHeadAttention
 from attn_zoo.layer.order import Order

@@ -28,53 +28,54 @@ from attn_zoo.registry import attentions, build_attention
 from attn_zoo.short_convolution import ShortConvolution
 
 CACHED_BYTES = 2**20
-"""Bytes of the tokens in one block of queries; a block and its temporaries fit the cache of a core."""
+"""Number of bytes of the tokens in one block of queries. A block and its temporary tensors then fit the cache of one core."""
 
 
 class MultiHeadAttention(Projections):
-    """Multi-head attention with any registered mechanism. Inputs and outputs have shape (batch, length, dim).
+    """Multi-head attention layer with any registered mechanism. Inputs and outputs have shape (batch, length, dim).
 
-    The layer makes only the projections that the mechanism reads: a mechanism that shares queries
-    and keys gets one for both. A mechanism that reads streams, further inputs beside queries, keys and values, gets one for each.
+    The layer makes only the projections that the mechanism reads. A mechanism that shares queries and keys gets one for both. Some
+    mechanisms read further inputs (streams) beside queries, keys and values; each has a projection of its own.
 
-    If a mechanism compresses the length of the tokens X by a matrix E, then (E X) W = E (X W), so tokens can be compressed before
-    they are projected to keys and values. With a bias b, E (X W + 1 bᵀ) is (E X) W + (E 1) bᵀ, where 1 is zero at padded
-    positions: exact in both orders.
+    Some mechanisms compress the length of the tokens X by a matrix E. Let W be the projection to keys or values. Because (E X) W =
+    E (X W), the tokens can be compressed before they are projected. With a bias b, E (X W + 1 bᵀ) is (E X) W + (E 1) bᵀ, where the
+    vector 1 is zero at padded positions. So both orders give the same result.
 
     Args:
         dim: width of the tokens, divisible by ``heads``.
         heads: number of heads.
         attention: name of a registered mechanism.
-        length: number of queries the mechanism is built for.
-        context_length: number of keys, for cross-attention; None means self-attention.
-        context_dim: width of the context; None means ``dim``.
-        causal: position i sees positions up to i only.
-        implementation: a name on the mechanism's card, or ``auto``: the first, in its order for the device, that can run.
-        fused: one weight for q, k and v (self-attention only).
-        bias: whether projections have a bias.
-        output_dropout: share of outputs set to zero in training. Dropout on attention weights is ``dropout``, an
-            option of those mechanisms that have weights.
-        order: see ``Order``; ``compress_first`` is refused where the mechanism does not support it.
-        short_convolution: width of a depthwise convolution of the tokens before they are projected (self-attention
-            only), in positions; 0 is none, 4 the usual width. See ``ShortConvolution``, initialised as the identity.
-        output_gate: ``elementwise`` multiplies the output of the mechanism, before the out projection, by σ(x W_g + b) for each
-            channel, where x are the tokens of the queries as they are projected; ``headwise`` has one gate for each head; ``none``
-            has no gate. Qiu et al. 2025, arXiv:2505.06708.
-        key_value_heads: number of heads of keys and values. Each is shared by the same number of consecutive heads of queries:
+        length: number of queries for which the mechanism is built.
+        context_length: number of keys for which the mechanism is built, in cross-attention. None means self-attention.
+        context_dim: width of the tokens of the context. None means ``dim``.
+        causal: if True, position i sees positions up to i only.
+        implementation: name of an implementation on the mechanism's card. ``auto`` means the first of these, in a fixed order per
+            device, that can run.
+        fused: if True, one linear map computes queries, keys and values together (self-attention only).
+        bias: if True, projections have a bias.
+        output_dropout: probability of setting an output to zero in training. Dropout of attention weights is an option of the
+            mechanism, ``dropout``.
+        order: see ``Order``. ``compress_first`` raises an error if the mechanism does not support it.
+        short_convolution: width of a depthwise convolution of the tokens before they are projected (self-attention only), in
+            positions. 0 means none; 4 is usual. It is initialised as the identity; see ``ShortConvolution``.
+        output_gate: ``elementwise`` multiplies each channel of the mechanism's output, before the output projection, by σ(x W_g +
+            b). Here x are the tokens from which queries are projected. ``headwise`` has one such factor per head, and ``none`` has
+            none. Qiu et al. 2025, arXiv:2505.06708.
+        key_value_heads: number of heads of keys and values. The same number of consecutive heads of queries share each of them:
             grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), with 1 multi-query attention (Shazeer 2019,
-            arXiv:1911.02150). 0 is as many as ``heads``. Streams of the mechanism that start as keys or values are shared, too.
-        latent_dim: width of a latent RMSNorm(x W) of every token, from which keys, values and their streams are projected:
-            multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.2); 0 is none. A cache holds the latent in
-            place of keys and values. Differs: no rotary key beside the latent, because the layer has no rotary positions; queries
-            come from the tokens, not from a latent of their own. A state that holds sums, or
-            compressed keys and values, holds them as before, not the latent.
-        **options: hyperparameters of the mechanism, fields of ``card(attention).options``.
+            arXiv:1911.02150). 0 means as many as ``heads``. Streams that start as keys or values are shared, too.
+        latent_dim: width of a latent vector RMSNorm(x W) of every token x. Keys, values and their streams are projected from it:
+            multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.2). 0 means none. A cache holds the latent
+            in place of keys and values. A state that holds sums, or compressed keys and values, holds these as before. Differs:
+            there is no rotary key beside the latent, because the layer has no rotary positions. Queries come from the tokens, not
+            from a latent of their own.
+        **options: options of the mechanism, which are the fields of ``card(attention).options``.
 
     Raises:
         ValueError: a size, rate, order, gate or option breaks its rule, ``dim`` is not divisible by ``heads``, or ``fused`` is set
             with a context or a latent.
-        UnknownNameError: no such attention, implementation or option.
-        UnsupportedError: the mechanism does not claim what is requested, or a short convolution is requested with a context.
+        UnknownNameError: there is no such mechanism, implementation or option.
+        UnsupportedError: the mechanism does not declare a requested capability, or a short convolution is requested with a context.
     """
 
     def __init__(
@@ -170,7 +171,9 @@ class MultiHeadAttention(Projections):
 
     @torch.no_grad()
     def start_streams(self) -> None:
-        """Copy into each stream the projection that it starts from. Call this after loading weights that lack the streams."""
+        """Set each stream (extra projection of the mechanism) to a copy of the projection from which it starts. Call this after
+        loading weights that lack the streams.
+        """
         for stream in self.streams:
             weight, bias = self._parameters_of(stream.starts_as)
             linear = self.stream_projections.get_submodule(stream.name)
@@ -184,18 +187,19 @@ class MultiHeadAttention(Projections):
         key_valid: Bool[Tensor, "batch keys"] | None = None,
         remembered: Remembered | None = None,
     ) -> Float[Tensor, "batch queries dim"]:
-        """Attend from ``tokens`` to ``context``, to the tokens themselves, or to remembered keys and values.
+        """Return the outputs of attention from ``tokens`` to ``context``. Without a context, the tokens attend to themselves or to
+        remembered keys and values.
 
         Args:
             tokens: source of the queries.
-            context: source of keys and values; needed if and only if the layer was built with one.
-            key_valid: True for a real token of the context. Padded tokens may hold anything, NaN included; in
-                self-attention the outputs at their positions are finite and meaningless.
-            remembered: result of ``remember``, in place of the context and of ``key_valid``.
+            context: source of keys and values. It must be given if and only if the layer was built with a context length.
+            key_valid: True for a real token of the context. Padded tokens may hold anything, NaN included. In self-attention the
+                outputs at their positions are finite and have no meaning.
+            remembered: result of ``remember``, used in place of the context and of ``key_valid``.
 
         Raises:
             ValueError: a shape or dtype does not fit, or a context is missing or unexpected.
-            UnsupportedError: the mechanism does not claim what the request needs.
+            UnsupportedError: the call needs a capability that the mechanism does not declare.
         """
         if remembered is not None:
             if context is not None or key_valid is not None:
@@ -216,17 +220,18 @@ class MultiHeadAttention(Projections):
     def remember(
         self, context: Float[Tensor, "batch keys context_dim"], *, key_valid: Bool[Tensor, "batch keys"] | None = None
     ) -> Remembered:
-        """Compute keys, values and streams of keys once, so that any number of calls with ``remembered`` can use them.
+        """Return the keys, values and streams of a context, so that any number of calls with ``remembered`` can use them.
 
         ``layer(tokens, remembered=layer.remember(tokens))`` equals ``layer(tokens)``. Gradients flow through the cached tensors.
 
         Args:
-            context: source of keys and values; in self-attention the tokens.
-            key_valid: True for a real token of the context, as in a call.
+            context: source of keys and values. In self-attention these are the tokens.
+            key_valid: True for a real token of the context, as in ``forward``.
 
         Raises:
             ValueError: a shape or dtype does not fit.
-            UnsupportedError: the mechanism makes queries and keys by one projection, or does not claim what is requested.
+            UnsupportedError: queries and keys of the mechanism share one projection, or the call needs a capability that it does
+                not declare.
         """
         self.check_remembers()
         check_floating(self.mechanism.card.name, "context", context)
@@ -247,7 +252,7 @@ class MultiHeadAttention(Projections):
         """Raise an error if the keys of this layer cannot be reused for other queries.
 
         Raises:
-            UnsupportedError: the mechanism makes queries and keys by one projection.
+            UnsupportedError: queries and keys of the mechanism share one projection.
         """
         card = self.mechanism.card
         if card.can.shares_query_key:
@@ -259,11 +264,12 @@ class MultiHeadAttention(Projections):
     def initial_state(
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> LayerState:
-        """Return the state before the first token of ``batch`` sequences. If dtype or device is None, use that of the weights.
+        """Return the recurrent state before the first token of ``batch`` sequences. If dtype or device is None, use that of the
+        weights.
 
         Raises:
             ValueError: ``batch`` is not an integer of at least 0, or ``dtype`` is not a dtype of floating-point numbers.
-            UnsupportedError: the layer cannot step; see ``step``.
+            UnsupportedError: the layer cannot process tokens in steps; see ``step``.
         """
         self._check_steps()
         check_whole("batch", batch, 0)
@@ -276,19 +282,20 @@ class MultiHeadAttention(Projections):
         return LayerState(carried, torch.zeros(batch, 0, self.dim, dtype=dtype, device=device))
 
     def step(self, tokens: Float[Tensor, "batch n dim"], state: LayerState) -> tuple[Float[Tensor, "batch n dim"], LayerState]:
-        """Compute the outputs of the next tokens. They equal those of one causal call over the whole sequence.
+        """Return the outputs of the next tokens, and the new state. The outputs equal those of one causal call over the whole
+        sequence.
 
         Args:
-            tokens: without padding.
-            state: from ``initial_state`` or the previous step; not modified. Gradients flow through it.
+            tokens: the next tokens, without padding.
+            state: the state from ``initial_state`` or from the previous step. It is not modified. Gradients flow through it.
 
         Returns:
             The outputs, and the state after these tokens.
 
         Raises:
             ValueError: a shape, dtype or state does not fit, or there is no token.
-            UnsupportedError: the mechanism does not claim ``stepwise``, the layer was built with a context or without
-                causality, or the step ends beyond the length it was built for.
+            UnsupportedError: the mechanism does not declare ``stepwise``, the layer was built with a context or without causality,
+                or the step ends beyond the length for which it was built.
         """
         self._check_steps()
         self._check_tokens(tokens)
@@ -306,12 +313,12 @@ class MultiHeadAttention(Projections):
         return self._finish(mixed, tokens), LayerState(carried, tail)
 
     def resize_length(self, length: int) -> None:
-        """Change the number of keys in place and, in self-attention, also the number of queries. See ``Attention.resize_length``.
+        """Change the number of keys and, in self-attention, also the number of queries in place. See ``Attention.resize_length``.
 
         Weights that are stored by position become new parameters, so create the optimiser afterwards.
 
         Raises:
-            UnsupportedError: stored weights cannot be carried over to the new length.
+            UnsupportedError: stored weights cannot be converted to the new length.
         """
         self.mechanism.resize_length(length)
         self.set_order()
@@ -326,8 +333,8 @@ class MultiHeadAttention(Projections):
         return f"dim={self.dim}, order={self.order.value}"
 
     def set_order(self) -> None:
-        """Choose the order of projection and compression for the present length and maps. ``join_layers`` calls this after
-        joining.
+        """Choose again if tokens are compressed or projected first, for the present length and maps. ``join_layers`` calls this
+        after joining.
         """
         self.order = choose_order(self._asked_order, self.mechanism, self.source_dim)
 

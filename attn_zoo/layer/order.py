@@ -1,4 +1,4 @@
-"""Order in which keys and values are projected and compressed, and the choice by FLOPs."""
+"""Order in which tokens are projected and compressed to keys and values. By default the order with fewer FLOPs is chosen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from attn_zoo.contract import Attention, CompressingAttention, UnsupportedError
 
 
 class Order(Enum):
-    """Order of two matrix products for keys and values: projection of the width, and compression of the length."""
+    """Order of two steps from tokens to compressed keys and values: the projection of their channels, and the compression of their
+    length.
+    """
 
     auto = "auto"
     """The order that takes fewer FLOPs."""
@@ -17,8 +19,10 @@ class Order(Enum):
 
 
 def choose_order(asked: Order, mechanism: Attention, source_dim: int) -> Order:
-    """Return the cheaper order for a mechanism whose keys and values have the width ``source_dim`` before projection; never
-    ``auto``.
+    """Return the order that is asked for. If ``auto`` is asked for, return the order with fewer FLOPs.
+
+    ``source_dim`` is the width of the tokens before they are projected to keys and values. If the mechanism cannot compress tokens,
+    or runs its ``definition``, the order is ``project_first``.
 
     Raises:
         UnsupportedError: ``compress_first`` is asked for, and the mechanism cannot compress tokens once for all heads.

@@ -1,4 +1,4 @@
-"""Projections from tokens to the inputs of a mechanism, and from its outputs, with or without a gate, back to tokens."""
+"""Projections from tokens to the inputs of a mechanism, and from its outputs back to tokens, with or without a gate."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from attn_zoo.contract import Attention, CompressingAttention, Stream
 
 _INPUTS = ("query", "key", "value")
 LATENT_FLOOR = 1e-6
-"""Epsilon added to the mean square of a latent, DeepSeek's."""
+"""Number added to the mean square of a latent before its root is taken, as in DeepSeek's code."""
 
 OUTPUT_GATES = ("none", "elementwise", "headwise")
-"""Forms of the output gate: none, one gate for each channel, one for each head."""
+"""Forms of the output gate: none, one factor per channel, or one factor per head."""
 
 
 class Projections(nn.Module):
-    """A mechanism with the projections of its inputs, streams and outputs.
+    """Module with a mechanism and the projections of its inputs, extra inputs (streams) and outputs.
 
     Args:
         mechanism: mechanism that reads the projected tokens.
         dim: width of the tokens of the queries, and of the outputs.
-        context_dim: width of the tokens of the keys and values; these are projected from latents where the geometry has a latent.
-        fused: one weight for q, k and v; needs equal widths.
-        bias: whether projections have a bias.
+        context_dim: width of the tokens from which keys and values are projected. If the geometry has a latent, these are projected
+            to latents first.
+        fused: if True, one linear map computes queries, keys and values together. Their tokens must have equal widths.
+        bias: if True, projections have a bias.
         output_gate: one of ``OUTPUT_GATES``.
     """
 
@@ -133,7 +134,9 @@ class Projections(nn.Module):
 
     @property
     def makes_queries(self) -> bool:
-        """True if the layer projects the tokens of the queries to the query, to a stream of queries or to the gate."""
+        """True if the layer projects the tokens of the queries to anything: to queries, to an extra input of that length, or to the
+        gate.
+        """
         return "query" in self.reads or self.gate is not None or any(stream.of == "queries" for stream in self.streams)
 
     def _for_all_heads(

@@ -1,4 +1,4 @@
-"""Stacks of attention layers with the same mechanism, which can share maps or have options by layer."""
+"""Stacks of attention layers with the same mechanism. They can share maps along the length, or have different options."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from attn_zoo.layer.multi_head import MultiHeadAttention
 
 
 def join_layers(model: nn.Module) -> None:
-    """Join the attention layers of a model into stacks, in the order of the layers.
+    """Join the attention layers of a model into stacks. All layers with the same mechanism form one stack, in the order of the
+    layers.
 
-    Some options concern the whole stack: ``sharing=layerwise`` of Linformer leaves one projection in
-    the first layer, and ``projected_lengths=64/32`` gives each layer its own. The zoo's models are
-    joined already; call this once on your own model, after building it and before loading a state.
-    All layers of one mechanism form one stack: join an encoder and a decoder by one call for each.
+    Some options concern the whole stack. ``sharing=layerwise`` of Linformer leaves one projection, in the first layer.
+    ``projected_lengths=64/32`` gives each layer its own length. The models of this package are joined already. Call this once on
+    your own model, after building it and before loading a state. To separate an encoder from a decoder, join each by its own call.
 
     Raises:
-        ValueError: an option names another number of layers than the model has, or ``model`` is not an nn.Module.
+        ValueError: an option has values for another number of layers than the model has, or ``model`` is not an nn.Module.
         UnsupportedError: layers that share maps are built differently, or share maps with another stack already.
     """
     if not isinstance(model, nn.Module):

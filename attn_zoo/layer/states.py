@@ -1,4 +1,4 @@
-"""Results of a layer that later calls use: the cached keys of a context, and the state of a sequence that is read in pieces."""
+"""Results of a layer that later calls use: the cached keys and values of a context, and the recurrent state of a sequence."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from attn_zoo.contract import CarriedState
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """Cached keys, values and streams of a context, which calls with other queries use. See ``MultiHeadAttention.remember``."""
+    """Cached keys, values and streams (extra inputs) of a context, which later calls with other queries use. See
+    ``MultiHeadAttention.remember``.
+    """
 
     key: Float[Tensor, "batch heads kept head_dim"] | None
-    """Keys, as long as the context or already compressed; None if the mechanism reads none, or if there are latents."""
+    """Keys, as long as the context or already compressed. None if the mechanism reads no keys, or if latents are cached instead."""
     value: Float[Tensor, "batch heads kept head_dim"] | None
-    """Values, as long as the keys; None if there are latents."""
+    """Values, as many as keys. None if latents are cached instead."""
     streams: Mapping[str, Float[Tensor, "batch heads _ head_dim"]]
-    """The streams of the keys; empty if there are latents."""
+    """Streams that are projected from the context. Empty if latents are cached instead."""
     key_valid: Bool[Tensor, "batch keys"] | None
     """True for a real token of the context; None if all are real."""
     length: int
     """Number of tokens of the context."""
     latent: Float[Tensor, "batch keys latent_dim"] | None = None
-    """Latents of the context, from which a call makes keys, values and streams; None if there are none, or if compressed."""
+    """Latents of the context, from which each call computes keys, values and streams. None if the layer has none, or if keys are
+    compressed.
+    """
 
     @property
     def batch(self) -> int:
@@ -38,30 +42,30 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class LayerState:
-    """State that a layer carries from one piece of a sequence to the next. It is a ``CarriedState``; see
-    ``MultiHeadAttention.step``.
-    """
+    """Recurrent state of a layer after the tokens read so far. It is a ``CarriedState``; see ``MultiHeadAttention.step``."""
 
     mechanism: CarriedState
     tail: Float[Tensor, "batch held dim"]
-    """Last tokens read, as many as the short convolution reaches back; empty without one."""
+    """Last tokens read, as many as the short convolution reaches back. Empty without a short convolution."""
 
     @property
     def position(self) -> int:
-        """Number of tokens read."""
+        """Number of tokens read so far."""
         return self.mechanism.position
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors in the state, for the whole batch."""
+        """Bytes of all tensors in the state, for the whole batch."""
         return self.mechanism.nbytes + self.tail.nbytes
 
 
 def check_layer_state(name: str, state: object, tokens: Float[Tensor, "batch n dim"], reach: int) -> None:
-    """Raise an error if a state does not fit the next tokens of a layer.
+    """Raise an error if a state of a layer does not fit its next tokens.
 
     Args:
-        name: name of the mechanism.
+        name: name of the mechanism, for the message.
+        state: state to check.
+        tokens: next tokens of the layer.
         reach: number of earlier tokens that the short convolution reads.
 
     Raises:
