@@ -1,4 +1,4 @@
-"""Tasks of attn-zoo. They are a plugin that is registered like plugins of others."""
+"""The tasks of attn-zoo. They are registered as a plugin, in the same way as tasks of other people."""
 
 from . import adding as adding
 from . import causal_language as causal_language

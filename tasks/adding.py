@@ -1,4 +1,4 @@
-"""Adding problem with marks by content: the sum of the values whose key equals the key of the last frame."""
+"""Adding problem in which content marks the numbers to add: the sum of the values whose key equals the key of the last frame."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEPS = 128
 
 @dataclass
 class Options(SyntheticOptions):
-    """Options of the adding problem."""
+    """Options of the task ``adding``."""
 
     length: int = 64
     """Length in frames, including the last one, which is the query."""
@@ -45,7 +45,7 @@ class Options(SyntheticOptions):
     "adding",
     title="Adding problem (frames)",
     version="1",
-    summary="Frames of a value and a key: the sum of the values under the key of the last frame. Regression, at the end.",
+    summary="Frames of a value and a key. Predict the sum of the values whose key equals that of the last frame.",
     source="generated",
     licence="Apache-2.0 (generated here)",
     options=Options,
@@ -69,27 +69,29 @@ class Options(SyntheticOptions):
 class Adding(SyntheticTask):
     """Prediction of the sum of the values whose key equals the key of the last frame.
 
-    Channel 0 of a frame is a value in [-1, 1], the others are its key. ``marked`` frames at random places have the key of the last
-    frame, whose own value is 0; every other key occurs once. Keys are new in every example, so that no network can learn them.
+    Channel 0 of a frame is a value in [-1, 1], and the other channels are its key. ``marked`` frames at random places have the key
+    of the last frame, whose own value is 0. Every other key occurs once. Keys are new in every example, so that no network can
+    learn them.
 
-    Source: the adding problem of Hochreiter and Schmidhuber 1997 (Long Short-Term Memory, Neural Computation 9), experiment 4:
-        frames of a value and a marker; the values of the two marked frames are added; up to 1,000 frames; mean squared error.
-    Differs: a marker channel marks frames without regard to others, so that a network adds marked values by averaging, without
-        comparing anything; here the mark is a key shared with the last frame. Labels are the plain sum. The metric is R², since
-        the mean squared error depends on the unit: it is (1 - R²) times the variance of the labels, ``marked`` / 3. All
-        examples of a split have one length.
+    Source: the adding problem of Hochreiter and Schmidhuber 1997 (Long Short-Term Memory, Neural Computation 9), experiment 4. A
+        frame is a value and a marker, and the values of the two marked frames are added. An example has up to 1,000 frames, and the
+        metric is the mean squared error.
+    Differs: in the source, a separate channel marks frames. A network can then add the marked values by averaging, without
+        comparing anything. Here a frame is marked if it has the key of the last frame. The label is the plain sum. The metric is R²
+        because the mean squared error depends on the unit; it equals (1 - R²) times the variance of the labels, which is ``marked``
+        / 3. All examples of a split have one length.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Frames of a value and a key; one number at the last frame."""
+        """Specification of the problem: frames of a value and a key as inputs, and one number at the last frame as the label."""
         o = self.options
         return TaskSpec(Frames(1 + o.key), o.length, classes=1, labels="position", causal=o.causal, problem="regression")
 
     def examples(self, split: Split) -> ArrayExamples:
-        """Return the frames of a split. Labels are the sum at the last frame, and NaN at all others."""
+        """Return the frames of a split. The label at the last frame is the sum; labels at all other frames are NaN."""
         frames, sums = self.drawn(split)
         labels = torch.full((*frames.shape[:2], 1), torch.nan)
         labels[:, -1, 0] = torch.from_numpy(sums) / STEPS
@@ -97,7 +99,8 @@ class Adding(SyntheticTask):
         return ArrayExamples(torch.from_numpy(frames) / scale, labels)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return frames, with values in units of 1 / ``STEPS``, and sums in the same unit."""
+        """Return the frames and the sums of at most ``rows`` new examples. Values and sums are integers in units of 1 /
+        ``STEPS``."""
         o = self.options
         keys, is_marked = shared_keys(random, rows, o.length, o.marked, o.key)
         values = below(random, 2 * STEPS + 1, rows, o.length) - STEPS

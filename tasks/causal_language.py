@@ -1,4 +1,4 @@
-"""Causal language modelling: the next token of running text, with separate scores for tokens that repeat earlier text."""
+"""Causal language modelling: predict the next token of running text. Tokens that repeat earlier text are scored separately."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .parts.tokenisers import Tokeniser, Tokens
 
 @dataclass
 class Options(TextOptions):
-    """Options of causal language modelling."""
+    """Options of the task ``causal_language``."""
 
     run: int = 0
     """Length in tokens of a run whose last token counts as repeated if the run occurred before; 0 for 8 (bytes) or 2 (others)."""
@@ -42,7 +42,7 @@ class Options(TextOptions):
     "causal_language",
     title="Causal language modelling",
     version="1",
-    summary="The next token of running text; perplexity, apart for tokens that repeat rare runs of the same sequence.",
+    summary="Predict the next token of running text. Tokens that repeat rare text of the sequence have a separate perplexity.",
     source="Arora et al. 2023 (Zoology), arXiv:2312.04927, Section 3; texts of Merity et al. 2016, or of your own",
     licence="of the texts: CC BY-SA 3.0 for WikiText-2, PSF-2.0 for Python",
     options=Options,
@@ -84,15 +84,16 @@ class Options(TextOptions):
 class CausalLanguage(TextTask):
     """Prediction of the next token at every position of a sequence.
 
-    A run is ``run`` consecutive tokens. A token is ``repeated`` if it ends a run that occurred earlier in the sequence and is rare
-    in the training text, such as a name. To predict it, a network must find the earlier occurrence (associative recall). All other
-    tokens are the ``rest``, for which neighbouring tokens are informative.
+    A token counts as ``repeated`` if it ends ``run`` consecutive tokens that occurred earlier in the sequence and are rare in the
+    training text, such as a name. To predict it, a network must find the earlier occurrence (associative recall). All other tokens
+    are called the ``rest``. Neighbouring tokens are informative about them.
 
-    Source: Arora et al. 2023 find that the tokens that end a bigram seen earlier in the context and rare in training, 6 % of all
-        tokens, account for 82 % of the difference between a gated convolution and attention on the Pile, at 1,024 tokens.
-    Differs: bytes by default, with runs of 8 bytes. A text is cut into sequences of exactly ``length``; the remainder is not read.
-        Texts are divided as in masked language modelling. Training sequences that also occur in a later split are left out.
-        Perplexity is per token: compare it for one kind of token only.
+    Source: Arora et al. 2023 study tokens that end a pair of tokens which occurred earlier in the context and is rare in training.
+        These are 6 % of all tokens. They account for 82 % of the difference between a gated convolution and attention on the Pile,
+        at 1,024 tokens.
+    Differs: tokens are bytes by default, and a repetition has 8 bytes. A text is cut into sequences of exactly ``length`` tokens;
+        the remainder is not used. Texts are divided into splits as in masked language modelling. Training sequences that also occur
+        in a later split are left out. Perplexity is per token, so compare it only between runs with the same kind of token.
     """
 
     options: Options
@@ -100,17 +101,17 @@ class CausalLanguage(TextTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens, each with the next token as its label."""
+        """Specification of the problem: tokens as inputs, and the next token as the label at each position."""
         o = self.options
         return TaskSpec(TokenInputs(o.ids), o.length, classes=o.ids, labels="position", causal=True)
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
-        """Return the masks of tokens that repeat a rare run of their sequence, and of the rest."""
+        """Return two masks of scored tokens: those that repeat rare text of their sequence, and the rest."""
         repeated = torch.from_numpy(self.made()[f"{split} repeated"])
         return {"repeated": repeated, "rest": ~repeated}
 
     def arrays(self, texts: Texts, tokeniser: Tokeniser) -> Arrays:
-        """Return sequences with the next token at each position, and a mask of repeated tokens."""
+        """Return the sequences of each split, the next token at each position, and a mask of the repeated tokens."""
         o, run = self.options, self.options.run or (8 if self.options.tokens is Tokens.bytes else 2)
         rows: dict[str, NDArray[Any]] = {}
         taken: set[bytes] = set()
@@ -170,7 +171,7 @@ def _numbered(codes: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
 
 
 def stood_before(codes: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return the mask of numbers that occur earlier in their row."""
+    """Return a mask of the numbers that also occur earlier in the same row."""
     order = np.argsort(codes, axis=1, kind="stable")
     ordered = np.take_along_axis(codes, order, axis=1)
     again = np.zeros(codes.shape, dtype=bool)

@@ -1,4 +1,4 @@
-"""CIFAR-10: 32 × 32 colour images of ten classes, cut into patches; read from the data folder."""
+"""CIFAR-10: 32 × 32 colour images of ten classes, cut into patches. The images are read from the data folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .parts.levels import ENCODER
 
 @dataclass
 class Options(PublishedOptions):
-    """Options of CIFAR-10."""
+    """Options of the task ``cifar10``."""
 
     patch: int = 4
     """Side of a patch in pixels: 1, 2, 4 or 8, for 1,024, 256, 64 or 16 patches."""
@@ -27,7 +27,7 @@ class Options(PublishedOptions):
     "cifar10",
     title="CIFAR-10 (patches)",
     version="1",
-    summary="32 x 32 colour images as patches in a timm VisionTransformer; ten classes.",
+    summary="Classify 32 x 32 colour images as patches in a timm VisionTransformer; ten classes.",
     source=CIFAR10.source,
     licence=CIFAR10.licence,
     options=Options,

@@ -1,4 +1,4 @@
-"""CIFAR-100: 32 × 32 colour images of a hundred classes, cut into patches; read from the data folder."""
+"""CIFAR-100: 32 × 32 colour images of a hundred classes, cut into patches. The images are read from the data folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .parts.images import PublishedOptions, PublishedTask, patch_levels, require
 
 @dataclass
 class Options(PublishedOptions):
-    """Options of CIFAR-100."""
+    """Options of the task ``cifar100``."""
 
     patch: int = 4
     """Side of a patch in pixels: 1, 2, 4 or 8, for 1,024, 256, 64 or 16 patches."""
@@ -25,7 +25,7 @@ class Options(PublishedOptions):
     "cifar100",
     title="CIFAR-100 (patches)",
     version="1",
-    summary="32 x 32 colour images as patches in a timm VisionTransformer; a hundred classes.",
+    summary="Classify 32 x 32 colour images as patches in a timm VisionTransformer; a hundred classes.",
     source=CIFAR100.source,
     licence=CIFAR100.licence,
     options=Options,

@@ -1,4 +1,4 @@
-"""Copying: symbols, a delimiter, and as many blanks, whose labels are the symbols."""
+"""Copying: the input has symbols, a delimiter and then as many blanks. The labels at the blanks are the symbols."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST_SYMBOL = 3
 
 
 class Order(Enum):
-    """Order of the labels."""
+    """Order in which the symbols are copied."""
 
     forward = "forward"
     reversed = "reversed"
@@ -30,7 +30,7 @@ class Order(Enum):
 
 @dataclass
 class Options(SyntheticOptions):
-    """Options of copying."""
+    """Options of the task ``copying``."""
 
     length: int = 64
     """Length in tokens: symbols among blanks, the delimiter, and as many blanks with labels as symbols."""
@@ -58,7 +58,7 @@ class Options(SyntheticOptions):
     "copying",
     title="Copying",
     version="1",
-    summary="Symbols among blanks, a delimiter, then blanks at which the symbols are to be written in order. By position.",
+    summary="Symbols among blanks, then a delimiter and more blanks. Predict the symbols in order, one at each blank.",
     source="generated; after Arjovsky et al. 2016, arXiv:1511.06464, scattered as by Jing et al. 2019, arXiv:1706.02761",
     licence="Apache-2.0 (generated here)",
     options=Options,
@@ -95,28 +95,28 @@ class Options(SyntheticOptions):
     },
 )
 class Copying(SyntheticTask):
-    """Copying of the symbols before the delimiter, one at each blank after it.
+    """Copying of the symbols before a delimiter: one symbol must be predicted at each blank after it.
 
-    A model that counts symbols without their positions predicts the most frequent one, whose share of the ``tokens`` symbols is on
-    average well above 1 / ``vocabulary``.
+    A model that counts symbols but ignores their positions predicts the most frequent symbol. Its accuracy is on average well above
+    1 / ``vocabulary``.
 
-    Source: the copying memory of Arjovsky et al. 2016 (in one piece), and its selective form, in which the symbols are scattered
-        among the blanks (Jing et al. 2019; Gu and Dao 2023, arXiv:2312.00752: 4,096 tokens, 16 of them symbols; Poli et al. 2024,
-        MAD, arXiv:2403.17844: 256 and 16, 12,800 training examples for 200 epochs).
-    Differs: scattered symbols are the default, because adjacent ones are always at the same distance from their copies, which fixed
-        positional weights solve. The source is causal; here that is an option. Reversed order is new.
+    Source: the copying memory of Arjovsky et al. 2016, in which the symbols are adjacent. In its selective form, the symbols are
+        scattered among blanks: Jing et al. 2019; Gu and Dao 2023 (arXiv:2312.00752), with 4,096 tokens, 16 of them symbols; Poli et
+        al. 2024 (MAD, arXiv:2403.17844), with 256 tokens, 16 of them symbols, and 12,800 training examples for 200 epochs.
+    Differs: symbols are scattered by default. Adjacent symbols are always at the same distance from their copies, so that fixed
+        positional weights solve the task. The source is causal; here that is an option. Reversed order is new.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens are delimiter, blank and symbols; classes are the symbols."""
+        """Specification of the problem: tokens are the delimiter, the blank and the symbols. Classes are the symbols."""
         o = self.options
         return TaskSpec(Tokens(FIRST_SYMBOL + o.vocabulary), o.length, o.vocabulary, labels="position", causal=o.causal)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return tokens and labels."""
+        """Return the tokens and the labels of at most ``rows`` new examples."""
         o = self.options
         delimiter = o.length - o.tokens - 1
         symbols = below(random, o.vocabulary, rows, o.tokens)

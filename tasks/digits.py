@@ -22,7 +22,7 @@ SHARES = (0.70, 0.10, 0.20)
 
 @dataclass
 class Options:
-    """Options of digits."""
+    """Options of the task ``digits``."""
 
     patch: int = 2
     """Side of a patch in pixels: 1, 2 or 4, for 64, 16 or 4 patches."""
@@ -42,7 +42,7 @@ class Options:
     "digits",
     title="Digits (patches)",
     version="2",
-    summary="8 x 8 images of handwritten digits as patches in a timm VisionTransformer; ten classes.",
+    summary="Classify 8 x 8 images of handwritten digits as patches in a timm VisionTransformer; ten classes.",
     source="Optical Recognition of Handwritten Digits, Alpaydin and Kaynak 1998, UCI; its test part, as shipped with scikit-learn",
     licence="CC BY 4.0",
     options=Options,
@@ -67,27 +67,27 @@ class Options:
     variants={"pixels": {"patch": 1}},
 )
 class Digits(Task):
-    """Classification of 8 × 8 images of digits.
+    """Classification of 8 × 8 images of handwritten digits.
 
-    Source: 1,797 images, grey levels 0 to 16, from scikit-learn.
-    Differs: the source has no splits; here they are 70 % train, 10 % valid and 20 % test of every class, in random order. No two
-        images are equal.
+    Source: 1,797 images with grey levels from 0 to 16, from scikit-learn.
+    Differs: the source has no splits. Here 70 % of every class are in train, 10 % in valid and 20 % in test, in random order. No
+        two images are equal.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Patches of one channel and ``patch`` × ``patch`` pixels."""
+        """Specification of the problem: patches of ``patch`` × ``patch`` pixels with one channel."""
         return TaskSpec(Patches(1, SIDE, SIDE, self.options.patch), (SIDE // self.options.patch) ** 2, classes=CLASSES)
 
     @property
     def data_title(self) -> str:
-        """Title of the images that ship with scikit-learn."""
+        """Title of the images, which are part of scikit-learn."""
         return "UCI digits (scikit-learn)"
 
     def examples(self, split: Split) -> Examples:
-        """Return the images of a split, standardised with the mean and standard deviation of the training pixels."""
+        """Return the images of a split. Pixels are standardised with the mean and the standard deviation of the training pixels."""
         return _splits(self.options.data_seed)[SPLITS.index(split)]
 
 
@@ -100,7 +100,7 @@ def _splits(seed: int) -> tuple[ArrayExamples, ...]:
 
 @lru_cache(maxsize=4)
 def divided(seed: int) -> dict[Split, Images]:
-    """Return the grey levels (images, 1, 8, 8) and labels of each split. They are cached, so they must not be modified."""
+    """Return the grey levels (images, 1, 8, 8) and the labels of each split. They are cached, so they must not be modified."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)

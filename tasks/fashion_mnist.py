@@ -1,4 +1,4 @@
-"""Fashion-MNIST: 28 × 28 grey images of ten kinds of clothes, cut into patches; read from the data folder."""
+"""Fashion-MNIST: 28 × 28 grey images of ten kinds of clothes, cut into patches. The images are read from the data folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .parts.images import PublishedOptions, PublishedTask, patch_levels, require
 
 @dataclass
 class Options(PublishedOptions):
-    """Options of Fashion-MNIST."""
+    """Options of the task ``fashion_mnist``."""
 
     patch: int = 4
     """Side of a patch in pixels: 2, 4, 7 or 14, for 196, 49, 16 or 4 patches."""
@@ -27,7 +27,7 @@ class Options(PublishedOptions):
     "fashion_mnist",
     title="Fashion-MNIST (patches)",
     version="1",
-    summary="28 x 28 grey images of clothes as patches in a timm VisionTransformer; ten classes.",
+    summary="Classify 28 x 28 grey images of clothes as patches in a timm VisionTransformer; ten classes.",
     source=FASHION_MNIST.source,
     licence=FASHION_MNIST.licence,
     options=Options,

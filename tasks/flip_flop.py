@@ -24,7 +24,7 @@ PARTS = ("in distribution", "sparse", "dense")
 
 @dataclass
 class Options(SyntheticOptions):
-    """Options of the flip-flop language."""
+    """Options of the task ``flip_flop``."""
 
     length: int = 128
     """Length in tokens, half instructions and half the symbols that follow them; even."""
@@ -51,7 +51,7 @@ class Options(SyntheticOptions):
     "flip_flop",
     title="Flip-flop",
     version="1",
-    summary="Write, ignore or read a symbol; at a read the one written last is asked. Tested sparse and dense, too.",
+    summary="Instructions to write, ignore or read a symbol. Predict, at each read, the symbol that was written last.",
     source="generated; after Liu et al. 2023, arXiv:2306.00946",
     licence="Apache-2.0 (generated here)",
     options=Options,
@@ -83,42 +83,46 @@ class Options(SyntheticOptions):
     },
 )
 class FlipFlop(SyntheticTask):
-    """Prediction, at every read, of the symbol that followed the latest write.
+    """Prediction, at every read instruction, of the symbol that followed the latest write instruction.
 
-    In ``w 1 i 0 r 1 i 1 r 1 ...``, a symbol follows each instruction. After a write or an ignore it is any symbol, and after a read
-    it is the one written last. The first instruction is a write, and the last is a read. The label is at the read instruction,
-    right before the symbol, so the symbols of earlier reads are informative, too. A third of the test is drawn like training, a
-    third is sparse and a third dense, with separate scores.
+    An example begins like ``w 1 i 0 r 1 i 1 r 1``. Here ``w``, ``i`` and ``r`` are the instructions to write, ignore and read, and
+    a symbol follows each instruction. After a write or an ignore it is any symbol; after a read it is the symbol written last. The
+    first instruction is a write, and the last is a read. The label is at the read instruction, right before the symbol. The symbols
+    after earlier reads are therefore informative too.
 
-    Source: the flip-flop language of Liu et al. 2023, Section 3: 512 tokens, two symbols, 0.8 to ignore in training, 0.98
-        (sparse) and 0.1 (dense) out of distribution; a Transformer of 6 layers and width 512, 10,000 batches of 16. Yang et al.
-        2025 (PaTH), arXiv:2505.16381, use one layer of width 64.
-    Differs: sequences are shorter, and only the symbols after reads are predicted, which are also the only ones that the source
-        scores. With more than two ``symbols``, chance and the accuracy of counting are lower.
+    The test has three equal parts with separate scores. One is drawn like training; the others have more (sparse) or fewer (dense)
+    ignore instructions.
+
+    Source: the flip-flop language of Liu et al. 2023, Section 3, with 512 tokens and two symbols. The share of ignore instructions
+        is 0.8 in training, and 0.98 (sparse) and 0.1 (dense) out of distribution. They train a Transformer with 6 layers and width
+        512 on 10,000 batches of 16. Yang et al. 2025 (PaTH), arXiv:2505.16381, use one layer of width 64.
+    Differs: sequences are shorter. Only the symbols after reads are predicted; the source also scores only these. With more than
+        two ``symbols``, the chance level and the accuracy of counting are lower.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens are instructions and symbols; classes are the symbols."""
+        """Specification of the problem: tokens are instructions and symbols. Classes are the symbols."""
         o = self.options
         return TaskSpec(Tokens(FIRST_SYMBOL + o.symbols), o.length, o.symbols, labels="position", causal=True)
 
     @property
     def criterion(self) -> str:
-        """Phrase for the examples that end a run: those of validation, drawn like training."""
+        """Name, for reports, of the examples whose score ends a run: validation examples, which are drawn like training
+        examples."""
         return f"validation, {PARTS[0]}"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Return the masks of the parts of the test. In these parts, the share of ignore instructions is that of training, larger,
-        or smaller.
-        """
+        """Return masks of the three parts of the test. Their shares of ignore instructions are that of training, a larger one and a
+        smaller one."""
         part = torch.from_numpy(self.drawn(split)[2])
         return {name: part == at for at, name in enumerate(PARTS)}
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return tokens, labels, and the part of the test for each example."""
+        """Return the tokens and the labels of at most ``rows`` new examples, and the part of the test to which each example
+        belongs."""
         o = self.options
         shares = (o.ignored, o.sparse, o.dense) if split == "test" else (o.ignored,)
         return in_turn([self._draw(random, rows // len(shares), share, part) for part, share in enumerate(shares)])

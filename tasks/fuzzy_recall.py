@@ -1,4 +1,4 @@
-"""Fuzzy recall of the earlier value of a key. Keys and values are motifs of one to three tokens."""
+"""Fuzzy recall: predict the value of a key that occurred earlier. Keys and values consist of one to three tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_MOTIFS = 10_000
 
 @dataclass
 class Options(SyntheticOptions):
-    """Options of fuzzy recall."""
+    """Options of the task ``fuzzy_recall``."""
 
     length: int = 128
     """Length in tokens, filled with keys and their values until the remainder is too short for another pair."""
@@ -52,7 +52,7 @@ class Options(SyntheticOptions):
     "fuzzy_recall",
     title="Fuzzy recall (MAD)",
     version="1",
-    summary="Keys and values of one to three tokens; where a key came before, its value is asked. By position.",
+    summary="Keys and values of one to three tokens. Predict the value of a key that has occurred before.",
     source="generated; after Poli et al. 2024 (MAD), arXiv:2403.17844",
     licence="Apache-2.0 (generated here)",
     options=Options,
@@ -85,27 +85,31 @@ class Options(SyntheticOptions):
 class FuzzyRecall(SyntheticTask):
     """Recall of the value of an earlier key. Keys and values are motifs of several tokens, which must be matched as a whole.
 
-    A sequence consists of keys, each followed by its value, drawn from the ``pairs`` of the example. A value is predicted from the
-    second occurrence of its key on: its first token at the last token of the key, each further one at the value's previous token.
-    Keys and values share no tokens, so that the end of a motif is visible, but only at its last token.
+    A sequence consists of keys, each followed by its value. They are drawn from ``pairs`` pairs of a key and a value, which are new
+    in every example. A value is predicted from the second occurrence of its key on. The first token of the value is predicted at
+    the last token of the key, and each further token at the token before it. Keys and values share no tokens, so the end of a motif
+    is visible, but only at its last token.
 
-    Source: fuzzy in-context recall of Poli et al. 2024, and its code: 128 tokens, vocabulary 16, motifs of up to 3 tokens, 12,800
-        training examples for 200 epochs in batches of 128, width 128, learning rates 1e-4, 5e-4 and 1e-3, weight decay 0 and 0.1.
-    Differs: an example has a fixed number of keys, so that keys recur soon; theirs draws keys from all motifs. Tokens of a motif
-        may be equal here, and keys of all sizes are tested; theirs tests the longest ones. Only values are predicted, in training
-        too, where theirs predicts every next token. Classes are the tokens of values; theirs are all tokens.
+    Source: fuzzy in-context recall of Poli et al. 2024 and its code. It has 128 tokens, a vocabulary of 16, and motifs of up to 3
+        tokens. The authors train width 128 on 12,800 examples for 200 epochs in batches of 128. Their learning rates are 1e-4, 5e-4
+        and 1e-3, with weight decay 0 and 0.1.
+    Differs: an example has a fixed number of keys, so that keys soon recur; the source draws keys from all motifs. Tokens of a
+        motif may be equal here. Keys of all sizes are tested here, and only the longest ones in the source. Only values are
+        predicted, in training too; the source predicts every next token in training. Classes are the tokens of values here, and all
+        tokens in the source.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens are the filler and the tokens of keys and values; classes are the tokens of values."""
+        """Specification of the problem: tokens are the filler and the tokens of keys and values. Classes are the tokens of
+        values."""
         o = self.options
         return TaskSpec(Tokens(1 + FILLER + o.vocabulary), o.length, o.vocabulary // 2, labels="position", causal=True)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return tokens and labels."""
+        """Return the tokens and the labels of at most ``rows`` new examples."""
         o = self.options
         letters = o.vocabulary // 2
         motifs = [motif for size in range(1, o.longest + 1) for motif in product(range(letters), repeat=size)]

@@ -1,4 +1,4 @@
-"""Needle in a haystack of bytes: one sentence in a long text answers the question at its end."""
+"""Needle in a haystack of bytes: one sentence in a long text contains the answer to the question at its end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WIDEST = 8
 
 
 class Values(Enum):
-    """Values of keys in needles."""
+    """Kind of the values in the sentences to be found."""
 
     digits = "digits"
     letters = "letters"
@@ -42,7 +42,7 @@ ALPHABETS = {Values.digits: "0123456789", Values.letters: "abcdefghijklmnopqrstu
 
 @dataclass
 class Options(SyntheticOptions):
-    """Options of the haystack."""
+    """Options of the task ``haystack``."""
 
     length: int = 256
     """Length in bytes, including the question."""
@@ -75,7 +75,7 @@ class Options(SyntheticOptions):
     "haystack",
     title="Needle in a byte haystack",
     version="1",
-    summary="Bytes of made-up words among which one sentence gives a key its value; the question at its end names the key.",
+    summary="Invented words in bytes hide a sentence that gives a key its value. Predict the value of the key in the question.",
     source="generated; after Kamradt 2023 (needle in a haystack) and Hsieh et al. 2024 (RULER), arXiv:2404.06654",
     licence="Apache-2.0 (generated here)",
     options=Options,
@@ -100,41 +100,42 @@ class Options(SyntheticOptions):
     },
 )
 class Haystack(SyntheticTask):
-    """Prediction of the value of the key in the question. The prediction is made at the last byte, which is the question mark.
+    """Prediction of the value of the key that the question names. The prediction is made at the last byte, which is the question
+    mark.
 
-    The text consists of words of two to seven letters. Between them are the needle (``K is 7.``), needles with other keys, and
-    single digits (or letters), as many as make every digit equally frequent over needles and single digits. Values of needles
-    differ from each other if there are enough of them. Byte counts are therefore uninformative, and a model that finds needles but
-    cannot match keys has an accuracy of 1 / (``distractors`` + 1).
+    The text consists of invented words of two to seven letters. Between the words are the needle (a sentence such as ``K is 7.``,
+    where K is the key), needles with other keys, and single digits or letters. There are so many single digits that every digit is
+    equally frequent. The needles have different values, if there are enough values. Byte counts are therefore uninformative. A
+    model that finds needles but cannot match keys has an accuracy of 1 / (``distractors`` + 1).
 
-    Tokens are bytes plus one; 0 is padding, which does not occur. Depth is the needle's start as a share of its possible starts;
-    scores are recorded for fifths of it (``slices``).
+    A token is the value of a byte plus one; 0 is padding, which does not occur. The depth of an example is the start of its needle
+    as a share of the possible starts. Scores are recorded for fifths of the depth (``slices``).
 
-    Source: Kamradt 2023 hid a sentence in essays, at a grid of depths and lengths, to test language models; RULER added keys,
+    Source: Kamradt 2023 tested language models with a sentence hidden in essays, at several depths and lengths. RULER added keys,
         values and distractors.
-    Differs: for training from scratch, words are invented, keys are single capital letters, the value is one byte, and the answer
-        is a class, predicted at one position.
+    Differs: networks are trained from scratch. Words are therefore invented, keys are single capital letters, and a value is one
+        byte. The answer is a class that is predicted at one position.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens are bytes plus one; classes are the values."""
+        """Specification of the problem: tokens are bytes plus one. Classes are the values."""
         o = self.options
         return TaskSpec(Tokens(257), o.length, len(ALPHABETS[o.values]), labels="position", causal=o.causal)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return tokens, labels, and the start of the needle."""
+        """Return the tokens and the labels of at most ``rows`` new examples, and the position at which each needle starts."""
         return self._author.draw(random, rows)
 
     def depths(self, split: Split) -> Float[Tensor, " examples"]:
-        """Depth of the needle of each example, from 0 (at the start) to 1 (right before the question)."""
+        """Return the depth of the needle in each example, from 0 (at the start of the text) to 1 (right before the question)."""
         room = self.options.length - len(QUESTION.format(key="K")) - _WIDEST
         return torch.from_numpy(self.drawn(split)[2] / room).float()
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Masks of fifths of the depth; their scores form one row of the map of depth against length."""
+        """Return a mask of the examples for each fifth of the depth. Their scores show how accuracy depends on depth."""
         fifth = (self.depths(split) * 5).long().clamp(0, 4)
         return {f"depth {at / 5:.1f}-{(at + 1) / 5:.1f}": fifth == at for at in range(5)}
 
@@ -144,7 +145,7 @@ class Haystack(SyntheticTask):
 
 
 def text_of(ids: Tensor) -> str:
-    """Text of an example."""
+    """Return the tokens of an example as text."""
     return bytes((ids[ids > 0] - 1).tolist()).decode()
 
 

@@ -1,4 +1,4 @@
-"""Images from any .npz file, cut into patches."""
+"""Classification of images from any .npz file. The images are cut into patches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .parts.options import choice
 
 @dataclass
 class Options:
-    """Options of image_arrays."""
+    """Options of the task ``image_arrays``."""
 
     path: str = "images.npz"
     """Path of the file, absolute or below the data folder, with train_images, train_labels, test_images and test_labels."""
@@ -55,7 +55,7 @@ class Options:
     "image_arrays",
     title="Images of an .npz (patches)",
     version="1",
-    summary="Images and labels of any .npz as patches in a timm VisionTransformer.",
+    summary="Classify the images of any .npz file, as patches in a timm VisionTransformer.",
     source="the user's file",
     licence="the user's",
     options=Options,
@@ -63,28 +63,28 @@ class Options:
     levels={name: Level(level.model, level.budget, {}, level.differs) for name, level in patch_levels("none").items()},
 )
 class ImageArrays(PatchTask):
-    """Classification of images that an .npz file holds.
+    """Classification of the images that an .npz file contains.
 
-    Source: the file; results identify its content by digests, and ``title`` is its printed name.
-    Differs: training images that occur in the test split, and duplicates, are left out; validation is cut from the rest. All splits
-        are ordered by a digest of each image.
+    Source: the file of the user. Results identify its content by digests, and tables print the option ``title`` as its name.
+    Differs: training images that occur in the test split are left out, and so are duplicates. Validation is cut from the rest. All
+        splits are ordered by a digest of each image.
     """
 
     options: Options
 
     @property
     def data_title(self) -> str:
-        """Title from the options."""
+        """Title of the images, which is the option ``title``."""
         return self.options.title
 
     @property
     def expected(self) -> Expected:
-        """Required sizes of the images, from the options."""
+        """Sizes that the images must have, according to the options."""
         o = self.options
         return Expected(0, 0, o.channels, o.height, o.width, o.classes)
 
     def splits(self, root: Path) -> Splits:
-        """Return the train, valid and test splits from a data folder. They are computed once."""
+        """Return the train, valid and test splits of the data folder ``root``. They are cached."""
         return _splits(root / Path(self.options.path).expanduser(), self.expected, self.options.valid, self.options.train)
 
 

@@ -1,4 +1,5 @@
-"""Images in one folder per class, as in ImageNet. They are cut into patches, and decoded when they are needed."""
+"""Classification of images in one folder per class, as in ImageNet. The images are cut into patches, and decoded when they are
+needed."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclass
 class Options:
-    """Options of image_folder."""
+    """Options of the task ``image_folder``."""
 
     path: str = "images"
     """Path, absolute or below the data folder, with folders train and test (or val), each with one folder for each class."""
@@ -69,7 +70,7 @@ class Options:
     "image_folder",
     title="Image folder (patches)",
     version="1",
-    summary="Images in a folder a class, such as ImageNet's, as patches in a timm VisionTransformer.",
+    summary="Classify images in one folder per class, such as ImageNet, as patches in a timm VisionTransformer.",
     source="the user's folder",
     licence="the user's",
     options=Options,
@@ -99,44 +100,44 @@ class Options:
     },
 )
 class ImageFolder(PatchTask):
-    """Classification of images in folders, one folder per class.
+    """Classification of image files, which are in one folder per class.
 
     The shorter side of an image is scaled to ``side / crop`` pixels (bicubic), and the central square is cut out. Results identify
-    the content of the files by digests, and print ``title`` as its name.
+    the content of the files by digests, and tables print the option ``title`` as its name.
 
-    Source: the folder. Without ``test``, ``val`` is the test split, as is usual for ImageNet, whose test labels are not public, and
-        validation is cut from ``train``.
-    Differs: images are compared by the bytes of their files. Training images that occur in another split, and duplicates, are left
-        out; the test split is complete.
+    Source: the folder of the user. If it has no split ``test``, ``val`` is the test split and validation is cut from ``train``.
+        This is usual for ImageNet, whose test labels are not public.
+    Differs: images count as equal if the bytes of their files are equal. Training images that occur in another split are left out,
+        and so are duplicates. The test split is complete.
     """
 
     options: Options
 
     @property
     def data_title(self) -> str:
-        """Title from the options."""
+        """Title of the images, which is the option ``title``."""
         return self.options.title
 
     @property
     def expected(self) -> Expected:
-        """Sizes of the images after scaling."""
+        """Sizes of the images after scaling and cropping."""
         return Expected(0, 0, 3, self.options.side, self.options.side, self.options.classes)
 
     def splits(self, root: Path) -> Splits:
-        """Return the train, valid and test splits from a data folder. They are computed once."""
+        """Return the train, valid and test splits of the data folder ``root``. They are cached."""
         o = self.options
         return _splits(root / Path(o.path).expanduser(), o.classes, o.valid, o.side, o.crop)
 
 
 class FolderExamples(Examples):
-    """Image files that are decoded for each batch.
+    """Examples that are image files. The files are decoded when a batch needs them.
 
     Args:
         files: image files with their classes.
-        at: indices of the examples, in order.
+        at: indices of the files that are examples, in order.
         side: side in pixels to which each image is scaled.
         crop: share of the shorter side that remains after the central crop.
-        scale: value of each of the 256 levels, by channel.
+        scale: standardised value of each of the 256 levels of a pixel, for each channel.
 
     Raises:
         ValueError: there are no examples.
@@ -157,7 +158,7 @@ class FolderExamples(Examples):
         return len(self._paths)
 
     def batch(self, indices: Sequence[int] | Int[Tensor, " batch"]) -> Batch:
-        """Return the images at these indices, in this order.
+        """Return the images with these indices, in this order.
 
         Raises:
             DamagedDataError: a file cannot be decoded.
@@ -169,11 +170,11 @@ class FolderExamples(Examples):
         return Batch(self._scale[torch.arange(3)[:, None, None], levels], None, self._labels[at])
 
     def labels(self) -> Int[Tensor, " examples"]:
-        """Return all labels in order."""
+        """Return the labels of all examples, in order."""
         return self._labels
 
     def digest(self) -> str:
-        """Return the SHA-256 of side and crop, the digests of the files, and the labels."""
+        """Return the SHA-256 of the side, the crop, the digests of the files, and the labels."""
         digest = hashlib.sha256(f"image folder {self._side} {self._crop} {len(self)}".encode())
         digest.update(self._digests.tobytes())
         digest.update(self._labels.numpy().astype("<i8").tobytes())

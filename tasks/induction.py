@@ -1,4 +1,4 @@
-"""Induction: prediction of the token that followed the earlier occurrence of the last token."""
+"""Induction: the last token has occurred before, and the token that followed it there must be predicted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST_SYMBOL = 1
 
 @dataclass
 class Options(SyntheticOptions):
-    """Options of induction."""
+    """Options of the task ``induction``."""
 
     length: int = 64
     """Length in tokens."""
@@ -43,7 +43,7 @@ class Options(SyntheticOptions):
     "induction",
     title="Induction",
     version="1",
-    summary="Random symbols; the last one occurred before, and what followed it then is asked at its position.",
+    summary="Random symbols, of which the last has occurred before. Predict the symbol that followed it there.",
     source="generated; after Elhage et al. 2021 and Olsson et al. 2022, arXiv:2209.11895, and Fu et al. 2023, arXiv:2212.14052",
     licence="Apache-2.0 (generated here)",
     options=Options,
@@ -72,26 +72,26 @@ class Options(SyntheticOptions):
     },
 )
 class Induction(SyntheticTask):
-    """Prediction of the symbol after the latest earlier occurrence of the last symbol. It is made at the last position.
+    """Prediction of the symbol that followed the latest earlier occurrence of the last symbol. It is made at the last position.
 
-    The last symbol is drawn first; it occurs before at ``occurrences`` random positions, never at adjacent ones, and nowhere else.
-    Every other position has one of the other symbols, uniformly.
+    The last symbol is drawn first. It occurs at ``occurrences`` random earlier positions, which are never adjacent, and nowhere
+    else. Every other position has one of the other symbols, drawn uniformly.
 
-    Source: the pattern ``A B ... A -> B`` of Elhage et al. 2021, as a task by Fu et al. 2023.
-    Differs: the task of Fu et al. marks the position with a fixed token; here it can be any symbol, so that the match is by
-        content. The prediction is made once, at the last position: a class token would need another step of attention.
+    Source: the pattern ``A B ... A -> B`` of Elhage et al. 2021, which Fu et al. 2023 made into a task.
+    Differs: Fu et al. mark the position with a fixed token. Here the last symbol can be any symbol, so it must be matched by
+        content. The prediction is made only once, at the last position, because a class token would need another step of attention.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens and classes are the symbols."""
+        """Specification of the problem: both tokens and classes are the symbols."""
         o = self.options
         return TaskSpec(Tokens(FIRST_SYMBOL + o.vocabulary), o.length, o.vocabulary, labels="position", causal=o.causal)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return tokens and labels."""
+        """Return the tokens and the labels of at most ``rows`` new examples."""
         o = self.options
         last = below(random, o.vocabulary, rows, 1)
         symbols = (last + 1 + below(random, o.vocabulary - 1, rows, o.length)) % o.vocabulary  # all except the last symbol

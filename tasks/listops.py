@@ -1,4 +1,4 @@
-"""ListOps: the value of a nested expression over lists of digits, such as ``[MAX 4 [MIN 7 2 ] 1 ]``."""
+"""ListOps: compute the value of a nested expression over lists of digits, such as ``[MAX 4 [MIN 7 2 ] 1 ]``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Files(Enum):
 
 @dataclass
 class Options:
-    """Options of ListOps."""
+    """Options of the task ``listops``."""
 
     length: int = 64
     """Length in tokens of the longest expression, brackets included; 2,000 in Long Range Arena."""
@@ -107,7 +107,7 @@ class Options:
     "listops",
     title="ListOps",
     version="1",
-    summary="Value of a nested expression of MIN, MAX, MED and SM over digits; ten classes, brackets kept.",
+    summary="Compute the value of a nested expression of MIN, MAX, median and sum modulo ten over digits; ten classes.",
     source="generated; after Nangia and Bowman 2018, arXiv:1804.06028, and Tay et al. 2020, arXiv:2011.04006",
     licence="Apache-2.0 (generated here)",
     options=Options,
@@ -148,33 +148,35 @@ class Options:
     },
 )
 class ListOps(Task):
-    """Evaluation of a prefix expression over digits. Its value is from 0 to 9.
+    """Evaluation of a nested expression over digits, with operators before their arguments. The value is a digit from 0 to 9.
 
-    MED is the median, for an even number of arguments the mean of the two middle ones rounded down; SM is the sum modulo ten.
-    Labels are computed while the expression is drawn, and recomputed from the tokens by other means in the tests.
+    The operator MED is the median. For an even number of arguments, it is the mean of the two middle ones, rounded down. SM is the
+    sum modulo ten; MIN and MAX are the minimum and the maximum. Labels are computed while an expression is drawn. Tests compute
+    them again from the tokens in another way.
 
-    Source: the description in Nangia and Bowman 2018 (Section 2), sizes after Long Range Arena.
-    Differs: theirs draws trees without regard to length and rejects those outside the required lengths, most of which are short;
-        here the length is drawn first, uniformly between shortest and longest, and the tree is drawn to fill it, so that drawing
-        time is proportional to length. The expression is shorter than the drawn length, because two or three tokens left for an
-        argument become one digit: by 7 % on average at a length of 64, by 2 % at 2,000. ``max_depth`` counts nested lists; theirs
-        counts the digits inside as another level, so that its 10 are 9 here. Theirs draws all arguments of a list alike; here the
-        last one drawn takes the remaining tokens, and the arguments are then shuffled. Theirs also writes redundant binary brackets
-        that group arguments; they are left out of its files (``files=lra``), too, as in its own pipeline since a repair in 2021.
-        Closing brackets are included, nothing is cut, and every label of the files is recomputed while they are read.
-        As theirs: a digit with probability 0.75, 2 to ``max_arguments`` arguments, the four operators, and no expression twice,
-        within a split or across splits.
+    Source: the description in Nangia and Bowman 2018 (Section 2). Sizes are those of Long Range Arena.
+    Differs: the source draws expressions without regard to length and rejects those outside the required lengths; most of the rest
+        are short. Here the length is drawn first, uniformly between shortest and longest, and the expression is drawn to fill it.
+        Drawing time is therefore proportional to length. An expression is shorter than the drawn length, because two or three
+        tokens left for an argument become one digit. It is shorter by 7 % on average at a length of 64, and by 2 % at 2,000.
+        ``max_depth`` counts nested lists. The source counts the digits inside as another level, so that its 10 is 9 here. The
+        source draws all arguments of a list in the same way. Here the last one drawn takes the remaining tokens, and the arguments
+        are then shuffled. The source also writes redundant brackets that group arguments in pairs. They are left out here, also of
+        its files (``files=lra``), as in its own code since a correction in 2021. Closing brackets are included, nothing is cut, and
+        every label of the files is computed again while they are read. Some rules are the same as in the source. An argument is a
+        digit with probability 0.75, a list has 2 to ``max_arguments`` arguments, and there are four operators. No expression occurs
+        twice, within a split or across splits.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens, padded at the end to ``length``."""
+        """Specification of the problem: tokens, padded at the end to ``length``."""
         return TaskSpec(Tokens(len(VOCABULARY)), self.options.length, classes=10)
 
     def examples(self, split: Split) -> Examples:
-        """Return the examples of a split. The splits have no example in common, and are computed together once per process.
+        """Return the examples of a split. No example is in two splits. All splits are computed together, once per process.
 
         Raises:
             FileNotFoundError: the files of Long Range Arena are missing; the message states which files are needed.
@@ -189,17 +191,17 @@ class ListOps(Task):
 
     @property
     def generated(self) -> bool:
-        """True unless the files of Long Range Arena are read."""
+        """True if the expressions are drawn at random, False if they are read from the files of Long Range Arena."""
         return self.options.files is not Files.lra
 
     @property
     def data_title(self) -> str:
-        """Title of the expressions, generated or of Long Range Arena."""
+        """Title of the expressions: generated, or those of Long Range Arena."""
         return LISTOPS.title if self.options.files is Files.lra else "generated"
 
 
 def render(ids: Int[Tensor, " length"]) -> str:
-    """Return the text of an expression without padding."""
+    """Return the tokens of an expression as text, without padding."""
     return " ".join(VOCABULARY[i] for i in ids.tolist() if VOCABULARY[i] != PADDING)
 
 

@@ -1,4 +1,4 @@
-"""Masked language modelling: prediction of masked tokens in WikiText-2, novels or any text files."""
+"""Masked language modelling: predict the masked tokens in WikiText-2, novels or any text files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BLOCK = 1_024
 
 @dataclass
 class Options(TextOptions):
-    """Options of masked language modelling."""
+    """Options of the task ``masked_language``."""
 
     share: float = 0.15
     """Share of a sequence's tokens that are predicted."""
@@ -60,7 +60,7 @@ class Options(TextOptions):
     "masked_language",
     title="Masked language modelling",
     version="1",
-    summary="Which tokens were hidden in running text; perplexity, apart for rare tokens that a distant place repeats.",
+    summary="Predict masked tokens of running text. Rare tokens that also occur at a distant place have a separate perplexity.",
     source="Devlin et al. 2019, arXiv:1810.04805, Section 3.1; texts of Merity et al. 2016, or of your own",
     licence="of the texts: CC BY-SA 3.0 for WikiText-2, PSF-2.0 for Python",
     options=Options,
@@ -102,23 +102,23 @@ class Options(TextOptions):
 class MaskedLanguage(TextTask):
     """Prediction of masked tokens in running text.
 
-    A predicted token is ``repeated`` if it is rare in the training text, such as a name, and if the sequence shows it elsewhere,
-    but not within 16 tokens. Attention can copy it; a short convolution cannot. All other tokens are the ``rest``.
+    A masked token counts as ``repeated`` if it is rare in the training text, such as a name, and also occurs in the visible part of
+    the sequence. All of these occurrences are more than 16 tokens away. Attention can copy such a token; a short convolution
+    cannot. All other tokens are called the ``rest``.
 
-    Source: 15 % of the tokens of each sequence are predicted; of these 80 % are replaced by the mask, 10 % by a random token, and
-        10 % are unchanged (BERT). The Linformer paper trains in this way on books and an encyclopedia and shows curves of
+    Source: as in BERT, 15 % of the tokens of each sequence are predicted. Of these, 80 % are replaced by the mask, 10 % by a random
+        token, and 10 % are unchanged. The Linformer paper trains in this way on books and an encyclopedia, and shows curves of
         perplexity.
-    Differs: masks are drawn once: ``draws`` for each training sequence, one for each of validation and test. A text is cut into
-        sequences of nearly equal length, at most ``length``, so that no sequence is a short remainder; none contains two texts, and
-        there is no next-sentence prediction. With ``whole_words``, words are taken in random order until there are enough tokens,
-        so that the last word may exceed the share. ``valid_tokens`` and ``test_tokens`` take the same text at every ``length``.
-        Perplexity is per token: compare it for one kind of token only.
-        ``wikitext`` has its published splits. ``wikitext_valid`` needs no training split: seven in eight articles of the published
-        valid split are train, the rest is valid, and the published test split is test. For ``novels`` one author in eight is
-        valid and one in eight test, for ``python`` and ``folder`` likewise one file, by a hash of names. ``python`` is the
-        code of Python's standard library as installed, without tests: names recur far apart, so that attention pays early, and
-        no data folder is needed. Another version of Python gives other data. Sequences that also occur in a later split are left
-        out.
+    Differs: masks are drawn once: ``draws`` masks for each training sequence, and one for each sequence of validation and test. A
+        text is cut into sequences of nearly equal length, at most ``length``, so that no sequence is a short remainder. No sequence
+        contains two texts, and there is no next-sentence prediction. With ``whole_words``, words are masked in random order until
+        there are enough tokens, so the last word may exceed the share. ``valid_tokens`` and ``test_tokens`` select the same text at
+        every ``length``. Perplexity is per token, so compare it only between runs with the same kind of token. ``wikitext`` has its
+        published splits. ``wikitext_valid`` needs no training split. Seven in eight articles of the published valid split are its
+        train, the rest is valid, and the published test split is test. For ``novels``, one author in eight is valid and one in
+        eight is test, chosen by a hash of names. ``python`` and ``folder`` are divided in the same way by file. ``python`` is the
+        code of Python's standard library as installed, without tests. It needs no data folder. Names recur far apart in it, so that
+        attention helps early. Another version of Python gives other data. Sequences that also occur in a later split are left out.
     """
 
     options: Options
@@ -126,11 +126,11 @@ class MaskedLanguage(TextTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens, padded at the end to ``length``, with labels at predicted positions."""
+        """Specification of the problem: tokens, padded at the end to ``length``, with labels at the positions to predict."""
         return TaskSpec(TokenInputs(self.options.ids), self.options.length, classes=self.options.ids, labels="position")
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
-        """Return the masks of predicted rare tokens that the sequence shows only at distant positions, and of the rest."""
+        """Return two masks of predicted tokens: rare tokens that the sequence shows only at distant positions, and the rest."""
         made = self.made()
         shown, asked = made["train ids"], made["train labels"]
         frequency = np.bincount(np.where(asked == UNASKED, shown, asked).ravel(), minlength=self.options.ids)
@@ -141,10 +141,10 @@ class MaskedLanguage(TextTask):
         return {"repeated": torch.from_numpy(repeated), "rest": torch.from_numpy((labels != UNASKED) & ~repeated)}
 
     def arrays(self, texts: Texts, tokeniser: Tokeniser) -> Arrays:
-        """Return masked sequences with labels. Sequences that also occur in a later split are left out.
+        """Return the masked sequences and the labels of each split. Sequences that also occur in a later split are left out.
 
         Raises:
-            ValueError: a split has no others.
+            ValueError: a split has no other sequences.
         """
         o = self.options
         made: Arrays = {}
@@ -173,12 +173,13 @@ class MaskedLanguage(TextTask):
 
 
 def shown_far_away(ids: NDArray[Any], labels: NDArray[Any], wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the mask of predicted tokens that their sequence shows more than ``NEAR`` positions away, and nowhere nearer.
+    """Return a mask of the predicted tokens that also occur in the input of their sequence, but only more than ``NEAR`` positions
+    away.
 
     Args:
-        ids: (examples, length), the input.
-        labels: (examples, length), the predicted tokens, and ``UNASKED`` where the input shows the token itself.
-        wanted: (vocabulary,), True for tokens that are looked for.
+        ids: (examples, length), the input tokens.
+        labels: (examples, length), the tokens to predict; ``UNASKED`` at positions whose token the input shows.
+        wanted: (vocabulary,), True for tokens that may be marked.
     """
     found = np.zeros(ids.shape, dtype=bool)
     for start in range(0, len(ids), BLOCK):

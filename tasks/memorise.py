@@ -1,4 +1,4 @@
-"""Memorisation of a fixed value for each key. Values occur only as labels, so the weights must store them."""
+"""Memorisation: each key has one value in all examples. Values occur only as labels, so the weights must store them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLANK = 1
 
 @dataclass
 class Options(SyntheticOptions):
-    """Options of memorisation."""
+    """Options of the task ``memorise``."""
 
     length: int = 32
     """Length in tokens, half keys and half blanks; even."""
@@ -45,7 +45,7 @@ class Options(SyntheticOptions):
     "memorise",
     title="Memorisation (MAD)",
     version="1",
-    summary="Keys, each followed by a blank that asks its value: one and the same in all examples, shown in none.",
+    summary="Keys, each followed by a blank. Predict the value of the key, which is fixed for all examples and never in the input.",
     source="generated; after Poli et al. 2024 (MAD), arXiv:2403.17844",
     licence="Apache-2.0 (generated here)",
     options=Options,
@@ -68,26 +68,28 @@ class Options(SyntheticOptions):
     },
 )
 class Memorise(SyntheticTask):
-    """Prediction of the value of the key before each blank. A table of values is drawn once, and all splits share it.
+    """Prediction of the value of the key before each blank. The table of values is drawn once, and all splits share it.
 
-    Examples contain no information about the values, so the weights must learn them. Attention only needs to reach one token back.
-    The task measures how much a network stores in its weights and how fast, almost independently of its attention.
+    The inputs contain no information about the values, so the weights must learn them. Attention only needs to see the token before
+    the blank. The task measures how much a network stores in its weights and how fast, almost independently of its attention.
 
-    Source: memorisation of Poli et al. 2024, and its code: 32 tokens, vocabulary 256, 256 training and 1,280 test examples, 200
-        epochs in batches of 128, width 128, learning rates 1e-4, 5e-4 and 1e-3 with weight decay 0 and 0.1.
-    Differs: classes are the values only, theirs are all tokens. Keys may recur within an example, as in theirs.
+    Source: memorisation of Poli et al. 2024 and its code. It has 32 tokens, a vocabulary of 256, and 256 training and 1,280 test
+        examples. The authors train width 128 for 200 epochs in batches of 128. Their learning rates are 1e-4, 5e-4 and 1e-3, with
+        weight decay 0 and 0.1.
+    Differs: classes are only the values here, and all tokens in the source. As in the source, a key may occur several times in an
+        example.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens are the blank and the keys; classes are the values."""
+        """Specification of the problem: tokens are the blank and the keys. Classes are the values."""
         o = self.options
         return TaskSpec(Tokens(1 + BLANK + o.vocabulary // 2), o.length, o.vocabulary // 2, labels="position", causal=True)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return tokens and labels."""
+        """Return the tokens and the labels of at most ``rows`` new examples."""
         o = self.options
         (table,) = subsets(stream(f"memorise {o.data_seed} table"), 1, o.vocabulary // 2, o.vocabulary // 2)
         keys = below(random, o.vocabulary // 2, rows, o.length // 2)

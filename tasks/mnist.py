@@ -1,4 +1,4 @@
-"""MNIST: 28 × 28 images of handwritten digits, cut into patches; read from the data folder."""
+"""MNIST: 28 × 28 images of handwritten digits, cut into patches. The images are read from the data folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .parts.images import PublishedOptions, PublishedTask, Splits, channel_scale
 
 @dataclass
 class Options(PublishedOptions):
-    """Options of MNIST."""
+    """Options of the task ``mnist``."""
 
     patch: int = 4
     """Side of a patch in pixels: 2, 4, 7 or 14, for 196, 49, 16 or 4 patches."""
@@ -40,7 +40,7 @@ class Options(PublishedOptions):
     "mnist",
     title="MNIST (patches)",
     version="1",
-    summary="28 x 28 images of handwritten digits as patches in a timm VisionTransformer; ten classes.",
+    summary="Classify 28 x 28 images of handwritten digits as patches in a timm VisionTransformer; ten classes.",
     source=MNIST.source,
     licence=MNIST.licence,
     options=Options,
@@ -52,10 +52,10 @@ class Options(PublishedOptions):
     datasets=(MNIST,),
 )
 class Mnist(PublishedTask):
-    """Classification of 28 × 28 images of digits.
+    """Classification of 28 × 28 images of handwritten digits.
 
     Source: the published files and their published split into training and test images.
-    Differs: the last ``valid`` training images form the validation split, which the source lacks. No image occurs twice in the
+    Differs: the source has no validation split. Here the last ``valid`` training images form it. No image occurs twice in the
         source.
     """
 
@@ -64,7 +64,7 @@ class Mnist(PublishedTask):
     mirrored = False
 
     def splits(self, root: Path) -> Splits:
-        """Return the train, valid and test splits from a data folder. They are computed once."""
+        """Return the train, valid and test splits of the data folder ``root``. They are cached."""
         return _splits(root, self.options.valid, self.options.train)
 
 

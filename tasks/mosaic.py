@@ -1,4 +1,5 @@
-"""Mosaic of handwritten digits. The label is the digit to the right of the mark that the first cell shows."""
+"""Mosaic of handwritten digits and marks. The first cell shows a mark, and the digit to the right of the same mark must be
+predicted."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ BLANK = len(MARKS)
 
 @dataclass
 class Options(SyntheticOptions):
-    """Options of the mosaic."""
+    """Options of the task ``mosaic``."""
 
     grid: int = 6
     """Number of cells per side; a cell is a patch of 8 × 8 pixels."""
@@ -67,7 +68,7 @@ class Options(SyntheticOptions):
     "mosaic",
     title="Mosaic of digits (patches)",
     version="1",
-    summary="Handwritten digits and marks, one a patch: which digit stands right of the mark that the first cell shows?",
+    summary="Patches with one handwritten digit or mark each. Predict the digit to the right of the mark that the first one shows.",
     source="generated from the digits of Alpaydin and Kaynak 1998, UCI, as shipped with scikit-learn",
     licence="CC BY 4.0",
     options=Options,
@@ -104,42 +105,44 @@ class Options(SyntheticOptions):
     },
 )
 class Mosaic(SyntheticTask):
-    """Prediction, from the class token, of the digit to the right of the mark that the first cell shows.
+    """Prediction of the digit to the right of the mark that the first cell shows. The prediction is made at the class token.
 
-    Each cell is one patch. The first ``marks`` of the eight marks are in one cell each, each with a different digit to its right;
-    the first cell repeats one of these marks, and all other cells have digits (with ``question_row`` those below the first row; the
-    others of that row are blank). Marks are in every other column. Digits are equally frequent, up to a remainder that is drawn
-    independently of the label, so that counts are uninformative; with fewer ``kinds`` of digits, all others are absent.
+    A mosaic is a grid of cells, and each cell is one patch. ``marks`` different marks occur in one cell each, with a different
+    digit to the right of each. The first cell repeats one of these marks. All other cells show digits; with ``question_row``, the
+    other cells of the first row are blank instead. Marks are in every other column. Digits are equally frequent, up to a remainder
+    that is drawn independently of the label, so that counts are uninformative. With fewer ``kinds`` of digits, all other digits are
+    absent.
 
-    With one mark the task is search: the class token must find the cell after the mark. With more it is recall: the mark must also
-    match the first cell, and a model that finds marks but cannot match them has an accuracy of 1 / ``marks``.
+    With one mark, the task is search: the class token must find the cell after the mark. With several marks, it is recall: the mark
+    must also match the first cell. A model that finds marks but cannot match them has an accuracy of 1 / ``marks``.
 
-    Source: 1,797 images from scikit-learn, grey levels 0 to 16, divided as in the task ``digits``, so that no image of a digit is
-        in two splits. Marks and question are new; the question is that of associative recall (Arora et al. 2023,
-        arXiv:2312.04927), with one query.
+    Source: 1,797 images from scikit-learn with grey levels from 0 to 16. They are divided as in the task ``digits``, so that no
+        image of a digit is in two splits. The marks and the question are new. The question is that of associative recall (Arora et
+        al. 2023, arXiv:2312.04927), with one query.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Patches of one channel, one for each cell; classes are the digits."""
+        """Specification of the problem: one patch with one channel for each cell. Classes are the digits."""
         grid = self.options.grid
         return TaskSpec(Patches(1, SIDE * grid, SIDE * grid, SIDE), grid**2, classes=CLASSES)
 
     @property
     def data_title(self) -> str:
-        """Title of the images that ship with scikit-learn."""
+        """Title of the images, which are part of scikit-learn."""
         return "UCI digits (scikit-learn)"
 
     def examples(self, split: Split) -> ArrayExamples:
-        """Return the mosaics of a split, standardised with the mean and standard deviation of the training digits."""
+        """Return the mosaics of a split. Pixels are standardised with the mean and the standard deviation of the training
+        digits."""
         images, labels = self.drawn(split)
         scale = channel_scale(divided(self.options.data_seed)["train"].levels)
         return ArrayExamples(torch.from_numpy(images), torch.from_numpy(labels), scale=scale)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return grey levels and labels."""
+        """Return the grey levels and the labels of at most ``rows`` new mosaics."""
         o = self.options
         pool = _pool(o.data_seed, split)
         skipped = _skipped(o)

@@ -1,4 +1,5 @@
-"""Multi-query associative recall: pairs of keys and values, then keys as queries. Labels are the values of these keys."""
+"""Multi-query associative recall: pairs of keys and values, then the keys again as queries. The labels are the values of these
+keys."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 @dataclass
 class Options(SyntheticOptions):
-    """Options of multi-query associative recall."""
+    """Options of the task ``mqar``."""
 
     length: int = 64
     """Length in tokens; even. Pairs come first, then queries among filler."""
@@ -67,7 +68,7 @@ class Options(SyntheticOptions):
     "mqar",
     title="Associative recall (MQAR)",
     version="1",
-    summary="Pairs of keys and values, then each key once more among filler: which value went with it? By position.",
+    summary="Pairs of keys and values, then each key again among filler. Predict the value that the key was paired with.",
     source="generated; after Arora et al. 2023 (Zoology), arXiv:2312.04927",
     licence="Apache-2.0 (generated here)",
     options=Options,
@@ -138,46 +139,47 @@ class Options(SyntheticOptions):
     },
 )
 class Mqar(SyntheticTask):
-    """Prediction of the value that a key was paired with, at every later occurrence of the key.
+    """Prediction of the value that a key was paired with, where the key occurs again.
 
-    A sequence begins with ``k1 v1 k2 v2 ... kP vP``, with different keys and different values. Each key recurs once at a later even
-    position, where its value is the label; no other position has one. The value never follows the query, so that looking ahead is
-    useless. A model that only finds the set of values has an accuracy of 1 / ``pairs``.
+    A sequence begins with ``k1 v1 k2 v2 ... kP vP``: P = ``pairs`` different keys, each followed by its value. All values differ.
+    Each key occurs again at one later even position, and the label there is its value. Other positions have no label. The value
+    never follows the query, so looking ahead is useless. A model that only knows which values occur has an accuracy of 1 /
+    ``pairs``.
 
-    Source: Arora et al. 2023, Section 3 and appendix; lengths 64 to 512 with 4 to 64 pairs, 8,192 tokens.
-    Differs: theirs is causal; here that is an option, on at ``cpu``, ``lra`` and ``profile_decoder``, so that mechanisms without a
-        causal form can be tested as well. (A bidirectional model takes many times longer to learn which neighbour of a key is its
-        value.) Theirs draws the gaps pair by pair, so that the first pairs tend to be queried first and the position of a query is
-        informative; here the same gaps are assigned to the pairs in random order, and it is not. Filler tokens are never keys or
-        values here; theirs are one blank, or any token, keys included. Classes are the values; theirs are all tokens. The
-        vocabulary is smaller by default, because large ones take more steps. A validation split is drawn; theirs reports the best
-        of four learning rates.
+    Source: Arora et al. 2023, Section 3 and appendix, with lengths 64 to 512, 4 to 64 pairs, and 8,192 tokens.
+    Differs: the source is causal. Here that is an option, which the presets ``cpu``, ``lra`` and ``profile_decoder`` set, so that
+        mechanisms without a causal form can be tested too. (A bidirectional model takes many times longer to learn which neighbour
+        of a key is its value.) The source draws the gap before each query pair by pair. The first pairs tend to be queried first,
+        so the position of a query is informative. Here the same gaps are assigned to the pairs in random order, and the position is
+        not informative. Filler tokens are never keys or values here. In the source they are one blank, or any token, keys included.
+        Classes are only the values here, and all tokens in the source. The vocabulary is smaller by default, because large ones
+        take more training steps. A validation split is drawn here; the source reports the best of four learning rates.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens are filler, keys and values; classes are the values."""
+        """Specification of the problem: tokens are filler, keys and values. Classes are the values."""
         o = self.options
         longest = max(o.length, 4 * max(self._ladder(), default=0))
         return TaskSpec(Tokens(1 + o.fillers + o.vocabulary), longest, o.vocabulary // 2, labels="position", causal=o.causal)
 
     @property
     def criterion(self) -> str:
-        """Phrase for the examples that end a run: those of validation, with as many pairs as in training. The test can have
-        more.
-        """
+        """Name, for reports, of the examples whose score ends a run: validation examples, which have as many pairs as training
+        examples. Test examples can have more pairs."""
         o = self.options
         return f"validation, with {o.fewest_pairs} to {o.pairs} pairs" if self._ladder() else "validation"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Return the masks of the examples with each number of pairs, if the test has several numbers."""
+        """Return a mask of the examples for each number of pairs. If the test has a single number of pairs, there are no masks."""
         counts = (self.examples(split).labels() != UNASKED).sum(dim=1)
         return {f"{pairs} pairs": counts == pairs for pairs in self._ladder()}
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return tokens and labels. Every number of pairs has an equal share of the examples."""
+        """Return the tokens and the labels of at most ``rows`` new examples. Every number of pairs occurs in an equal share of the
+        examples."""
         o = self.options
         trained = list(range(o.fewest_pairs or o.pairs, o.pairs + 1))
         counts = (split == "test" and self._ladder()) or trained
@@ -206,8 +208,9 @@ class Mqar(SyntheticTask):
 
 
 def gap_weights(gaps: int, alpha: float) -> NDArray[np.int64]:
-    """Return the weights g^(alpha - 1) for g from 1 to ``gaps``, scaled to a maximum of 2^32. They are integers, equal on every
-    machine.
+    """Return the weight of each gap g from 1 to ``gaps``: g^(``alpha`` - 1), scaled to a maximum of 2^32.
+
+    The weights are integers, so that they are equal on every machine.
     """
     powers = [Decimal(gap) ** (Decimal(str(alpha)) - 1) for gap in range(1, gaps + 1)]
     return np.array([max(1, int(power / max(powers) * 2**32)) for power in powers], dtype=np.int64)

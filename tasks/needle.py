@@ -1,4 +1,5 @@
-"""Needles in hay: recall of key-value pairs at the end of repetitive or diverse filler, also at lengths beyond training."""
+"""Needles in hay: recall of key-value pairs that are hidden in repetitive or diverse filler, also in sequences longer than those of
+training."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ PHRASE = 8
 
 @dataclass
 class Options(SyntheticOptions):
-    """Options of needles in hay."""
+    """Options of the task ``needle``."""
 
     length: int = 64
     """Length in tokens of a training or validation sequence: hay with needles, then their keys as queries."""
@@ -65,7 +66,7 @@ class Options(SyntheticOptions):
     "needle",
     title="Needles in two kinds of hay",
     version="1",
-    summary="Keys with values in repetitive or diverse filler, asked at the end. Tested at 1, 2 and 4 times the length.",
+    summary="Keys with values in repetitive or diverse filler. Predict the values at the end, also in longer sequences.",
     source="generated; after Hsieh et al. 2024 (RULER), arXiv:2404.06654, and Yang et al. 2024 (Gated DeltaNet), arXiv:2412.06464",
     licence="Apache-2.0 (generated here)",
     options=Options,
@@ -103,25 +104,26 @@ class Options(SyntheticOptions):
     },
 )
 class Needle(SyntheticTask):
-    """Prediction of the value that follows a key somewhere in the hay. The key is repeated at the end.
+    """Prediction of the value that followed a key somewhere in the hay. The keys are repeated at the end, as queries.
 
     A needle is a key followed by its value, at a random position in the hay. Hay is repetitive (a repeated phrase of eight tokens)
-    or diverse (random tokens); training has both. One network is trained on ``length`` tokens and tested on as many, twice as many
-    and so on, with separate scores for each kind of hay. Shorter test sequences are filled up with hay to the longest length; a
-    causal network does not see that hay, because it comes after the queries.
+    or diverse (random tokens); training has both. A network is trained on sequences of ``length`` tokens. It is tested on sequences
+    that are as long, twice as long, four times as long and so on, with separate scores for each length and each kind of hay.
+    Shorter test sequences are filled up with hay to the longest length. A causal network does not see this hay, because it comes
+    after the queries.
 
-    Source: RULER's single needles, each a key and a value, in repeated phrases or in essays; Yang et al. 2024, Table 2, compare
-        recurrent mechanisms with them: the best one depends on the hay.
-    Differs: for training from scratch, tokens are symbols, each sequence has several queries, and the longer sequences do not occur
-        in training. Causal levels have networks without position embeddings, which would be untrained there. FLOPs are counted at
-        the longest length.
+    Source: RULER hides single needles, each a key and a value, in repeated phrases or in essays. Yang et al. 2024, Table 2, compare
+        recurrent mechanisms on them: which one is best depends on the hay.
+    Differs: networks are trained from scratch. Tokens are therefore symbols, each sequence has several queries, and the longer
+        sequences do not occur in training. Causal presets have networks without position embeddings, because embeddings of later
+        positions would be untrained. FLOPs are counted at the longest length.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens are hay, keys and values; classes are the values."""
+        """Specification of the problem: tokens are hay, keys and values. Classes are the values."""
         o = self.options
         return TaskSpec(
             Tokens(1 + o.hay + o.vocabulary), o.longer * o.length, o.vocabulary // 2, labels="position", causal=o.causal
@@ -129,16 +131,18 @@ class Needle(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Phrase for the examples that end a run: those of validation, with sequences of the training length."""
+        """Name, for reports, of the examples whose score ends a run: validation examples, which have the length of training
+        examples."""
         return f"validation, with {self.options.length} tokens"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Return the masks of the examples with each kind of hay at each length."""
+        """Return a mask of the examples for each kind of hay at each length."""
         part = torch.from_numpy(self.drawn(split)[2])
         return {f"{kind}, {length} tokens": part == at for at, (kind, length) in enumerate(self._parts(split))}
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return tokens, labels, and the part of the test (kind of hay and length) of each example."""
+        """Return the tokens and the labels of at most ``rows`` new examples, and the part of the test (kind of hay and length) of
+        each example."""
         parts = self._parts(split)
         longest = max(length for _, length in parts)
         return in_turn([self._draw(random, rows // len(parts), *part, longest, at) for at, part in enumerate(parts)])

@@ -1,4 +1,4 @@
-"""Pathfinder: images that are read pixel by pixel, with two dots on the ends of one dashed path or of two."""
+"""Pathfinder: grey images that are read pixel by pixel. Two dots are on the ends of one dashed path, or on ends of two paths."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Files(Enum):
 
 @dataclass
 class Options:
-    """Options of Pathfinder."""
+    """Options of the task ``pathfinder``."""
 
     side: int = 32
     """Side in pixels: 16, 32, 64, 128 (Path-X) or 256, for 256 to 65,536 tokens."""
@@ -96,7 +96,7 @@ class Options:
     "pathfinder",
     title="Pathfinder",
     version="1",
-    summary="Dashed curves in a grey image, read pixel by pixel: do the two dots lie on the ends of one curve? Two classes.",
+    summary="Dashed curves in a grey image, read by pixels. Predict whether two dots are on the ends of one curve; two classes.",
     source="generated; after Linsley et al. 2018, arXiv:1805.08477, Kim et al. 2020, arXiv:1906.01558, and Tay et al. 2020, "
     "arXiv:2011.04006",
     licence="Apache-2.0 (generated here)",
@@ -138,35 +138,36 @@ class Options:
     },
 )
 class Pathfinder(Task):
-    """Classification of images by two dots. They are on both ends of one dashed path (1), or on ends of different paths (0).
+    """Classification of images by the places of two dots: on both ends of one dashed path (class 1), or on ends of two paths (class
+    0).
 
-    An image has two long paths, several short ones, and two dots; paths neither cross nor touch. A token is a grey level plus one;
-    token 0 is padding, which does not occur. Rows follow each other from the top. The tests solve every image again, from its
-    pixels only.
+    An image has two long paths, several short ones, and two dots. Paths neither cross nor touch. A token is the grey level of a
+    pixel plus one; token 0 is padding, which does not occur. Pixels are read row by row from the top. Tests solve every image
+    again, from its pixels only.
 
-    Source: two long snakes and short distractors as in Linsley et al. 2018 and Kim et al. 2020, with the sizes of dashes, gaps,
-        dots and distractors that Long Range Arena's builder sets for each side.
-    Differs: theirs puts dots on ends without matching. The two ends of one path point towards each other and have typical
-        distances, so that positions and directions of the dots predict most labels. Here positives and negatives are drawn in
-        pairs with equal distances of the dots, nearness to the border, and directions in which paths leave the dots, so that
-        little of this cue remains, most of it at side 16. Dashes of one path are nearer to each other than to any other path by
-        at least a pixel, so that labels are unambiguous; theirs has one margin for both. Paths grow in both directions from their
-        middle, anywhere; theirs from one end, near each other in the centre. Dashes have 11 grey levels at their edges, from
-        counts of 4 x 4 samples; theirs from resampling. The number of distractors is exact. Side 16 is new. The published files
-        (``files=lra``), which have no splits, are divided into eight tenths train, one valid and one test, as in Long Range
-        Arena, but in another order than that of TensorFlow Datasets. Images that also occur in a later split are left out of the
-        earlier one.
+    Source: two long dashed paths and short distractors as in Linsley et al. 2018 and Kim et al. 2020. The sizes of dashes, gaps,
+        dots and distractors are those that the code of Long Range Arena uses for each size of an image.
+    Differs: the source puts dots on ends without regard to the label. The two ends of one path point towards each other and have
+        typical distances, so positions and directions of the dots predict most labels. Here images are drawn in pairs of a positive
+        and a negative. The images of a pair have equal distances of the dots, equal nearness to the border, and equal directions in
+        which paths leave the dots. Little of this cue remains, most of it at side 16. Dashes of one path are nearer to each other
+        than to any other path by at least a pixel, so labels are unambiguous; the source has one margin for both. Paths grow in
+        both directions from their middle, anywhere in the image; those of the source grow from one end, near each other in the
+        centre. Dashes have 11 grey levels at their edges, from counts of 4 x 4 samples; those of the source come from resampling.
+        The number of distractors is exact. Side 16 is new. The published files (``files=lra``) have no splits. They are divided
+        into eight tenths train, one valid and one test, as in Long Range Arena, but in another order than that of TensorFlow
+        Datasets. Images that also occur in a later split are left out of the earlier one.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """One token for each pixel, of 256 grey levels."""
+        """Specification of the problem: one token for each pixel, which has 256 grey levels."""
         return TaskSpec(Tokens(257), self.options.side**2, classes=2)
 
     def examples(self, split: Split) -> Examples:
-        """Return the images of a split. The splits have no image in common, and are computed together once per process.
+        """Return the images of a split. No image is in two splits. All splits are computed together, once per process.
 
         Raises:
             MissingDataError: the files of Long Range Arena are missing; the message states which files are needed.
@@ -183,27 +184,27 @@ class Pathfinder(Task):
 
     @property
     def generated(self) -> bool:
-        """True unless the files of Long Range Arena are read."""
+        """True if the images are drawn at random, False if they are read from the files of Long Range Arena."""
         return self.options.files is not Files.lra
 
     @property
     def data_title(self) -> str:
-        """Title of the images, generated or of a level of Long Range Arena."""
+        """Title of the images: generated, or those of Long Range Arena with their difficulty."""
         o = self.options
         return f"{PATHFINDER[o.side].title} ({o.contour} dashes)" if o.files is Files.lra else "generated"
 
 
 class Pixels(ArrayExamples):
-    """Grey levels that are stored as bytes. In batches, a token is a level plus one, because 0 is padding."""
+    """Examples whose grey levels are stored as bytes. In a batch, a token is a level plus one, because 0 is padding."""
 
     def batch(self, indices: Any) -> Batch:
-        """Return the examples at these indices, in this order."""
+        """Return the examples with these indices, in this order."""
         levels, valid, labels = super().batch(indices)
         return Batch(levels + 1, valid, labels)
 
 
 def render(ids: Int[Tensor, " length"]) -> str:
-    """Return an image as text for a terminal, with two characters per pixel."""
+    """Return the tokens of an image as text for a terminal, with two characters per pixel."""
     side = round(len(ids) ** 0.5)
     return "\n".join("".join(2 * " .:+*#@"[(level + 41) // 43] for level in row) for row in (ids.view(side, side) - 1).tolist())
 

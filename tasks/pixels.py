@@ -1,4 +1,4 @@
-"""Image task of Long Range Arena: grey CIFAR-10 images as sequences of 1,024 pixels."""
+"""The image task of Long Range Arena: grey CIFAR-10 images as sequences of 1,024 pixels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .parts.images import require_shares, split_images
 
 @dataclass
 class Options:
-    """Options of pixels."""
+    """Options of the task ``pixels``."""
 
     side: int = 32
     """Side in pixels: 32 as published, or 16 or 8, with means over squares, for quick runs."""
@@ -43,7 +43,7 @@ class Options:
     "pixels",
     title="Image (pixels of CIFAR-10)",
     version="1",
-    summary="Grey 32 x 32 images of CIFAR-10 as sequences of 1,024 pixels; ten classes.",
+    summary="Classify grey 32 x 32 images of CIFAR-10 as sequences of 1,024 pixels; ten classes.",
     source="Tay et al. 2020, arXiv:2011.04006, of " + CIFAR10.source,
     licence=CIFAR10.licence,
     options=Options,
@@ -80,24 +80,25 @@ class Options:
 class Pixels(Task):
     """Classification of images into ten classes. An image is read pixel by pixel, row after row.
 
-    A token is a grey level plus one; token 0 is padding, which does not occur. Grey is the luma of ITU-R BT.601 in integers,
-    (19595 R + 38470 G + 7471 B + 32768) / 65536 rounded down.
+    A token is the grey level of a pixel plus one; token 0 is padding, which does not occur. The grey level is the luma of ITU-R
+    BT.601, computed from the red (R), green (G) and blue (B) levels with integers. It is (19595 R + 38470 G + 7471 B + 32768) /
+    65536, rounded down.
 
     Source: Tay et al. 2020: 45,000 training, 5,000 validation and 10,000 test images of 1,024 pixels.
-    Differs: theirs computes grey in floating point; levels may differ by one. Their validation images are the last tenth of the
-        training split in the order of TensorFlow Datasets; here they are equally many of every class, ordered by a digest of each
-        image.
+    Differs: the source computes grey levels in floating point, so levels may differ by one. Its validation images are the last
+        tenth of the training split in the order of TensorFlow Datasets. Here validation has equally many images of every class, and
+        images are ordered by a digest of each.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """One token for each pixel, of 256 grey levels."""
+        """Specification of the problem: one token for each pixel, which has 256 grey levels."""
         return TaskSpec(Tokens(257), self.options.side**2, classes=10)
 
     def examples(self, split: Split) -> Examples:
-        """Return the images of a split.
+        """Return the images of a split, as tokens.
 
         Raises:
             MissingDataError: the data are missing; the message states which files are needed.
@@ -108,13 +109,14 @@ class Pixels(Task):
 
 
 def grey(levels: UInt8[np.ndarray, "images 3 height width"]) -> UInt8[np.ndarray, "images 1 height width"]:
-    """Return the luma of ITU-R BT.601, computed with integers as in Pillow's mode L."""
+    """Return the grey levels of colour images: the luma of ITU-R BT.601, computed with integers as in Pillow's mode L."""
     red, green, blue = (levels[:, channel].astype(np.int32) for channel in range(3))
     return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).astype(np.uint8)[:, None]
 
 
 def means(levels: UInt8[np.ndarray, "images 1 height width"], side: int) -> UInt8[np.ndarray, "images 1 side side"]:
-    """Return the mean levels of ``side`` × ``side`` squares of each image. Halves are rounded up."""
+    """Return smaller images of ``side`` × ``side`` pixels, whose levels are means over squares of the given images. Halves are
+    rounded up."""
     images, _, height, width = levels.shape
     if (height, width) == (side, side):
         return levels

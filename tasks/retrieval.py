@@ -1,4 +1,4 @@
-"""Byte-level retrieval: classification of pairs of documents, which are encoded separately. It is Retrieval of Long Range Arena."""
+"""Retrieval of Long Range Arena: are two documents related? Both are read byte by byte and encoded separately."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VALID_SHARE = 10
 
 
 class Files(Enum):
-    """Source of the pairs."""
+    """Source of the pairs of documents."""
 
     newsgroups = "newsgroups"
     """Posts of one newsgroup or of two, a substitute for AAN."""
@@ -44,7 +44,7 @@ class Files(Enum):
 
 @dataclass
 class Options:
-    """Options of retrieval."""
+    """Options of the task ``retrieval``."""
 
     files: Files = Files.newsgroups
     """``newsgroups`` or ``aan``."""
@@ -75,7 +75,7 @@ class Options:
     "retrieval",
     title="Retrieval (bytes)",
     version="1",
-    summary="Whether two documents, read byte by byte and apart, belong together; two classes.",
+    summary="Predict whether two documents are related. Both are read byte by byte and encoded separately; two classes.",
     source="20 Newsgroups by date, or AAN, Radev et al. 2013; as bytes in two towers after Tay et al. 2020, arXiv:2011.04006",
     licence="none given for either",
     options=Options,
@@ -113,30 +113,31 @@ class Options:
 class Retrieval(Task):
     """Classification of pairs of documents as related or not.
 
-    Source: Long Range Arena uses pairs of papers of the ACL Anthology Network, 4,000 bytes of each.
-    Differs: those files can no longer be downloaded everywhere, so that the default is a substitute, named as such: posts of 20
-        Newsgroups, of one group or of two, equally many of either. Only the author's own text of a post is read, without headers,
-        quoted lines, signatures and the names of the twenty groups, and posts of fewer than 100 characters are left out. Pairs of
-        train and valid consist of published training posts, nine tenths and one tenth of them; pairs of test of published test
-        posts. No post, cut to ``length``, is in two splits. Both classes draw their first post alike, and the second from its
-        group or from all others, so that a single post is hardly informative. With ``aan`` the three published splits are kept;
-        pairs of train and valid that also occur in a later split, in either order, are left out; a paper may be in many pairs.
+    Source: Long Range Arena uses pairs of papers of the ACL Anthology Network (AAN), 4,000 bytes of each.
+    Differs: the files of AAN can no longer be downloaded everywhere. The default is therefore a substitute, which results name:
+        posts of 20 Newsgroups, of the same group or of two groups, equally many of each. Only the author's own text of a post is
+        used, without headers, quoted lines, signatures and the names of the twenty groups. Posts of fewer than 100 characters are
+        left out. Nine tenths of the published training posts form the pairs of train, one tenth those of valid, and the published
+        test posts those of test. No post, cut to ``length``, is in two splits. Both classes draw their first post in the same way.
+        The second post comes from the same group or from all other groups, so that a single post is hardly informative. With
+        ``files=aan``, the three published splits are used. Pairs of train and valid that also occur in a later split, in either
+        order, are left out. A paper may be in many pairs.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Two rows of bytes, each padded at the end to ``length``."""
+        """Specification of the problem: two sequences of bytes, each padded at the end to ``length``."""
         return TaskSpec(Pairs(VOCABULARY), self.options.length, classes=2)
 
     @property
     def data_title(self) -> str:
-        """Title of AAN, or of its substitute."""
+        """Title of the data set: AAN, or its substitute."""
         return AAN.title if self.options.files is Files.aan else "20 Newsgroups pairs (stand-in for AAN)"
 
     def examples(self, split: Split) -> Examples:
-        """Return the pairs of a split.
+        """Return the pairs of documents of a split.
 
         Raises:
             FileNotFoundError: the documents are missing; the message states which files are needed.
@@ -177,12 +178,14 @@ def _drawn(root: Path, length: int, sizes: Sequence[int], seed: int) -> dict[str
 
 
 def draw_pairs(groups: Sequence[int], count: int, random: Callable[[], float]) -> list[tuple[int, int, int]]:
-    """Draw pairs of different documents, none twice, with labels. Half of the pairs are from one group (1), half are not (0).
+    """Return random pairs of different documents as (first, second, label), without repetition. Half of the pairs are from one
+    group (label 1), and half are from two groups (label 0).
 
     Args:
         groups: group of each document.
         count: number of pairs.
-        random: uniform numbers in [0, 1), from ``Random.random``, the only method whose sequence Python guarantees.
+        random: function that returns uniform numbers in [0, 1). It must be ``Random.random``, the only method whose sequence Python
+            guarantees.
 
     Raises:
         ValueError: there are too few different pairs.

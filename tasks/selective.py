@@ -1,4 +1,4 @@
-"""Selective sum and majority: a function of the digits that follow a mark."""
+"""Selective sum and majority: compute a function of those digits that follow a mark."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Unmarked(Enum):
 
 @dataclass
 class Options(SyntheticOptions):
-    """Options of selective sum and majority."""
+    """Options of the task ``selective``."""
 
     length: int = 64
     """Length in tokens, including marks and the query, which is the last token."""
@@ -73,7 +73,7 @@ class Options(SyntheticOptions):
     "selective",
     title="Selective sum / majority",
     version="1",
-    summary="Digits, some of which follow a mark: their sum modulo m, or the most frequent of them. By position, at the end.",
+    summary="Digits, some of which follow a mark. Predict the sum of the marked digits modulo m, or the most frequent of them.",
     source="generated",
     licence="Apache-2.0 (generated here)",
     options=Options,
@@ -104,26 +104,27 @@ class Options(SyntheticOptions):
     },
 )
 class Selective(SyntheticTask):
-    """Prediction of the sum or majority of the digits that follow a mark.
+    """Prediction of the sum or the majority of those digits that follow a mark.
 
-    The marked digits are drawn first, uniformly. With ``unmarked=balanced`` the others balance the counts over all tokens, in
-    random order: every digit is equally frequent, up to a remainder that is drawn independently of the label. The last token is
-    the query, and the label is at its position: in causal form a class token before all others could not attend to them.
+    The marked digits are drawn first, uniformly. With ``unmarked=balanced``, the other digits make all digits equally frequent over
+    the whole sequence, in random order. A remainder is drawn independently of the label. The last token is the query, and the label
+    is at its position. A class token before all others could not see them in causal form.
 
-    Source: none; one attention layer must find the marks, another add the digits after them. Similar to selective copying (Gu and
-        Dao 2023, arXiv:2312.00752) and to the parity and majority circuits that separate efficient attentions.
+    Source: none. One attention layer must find the marks, and another must add the digits after them. The task is similar to
+        selective copying (Gu and Dao 2023, arXiv:2312.00752) and to the parity and majority circuits that separate efficient
+        attentions.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens are mark, query and digits; classes are the digits."""
+        """Specification of the problem: tokens are the mark, the query and the digits. Classes are the digits."""
         o = self.options
         return TaskSpec(Tokens(FIRST_DIGIT + o.modulus), o.length, o.modulus, labels="position", causal=o.causal)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return tokens and labels."""
+        """Return the tokens and the labels of at most ``rows`` new examples."""
         o = self.options
         majority = o.kind is Kind.majority
         chosen = below(random, o.modulus, rows, o.marked)

@@ -1,4 +1,4 @@
-"""Text classification as in Table 2 of the Linformer paper: SST-2, QNLI, QQP, MRPC and IMDB, with words or bytes as tokens."""
+"""Text classification as in Table 2 of the Linformer paper: SST-2, QNLI, QQP, MRPC and IMDB. Tokens are parts of words or bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .parts.tokenisers import DEFAULT_VOCABULARY, Tokens, check_tokens, make_tok
 
 @dataclass
 class Options:
-    """Options of a task of text classification."""
+    """Options that all tasks of text classification have."""
 
     length: int = 256
     """Number of tokens read, the first ones; of two texts the longer is cut."""
@@ -62,8 +62,11 @@ class Options:
 
 
 def levels(steps: int, **longer: Any) -> Mapping[str, Level]:
-    """Return the presets of experiments. ``steps`` and the options ``longer`` are those of the published size, the preset
-    ``lra``.
+    """Return the presets of a task of text classification.
+
+    Args:
+        steps: number of training steps of the preset ``lra``, which has the published size.
+        longer: options of the task in the preset ``lra``.
     """
     return {
         "cpu": Level(
@@ -96,11 +99,12 @@ def levels(steps: int, **longer: Any) -> Mapping[str, Level]:
 class Sentences(Task):
     """Classification of one text, or of two texts with a separator between them.
 
-    Source: Wang et al. 2020, arXiv:2006.04768, Table 2: accuracy on the published development split, or test split of IMDB, of
-        models pretrained on books and an encyclopedia and then trained on each data set.
-    Differs: trained from scratch. The labels of GLUE's test splits are hidden, so that the published development split is the test
-        split here, complete, and validation is cut from the training split. Training rows that also occur in the test split are
-        left out, and so are duplicates; rows are equal if their tokens are. Learned tokenisers use the training split only.
+    Source: Wang et al. 2020, arXiv:2006.04768, Table 2. It reports the accuracy on the published development split, or on the test
+        split of IMDB. The models were pretrained on books and an encyclopedia and then trained on each data set.
+    Differs: networks are trained from scratch. The labels of GLUE's test splits are hidden. The published development split is
+        therefore the test split here, complete, and validation is cut from the training split. Training examples that also occur in
+        the test split are left out, and so are duplicates. Examples are equal if their tokens are. Learned tokenisers use the
+        training split only.
     """
 
     options: Any
@@ -108,12 +112,12 @@ class Sentences(Task):
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens, padded at the end to ``length``."""
+        """Specification of the problem: tokens, padded at the end to ``length``."""
         return TaskSpec(TokenInputs(self.options.ids), self.options.length, classes=2)
 
     @property
     def source(self) -> DataSet[Parts]:
-        """Data set of these options."""
+        """Data set that the options select."""
         return self.data
 
     @property
@@ -122,7 +126,7 @@ class Sentences(Task):
         return self.source.title
 
     def examples(self, split: Split) -> Examples:
-        """Return the rows of a split.
+        """Return the examples of a split, as token ids.
 
         Raises:
             FileNotFoundError: the data or the tokeniser's file are missing; the message states which files are needed.
@@ -134,8 +138,8 @@ class Sentences(Task):
         return _splits(self.source.name, data_root(o.root), chosen, o.train)[SPLITS.index(split)]
 
     def rows(self, split: Split) -> list[LabelledText]:
-        """Return the rows of a split as texts, for networks with their own tokeniser. Here rows with equal texts count as
-        duplicates.
+        """Return the examples of a split as texts, for networks with their own tokeniser. Examples with equal texts count as
+        duplicates here.
 
         Raises:
             FileNotFoundError: the data are missing; the message states which files are needed.
@@ -187,7 +191,7 @@ _CITED = "in GLUE, Wang et al. 2019; reported by Wang et al. 2020, arXiv:2006.04
 
 @dataclass
 class Sst2Options(Options):
-    """Options of SST-2."""
+    """Options of the task ``sst2``."""
 
     owner: ClassVar[str] = "sst2"
 
@@ -196,7 +200,7 @@ class Sst2Options(Options):
     "sst2",
     title="SST-2",
     version="1",
-    summary="Sentiment of phrases of film reviews; two classes.",
+    summary="Predict the sentiment of phrases of film reviews; two classes.",
     source=f"Socher et al. 2013, {_CITED}",
     licence=SST2.licence,
     options=Sst2Options,
@@ -206,17 +210,17 @@ class Sst2Options(Options):
     variants={"short": {"length": 32, "train": 2_000, "valid": 500}},
 )
 class Sst2(Sentences):
-    """Classification of phrases by sentiment, as positive or negative.
+    """Classification of phrases of film reviews by sentiment, as positive or negative.
 
-    Source: 67,349 training phrases, including parts of sentences, and 872 sentences, GLUE's development split.
-    Differs: see ``Sentences``. Phrases of one sentence may be in both train and valid; phrases of test sentences are in neither.
+    Source: 67,349 training phrases, including parts of sentences, and 872 sentences, which are GLUE's development split.
+    Differs: see ``Sentences``. Phrases of one sentence may be in both train and valid. Phrases of test sentences are in neither.
     """
 
     data = SST2
 
 
 class QnliFiles(Enum):
-    """Available splits of QNLI."""
+    """Splits of QNLI that are available."""
 
     published = "published"
     """Splits train and dev; dev is the test split."""
@@ -226,7 +230,7 @@ class QnliFiles(Enum):
 
 @dataclass
 class QnliOptions(Options):
-    """Options of QNLI."""
+    """Options of the task ``qnli``."""
 
     length: int = 384
     """Number of tokens read; of two texts the longer is cut."""
@@ -244,7 +248,7 @@ class QnliOptions(Options):
     "qnli",
     title="QNLI",
     version="1",
-    summary="Whether a sentence answers a question; two classes.",
+    summary="Predict whether a sentence answers a question; two classes.",
     source=f"Rajpurkar et al. 2016, {_CITED}",
     licence=QNLI.licence,
     options=QnliOptions,
@@ -254,21 +258,21 @@ class QnliOptions(Options):
     variants={"dev": {"files": "dev", "length": 64}},
 )
 class Qnli(Sentences):
-    """Classification of pairs of a question and a sentence: whether the sentence answers the question.
+    """Classification of pairs of a question and a sentence: does the sentence answer the question?
 
     Source: 104,743 training pairs and 5,463 pairs of GLUE's development split.
-    Differs: see ``Sentences``. With ``files=dev`` only the development split is read, and one pair in five is the test split.
+    Differs: see ``Sentences``. With ``files=dev``, only the development split is read, and one pair in five is in the test split.
     """
 
     @property
     def source(self) -> DataSet[Parts]:
-        """Data set of both splits, or of the development split alone."""
+        """Data set that the options select: both splits, or the development split alone."""
         return QNLI_DEV if self.options.files is QnliFiles.dev else QNLI
 
 
 @dataclass
 class QqpOptions(Options):
-    """Options of QQP."""
+    """Options of the task ``qqp``."""
 
     owner: ClassVar[str] = "qqp"
 
@@ -277,7 +281,7 @@ class QqpOptions(Options):
     "qqp",
     title="QQP",
     version="1",
-    summary="Whether two questions ask the same; two classes, F1 of those that do.",
+    summary="Predict whether two questions ask the same; two classes, F1 of those that do.",
     source=f"Iyer et al. 2017, {_CITED}",
     licence=QQP.licence,
     options=QqpOptions,
@@ -299,7 +303,7 @@ class Qqp(Sentences):
 
 @dataclass
 class MrpcOptions(Options):
-    """Options of MRPC."""
+    """Options of the task ``mrpc``."""
 
     length: int = 384
     """Number of tokens read; of two texts the longer is cut."""
@@ -311,7 +315,7 @@ class MrpcOptions(Options):
     "mrpc",
     title="MRPC",
     version="1",
-    summary="Whether two sentences of news say the same; two classes, F1 of those that do.",
+    summary="Predict whether two sentences of news say the same; two classes, F1 of those that do.",
     source="Dolan and Brockett 2005; in GLUE, Wang et al. 2019",
     licence=MRPC.licence,
     options=MrpcOptions,
@@ -324,9 +328,9 @@ class MrpcOptions(Options):
 class Mrpc(Sentences):
     """Classification of pairs of sentences as paraphrases or not.
 
-    Source: the published division into 4,076 training and 1,725 test pairs, whose labels are known.
-    Differs: see ``Sentences``; the Linformer paper does not report it. GLUE cuts its development split from the 4,076, here
-        validation is cut from them.
+    Source: the published division into 4,076 training pairs and 1,725 test pairs, whose labels are known.
+    Differs: see ``Sentences``. The Linformer paper does not report this data set. GLUE cuts its development split from the 4,076
+        pairs; here validation is cut from them.
     """
 
     data = MRPC
@@ -334,7 +338,7 @@ class Mrpc(Sentences):
 
 @dataclass
 class ImdbOptions(Options):
-    """Options of IMDB."""
+    """Options of the task ``imdb``."""
 
     length: int = 1_024
     """Number of tokens read, the first ones."""
@@ -346,7 +350,7 @@ class ImdbOptions(Options):
     "imdb",
     title="IMDB",
     version="1",
-    summary="Sentiment of film reviews, by pieces of words; two classes.",
+    summary="Predict the sentiment of film reviews, whose tokens are pieces of words; two classes.",
     source="Maas et al. 2011; reported by Wang et al. 2020, arXiv:2006.04768, Table 2",
     licence=IMDB.licence,
     options=ImdbOptions,
@@ -359,7 +363,7 @@ class Imdb(Sentences):
     """Classification of film reviews by sentiment, as positive or negative.
 
     Source: 25,000 training and 25,000 test reviews.
-    Differs: see ``Sentences``. With bytes as tokens it is the task ``text`` with other ids.
+    Differs: see ``Sentences``. With bytes as tokens, the task equals the task ``text`` except for the ids of the tokens.
     """
 
     data = IMDB

@@ -1,4 +1,4 @@
-"""Recall of a set. The labels are all classes in the earlier frame that has the key of the last frame."""
+"""Recall of a set: predict all classes in the earlier frame that has the same key as the last frame."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 @dataclass
 class Options(SyntheticOptions):
-    """Options of the recall of a set."""
+    """Options of the task ``set_recall``."""
 
     length: int = 32
     """Length in frames, including the last one, which is the query."""
@@ -46,7 +46,7 @@ class Options(SyntheticOptions):
     "set_recall",
     title="Recall of a set (multi-label)",
     version="1",
-    summary="Frames of a key and a set of classes: the set under the key of the last frame. Several classes at once, at the end.",
+    summary="Frames of a key and a set of classes. Predict the set in the earlier frame that has the key of the last frame.",
     source="generated",
     licence="Apache-2.0 (generated here)",
     options=Options,
@@ -70,33 +70,35 @@ class Options(SyntheticOptions):
 class SetRecall(SyntheticTask):
     """Prediction of the set of classes in the earlier frame that has the same key as the last frame.
 
-    A frame holds a key and, for each class, 1 if it holds the class and -1 if not. The last frame has the key of one frame
-    before it, at a random position, and 0 for each class; every other key occurs once. Keys are new in every example, so that no
-    network can learn them, and each class is in a frame independently of all others.
+    A frame contains a key and one number for each class: 1 if the class is in the set of the frame, and -1 if not. The last frame
+    has the key of one earlier frame at a random position, and 0 for each class. Every other key occurs once. Keys are new in every
+    example, so that no network can learn them. Each class is in a set independently of all others.
 
-    Source: none for sets of classes; the question is associative recall (Arora et al. 2023, arXiv:2312.04927), with one query.
-    Differs: there a value is one class, here a set of classes, and the metric is micro-averaged F1, over all classes together. Keys
-        are vectors in the frame of their value, not tokens before it.
+    Source: none for sets of classes. The question is that of associative recall (Arora et al. 2023, arXiv:2312.04927), with one
+        query.
+    Differs: in associative recall a value is one class; here it is a set of classes. The metric is micro-averaged F1, over all
+        classes together. A key is a vector in the same frame as its value, not a token before it.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Frames of a key and a set of classes; the label is the set of classes at the last frame."""
+        """Specification of the problem: frames of a key and a set of classes as inputs. The label is the set of classes at the last
+        frame."""
         o = self.options
         frames = Frames(o.key + o.classes)
         return TaskSpec(frames, o.length, o.classes, labels="position", causal=o.causal, problem="multi_label")
 
     def examples(self, split: Split) -> ArrayExamples:
-        """Return the frames of a split. Labels are the set of classes at the last frame, and NaN at all others."""
+        """Return the frames of a split. The label at the last frame is the set of classes; labels at all other frames are NaN."""
         frames, sets = self.drawn(split)
         labels = torch.full((*frames.shape[:2], self.options.classes), torch.nan)
         labels[:, -1] = torch.from_numpy(sets).float()
         return ArrayExamples(torch.from_numpy(frames).float(), labels)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return frames and sets."""
+        """Return the frames and the sets of at most ``rows`` new examples."""
         o = self.options
         keys, is_marked = shared_keys(random, rows, o.length, 1, o.key)
         held = (below(random, o.rare, rows, o.length, o.classes) == 0).astype(np.int64)

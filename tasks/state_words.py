@@ -1,4 +1,5 @@
-"""State tracking: the product of all group elements so far, predicted at every position, also at lengths beyond training."""
+"""State tracking: predict, at every position, the product of all group elements so far, also in sequences longer than those of
+training."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 
 class Group(Enum):
-    """Permutation groups."""
+    """Groups of permutations."""
 
     parity = "parity"
     """Permutations of two things: the product is the parity of the number of transpositions."""
@@ -38,7 +39,7 @@ THINGS = {Group.parity: 2, Group.s3: 3, Group.s5: 5}
 
 @dataclass
 class Options(SyntheticOptions):
-    """Options of state tracking."""
+    """Options of the task ``state_words``."""
 
     group: Group = Group.parity
     """``parity``, ``s3`` or ``s5``."""
@@ -66,7 +67,7 @@ class Options(SyntheticOptions):
     "state_words",
     title="State tracking",
     version="1",
-    summary="Elements of a group; at each position the product of all so far. Tested beyond the trained length.",
+    summary="Elements of a group. Predict, at each position, the product of all elements so far, also beyond the training length.",
     source="generated; after Grazzi et al. 2024, arXiv:2411.12537, and Merrill et al. 2024, arXiv:2404.08819",
     licence="Apache-2.0 (generated here)",
     options=Options,
@@ -98,35 +99,39 @@ class Options(SyntheticOptions):
     },
 )
 class StateWords(SyntheticTask):
-    """Prediction of the product of all permutations so far. This is the state of an automaton that every element can change.
+    """Prediction of the product of all permutations so far. The product is the state of an automaton that every element can change.
 
-    Mechanisms that cannot represent the state, in a fixed number of layers, track it over short words only: softmax and linear
-    attention and, for parity, recurrences whose transitions have no negative eigenvalues. One network is trained on words of
-    ``length`` and tested on longer ones; scores are recorded by position.
+    A sequence of group elements is called a word. Some mechanisms with a fixed number of layers cannot represent the state, so they
+    track it over short words only. These are softmax and linear attention and, for parity, recurrences whose transitions have no
+    negative eigenvalues. A network is trained on words of ``length`` elements and tested on longer ones. Scores are recorded by
+    position.
 
-    Source: parity and words of S3 and S5 as in Grazzi et al. 2024, Section 5: 2 layers (parity) of width 128, trained on lengths 3
-        to 40, tested on 40 to 256, learning rates 1e-4 to 1e-2, the best of three seeds; "swaps" is their S5 with exchanges alone.
-    Differs: words have one length in training, and the state is predicted at every position, so that the test score is over all
-        positions of a part, not over the last one. The level's network has no position embeddings, which would be untrained
-        beyond ``length``. FLOPs are counted at ``test_length``.
+    Source: parity and words of S3 and S5 as in Grazzi et al. 2024, Section 5. They use width 128, and 2 layers for parity. They
+        train on lengths 3 to 40, test on 40 to 256, and report the best of three seeds with learning rates from 1e-4 to 1e-2.
+        "Swaps" is their S5 with exchanges of two things alone.
+    Differs: words have one length in training. The state is predicted at every position, so the test score is over all positions of
+        a part, not over the last one. The network has no position embeddings, because those beyond ``length`` would be untrained.
+        FLOPs are counted at ``test_length``.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens and classes are the group elements."""
+        """Specification of the problem: both tokens and classes are the group elements."""
         o = self.options
         elements = len(table_of(o.group))
         return TaskSpec(Tokens(1 + elements), o.test_length, elements, labels="position", causal=True)
 
     @property
     def criterion(self) -> str:
-        """Phrase for the examples that end a run: those of validation, with words of the training length."""
+        """Name, for reports, of the examples whose score ends a run: validation examples, which have the length of training
+        examples."""
         return f"validation, with words of {self.options.length} elements"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
-        """Return the masks of test positions up to ``length``, from there up to twice that, and so on."""
+        """Return masks of parts of the test positions: up to ``length``, from there to twice ``length``, from there to four times,
+        and so on."""
         o = self.options
         ends = [0, *(o.length << step for step in range((o.test_length // o.length).bit_length()))]
         if ends[-1] < o.test_length:
@@ -137,7 +142,7 @@ class StateWords(SyntheticTask):
         return {name: part.expand(rows, -1) for name, part in parts.items()} if split == "test" else {}
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return tokens and labels."""
+        """Return the tokens and the labels of at most ``rows`` new examples."""
         o = self.options
         table = table_of(o.group)
         drawn = np.array([at for at, element in enumerate(_elements(o.group)) if not o.swaps or _moved(element) in (0, 2)])
@@ -150,7 +155,8 @@ class StateWords(SyntheticTask):
 
 
 def table_of(group: Group) -> NDArray[np.int64]:
-    """Return the multiplication table with a ∘ b (first b, then a) at [a, b]. Elements are sorted, with the identity as 0."""
+    """Return the multiplication table of a group: entry [a, b] is the product that applies b first and then a. Elements are sorted,
+    and 0 is the identity."""
     elements = _elements(group)
     number = {element: at for at, element in enumerate(elements)}
     return np.array([[number[tuple(a[place] for place in b)] for b in elements] for a in elements])

@@ -1,4 +1,4 @@
-"""Byte-level text classification: the sentiment of film reviews, read byte by byte. It is Text of Long Range Arena."""
+"""Text of Long Range Arena: classify film reviews by sentiment. Reviews are read byte by byte."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .parts.options import require_range
 
 @dataclass
 class Options:
-    """Options of text."""
+    """Options of the task ``text``."""
 
     length: int = 1_024
     """Number of bytes read of a review, the first ones; 1,000 to 4,000 in Long Range Arena."""
@@ -48,7 +48,7 @@ class Options:
     "text",
     title="Text (bytes)",
     version="1",
-    summary="Sentiment of film reviews read byte by byte; two classes.",
+    summary="Predict the sentiment of film reviews, read byte by byte; two classes.",
     source="IMDB, Maas et al. 2011; as bytes after Tay et al. 2020, arXiv:2011.04006",
     licence=IMDB.licence,
     options=Options,
@@ -86,22 +86,22 @@ class Options:
 class Text(Task):
     """Classification of film reviews by sentiment, as positive or negative.
 
-    Source: 25,000 training and 25,000 test reviews, equally many positive and negative, UTF-8, cut to ``length``.
+    Source: 25,000 training and 25,000 test reviews in UTF-8, equally many positive and negative, cut to ``length`` bytes.
     Differs: Long Range Arena validates on the test reviews; here ``valid`` reviews are cut from the training split. Training
-        reviews that, cut to ``length``, also occur in the test split are left out, and so are duplicates; at 1,024 bytes 24,778
-        remain. Its code pads with 0 and shifts bytes by one, as here. Long Range Arena's table reports the best of four lengths;
-        here the length is an option, set beforehand.
+        reviews that, cut to ``length``, also occur in the test split are left out, and so are duplicates; at 1,024 bytes, 24,778
+        remain. As here, the code of Long Range Arena pads with 0 and increases bytes by one. Its table reports the best of four
+        lengths; here the length is an option, which is set before.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens for bytes, padded at the end to ``length``."""
+        """Specification of the problem: one token for each byte, padded at the end to ``length``."""
         return TaskSpec(Tokens(VOCABULARY), self.options.length, classes=2)
 
     def examples(self, split: Split) -> Examples:
-        """Return the reviews of a split.
+        """Return the reviews of a split, as tokens.
 
         Raises:
             FileNotFoundError: the reviews are missing; the message states which files are needed.

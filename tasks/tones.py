@@ -1,4 +1,5 @@
-"""Recall of tones in padded frames of a filter bank. The question is which high tone sounded with the low tone at the end."""
+"""Recall of tones in padded frames of a filter bank: which high tone sounded together with the low tone that is repeated at the
+end?"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ PAUSE = 2
 
 @dataclass
 class Options(SyntheticOptions):
-    """Options of the recall of tones."""
+    """Options of the task ``tones``."""
 
     tones: int = 8
     """Largest number of double tones before the question."""
@@ -61,7 +62,7 @@ class Options(SyntheticOptions):
     "tones",
     title="Recall of tones (frames)",
     version="1",
-    summary="Double tones in noise, of random length, then a low tone: which high tone sounded with it? By position, at the end.",
+    summary="Double tones in noise, of random length, then a low tone. Predict the high tone that sounded with the low one.",
     source="generated",
     licence="Apache-2.0 (generated here)",
     options=Options,
@@ -82,35 +83,37 @@ class Options(SyntheticOptions):
     variants={"causal": {"tones": 5, "fewest": 1, "causal": True, "train": 500, "valid": 100, "test": 100}},
 )
 class Tones(SyntheticTask):
-    """Prediction of the high tone that sounded with the low tone at the end of the example. It is made at the last frame.
+    """Prediction of the high tone that sounded together with the low tone at the end of the example. It is made at the last frame.
 
-    A frame holds the level of each band of a filter bank, low bands first. A double tone, of one low and one high band, sounds for
-    some frames at one level, followed by a pause; every band has noise. The low tones of an example differ, the high ones are
-    drawn uniformly. Examples have different lengths, and are padded with zeros to the largest possible length.
+    A frame contains the level of each band of a filter bank, low bands first. A double tone has one low and one high band. It
+    sounds for some frames at one level, and a pause follows. Every band has noise. The low tones of an example are all different,
+    and the high tones are drawn uniformly. Examples have different lengths and are padded with zeros to the largest possible
+    length.
 
-    Source: none for the combination; double tones are those of touch-tone telephones (ITU-T Q.23, four low and four high ones), and
-        the question is associative recall (Arora et al. 2023, arXiv:2312.04927), with one query.
-    Differs: keys and values sound together and are levels in noise, not tokens; the filter bank is ideal: no wave is sampled, and
-        no tone leaks into other bands.
+    Source: none for the combination. Double tones are those of touch-tone telephones (ITU-T Q.23, with four low and four high
+        tones). The question is that of associative recall (Arora et al. 2023, arXiv:2312.04927), with one query.
+    Differs: keys and values sound at the same time, and they are levels in noise, not tokens. The filter bank is ideal: no wave is
+        sampled, and no tone leaks into other bands.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Inputs are frames of low and high bands; a class is a high band."""
+        """Specification of the problem: inputs are frames of low and high bands. A class is a high band."""
         o = self.options
         return TaskSpec(Frames(o.low + o.high), o.length, classes=o.high, labels="position", causal=o.causal)
 
     def examples(self, split: Split) -> ArrayExamples:
-        """Return the padded frames of a split. The class is the label of the last real frame."""
+        """Return the padded frames of a split. The label is the class at the last real frame."""
         frames, answers, ends = (torch.from_numpy(part) for part in self.drawn(split))
         real: Bool[Tensor, "examples length"] = torch.arange(self.options.length) < ends[:, None]
         labels = torch.full(real.shape, UNASKED).scatter_(1, ends[:, None] - 1, answers[:, None])
         return ArrayExamples(frames / STEPS, labels, real)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return frames in units of 1 / ``STEPS``, answers, and numbers of real frames."""
+        """Return the frames, the classes and the numbers of real frames of at most ``rows`` new examples. Levels are integers in
+        units of 1 / ``STEPS``."""
         o = self.options
         count = o.fewest + below(random, o.tones - o.fewest + 1, rows, 1)
         low, high = subsets(random, rows, o.tones, o.low), below(random, o.high, rows, o.tones)

@@ -1,1 +1,1 @@
-"""Published data sets of tasks: where their files lie, and which format they have."""
+"""Published data sets that tasks use: where their files must be, and which format they have."""

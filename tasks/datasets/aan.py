@@ -1,4 +1,4 @@
-"""Pairs of papers of the ACL Anthology Network, as Long Range Arena released them."""
+"""The ACL Anthology Network (AAN): pairs of scientific papers, as Long Range Arena released them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Data sets of the GLUE benchmark in the Linformer paper, and their original corpora.
+"""Those data sets of the GLUE benchmark that the Linformer paper uses, and the corpora that GLUE took them from.
 
-If the labels of the published test split are hidden, ``test`` here is the published development split.
+Where GLUE hides the labels of the published test split, ``test`` here is the published development split.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ListOps as Long Range Arena released it. Every expression is evaluated again while it is read."""
+"""The ListOps files that Long Range Arena released. Every expression is evaluated again while the files are read."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Expressions = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 def read_expressions(path: Path, rows: int) -> Expressions:
-    """Return the expressions of a file with a header and ``rows`` lines. A line has an expression and its value, separated by a
+    """Return the expressions in a file that has a header and ``rows`` lines. A line has an expression and its value, separated by a
     tab.
 
-    The round brackets, which group arguments in pairs, add nothing to the square ones. They are counted and left out.
+    The round brackets of a file only group arguments in pairs and do not change a value. They are counted and left out.
 
     Raises:
         DamagedDataError: a line is not an expression, or its value is wrong; the message names file and line.

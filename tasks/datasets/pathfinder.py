@@ -1,4 +1,4 @@
-"""Pathfinder as Long Range Arena released it: folders of PNG files, and lists of their labels."""
+"""The Pathfinder files that Long Range Arena released: folders of PNG images, and lists of their labels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Labelled = tuple[UInt8[np.ndarray, "images side side"], UInt8[np.ndarray, " imag
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Images of one size. The lists are read at once, and their files must exist. Pixels are read when they are needed."""
+    """Released Pathfinder images of one size. The lists of labels are read when the object is made, and all listed files must
+    exist. Pixels are read when they are needed."""
 
     folder: Path
     side: int
@@ -32,7 +33,7 @@ class Release:
     """Images with labels, in the order of the lists, by number of dashes of the target path."""
 
     def level(self, contour: int) -> Path:
-        """Return the folder of a level.
+        """Return the folder of the images whose target path has ``contour`` dashes.
 
         Raises:
             MissingDataError: the level does not exist.
@@ -45,7 +46,8 @@ class Release:
         return self.folder / LEVELS[contour]
 
     def read(self, contour: int) -> Labelled:
-        """Return the images and labels of a level in the order of its lists, without the empty files of the release.
+        """Return the images whose target path has ``contour`` dashes, and their labels, in the order of the lists. Files that are
+        empty in the release are left out.
 
         Raises:
             MissingDataError: the level does not exist.
@@ -60,7 +62,7 @@ class Release:
 
 
 def read_release(side: int, paths: Sequence[Path]) -> Release:
-    """Return the release in a folder such as ``pathfinder32``.
+    """Return the images in a released folder such as ``pathfinder32``. ``side`` is their side in pixels.
 
     Raises:
         DamagedDataError: the folder has no level, or a list cannot be read or names a missing file.

@@ -1,4 +1,4 @@
-"""Twenty newsgroups: posts with their headers. Everything in a post that names its group is removed."""
+"""Twenty Newsgroups: posts with their headers. Every part of a post that names its newsgroup is removed."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ SIGNATURE_LINES = 12
 
 
 def body(post: str) -> str:
-    """Return the author's own text of a post, without headers, quotations with their introductions, signature, and names of
-    groups.
-    """
+    """Return the author's own text of a post. Headers, quotations with the lines that introduce them, the signature, and names of
+    newsgroups are removed."""
     lines = post.replace("\r\n", "\n").partition("\n\n")[2].split("\n")
     kept = [line.rstrip() for line in lines if not _is_quotation(line)]
     for place, line in enumerate(kept):

@@ -1,4 +1,4 @@
-"""Running text: WikiText-2, novels, Python's standard library, and any text files of a folder."""
+"""Running text: WikiText-2, novels, Python's standard library, and the text files in any folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attn_zoo.data.labelled_text import check_texts
 
 
 class Document(NamedTuple):
-    """Text with its owner: its author, article or file. All texts of one owner are in the same split."""
+    """A text and its owner, which is an author, an article or a file. All texts of one owner are in the same split."""
 
     owner: str
     text: str
@@ -48,7 +48,7 @@ def _wikitext(parts: Sequence[str], paths: Sequence[Path]) -> Library:
 
 
 def articles(text: str) -> list[Document]:
-    """Return the articles of a file of WikiText, each from its title to the next."""
+    """Return the articles in the text of a WikiText file. An article reaches from its title to the next title."""
     starts = [match.start() for match in _TITLE.finditer(text)] or [0]
     pieces = [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
     return [Document(f"{number} {piece[:40]}", piece) for number, piece in enumerate(pieces)]
@@ -116,7 +116,7 @@ OF_A_BUILD = "_sysconfigdata_"
 
 
 def text_files(folder: str) -> list[tuple[str, Path]]:
-    """Return each text file in the order of their paths. The path below the folder names the text.
+    """Return the name and the path of each text file in a folder, ordered by path. The name is the path relative to the folder.
 
     Raises:
         MissingDataError: there is no such folder, or it holds fewer than three files, one for each split.
@@ -131,10 +131,11 @@ def text_files(folder: str) -> list[tuple[str, Path]]:
 
 
 def python_files(library: Path = STANDARD_LIBRARY) -> list[tuple[str, Path]]:
-    """Return the name and path of each Python file of the standard library, in the order of names. A name is the path below its
-    folder.
+    """Return the name and the path of each Python file of the standard library, ordered by name. The name is the path relative to
+    ``library``.
 
-    Files that ``NOT_EVERYWHERE`` and ``OF_A_BUILD`` name are left out.
+    Files that match ``NOT_EVERYWHERE`` or ``OF_A_BUILD`` are left out, because they differ between installations of the same
+    version of Python.
 
     Raises:
         MissingDataError: there are fewer than three files, one for each split.
@@ -151,7 +152,7 @@ def python_files(library: Path = STANDARD_LIBRARY) -> list[tuple[str, Path]]:
 
 
 def read_files(files: Sequence[tuple[str, Path]]) -> Library:
-    """Read each file into a document whose owner is the name of the file.
+    """Return one document per file. The owner of a document is the name of its file.
 
     Raises:
         DamagedDataError: a file is not UTF-8, or cannot be decompressed.

@@ -1,4 +1,4 @@
-"""Examples in memory, with batches and a digest of their content; standardisation of grey levels."""
+"""Examples in memory, which are tensors with a digest of their content, and standardisation of grey levels."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from attn_zoo.contract import SPLITS, Batch, Examples, Labels
 
 
 class ArrayExamples(Examples):
-    """Examples as tensors of inputs and labels. With padding, there is also a mask.
+    """Examples that are stored as a tensor of inputs and a tensor of labels. If inputs are padded, there is also a mask.
 
-    Stored integers can have a small dtype, because only batches are converted.
+    Integers may be stored in a small dtype, because each batch is converted to the dtype that models need.
 
     Args:
         inputs: tokens, pairs of token sequences, frames, or images.
-        labels: one for each example, or one for each position (``UNASKED`` or NaN for none).
-        valid: True for a real token or frame; None without padding.
-        scale: value of each of the 256 levels, by channel, for images stored as bytes.
+        labels: one label for each example, or one for each position; ``UNASKED`` or NaN where there is none.
+        valid: True for a real token or frame and False for padding; None without padding.
+        scale: standardised value of each of the 256 levels of a pixel, for each channel; for images that are stored as bytes.
 
     Raises:
         ValueError: the split is empty, or the numbers of labels and inputs differ.
@@ -49,7 +49,7 @@ class ArrayExamples(Examples):
         return len(self._labels)
 
     def batch(self, indices: Sequence[int] | Int[Tensor, " batch"]) -> Batch:
-        """Return the examples at these indices, in this order. Tokens are converted to a large dtype."""
+        """Return the examples with these indices, in this order. Tokens are converted to the dtype that models need."""
         at = indices if isinstance(indices, Tensor) else torch.as_tensor(indices)
         inputs = self._inputs[at]
         if self._scale is not None:
@@ -59,11 +59,12 @@ class ArrayExamples(Examples):
         return Batch(inputs, None if self._valid is None else self._valid[at], _wide(self._labels[at]))
 
     def labels(self) -> Labels:
-        """Return all labels in order."""
+        """Return the labels of all examples, in order."""
         return _wide(self._labels)
 
     def digest(self) -> str:
-        """Return the SHA-256 of dtype, shape and little-endian bytes of inputs, labels, scale and, for frames, the padding mask."""
+        """Return the SHA-256 of the inputs, the labels, the scale and, for frames, the padding mask. It covers dtype, shape and
+        little-endian bytes."""
         digest = hashlib.sha256()
         frames = self._inputs.is_floating_point()  # padding of tokens is token 0
         for tensor in (self._inputs, self._labels, self._scale, self._valid if frames else None):
@@ -81,12 +82,13 @@ def _wide(labels: Tensor) -> Tensor:
 
 
 def token_examples(arrays: Mapping[str, NDArray[Any]], *, train: int = 0, padded: bool = True) -> tuple[ArrayExamples, ...]:
-    """Return the examples of train, valid and test from the arrays ``SPLIT ids`` and ``SPLIT labels`` of each split.
+    """Return the examples of train, valid and test. ``arrays`` contains ``SPLIT ids`` and ``SPLIT labels`` for each split, such as
+    ``train ids``.
 
     Args:
         arrays: token ids, with 0 for padding, and labels.
-        train: number of training examples, the first ones; 0 for all.
-        padded: False if all sequences have one length.
+        train: number of training examples, taken from the first ones; 0 for all.
+        padded: False if all sequences have the same length.
 
     Raises:
         ValueError: there are fewer training examples than asked for.
@@ -102,16 +104,18 @@ def token_examples(arrays: Mapping[str, NDArray[Any]], *, train: int = 0, padded
 
 
 def standardise(train: NDArray[np.uint8], *others: NDArray[np.uint8]) -> tuple[Float[Tensor, "..."], ...]:
-    """Return grey levels that are standardised with the mean and standard deviation of ``train``. Shapes stay the same."""
+    """Return the arrays of grey levels, standardised with the mean and the standard deviation of ``train``. Shapes do not
+    change."""
     scale = level_scale(train)
     return tuple(torch.from_numpy(scale[levels]) for levels in (train, *others))
 
 
 def level_scale(levels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the standardised value of each of the 256 grey levels, with the mean and standard deviation of all ``levels``.
+    """Return the standardised value of each of the 256 grey levels. The mean and the standard deviation are those of all
+    ``levels``.
 
-    Both are computed from counts of the 256 levels, which are integers. Sums of pixels would round differently on other machines
-    and in other versions of numpy, so digests would differ.
+    Both are computed from counts of the 256 levels, which are integers. Sums of pixels would be rounded differently by other
+    machines and other versions of numpy, so digests would differ.
     """
     counts = np.bincount(levels.ravel(), minlength=256).tolist()
     pixels = sum(counts)

@@ -1,4 +1,4 @@
-"""Augmentation of training images: shifts, reflections, and timm's RandAugment with random erasing."""
+"""Random augmentation of training images: shifts, reflections, and timm's RandAugment with random erasing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ERASED = 0.25
 
 
 class Augment(Enum):
-    """Kind of random augmentation of a training image. Outside of its edges, an image has the mean level."""
+    """Kind of random augmentation of a training image. Pixels that come from outside the image have the mean level."""
 
     none = "none"
     """No augmentation."""
@@ -39,14 +39,14 @@ class Augment(Enum):
 def augmented(
     batch: Batch, generator: Generator, augment: Augment, scale: Float[Tensor, "channels 256"], *, mirrored: bool
 ) -> Batch:
-    """Return a new batch with augmented images.
+    """Return a new batch whose images are augmented at random.
 
     Args:
         batch: standardised images.
-        generator: generator of all random numbers; the global ones of Python, numpy and torch are not changed.
+        generator: source of all random numbers; the global generators of Python, numpy and torch are not changed.
         augment: kind of augmentation.
-        scale: standardised value of each level, by channel.
-        mirrored: False if a reflection would change the meaning of an image; then none is drawn for any ``augment``.
+        scale: standardised value of each of the 256 levels of a pixel, for each channel.
+        mirrored: False if a reflection would change the meaning of an image. Then no image is reflected, whatever ``augment`` is.
     """
     if augment == Augment.none:
         return batch
@@ -59,9 +59,8 @@ def augmented(
 def shifted(
     images: Float[Tensor, "batch channels height width"], generator: Generator, *, flip: bool
 ) -> Float[Tensor, "batch channels height width"]:
-    """Return images that are shifted by up to ``MARGIN`` pixels in each direction and filled with zeros. If ``flip``, they are
-    reflected at random.
-    """
+    """Return the images, shifted at random by up to ``MARGIN`` pixels in each direction and filled up with zeros. If ``flip`` is
+    True, each image is also reflected with probability 1/2."""
     count, channels, height, width = images.shape
     down, right = torch.randint(2 * MARGIN + 1, (2, count, 1), generator=generator)
     rows, columns = down + torch.arange(height), right + torch.arange(width)
@@ -100,7 +99,7 @@ def _by_timm(
 def to_levels(
     images: Float[Tensor, "batch channels height width"], scale: Float[Tensor, "channels 256"]
 ) -> UInt8[Tensor, "batch channels height width"]:
-    """Return the levels of standardised values, or the nearest levels."""
+    """Return the levels, from 0 to 255, whose standardised values are nearest to those of the images."""
     low, high = scale[:, :1, None], scale[:, -1:, None]
     return ((images - low) / (high - low) * 255).round().clamp(0, 255).to(torch.uint8)
 

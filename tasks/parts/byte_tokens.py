@@ -1,4 +1,4 @@
-"""Byte tokens of texts, and padding to rows of equal length."""
+"""Conversion of texts to byte tokens, and padding of sequences to equal length."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ _NEXT = bytes(range(1, 256)) + b"\0"
 
 
 def byte_tokens(text: str, length: int) -> bytes:
-    """Return the tokens of the first ``length`` bytes of a text in UTF-8. A token is the value plus one, because 0 is padding."""
+    """Return one token for each of the first ``length`` bytes of a text in UTF-8. A token is the value of the byte plus one,
+    because 0 is padding."""
     return text[:length].encode("utf-8")[:length].translate(_NEXT)
 
 
 def pad(sequences: Sequence[Sequence[int]], length: int, dtype: type[np.generic]) -> NDArray[Any]:
-    """Return token ids in rows of equal length, padded with 0. Longer sequences are cut."""
+    """Return the sequences of token ids as an array (sequences, ``length``). Shorter sequences are padded with 0, and longer ones
+    are cut."""
     padded = np.zeros((len(sequences), length), dtype=dtype)
     for row, ids in zip(padded, sequences, strict=True):
         kept = ids[:length]

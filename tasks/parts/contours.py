@@ -1,4 +1,4 @@
-"""Images of dashed curves that never touch, with dots on two ends. Only tracing the curves gives the label."""
+"""Images of dashed curves that never touch, with dots on two ends. The label can be found only by tracing the curves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BLOCK = 1_000
 
 
 class Plan(NamedTuple):
-    """Settings of an image."""
+    """Settings of the images that are drawn."""
 
     side: int
     contour: int
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """Image before rendering."""
+    """Description of one image before its pixels are computed."""
 
     dashes: list[Mark]
     levels: list[int]
@@ -76,12 +76,12 @@ class _Scene:
 
 
 class Draughtsman:
-    """Generator of images in pairs of a positive and a negative. It never repeats an image.
+    """Generator of Pathfinder images, in pairs of a positive and a negative image. It never repeats an image.
 
-    The images of a pair agree in the distance of their dots, in how near the dots are to the border, and in the directions in which
-    paths leave the dots. Without this, these properties would predict most labels: a short path cannot have distant ends, and the
-    ends of one path point towards each other. A scene waits for another one that forms a pair with it. If none comes, it is
-    dropped.
+    The two images of a pair have equal distances between their dots and equally small distances of the dots from the border. The
+    paths also leave the dots in the same directions. Otherwise, these properties would predict most labels: a short path cannot
+    have distant ends, and the ends of one path point towards each other. A scene waits for another scene that forms a pair with it.
+    If none comes, the scene is not used.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -92,7 +92,8 @@ class Draughtsman:
         self._random = Random().random
 
     def images(self, count: int, seed: str) -> tuple[Images, Labels]:
-        """Draw ``count`` new images and labels in random order, equally many of either label (one more for an odd number).
+        """Return ``count`` new images and their labels in random order. Half of the labels are 1; if ``count`` is odd, one label
+        has one more.
 
         Raises:
             ValueError: the paths do not fit into the image.
@@ -111,7 +112,7 @@ class Draughtsman:
         return images, labels
 
     def draw(self, count: int) -> list[Drawing]:
-        """Draw ``count`` new drawings, in pairs.
+        """Return the descriptions of ``count`` new images, in pairs.
 
         Raises:
             ValueError: the paths do not fit into the image.
@@ -250,7 +251,7 @@ class Draughtsman:
         return None
 
     def render(self, drawings: Sequence[Drawing]) -> Images:
-        """Return the grey levels of drawings."""
+        """Return the grey levels (images, side, side) of the described images."""
         s = self.stamps
         covers = np.stack([stamp.cover for stamp in s.all])
         canvas = np.zeros((len(drawings), s.stride**2), dtype=np.uint8)

@@ -1,7 +1,7 @@
-"""Division of labelled rows into three splits without common content, in an order that does not depend on labels.
+"""Division of labelled data into three splits without common content, in an order that does not depend on the labels.
 
-Order and division depend on a hash of the rows' content only, not on their order in a file, so that equal data in different
-layouts give equal examples.
+The order and the division depend only on a hash of the content of each example, not on the order in a file. The same data in
+another file format therefore give the same splits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ Row = tuple[bytes, int]
 
 
 class Division(NamedTuple):
-    """Row indices of each split. Those of train and valid refer to the training rows, those of test to the test rows."""
+    """Indices of the examples of each split. Those of ``train`` and ``valid`` refer to the published training split, those of
+    ``test`` to the published test split."""
 
     train: list[int]
     valid: list[int]
@@ -23,14 +24,15 @@ class Division(NamedTuple):
 
 
 def divide(train: Sequence[Row], test: Sequence[Row], valid: int) -> Division:
-    """Cut a validation split from the training rows, with the same proportions of classes.
+    """Return the division of published data into three splits. The validation split is cut from the training data, with the same
+    proportions of classes.
 
-    Training rows that also occur in the test rows are left out, and so are duplicates. The test split is complete, as published,
-    with its duplicates.
+    Training examples that also occur in the test data are left out, and so are duplicates. The test split stays complete, with its
+    duplicates.
 
     Args:
-        train, test: published rows.
-        valid: number of validation rows.
+        train, test: published training and test examples.
+        valid: number of validation examples.
 
     Raises:
         ValueError: a class would have no training row.
@@ -48,7 +50,7 @@ def divide(train: Sequence[Row], test: Sequence[Row], valid: int) -> Division:
 
 
 def hashed_order(rows: Sequence[Row]) -> list[int]:
-    """Return the indices of the rows, ordered by a hash of their content."""
+    """Return the indices of the examples, ordered by a hash of their content."""
     keys = [(hashlib.sha256(content).digest(), label) for content, label in rows]
     return sorted(range(len(rows)), key=keys.__getitem__)
 

@@ -1,4 +1,4 @@
-"""Symbols of ListOps, and evaluation of expressions."""
+"""Symbols of the task ListOps, and evaluation of its expressions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLOSE_ID = VOCABULARY.index(CLOSE)
 
 
 def evaluate(operator: str, values: list[int]) -> int:
-    """Return the value of a list whose arguments are already evaluated."""
+    """Return the value of a list: the operator applied to the values of its arguments."""
     if operator == "[MIN":
         return min(values)
     if operator == "[MAX":
@@ -28,7 +28,10 @@ def evaluate(operator: str, values: list[int]) -> int:
 
 
 def value_of(ids: Iterable[int]) -> int:
-    """Return the value of a whole expression, which is given as token ids without padding.
+    """Return the value of a whole expression.
+
+    Args:
+        ids: token ids of the expression, without padding.
 
     Raises:
         ValueError: the tokens are not an expression; the message states the fault.

@@ -1,4 +1,4 @@
-"""Functions that draw examples in blocks, without repetition. The random numbers are equal on every machine."""
+"""Functions that draw random examples without repetition. The random numbers are equal on every machine."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Drawn = tuple[NDArray[np.int64], ...]
 def draw_splits(
     name: str, seed: int, sizes: Mapping[Split, int], draw: Callable[[np.random.RandomState, int, Split], Drawn]
 ) -> dict[Split, Drawn]:
-    """Draw splits without repeated token sequences, within a split or across splits.
+    """Return randomly drawn splits. No token sequence occurs twice, within a split or across splits.
 
-    Each split has its own stream of random numbers, and the test split is drawn first, so that it does not depend on the sizes of
-    the others.
+    Each split has its own random number generator. The test split is drawn first, so that it does not depend on the sizes of the
+    other splits.
 
     Args:
-        name: name of the task, a part of the seed.
-        seed: number in the seed.
+        name: name of the task; it is part of the seed.
+        seed: number that is part of the seed.
         sizes: number of examples of each split.
-        draw: function that draws at most a given number of examples of a split; it may use ``random_sample`` only, which numpy
+        draw: function that draws at most a given number of examples of a split. It may use only ``random_sample``, which numpy
             guarantees never to change, followed by comparisons or integer arithmetic.
 
     Raises:
@@ -61,23 +61,25 @@ def draw_splits(
 
 
 def stream(name: str) -> np.random.RandomState:
-    """Return a random number generator that is seeded by a name."""
+    """Return a random number generator whose seed is a hash of ``name``."""
     digest = hashlib.sha256(name.encode()).digest()
     return np.random.RandomState([int.from_bytes(digest[at : at + 4], "little") for at in range(0, 32, 4)])
 
 
 def examples_of(drawn: Drawn) -> ArrayExamples:
-    """Return examples from tokens and labels without padding, in the smallest dtype that holds them."""
+    """Return examples that consist of the drawn tokens and labels, without padding. They are stored in the smallest dtype that
+    holds them."""
     return ArrayExamples(_compact(drawn[0]), _compact(drawn[1]))
 
 
 def below(random: np.random.RandomState, bound: int, *shape: int) -> NDArray[np.int64]:
-    """Return uniform integers from 0 to ``bound`` - 1. ``randint`` would differ between 32-bit and 64-bit systems."""
+    """Return an array of random integers from 0 to ``bound`` - 1, drawn uniformly. ``randint`` is not used because its numbers
+    differ between 32-bit and 64-bit systems."""
     return (random.random_sample(shape) * bound).astype(np.int64)
 
 
 def subsets(random: np.random.RandomState, rows: int, size: int, of: int) -> NDArray[np.int64]:
-    """Return random subsets: ``size`` different integers below ``of`` in each row, in random order."""
+    """Return a random subset in each of ``rows`` rows: ``size`` different integers from 0 to ``of`` - 1, in random order."""
     chance = random.random_sample((rows, of))
     if size < of // 8:  # sorting all numbers to take a few is several times slower
         chosen = np.sort(np.argpartition(chance, size, axis=1)[:, :size], axis=1)
@@ -87,9 +89,8 @@ def subsets(random: np.random.RandomState, rows: int, size: int, of: int) -> NDA
 
 
 def weighted_subsets(random: np.random.RandomState, rows: int, size: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return random subsets: ``size`` different indices in each row. They are drawn one after another, by the weights of those that
-    remain.
-    """
+    """Return a random subset in each of ``rows`` rows: ``size`` different indices of ``weights``. They are drawn one after another.
+    Each index that is left has a probability proportional to its weight."""
     left = np.tile(weights, (rows, 1))
     chosen = np.empty((rows, size), dtype=np.int64)
     for turn in range(size):
@@ -101,17 +102,19 @@ def weighted_subsets(random: np.random.RandomState, rows: int, size: int, weight
 
 
 def in_turn(blocks: Sequence[Drawn]) -> Drawn:
-    """Interleave blocks of equal size: first the first example of each block, then the second of each, and so on."""
+    """Return blocks of equal size as one block. It has first the first example of each block, then the second example of each, and
+    so on."""
     return tuple(np.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:]) for parts in zip(*blocks, strict=True))
 
 
 def counts_of(digits: NDArray[np.int64], modulus: int) -> NDArray[np.int64]:
-    """Return the number of occurrences of each digit in each row."""
+    """Return how often each digit from 0 to ``modulus`` - 1 occurs in each row."""
     return np.stack([(digits == digit).sum(axis=1) for digit in range(modulus)], axis=1)
 
 
 def balance(random: np.random.RandomState, counts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Return ``size`` digits for each row, in random order, that make all counts of the row equal up to a remainder."""
+    """Return ``size`` digits for each row, in random order. Together with ``counts``, they make all digits of the row equally
+    frequent, up to a remainder."""
     rows, modulus = counts.shape
     each, over = divmod(size + int(counts[0].sum()), modulus)
     lacking = each - counts

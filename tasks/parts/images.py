@@ -1,4 +1,4 @@
-"""Base of image tasks: splits without common images, standardised levels, and patches."""
+"""Base classes of image tasks: splits without common images, standardised levels, and patches."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ Parts = tuple[Images, Images, Images]
 
 
 def split_images(found: ImageSplits, valid: int, train: int = 0) -> Parts:
-    """Divide the published training split into train and valid. The published test split stays complete.
+    """Return the images of train, valid and test. The published training split is divided into train and valid; the published test
+    split stays complete.
 
-    Order and division depend on the images only, so that every format of the data gives the same splits. Training images that occur
-    in the test split, and duplicates, are left out.
+    The order and the division depend only on the images, so that every file format of the data gives the same splits. Training
+    images that occur in the test split are left out, and so are duplicates.
 
     Args:
-        valid: number of validation images, in the proportions of the classes.
-        train: number of training images, the first ones; 0 for all.
+        found: images of the published splits.
+        valid: number of validation images, which have the proportions of the classes.
+        train: number of training images, taken from the first ones; 0 for all.
 
     Raises:
         ValueError: there are fewer training images than required.
@@ -57,28 +59,30 @@ def _take(images: Images, at: Sequence[int]) -> Images:
 
 
 def channel_scale(levels: UInt8[np.ndarray, "images channels height width"]) -> Float[Tensor, "channels 256"]:
-    """Return the standardised value of each level, with the mean and standard deviation of the channel."""
+    """Return the standardised value of each of the 256 levels of a pixel, for each channel. The mean and the standard deviation are
+    those of the channel in ``levels``."""
     return torch.from_numpy(np.stack([level_scale(levels[:, channel]) for channel in range(levels.shape[1])]))
 
 
 class Splits(NamedTuple):
-    """Examples of train, valid and test, and the standardised value of each level."""
+    """Examples of train, valid and test, and the standardised value of each level of a pixel."""
 
     examples: tuple[Examples, Examples, Examples]
     scale: Float[Tensor, "channels 256"]
 
 
 def standardised(parts: Parts) -> Splits:
-    """Return examples that are stored as bytes. Batches are standardised for each channel with the training images."""
+    """Return examples that store their images as bytes. Batches are standardised per channel, with the mean and the standard
+    deviation of the training images."""
     scale = channel_scale(parts[0].levels)
     train, valid, test = (ArrayExamples(torch.from_numpy(x.levels), torch.from_numpy(x.labels), scale=scale) for x in parts)
     return Splits((train, valid, test), scale)
 
 
 class PatchTask(Task):
-    """Base of tasks with images that are cut into patches and have one label each. A subclass defines the sizes and the splits.
+    """Base class of tasks that classify images which are cut into patches. A subclass defines the sizes and the splits.
 
-    The options have ``patch``, ``augment`` and ``root``.
+    The options of a subclass include ``patch``, ``augment`` and ``root``.
     """
 
     options: Any
@@ -88,20 +92,21 @@ class PatchTask(Task):
     @property
     @abstractmethod
     def expected(self) -> Expected:
-        """Required sizes of the images."""
+        """Sizes that the images must have."""
 
     @property
     def spec(self) -> TaskSpec:
-        """Patches of ``patch`` × ``patch`` pixels."""
+        """Specification of the problem: patches of ``patch`` × ``patch`` pixels, and one class per image."""
         e, patch = self.expected, self.options.patch
         return TaskSpec(Patches(*e.image, patch), (e.height // patch) * (e.width // patch), classes=e.classes)
 
     @abstractmethod
     def splits(self, root: Path) -> Splits:
-        """Return the train, valid and test splits from a data folder. They are computed once."""
+        """Return the train, valid and test splits of the data folder ``root``. They are cached."""
 
     def examples(self, split: Split) -> Examples:
-        """Return the images of a split, standardised for each channel with the mean and standard deviation of the training images.
+        """Return the images of a split. They are standardised per channel, with the mean and the standard deviation of the training
+        images.
 
         Raises:
             MissingDataError: the data are missing; the message states which files are needed.
@@ -110,7 +115,7 @@ class PatchTask(Task):
         return self.splits(data_root(self.options.root)).examples[SPLITS.index(split)]
 
     def augment(self, batch: Batch, generator: Generator) -> Batch:
-        """Return a training batch that is augmented as the option ``augment`` says. See ``Augment``."""
+        """Return a training batch whose images are augmented at random, as the option ``augment`` says."""
         if self.options.augment == Augment.none:
             return batch
         scale = self.splits(data_root(self.options.root)).scale
@@ -119,7 +124,7 @@ class PatchTask(Task):
 
 @dataclass
 class PublishedOptions:
-    """Options of a published data set of images."""
+    """Options of tasks with a published data set of images."""
 
     patch: int = 4
     train: int = 0
@@ -133,29 +138,29 @@ class PublishedOptions:
 
 
 class PublishedTask(PatchTask):
-    """Base of tasks with a published data set of images, which ``split_images`` divides."""
+    """Base class of tasks with a published data set of images, which ``split_images`` divides into splits."""
 
     options: PublishedOptions
     data: ClassVar[DataSet[ImageSplits]]
 
     @property
     def expected(self) -> Expected:
-        """Required sizes of the images."""
+        """Sizes that the images must have."""
         return EXPECTED[self.data.name]
 
     def splits(self, root: Path) -> Splits:
-        """Return the train, valid and test splits from a data folder. They are computed once."""
+        """Return the train, valid and test splits of the data folder ``root``. They are cached."""
         return published_splits(type(self), root, self.options.valid, self.options.train)
 
 
 @lru_cache(maxsize=4)
 def published_splits(kind: type[PublishedTask], root: Path, valid: int, train: int) -> Splits:
-    """Return the standardised splits of a task's data set. They are cached."""
+    """Return the standardised splits of the data set of a task. They are cached."""
     return standardised(split_images(kind.data.load(root), valid, train))
 
 
 def require_options(task: str, options: Any, expected: Expected, patches: tuple[int, ...]) -> None:
-    """Check the options ``patch``, ``train``, ``valid`` and ``augment`` of a task. The last one can be a string.
+    """Check the options ``patch``, ``train``, ``valid`` and ``augment`` of a task. ``augment`` may be a string, which is converted.
 
     Raises:
         ValueError: an option is out of its range.
@@ -171,7 +176,7 @@ def require_options(task: str, options: Any, expected: Expected, patches: tuple[
 
 
 def require_shares(task: str, options: Any, expected: Expected) -> None:
-    """Check that ``train`` and ``valid`` can be taken from the published training images."""
+    """Check that ``train`` and ``valid`` images can be taken from the published training images."""
     half, left = expected.train // 2, expected.train - options.valid
     if not 1 <= options.valid <= half:
         raise ValueError(f"{task}.valid must be from 1 to {half:,} of the {expected.train:,} training images; got {options.valid}")
@@ -180,7 +185,7 @@ def require_shares(task: str, options: Any, expected: Expected) -> None:
 
 
 def require_patch(task: str, patch: int, *sides: int) -> None:
-    """Check that the patch divides every side, into at least two patches in total."""
+    """Check that the side of a patch divides each of ``sides``, so that there are at least two patches in total."""
     if patch < 1 or any(side % patch for side in sides) or all(side == patch for side in sides):
         listed = " x ".join(map(str, sides))
         raise ValueError(f"{task}.patch must divide {listed} pixels into at least two patches; got {patch}")
@@ -198,11 +203,11 @@ SMOKE = Level(
 
 
 def patch_levels(augment: str, epochs: int = 12) -> dict[str, Level]:
-    """Return the levels of a task with about 50,000 images of 32 × 32 or 28 × 28 pixels. Patches have 4 pixels a side.
+    """Return the presets of a task that has about 50,000 images of 32 × 32 or 28 × 28 pixels. The side of a patch is 4 pixels.
 
     Args:
-        augment: augmentation of the larger levels.
-        epochs: number of epochs of the level ``cpu``.
+        augment: augmentation in the larger presets.
+        epochs: number of epochs of the preset ``cpu``.
     """
     budget = {"batch_size": 128, "learning_rate": 2e-3, "weight_decay": 0.05, "warmup_steps": 200}
     return {

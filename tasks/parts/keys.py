@@ -1,4 +1,5 @@
-"""Keys of frames: vectors of -1 and 1 that are new in every example. Several frames share one of them."""
+"""Keys for frames: vectors of -1 and 1 that are new in every example. Several frames of an example share the key of the last
+frame."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from .generated import subsets
 def shared_keys(
     random: np.random.RandomState, rows: int, length: int, marked: int, channels: int
 ) -> tuple[Int[np.ndarray, "rows length channels"], Bool[np.ndarray, "rows length"]]:
-    """Draw keys. The last key also occurs at ``marked`` random positions before it, and every other key occurs once.
+    """Return randomly drawn keys for ``rows`` examples of ``length`` frames. The last key also occurs at ``marked`` random earlier
+    frames, and every other key occurs once.
 
     Returns:
-        The keys, and a mask of the frames that have the last key, the last one included.
+        The keys, and a mask of the frames that have the last key, including the last frame.
     """
     codes = subsets(random, rows, length - marked, 2**channels)
     is_marked = np.zeros((rows, length), dtype=np.bool_)

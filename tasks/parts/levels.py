@@ -1,4 +1,4 @@
-"""Networks, a budget and a preset that several tasks share."""
+"""Network sizes, a training budget and a preset that several tasks share."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ LARGE_BUDGET = {
 
 
 def smoke(options: Mapping[str, Any], learning_rate: float = 3e-3, **model: Any) -> Level:
-    """Return the preset ``smoke`` of a synthetic task: 20 steps with a network narrower than ``SMALL``.
+    """Return the preset ``smoke`` of a synthetic task: 20 training steps of a network that is narrower than ``SMALL``.
 
     Args:
         options: options of the task.
-        model: fields of the network to add.
+        model: other fields of the network that differ from ``SMALL``.
     """
     return Level(
         model={**SMALL, "dim": 32, **model},

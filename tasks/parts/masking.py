@@ -1,4 +1,4 @@
-"""Masks for language modelling: which tokens must be predicted, and what replaces them in the input."""
+"""Masks for masked language modelling: which tokens must be predicted, and what replaces them in the input."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ HIDDEN, ALTERED = 0.8, 0.9
 
 
 class Masked(NamedTuple):
-    """Masked inputs and labels."""
+    """Masked inputs and the labels that belong to them."""
 
     ids: NDArray[Any]
     labels: NDArray[Any]
 
 
 def mask(ids: NDArray[Any], words: NDArray[np.int64], vocabulary: int, share: float, seed: list[int]) -> Masked:
-    """Mask a share of the tokens of each row, at least one. Whole words are taken in random order until there are enough tokens.
+    """Return the input with a share of the tokens of each row masked, and the labels. At least one token per row is masked.
 
-    Only ``random_sample`` of numpy's frozen generator is used, followed by comparisons, so that masks are equal on every machine
-    and in every version.
+    Words are masked as a whole, in random order, until there are enough tokens. Only ``random_sample`` of numpy's frozen generator
+    is used, followed by comparisons, so that masks are equal on every machine and in every version.
 
     Args:
-        ids: (rows, length), padded with 0.
-        words: (rows, length), position of the first token of each token's word; each token's own position to mask single tokens.
+        ids: (rows, length), token ids, padded with 0.
+        words: (rows, length), for each token the position of the first token of its word. To mask single tokens, it is each token's
+            own position.
         vocabulary: upper bound (exclusive) of the ids of random tokens.
-        share: share of the tokens of each row, rounded down.
+        share: share of the tokens of each row that is masked, rounded down.
         seed: seed of the generator.
     """
     rows, length = ids.shape
@@ -51,7 +52,8 @@ def mask(ids: NDArray[Any], words: NDArray[np.int64], vocabulary: int, share: fl
 
 
 def first_of_word(words: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the position in its row of the first token of each token's word. Equal adjacent numbers are one word."""
+    """Return, for each token, the position in its row of the first token of its word. ``words`` are the numbers of the words; equal
+    adjacent numbers are one word."""
     begins = np.ones(words.shape, dtype=bool)
     begins[:, 1:] = words[:, 1:] != words[:, :-1]
     return np.maximum.accumulate(np.where(begins, np.arange(words.shape[1]), 0), axis=1)

@@ -1,4 +1,4 @@
-"""Checks of options, with errors that name the option, its rule and its value."""
+"""Checks of options. Their errors name the option, its rule and its value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ Choice = TypeVar("Choice", bound=Enum)
 
 
 def require_range(name: str, value: float, low: float, high: float, meaning: str) -> None:
-    """Check that an option is between two numbers, inclusive.
+    """Check that the value of the option ``name`` is from ``low`` to ``high``.
+
+    Args:
+        meaning: what the option is, as a verb phrase such as "counts tokens", for the message.
 
     Raises:
         ValueError: it is not; the message states the option, its meaning, and its value.
@@ -20,7 +23,7 @@ def require_range(name: str, value: float, low: float, high: float, meaning: str
 
 
 def choice(name: str, value: object, kind: type[Choice]) -> Choice:
-    """Return the member of an enumeration that has a value.
+    """Return the member of the enumeration ``kind`` that has this value. ``name`` is the option, for the message.
 
     Raises:
         ValueError: there is no such member; the message lists all.
@@ -32,6 +35,6 @@ def choice(name: str, value: object, kind: type[Choice]) -> Choice:
 
 
 def either(values: Iterable[object]) -> str:
-    """Return two or more alternatives in words, such as ``a, b or c``."""
+    """Return two or more alternatives as a text such as ``a, b or c``."""
     *most, last = map(str, values)
     return f"{', '.join(most)} or {last}"

@@ -1,4 +1,4 @@
-"""Splits of labelled texts as token ids. A row has one or two texts."""
+"""Splits of labelled texts, and their token ids. An example has one or two texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEST_SHARE = 5
 
 
 def divided(parts: Parts, valid: int) -> dict[str, list[LabelledText]]:
-    """Return the rows of each split. A single published split is divided first, by a hash of its rows."""
+    """Return the examples of each split. If only one split is published, a hash of the examples divides it first."""
     train, test = parts.get("train", []), parts["test"]
     if not train:
         order = hashed_order([content(row) for row in test])
@@ -38,12 +38,13 @@ def divided(parts: Parts, valid: int) -> dict[str, list[LabelledText]]:
 
 
 def content(row: LabelledText) -> Row:
-    """Return the content of a row as bytes, and its class."""
+    """Return the texts of an example as bytes, and its class."""
     return "\0".join(row.texts).encode("utf-8"), row.label
 
 
 def encode_rows(tokeniser: Tokeniser, rows: Sequence[LabelledText], length: int) -> NDArray[Any]:
-    """Return the token ids of each row, with a separator between two texts, cut and padded to ``length``."""
+    """Return the token ids of each example as an array (examples, ``length``). There is a separator between two texts. Longer
+    sequences are cut, and shorter ones are padded."""
     ids = np.zeros((len(rows), length), dtype=tokeniser.dtype)
     for start in range(0, len(rows), 1_000):
         some = rows[start : start + 1_000]
@@ -54,7 +55,8 @@ def encode_rows(tokeniser: Tokeniser, rows: Sequence[LabelledText], length: int)
 
 
 def joined(texts: Sequence[Sequence[int]], length: int) -> list[int]:
-    """Return at most ``length`` tokens of one text, or of two with a separator between them. The longer of two texts is cut."""
+    """Return at most ``length`` tokens: those of one text, or those of two texts with a separator between them. If two texts are
+    too long, the longer one is cut."""
     if len(texts) == 1:
         return list(texts[0][:length])
     first, second = texts

@@ -1,4 +1,4 @@
-"""Base of tasks on running text: texts, tokenisers, division into splits, and cached arrays."""
+"""Base class of tasks on running text, with texts, tokenisers, division into splits, and a cache."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ TITLES: Mapping[Files, str] = {
 
 @dataclass
 class TextOptions:
-    """Options of all tasks on running text."""
+    """Options that all tasks on running text have."""
 
     files: Files = Files.wikitext
     """``wikitext``, ``wikitext_valid``, ``novels``, ``python`` or ``folder``."""
@@ -103,7 +103,7 @@ class TextOptions:
 
 
 class TextTask(Task):
-    """Base of a task on running text."""
+    """Base class of tasks on running text."""
 
     options: TextOptions
     padded: ClassVar[bool]
@@ -111,9 +111,8 @@ class TextTask(Task):
 
     @abstractmethod
     def arrays(self, texts: Texts, tokeniser: Tokeniser) -> Arrays:
-        """Return the arrays ``SPLIT ids`` and ``SPLIT labels`` of each split, (examples, length), and others that the task
-        needs.
-        """
+        """Return the arrays ``SPLIT ids`` and ``SPLIT labels`` of each split, such as ``train ids``, with the shape (examples,
+        length). Other arrays that the task needs may be added."""
 
     @property
     def data_title(self) -> str:
@@ -121,7 +120,7 @@ class TextTask(Task):
         return TITLES.get(self.options.files) or SETS[self.options.files].title
 
     def made(self) -> Arrays:
-        """Return the cached result of ``arrays``, which must not be modified."""
+        """Return the result of ``arrays``. It is cached, so it must not be modified."""
         return self._splits()[0]
 
     def examples(self, split: Split) -> ArrayExamples:
@@ -163,7 +162,8 @@ def _named_files(options: Any) -> list[tuple[str, Path]] | None:
 
 
 def divided(library: Library) -> dict[str, list[str]]:
-    """Return the texts of each split. Data sets without splits, or without validation, are divided by a hash of the owner's name.
+    """Return the texts of each split. A data set without splits, or without validation, is divided by a hash of the owner of each
+    text, such as its author.
 
     Raises:
         ValueError: there are fewer owners than splits.

@@ -1,4 +1,4 @@
-"""Patterns of pixels for dashes and dots, in every direction and at every position in a pixel, computed with integers."""
+"""Pixel patterns of dashes and dots, for every direction and every position within a pixel. They are computed with integers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FAINTEST_DASH, _FAINTEST_DOT = 6, 8
 
 @dataclass(frozen=True, slots=True)
 class Pen:
-    """Sizes of dashes and dots in sixteenths of a pixel. ``reach`` and ``apart`` are in pixels along the longer axis."""
+    """Sizes of dashes and dots in sixteenths of a pixel. The fields ``reach`` and ``apart`` are in pixels along the longer axis."""
 
     length: int
     width: int
@@ -51,7 +51,7 @@ PENS = {
 
 
 class Mark(NamedTuple):
-    """Dash or dot on a canvas."""
+    """A dash or a dot at a place of the canvas."""
 
     x: int
     """Horizontal position of the centre in samples; ``y`` is the vertical one."""
@@ -66,7 +66,7 @@ class Mark(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """Dash or dot without a position."""
+    """Pixel pattern of a dash or a dot, without a place."""
 
     lit: int
     wide: int
@@ -76,11 +76,12 @@ class Stamp(NamedTuple):
 
 
 class Stamps:
-    """Patterns of a pen on a canvas. The pixels of the canvas are the bits of an integer, and the image is in its middle.
+    """All pixel patterns of dashes and dots for images of one size. A set of pixels is an integer with one bit per pixel of a
+    canvas. The image is in the middle of the canvas.
 
     Args:
         side: side of the image in pixels.
-        bend: largest turn between consecutive dashes, in directions.
+        bend: largest turn between consecutive dashes, as a number of directions.
     """
 
     def __init__(self, side: int, bend: int) -> None:
@@ -97,23 +98,22 @@ class Stamps:
         self._next: dict[tuple[int, int, int], list[Mark]] = {}
 
     def dash(self, x: int, y: int, way: int) -> Mark:
-        """Return a dash with its centre at (x, y)."""
+        """Return a dash with its centre at (x, y) and the direction ``way``."""
         return self._mark(x, y, way, way % (WAYS // 2) * SAMPLES**2)
 
     def dot(self, last: Mark) -> Mark:
-        """Return a dot on the outer end of a path's last dash."""
+        """Return a dot on the outer end of the last dash of a path."""
         x = last.x + _samples(self.pen.length * COSINE[last.way])
         y = last.y + _samples(self.pen.length * SINE[last.way])
         return self._mark(x, y, last.way, WAYS // 2 * SAMPLES**2)
 
     def wide(self, mark: Mark) -> int:
-        """Return the mask of pixels that other paths must avoid because of a mark."""
+        """Return the set of pixels that other paths must avoid because of a dash or a dot."""
         return self.all[mark.stamp].wide << mark.shift - self.lead
 
     def next(self, mark: Mark) -> list[Mark]:
-        """Return the possible next dashes, from the sharpest turn in one direction to the sharpest in the other, relative to the
-        mark.
-        """
+        """Return the dashes that may follow a dash, with positions relative to it. They are ordered from the sharpest turn in one
+        direction to the sharpest in the other."""
         key = mark.x % SAMPLES, mark.y % SAMPLES, mark.way
         if key not in self._next:
             start = self.margin * SAMPLES

@@ -1,4 +1,4 @@
-"""Base of synthetic tasks: common options, and splits that are drawn together once per process."""
+"""Base class of synthetic tasks: common options, and splits that are drawn together once per process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .options import require_range
 
 @dataclass
 class SyntheticOptions:
-    """Sizes of the splits, and the seed of their examples."""
+    """Options that all synthetic tasks have: the sizes of the splits, and the seed of their examples."""
 
     train: int = 20_000
     valid: int = 1_000
@@ -26,7 +26,7 @@ class SyntheticOptions:
     data_seed: int = 0
 
     def require_sizes(self, task: str) -> None:
-        """Check the sizes of the splits.
+        """Check the sizes of the splits. ``task`` is the name of the task, for the message.
 
         Raises:
             ValueError: a size is not between 1 and 10,000,000; the message names it.
@@ -36,25 +36,27 @@ class SyntheticOptions:
 
 
 class SyntheticTask(Task):
-    """Base of a task that draws its examples. No example is in two splits. By default, they are tokens without padding."""
+    """Base class of tasks whose examples are drawn at random. No example is in two splits. Unless a subclass changes it, examples
+    are tokens without padding."""
 
     options: SyntheticOptions
 
     @property
     def generated(self) -> bool:
-        """True, because all examples are drawn."""
+        """True, because all examples are drawn at random."""
         return True
 
     @abstractmethod
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return tokens, labels and other arrays of at most ``rows`` examples. See ``draw_splits``."""
+        """Return the tokens, the labels and other arrays of at most ``rows`` new examples of a split. ``draw_splits`` states which
+        functions of ``random`` may be used."""
 
     def drawn(self, split: Split) -> Drawn:
-        """Return the arrays of a split. They are cached, so they must not be modified."""
+        """Return the arrays that ``draw`` returned for a split. They are cached, so they must not be modified."""
         return _drawn(type(self), astuple(self.options))[split]
 
     def examples(self, split: Split) -> ArrayExamples:
-        """Return the examples of a split. The splits have no example in common, and are drawn together once per process."""
+        """Return the examples of a split. No example is in two splits. All splits are drawn together, once per process."""
         return _examples(type(self), astuple(self.options), split)
 
 

@@ -1,7 +1,7 @@
 """Tokenisers: bytes, subwords that are learned from the training texts, or a tokeniser from a file.
 
-All have the same special ids: 0 for padding, 1 for the separator of two texts, 2 for the mask; the tokeniser's own ids are shifted
-by 3.
+All use the same special ids: 0 for padding, 1 for the separator of two texts, and 2 for the mask. The ids of the tokeniser itself
+are increased by 3.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ DEFAULT_VOCABULARY = {Tokens.bytes: FIRST + 256, Tokens.wordpiece: 8_192, Tokens
 
 
 class Encoded(NamedTuple):
-    """Tokens of a text, and for each token the number of its word."""
+    """Token ids of a text, and for each token the number of the word that it belongs to."""
 
     ids: Sequence[int]
     words: Sequence[int]
 
 
 class Tokeniser(ABC):
-    """Tokeniser that turns texts into ids below ``vocabulary``, without 0, 1 and 2."""
+    """Base class of tokenisers, which convert texts to ids from 3 to ``vocabulary`` - 1."""
 
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary = vocabulary
@@ -64,15 +64,16 @@ class Tokeniser(ABC):
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
-        """Return the tokens of each text."""
+        """Return the token ids of each text."""
 
     @abstractmethod
     def encode_words(self, texts: Sequence[str]) -> list[Encoded]:
-        """Return the tokens of each text, and for each token the number of its word."""
+        """Return the token ids of each text, and for each token the number of its word."""
 
 
 class ByteTokeniser(Tokeniser):
-    """Tokeniser into bytes of UTF-8. Spaces separate words, and each word includes the space before it."""
+    """Tokeniser whose tokens are the bytes of a text in UTF-8. Words are separated by spaces, and a word includes the space before
+    it."""
 
     _table = bytes((byte + FIRST) % 256 for byte in range(256))  # the bytes 253 to 255 do not occur in UTF-8
 
@@ -80,11 +81,11 @@ class ByteTokeniser(Tokeniser):
         super().__init__(FIRST + 256)
 
     def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
-        """Return the tokens of each text."""
+        """Return the token ids of each text."""
         return [text.encode("utf-8").translate(self._table) for text in texts]
 
     def encode_words(self, texts: Sequence[str]) -> list[Encoded]:
-        """Return the tokens of each text, and for each token the number of its word."""
+        """Return the token ids of each text, and for each token the number of its word."""
         found = []
         for text, ids in zip(texts, self.encode(texts), strict=True):
             sizes = [len(piece.encode("utf-8")) for piece in re.findall(r"\s*\S+|\s+", text)]
@@ -93,7 +94,7 @@ class ByteTokeniser(Tokeniser):
 
 
 class LibraryTokeniser(Tokeniser):
-    """Tokeniser of the library ``tokenizers``, without its special tokens around a text."""
+    """Tokeniser of the library ``tokenizers``. The special tokens that it adds around a text are left out."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(FIRST + inner.get_vocab_size())
@@ -102,16 +103,17 @@ class LibraryTokeniser(Tokeniser):
         self._inner = inner
 
     def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
-        """Return the tokens of each text."""
+        """Return the token ids of each text."""
         return [[FIRST + i for i in one.ids] for one in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def encode_words(self, texts: Sequence[str]) -> list[Encoded]:
-        """Return the tokens of each text with their words. A token without a word is a word of its own."""
+        """Return the token ids of each text, and for each token the number of its word. A token that belongs to no word counts as a
+        word of its own."""
         found = self._inner.encode_batch(list(texts), add_special_tokens=False)
         return [Encoded([FIRST + i for i in one.ids], _whole_words(one.word_ids)) for one in found]
 
     def save(self, path: Path) -> None:
-        """Write a ``tokenizer.json`` for ``tokens=file``."""
+        """Write the tokeniser to a file ``tokenizer.json``, which the option ``tokens=file`` can read."""
         self._inner.save(str(path))
 
 
@@ -125,9 +127,9 @@ def make_tokeniser(tokens: Tokens, vocabulary: int, path: str, texts: Callable[[
 
     Args:
         tokens: kind of tokens.
-        vocabulary: largest number of ids.
+        vocabulary: largest number of ids, with three special ids.
         path: path of a ``tokenizer.json`` or its folder, for ``Tokens.file``.
-        texts: function that returns the training texts; called for learned tokenisers only.
+        texts: function that returns the training texts. It is called only if the tokens are learned.
 
     Raises:
         ImportError: the library is not installed.
@@ -151,7 +153,7 @@ def make_tokeniser(tokens: Tokens, vocabulary: int, path: str, texts: Callable[[
 
 
 def tokeniser_recipe(tokens: Tokens, vocabulary: int, path: str) -> list[Any]:
-    """Return everything that a tokeniser depends on except the training texts, as plain data.
+    """Return everything that a tokeniser depends on, except the training texts, as plain data.
 
     Raises:
         ImportError, MissingDataError: see ``make_tokeniser``.
@@ -164,7 +166,7 @@ def tokeniser_recipe(tokens: Tokens, vocabulary: int, path: str) -> list[Any]:
 
 
 def tokenizer_file(path: str) -> Path:
-    """Return the path of ``tokenizer.json``, from this path or that of its folder.
+    """Return the path of a ``tokenizer.json``. ``path`` is this file or its folder.
 
     Raises:
         MissingDataError: the file does not exist.
@@ -180,7 +182,8 @@ def tokenizer_file(path: str) -> Path:
 
 
 def check_tokens(owner: str, tokens: Any, vocabulary: int, path: str) -> Tokens:
-    """Check the options ``tokens``, ``vocabulary`` and ``tokenizer`` of a task, and return the kind of tokens.
+    """Check the options ``tokens``, ``vocabulary`` and ``tokenizer`` of a task, and return the kind of tokens. ``owner`` is the
+    name of the task.
 
     Raises:
         ValueError: an option is out of its range; the message begins with ``owner``.

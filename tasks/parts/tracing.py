@@ -1,4 +1,4 @@
-"""Solver of Pathfinder that traces the dashes from one dot to the other."""
+"""Solution of Pathfinder by an algorithm that traces the dashes from one dot to the other."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Masks = Bool[np.ndarray, "images side side"]
 
 
 def solve(images: Images) -> Labels:
-    """Return labels by tracing: 1 if short steps over lit pixels lead from one dot to the other.
+    """Return the labels of Pathfinder images: 1 if short steps over lit pixels lead from one dot to the other, else 0.
 
-    The only property of the generator that this uses is the distance between the dashes of a path.
+    The only thing that the algorithm knows about the generator of the images is the largest gap between the dashes of a path.
 
     Raises:
         ValueError: an image does not have two dots.
