@@ -1,1 +1,3 @@
-"""Implementations for one kind of device: CPU tiles, Triton, FlexAttention and fla. Triton is imported only when it is needed."""
+"""Fast implementations for one kind of device each: CPU tiles, Triton, FlexAttention and fla. Triton is imported only when it is
+needed.
+"""

@@ -1,4 +1,6 @@
-"""Projections E X along the length. Implementations are Triton kernels, CPU tiles (for ``tiled`` and ``sdpa``) and PyTorch."""
+"""Products E X, which project tokens X along the length. They use Triton kernels, CPU tiles (for ``tiled`` and ``sdpa``) or
+PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ from attn_zoo.shapes import Keys
 
 KeyValid = Bool[Tensor, "batch keys"] | None
 Pair = tuple[Float[Tensor, "*batch r width"], Float[Tensor, "*batch r width"]]
-"""Projected tokens E X and F X."""
+"""Two tensors of projected tokens: E X for keys and F X for values."""
 
 
 def project_heads(
     implementation: str, matrix: Float[Tensor, "#heads r keys"], tokens: Keys, valid: KeyValid
 ) -> Float[Tensor, "batch heads r head_dim"]:
-    """Compute E X for every head, with one matrix for all heads or one for each."""
+    """Return E X for every head. ``matrix`` holds one E for all heads, or one per head; ``tokens`` are X."""
     if _tiled(implementation, tokens):
         return cpu.project_heads(matrix, tokens)
     if implementation == "triton":
@@ -32,7 +34,7 @@ def project_heads(
 def compress(
     implementation: str, weight: Float[Tensor, "roles 1 r n"], tokens: Float[Tensor, "batch keys width"], valid: KeyValid
 ) -> Pair:
-    """Compute E X and F X of tokens before they are split into heads."""
+    """Return E X and F X, where ``weight`` holds E and F and ``tokens`` are X, before they are split into heads."""
     stacked = _stacked(weight, tokens)
     if _tiled(implementation, tokens):
         return _split(cpu.mix(stacked, tokens)[0], weight)
@@ -46,7 +48,9 @@ def compress(
 def compress_and_weigh(
     implementation: str, weight: Float[Tensor, "roles 1 r n"], tokens: Float[Tensor, "batch keys width"], valid: KeyValid
 ) -> tuple[Pair, Pair]:
-    """Compute E X and F X, and also E 1 and F 1, where 1 has ones at the real tokens."""
+    """Return two pairs: (E X, F X) as ``compress`` does, and (E m, F m), where the column m is 1 at real tokens and 0
+    at padding.
+    """
     if not _tiled(implementation, tokens):
         masses = cpu.masses_of(_stacked(weight, tokens), valid)
         return compress(implementation, weight, tokens, valid), _split(masses[..., None], weight)

@@ -1,4 +1,4 @@
-"""Tables of positions by hash bucket, for plain PyTorch and for tiles."""
+"""Tables that sort positions by hash bucket into chunks, for plain PyTorch and for tiles."""
 
 from __future__ import annotations
 
@@ -13,22 +13,31 @@ from attn_zoo.shapes import KeyValid
 
 
 class Layout(NamedTuple):
-    """Positions of each round, sorted by bucket. They are divided into chunks, and a chunk belongs to one bucket.
+    """Positions of each hash round, sorted by bucket and divided into chunks of slots. All positions of a chunk are in the same
+    bucket.
 
     The rank of a position in its bucket counts only earlier valid positions. So its chunk does not depend on later positions, and
     padding is left out. Each bucket starts a new chunk.
     """
 
     position: Int[Tensor, "rounds batch heads slots"]
-    """Position in each of ``chunks × chunk`` slots; n if the slot is empty."""
+    """Position that each of the ``chunks × chunk`` slots holds; n if the slot is empty."""
     slot: Int[Tensor, "rounds batch heads n"]
-    """Slot of each position; for padding the number of slots."""
+    """Slot of each position. For padding it is the number of slots."""
     before: Int[Tensor, "rounds batch heads chunks"]
-    """Chunk before each one in the same bucket, or -1. If the layout wraps, the last chunk of a bucket precedes its first."""
+    """For each chunk, the number of the chunk before it in the same bucket, or -1. If the layout wraps, the last chunk of a bucket
+    precedes its first.
+    """
 
     @classmethod
     def make(cls, bucket: Int[Tensor, "rounds batch heads n"], valid: KeyValid, buckets: int, chunk: int, *, wraps: bool) -> Layout:
-        """Build the layout of all rounds from the bucket of each position."""
+        """Return the layout of all rounds, given the bucket of each position.
+
+        Args:
+            buckets: number of buckets.
+            chunk: number of slots in a chunk.
+            wraps: if True, the last chunk of a bucket precedes its first.
+        """
         n, count = bucket.shape[-1], most_chunks(bucket.shape[-1], buckets, chunk)
         if valid is not None:
             bucket = bucket.masked_fill(~valid[:, None, :], buckets)  # padding is a last bucket of its own
@@ -44,13 +53,15 @@ class Layout(NamedTuple):
         return cls(position.int(), torch.empty_like(slot).scatter(-1, order, slot).int(), before.int())
 
     def of_positions(self) -> tuple[Int[Tensor, "rounds batch heads n"], Int[Tensor, "rounds batch heads n"]]:
-        """Return for each position its chunk and the chunk before that. -1 means that there is no chunk before."""
+        """Return two numbers for each position: its chunk, and the chunk before that one. -1 means that there is no
+        chunk before.
+        """
         chunk = self.slot.long() // (self.position.shape[3] // self.before.shape[3])
         return chunk, F.pad(self.before.long(), (0, 1), value=-1).gather(3, chunk)
 
     def pairs(self) -> tuple[Int[Tensor, "rounds batch heads chunks c"], Int[Tensor, "rounds batch heads chunks 2*c"]]:
-        """Return the positions of each chunk (queries), and those of the previous chunk followed by the same chunk (keys). n stands
-        for none.
+        """Return the positions of the queries of each chunk, and those of its keys. Keys are in the chunk before, then in the chunk
+        itself. n means an empty slot.
         """
         n, chunks = self.slot.shape[3], self.before.shape[3]
         own = self.position.long().unflatten(3, (chunks, -1))
@@ -59,7 +70,7 @@ class Layout(NamedTuple):
 
 
 def most_chunks(n: int, buckets: int, chunk: int) -> int:
-    """Return a number of chunks that suffices however positions are distributed over buckets. Each bucket wastes less than one
+    """Return a number of chunks that is enough for any distribution of n positions over buckets. Each bucket wastes less than one
     chunk.
     """
     return (n + min(buckets, n) * (chunk - 1)) // chunk

@@ -23,7 +23,9 @@ Backward = Callable[..., Any]
 
 NO_TRANSFORMS: frozenset[TransformType] = frozenset()
 GRADIENTS = frozenset({TransformType.Grad})
-"""Transforms of ``torch.func`` that an autograd function with ``setup_context`` serves: grad, vjp, and what is made of them."""
+"""Transforms of ``torch.func`` that work with an autograd function that has ``setup_context``: grad, vjp, and those built from
+them.
+"""
 GRADIENTS_AND_BATCHES = GRADIENTS | {TransformType.Vmap}
 _TRANSFORMS = {
     TransformType.Jvp: "forward-mode derivatives",
@@ -35,10 +37,10 @@ _TRANSFORMS = {
 
 
 class OnceDifferentiable(Function):
-    """Base of autograd functions whose backward pass is written by hand and cannot be differentiated. Call ``run``, not ``apply``.
+    """Base class of autograd functions whose backward pass is written by hand and has no derivative. Call ``run``, not ``apply``.
 
-    ``save_for_backward`` must get every input that has a gradient, and not a view of it, because the error for a second derivative
-    is attached to the saved tensors.
+    ``save_for_backward`` must get every input that has a gradient, and not a view of it. The error for a second derivative is
+    attached to the saved tensors.
     """
 
     def __init_subclass__(cls) -> None:
@@ -47,7 +49,7 @@ class OnceDifferentiable(Function):
 
     @classmethod
     def run(cls, *inputs: Any) -> Any:
-        """Apply the function.
+        """Return the outputs of the autograd function for these inputs.
 
         Raises:
             UnsupportedError: forward mode or torch.func.vmap is requested, or ``torch.func`` transforms a function without
@@ -59,10 +61,10 @@ class OnceDifferentiable(Function):
 
 
 def once_differentiable(backward: Backward) -> Backward:
-    """Return a backward pass that raises an error for second derivatives.
+    """Return the function ``backward`` changed so that second derivatives raise an error.
 
-    Gradients are computed without a graph. With ``create_graph=True``, a node then joins them to the tensors that they depend on.
-    It raises ``UnsupportedError`` when it is differentiated. Gradients of several outputs at once (``is_grads_batched``,
+    Gradients are computed without a graph. With ``create_graph=True``, a node then joins them to the tensors on which they depend.
+    This node raises ``UnsupportedError`` when it is differentiated. Gradients of several outputs at once (``is_grads_batched``,
     ``vectorize``) raise an error, because kernels write into new tensors.
     """
 
@@ -112,7 +114,9 @@ class _Refusal(Function):
 
 
 def name_refusal(out: Tensor) -> Tensor:
-    """Replace PyTorch's error for second derivatives, such as those of its fused attention, by an error that says what to do."""
+    """Return ``out`` with a clearer error for second derivatives. It replaces PyTorch's error, such as that of its fused attention,
+    and says what to do.
+    """
     if not torch.compiler.is_compiling() and out.grad_fn is not None:  # in this order: the compiler does not trace grad_fn
         out.grad_fn.register_hook(_name_refusal)
     return out
@@ -136,8 +140,8 @@ def _is_refused(gradient: Tensor) -> bool:
 
 
 def refuse_graph_of_gradients(out: Tensor) -> Tensor:
-    """Raise an error for ``create_graph=True`` on the output of another package's kernel, whose gradients may have no graph or a
-    wrong one.
+    """Return ``out``, the output of a kernel of another package, with an error for ``create_graph=True``. The gradients of such
+    kernels may have no graph or a wrong one.
     """
     if not torch.compiler.is_compiling() and out.requires_grad:
         out.register_hook(_refuse_graph)
@@ -150,7 +154,7 @@ def _refuse_graph(_: Tensor) -> None:
 
 
 def refuse_transforms(*inputs: Any, allow: frozenset[TransformType] = NO_TRANSFORMS) -> None:
-    """Raise an error for tensors with a tangent, and for transforms of ``torch.func`` that are not in ``allow``.
+    """Raise an error if a tensor has a tangent, or if a transform of ``torch.func`` that is not in ``allow`` is active.
 
     Raises:
         UnsupportedError: forward-mode differentiation or a transform reached this kernel.
@@ -167,7 +171,7 @@ def refuse_transforms(*inputs: Any, allow: frozenset[TransformType] = NO_TRANSFO
 
 
 def refuse_batches(*gradients: Tensor | None) -> None:
-    """Raise an error for a backward pass with several gradients of the outputs at once.
+    """Raise an error if a backward pass is called with several gradients of the outputs at once.
 
     Raises:
         UnsupportedError: ``torch.func.vmap`` or the one of torch.autograd reached this kernel's backward pass.

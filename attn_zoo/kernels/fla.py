@@ -1,4 +1,4 @@
-"""flash-linear-attention's Triton kernels for the ``fla`` implementations."""
+"""Triton kernels of the package flash-linear-attention, for the ``fla`` implementations."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from attn_zoo.kernels.derivatives import refuse_graph_of_gradients, refuse_trans
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 DTYPE = torch.bfloat16
-"""Type in which the kernels multiply, ``contract.FLA_DTYPE``."""
+"""Dtype in which the kernels multiply, ``contract.FLA_DTYPE``."""
 LOWEST_GATE = -87.0
-"""Lowest log gate: exp(-87) is about the smallest float32; in sums with a lower gate, rounding would lose the other gates."""
+"""Lowest log gate. exp(-87) is about the smallest float32; in sums with a lower gate, rounding would lose the other gates."""
 
 STEP = 16
-"""Multiple to which widths are padded, as matrix units need; the kernels refuse some other widths."""
+"""Heads are padded to a multiple of this number of channels, as matrix units need. The kernels do not support some other widths."""
 
 
 def answers(
@@ -35,8 +35,8 @@ def answers(
     """Return the outputs of a kernel for a whole sequence, in the dtype of ``value``.
 
     Args:
-        operator: name of the operator in the package.
-        *gates: log gates or writing strengths, which keep their type.
+        operator: name of the operator in flash-linear-attention.
+        *gates: log gates or writing strengths, whose dtype does not change.
         **settings: keyword arguments of the kernel.
 
     Raises:
@@ -52,10 +52,10 @@ def answers(
 def sums_of_past(
     log_query: Float[Tensor, "batch heads n m"], log_key: Float[Tensor, "batch heads n m"], value: Keys, valid: KeyValid
 ) -> Queries:
-    """Return the sums Σⱼ φ(qᵢ)·φ(kⱼ) vⱼ over valid j ≤ i, up to a factor for each i, from log φ.
+    """Return the sums Σⱼ φ(qᵢ)·φ(kⱼ) vⱼ over valid j ≤ i, up to a factor for each i. The features φ are given by their logarithms.
 
-    They are computed as gated linear attention. Sums are relative to the highest feature of the keys so far; when that rises, the
-    gate scales the sums down.
+    The sums are computed as gated linear attention. They are relative to the highest feature of the keys so far. When that rises,
+    the gate scales the sums down.
     """
     phi_query = (log_query - log_query.detach().amax(dim=-1, keepdim=True)).exp()
     logs = log_key if valid is None else log_key.masked_fill(~valid[:, None, :, None], HIDDEN)
@@ -67,8 +67,8 @@ def sums_of_past(
 
 
 def kernel(operator: str) -> Callable[..., tuple[Tensor, Any]]:
-    """Import the chunked kernel of an operator for (batch, n, heads, width). The import is delayed, because it needs Triton and
-    seconds.
+    """Return the function of flash-linear-attention that computes an operator in chunks, for tensors (batch, n, heads, width). It
+    is imported here, because the import needs Triton and takes seconds.
     """
     found: Callable[..., tuple[Tensor, Any]] = getattr(importlib.import_module(f"fla.ops.{operator}"), f"chunk_{operator}")
     return found
@@ -80,5 +80,5 @@ def _filled(x: Float[Tensor, "batch heads n width"]) -> Float[Tensor, "batch hea
 
 
 def without_causality(owner: str) -> str:
-    """Return why ``fla`` does not run without causality."""
+    """Return the sentence that says why ``fla`` does not run without causality."""
     return f"{owner} without causality is two matrix products, for which fla has no kernel; use implementation=eager"

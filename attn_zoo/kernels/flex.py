@@ -1,4 +1,4 @@
-"""PyTorch's FlexAttention over fixed pairs of positions, for the ``flex`` implementations. Its block tables are cached by shape."""
+"""PyTorch's FlexAttention over fixed pairs of positions, for the ``flex`` implementations. Tables of blocks are cached by shape."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 MaskMod = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Function of head, query and key indices, which broadcast, to True where the query sees the key."""
+"""Function of head, query and key indices, which broadcast. It is True if the query sees the key."""
 
 BLOCK = 128
-"""Number of queries and of keys in a block, which is computed or left out as a whole."""
+"""Number of queries and of keys in a block. FlexAttention computes or skips a block as a whole."""
 
 PAIRS_AT_ONCE = 2**21
-"""Number of pairs evaluated at once when block tables are built: 16 MiB of indices."""
+"""Number of pairs of positions that are evaluated at once when tables of blocks are built. Their indices take 16 MiB."""
 
 MOST_CACHED = 64
-"""Number of cached block tables; the oldest is dropped first."""
+"""Maximum number of cached tables of blocks. The oldest is dropped first."""
 
 
 class PairTables(NamedTuple):
-    """Mask function at one length, and its block tables for FlexAttention."""
+    """Mask function at one length, and its tables of blocks for FlexAttention."""
 
     mask_mod: MaskMod
     plain: BlockMask
-    """Partially masked blocks and full blocks."""
+    """Table that lists partially masked blocks and full blocks."""
     padded: BlockMask
-    """The same blocks, all as partially masked, since padding may mask any pair."""
+    """Table that lists the same blocks, all as partially masked, because padding may mask any pair."""
 
 
 _CACHE: dict[Hashable, PairTables] = {}
 
 
 def cached_tables(fixed_by: Hashable, pairs: Callable[[], MaskMod], n: int, heads: int, device: torch.device) -> PairTables:
-    """Return the block tables at length ``n``, built once for each length, device and ``fixed_by``.
+    """Return the tables of blocks at length ``n``. They are built once for each length, device and ``fixed_by``.
 
     Args:
         fixed_by: cache key, equal for equal pairs. Tensors in it are compared by identity.
-        pairs: builder of the mask function.
+        pairs: function that builds the mask function.
         heads: number of heads; 1 if all heads have the same pairs.
     """
     from torch._guards import detect_fake_mode
@@ -77,8 +77,8 @@ def _make_tables(mask_mod: MaskMod, n: int, heads: int, device: torch.device) ->
 
 
 def flex_attention_over(tables: PairTables, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-    """Compute softmax attention of each query to the valid keys that it sees, with FlexAttention. A query without such keys gets
-    zeros.
+    """Return the outputs of softmax attention from each query to the valid keys that it sees, computed by FlexAttention. A query
+    without such keys gets zeros.
     """
     mask = tables.plain
     if key_valid is not None:
@@ -89,9 +89,10 @@ def flex_attention_over(tables: PairTables, query: Queries, key: Keys, value: Ke
 
 
 def blocks_of_pairs(mask_mod: MaskMod, n: int, heads: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return masks of blocks with a visible pair, and of blocks whose pairs are all visible, (1, heads, n / 128, n / 128) each.
+    """Return two masks of blocks: those with a visible pair, and those whose pairs are all visible. Both have shape (1, heads, n /
+    128, n / 128).
 
-    Pairs are evaluated a few rows of blocks at a time, while PyTorch's ``create_block_mask`` holds all n × n pairs.
+    Pairs are evaluated a few rows of blocks at a time; PyTorch's ``create_block_mask`` holds all n × n pairs.
     """
     blocks = -(-n // BLOCK)
     keys, every = torch.arange(blocks * BLOCK, device=device), torch.arange(heads, device=device)[:, None, None]
@@ -116,7 +117,7 @@ def _listed(table: Bool[Tensor, "1 heads rows columns"]) -> tuple[Tensor, Tensor
 
 @lru_cache(maxsize=1)
 def compiled_flex() -> Any:
-    """Compile FlexAttention, because it is block-sparse only when compiled."""
+    """Return FlexAttention compiled, because it skips blocks only when compiled."""
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention, dynamic=False)

@@ -1,4 +1,4 @@
-"""Sums over earlier chunks, one after the other: s₀ = 0, s꜀₊₁ = a꜀ s꜀ + x꜀."""
+"""States before each chunk of a sequence: s₀ = 0 and s꜀₊₁ = a꜀ s꜀ + x꜀, where x꜀ is the sum over chunk c and a꜀ a factor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ Sums = Float[Tensor, "batch heads chunks m d"]
 
 
 def sums_before(summed: Sums, kept: Float[Tensor, "batch heads chunks 1 1"]) -> Sums:
-    """Return s꜀ for each chunk c, from its own sum x꜀ and its factor a꜀. The factor has no gradient."""
+    """Return the state s꜀ before each chunk c, given the sum x꜀ of the chunk (``summed``) and its factor a꜀ (``kept``). The factor
+    gets no gradient.
+    """
     # Compiled as one operator, because a graph with the loop would hold for one number of chunks.
     return _operator(summed, kept) if torch.compiler.is_compiling() else _loop(summed, kept)
 

@@ -1,4 +1,4 @@
-"""PyTorch's fused softmax attention."""
+"""Softmax attention by PyTorch's fused kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def fused_attention(
     dropout: float = 0.0,
     causal: bool = False,
 ) -> Queries:
-    """Compute softmax(Q Kᵀ / √d) V over the allowed pairs. For queries without any, the result depends on the back end: zeros, NaN
+    """Return softmax(Q Kᵀ / √d) V over the allowed pairs. If a query has none, its output depends on PyTorch's back end: zeros, NaN
     or a mean.
 
     Raises:
@@ -30,7 +30,7 @@ def fused_attention(
 
 
 def sdpa_over_valid(query: Queries, key: Keys, value: Keys, valid: KeyValid, *, dropout: float = 0.0) -> Queries:
-    """Compute softmax(Q Kᵀ / √d) V over valid keys. If no key is valid, the result is finite, but can have any value."""
+    """Return softmax(Q Kᵀ / √d) V over the valid keys. If no key is valid, the result is finite, but can have any value."""
     # Rows without any valid key are zeroed later; here they see all keys, because fused kernels may return NaN.
     mask = None if valid is None else (valid | ~valid.any(dim=-1, keepdim=True))[:, None, None]
     return fused_attention(query, key, value, mask, dropout=dropout)

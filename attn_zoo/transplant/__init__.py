@@ -1,4 +1,4 @@
-"""Transplants: replace the attention of a trained encoder, distil each layer, fine-tune, and compare with the original."""
+"""Transplants: experiments that replace the attention of a trained encoder, train it to imitate the original, and compare both."""
 
 from attn_zoo.analysis.starts import Start
 from attn_zoo.transplant.encoder import Teacher, load_teacher

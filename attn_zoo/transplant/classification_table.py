@@ -1,4 +1,4 @@
-"""Table of students' accuracy in classification, with their cost and the speed of a forward pass."""
+"""Table of the accuracy of students in text classification, with their cost and the speed of a forward pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from attn_zoo.transplant.table import Row, rows_of, seed_notes, shown, with_note
 
 
 def classification_table(found: Mapping[str, Any], format: str = "terminal") -> str:
-    """Format the accuracy of each student on each task and on average, with FLOPs and speed; arguments of ``transplant_table``."""
+    """Return a table with the accuracy of each student on each task and on average, and with its FLOPs and speed.
+
+    The arguments are those of ``transplant_table``.
+    """
     tasks = found["data"]["tasks"]
     rows = [row for row in rows_of(found["points"]) if any("accuracy" in point for point in row.points)]
     head = ["attention", "init", "FLOPs (%)", "encoder (%)", "speed", *(facts["title"] for facts in tasks.values()), "mean"]
@@ -31,7 +34,7 @@ def classification_table(found: Mapping[str, Any], format: str = "terminal") -> 
 
 
 def accuracies(row: Row, tasks: Sequence[str]) -> dict[int, float]:
-    """Mean accuracy over the given tasks, by seed, for the seeds that have results on all of them."""
+    """Return the mean accuracy of a row over the given tasks, by seed. Seeds without results on all of these tasks are left out."""
     done = {point["seed"]: point["accuracy"] for point in row.points if all(task in point.get("accuracy", {}) for task in tasks)}
     return {seed: sum(each[task] for task in tasks) / len(tasks) for seed, each in done.items()}
 

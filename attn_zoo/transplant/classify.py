@@ -1,4 +1,6 @@
-"""Classification by a student: fine-tuned on labelled texts with a linear layer on top, as in Table 2 of the Linformer paper."""
+"""Text classification by a student. It is fine-tuned on labelled texts with a linear layer on top, as in Table 2 of the Linformer
+paper.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ from attn_zoo.transplant.setting import Setting
 from attn_zoo.transplant.training import fit
 
 ROUNDS = 7
-"""Number of timed rounds for each student; in a round, student and teacher run one after the other."""
+"""Number of timed rounds per student. In a round, student and teacher run one after the other."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Labelled:
-    """Rows of one task as passages, with their classes."""
+    """Labelled examples of one task: training and test texts as passages, with their classes."""
 
     name: str
     title: str
@@ -37,7 +39,9 @@ class Labelled:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Numbers of rows, and the majority baseline: the accuracy of always answering the most frequent class of the test rows."""
+        """Numbers of examples, and the majority baseline: the accuracy of always answering the most frequent class of the test
+        examples.
+        """
         majority = float(self.test_labels.bincount().max()) / len(self.test_labels)
         return {"title": self.title, "train": len(self.train), "test": len(self.test), "majority": majority}
 
@@ -45,9 +49,10 @@ class Labelled:
 def labelled(
     name: str, title: str, train: Sequence[LabelledText], test: Sequence[LabelledText], tokenizer: Any, setting: Setting
 ) -> Labelled:
-    """Tokenise the first rows of a task. Training rows with the same tokens as a test row are left out.
+    """Return a classification task as passages, from the first examples of ``train`` and ``test``. Training examples with the same
+    tokens as a test example are left out.
 
-    If a row has two texts, the longer one is truncated; both get segment id 0, as in the training of sentence encoders.
+    If an example has two texts, the longer one is truncated. Both get segment id 0, as in the training of sentence encoders.
     """
     tests, learned = test[: setting.classify_tests], train[: setting.classify_train]
     test_passages, train_passages = _encoded(tests, tokenizer, setting.length), _encoded(learned, tokenizer, setting.length)
@@ -65,10 +70,10 @@ def _encoded(rows: Sequence[LabelledText], tokenizer: Any, length: int) -> Passa
 
 
 def classify(student: Any, task: Labelled, setting: Setting, *, trim: bool, seed: int) -> float:
-    """Train a copy of the student with a linear layer on its mean hidden state, and return the accuracy on the test rows.
+    """Train a copy of the student with a linear layer on its mean hidden state, and return the accuracy on the test examples.
 
     Args:
-        trim: True to drop the padding that a whole batch shares, for mechanisms that run at any length.
+        trim: if True, drop the padding that a whole batch shares. This is for mechanisms that run at any length.
 
     Raises:
         DivergedError: a loss is not finite.
@@ -102,7 +107,9 @@ def classify(student: Any, task: Labelled, setting: Setting, *, trim: bool, seed
 
 @torch.no_grad()
 def timed(teacher: Any, student: Any, passages: Passages) -> Mapping[str, list[float]]:
-    """Time forward passes of teacher and student on the same passages, in alternating order, after one warm-up pass; in seconds."""
+    """Return the seconds that forward passes of teacher and student take on the same passages. They alternate, after one warm-up
+    pass.
+    """
     call = passages[:BATCH].call()
     seconds: dict[str, list[float]] = {"teacher": [], "student": []}
     for at in range(ROUNDS + 1):

@@ -15,30 +15,34 @@ from attn_zoo.transplant.passages import Passages
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Cost of one passage of the full length, in evaluation."""
+    """Cost of one passage of the full length in a student, in evaluation mode."""
 
     attention_flops: int
-    """Forward FLOPs of the mechanisms of all layers, from their cards; projections, which every attention has, are excluded."""
+    """Forward FLOPs of the mechanisms of all layers, from their cards. Projections are excluded, because every
+    attention has them.
+    """
     softmax_flops: int
-    """FLOPs of softmax in the same layers."""
+    """Forward FLOPs of softmax attention in the same layers."""
     kept_bytes: int | None
-    """Bytes that autograd saves for the mechanisms, in float32 on a CPU; None if shapes do not determine them."""
+    """Bytes that autograd saves for the backward pass of the mechanisms, in float32 on a CPU. None if shapes do not
+    determine them.
+    """
     softmax_kept_bytes: int
     layers: int
     parameters: int
-    """Number of parameters of the mechanisms; the teacher has none of them."""
+    """Number of parameters of the mechanisms. The teacher has none of them."""
     encoder_flops: int
-    """FLOPs of the whole student, forward, counted."""
+    """Forward FLOPs of the whole student, counted while it runs."""
     teacher_flops: int
 
     @property
     def share(self) -> float:
-        """FLOPs of the mechanisms divided by those of softmax."""
+        """FLOPs of the mechanisms divided by those of softmax attention."""
         return self.attention_flops / self.softmax_flops
 
     @property
     def layers_saved(self) -> float:
-        """Saved FLOPs, in units of one layer's softmax attention: (1 - share) · layers."""
+        """FLOPs saved in all layers, divided by those of softmax attention in one layer: (1 - share) · layers."""
         return (1 - self.share) * self.layers
 
     @property
@@ -48,10 +52,10 @@ class Spent:
 
 
 def spent(student: Any, teacher_flops: int, passage: Passages) -> Spent:
-    """Count the cost of a student.
+    """Return the cost of a student.
 
     Args:
-        teacher_flops: ``counted_flops`` of the teacher on the same passage.
+        teacher_flops: result of ``counted_flops`` for the teacher on the same passage.
         passage: one passage of the full length.
     """
     stack = zoo_layers(student)
@@ -72,5 +76,5 @@ def spent(student: Any, teacher_flops: int, passage: Passages) -> Spent:
 
 @torch.no_grad()
 def counted_flops(model: Any, passage: Passages) -> int:
-    """Return the FLOPs of the matrix products of one forward pass, two for each multiply-add."""
+    """Return the FLOPs of the matrix products of one forward pass of ``model``, two for each multiply-add."""
     return flops_of(lambda: model(**passage.call()))

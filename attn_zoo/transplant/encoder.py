@@ -1,4 +1,4 @@
-"""Teacher: a trained encoder of transformers, its embeddings of passages, and inputs and outputs of its attention modules."""
+"""Teacher: a trained encoder of transformers, its embeddings of passages, and the inputs and outputs of its attention modules."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from attn_zoo.integrations.transformers.sites import sites
 from attn_zoo.transplant.passages import Passages
 
 BATCH = 16
-"""Batch size in passages, for computations without gradients."""
+"""Number of passages per batch, for computations without gradients."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Teacher:
-    """Original model, in evaluation mode."""
+    """Original encoder with its tokenizer, in evaluation mode."""
 
     model: Any
     tokenizer: Any
@@ -32,11 +32,11 @@ class Teacher:
 
 
 def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 0) -> Teacher:
-    """Load an encoder and its tokenizer.
+    """Return an encoder of transformers with its tokenizer.
 
     Args:
         model: ``minilm``, a folder of transformers, or with ``weights=pretrained`` a name on the hub.
-        length: maximum length of a passage in tokens; the model must have at least as many positions.
+        length: maximum length of a passage in tokens. The model must have at least as many positions.
 
     Raises:
         ValueError: the model does not read text, is causal, has cross-attention, or has fewer positions.
@@ -77,12 +77,14 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
 
 
 def embedding(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]:
-    """Return the normalised ``mean_hidden``, which is the sentence embedding of all-MiniLM and similar models."""
+    """Return ``mean_hidden`` of each passage, divided by its length. This is the sentence embedding of all-MiniLM and similar
+    models.
+    """
     return F.normalize(mean_hidden(model, passages), dim=-1)
 
 
 def mean_hidden(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]:
-    """Return the mean over real tokens of the last hidden states."""
+    """Return the mean of the last hidden states over the real tokens of each passage."""
     hidden = model(**passages.call()).last_hidden_state
     weight = passages.valid[..., None].to(hidden.dtype)
     return (hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)
@@ -90,11 +92,11 @@ def mean_hidden(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]
 
 @torch.no_grad()
 def embed(model: Any, passages: Passages, *, trim: bool) -> Float[Tensor, "passages dim"]:
-    """Return the embeddings of many passages in their order.
+    """Return the embeddings of many passages, in the order of the passages.
 
     Args:
-        trim: True to batch passages of similar length and drop the padding that a whole batch shares, for models that run at any
-            length.
+        trim: if True, batch passages of similar length and drop the padding that a whole batch shares. This is for models that run
+            at any length.
     """
     if not trim:
         return torch.cat([embedding(model, batch) for batch in passages.batches(BATCH)])
@@ -113,7 +115,7 @@ class Answers:
 
 @torch.no_grad()
 def answers_of(model: Any, passages: Passages) -> list[Answers]:
-    """Return the inputs and outputs of every attention module, in the order of the model's modules."""
+    """Return the inputs and outputs of every attention module for these passages, in the order of the modules in the model."""
     captured: dict[nn.Module, tuple[list[Tensor], list[Tensor]]] = {site.module: ([], []) for site in sites(model)}
 
     def capture(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -132,12 +134,12 @@ def answers_of(model: Any, passages: Passages) -> list[Answers]:
 
 
 def first_of(output: Any) -> Tensor:
-    """Return the output of an attention module without the attention weights that most modules return with it."""
+    """Return the output of an attention module, without the attention weights that most modules return with it."""
     answer = output[0] if isinstance(output, tuple) else output
     assert isinstance(answer, Tensor)
     return answer
 
 
 def answer(module: Any, hidden: Float[Tensor, "batch length dim"], valid: Bool[Tensor, "batch length"]) -> Tensor:
-    """Run an attention module with a replaced mechanism on hidden states, and return its output."""
+    """Return the output of an attention module with a replaced mechanism, run on hidden states."""
     return first_of(module(hidden, attention_mask=None if bool(valid.all()) else valid))

@@ -1,4 +1,6 @@
-"""Students of a teacher: attention is replaced, distilled, then fine-tuned, and quality is measured at each stage."""
+"""Experiment with students of a teacher. Their attention is replaced, distilled and fine-tuned, and their quality is measured after
+each step.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,12 @@ from attn_zoo.transplant.training import DivergedError, distil, layer_errors, tu
 
 STAGES = ("swap", "distilled", "tuned")
 HELD_OUT = 1 / 16
-"""Share of the training passages held out to measure the errors by layer."""
+"""Share of the training passages that are held out, to measure the error of each layer."""
 
 
 def swap(teacher: Teacher, candidate: Candidate, length: int, seed: int) -> Any:
-    """Copy the teacher and replace its attention; the seed determines the mechanism's random draws.
+    """Return a copy of the teacher whose attention is replaced by the mechanism of ``candidate``. ``seed`` determines the
+    mechanism's random draws.
 
     Raises:
         UnknownNameError, ValueError, UnsupportedError: see ``replace_attention`` of ``attn_zoo.integrations.transformers``.
@@ -46,7 +49,7 @@ def check(
     """Check that a student of every candidate can be built.
 
     Args:
-        padded: True if there are padded passages besides those of ``setting.short``.
+        padded: True if there are padded passages beside those of ``setting.short``.
 
     Returns:
         For each candidate, True if it has matrices E and F to initialise, in at least one layer of a hybrid.
@@ -70,11 +73,12 @@ def check(
 
 
 class Bench:
-    """Teacher's attention outputs, embeddings and second moments, computed once for all trials.
+    """Runner of all trials. It computes the teacher's attention outputs, embeddings and second moments once, and uses them for each
+    trial.
 
     Args:
         trials: all trials to run.
-        tell: callback that receives lines of progress.
+        tell: function that is called with lines about the progress.
     """
 
     def __init__(
@@ -99,11 +103,12 @@ class Bench:
 
     @property
     def reference(self) -> Quality:
-        """Quality of the teacher, measured like that of its students."""
+        """Quality of the teacher, measured in the same way as that of its students."""
         return self.exam.teacher
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """Run the trials; yield one point of plain data each. A diverged trial has a reason in ``failed`` and its earlier stages.
+        """Run the trials, and yield one point of plain data for each. If a trial diverged, its point has a reason in ``failed`` and
+        the stages before.
 
         A student with plain softmax equals the teacher, so it is neither distilled nor fine-tuned on embeddings.
         """

@@ -1,4 +1,4 @@
-"""Texts of a transplant: training and test passages without common lines."""
+"""Texts of a transplant: training and test passages that share no line of text."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _PARTS = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Material:
-    """All passages of a transplant, and facts about their sources."""
+    """All passages of a transplant, and facts about the files from which they come."""
 
     learn: Passages
     test: Passages
     pairs: Passages | None
-    """Sentence pairs: all first sentences, then all second ones."""
+    """Sentence pairs: first all first sentences, then all second ones."""
     same: list[bool] | None
-    """Label of each pair, True for paraphrases; None without labels."""
+    """Label of each pair, which is True for paraphrases. None without labels."""
     facts: Mapping[str, Any]
     tasks: Sequence[Labelled] = ()
-    """Classification tasks."""
+    """Text classification tasks on which students are fine-tuned."""
 
 
 def gather(
@@ -42,7 +42,8 @@ def gather(
     pairs: Path | None,
     tasks: Sequence[Labelled] = (),
 ) -> Material:
-    """Read all texts and cut them into passages. Files and folders of ``train`` give equal numbers of passages, up to one.
+    """Return the passages of a transplant, read from all texts. Each file or folder of ``train`` gives the same number of passages,
+    or one more.
 
     Lines of the training texts that also occur in the test text or in the pairs are left out and counted.
 

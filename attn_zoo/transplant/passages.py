@@ -1,4 +1,4 @@
-"""Passages: token sequences of one length, cut from text, some shortened and padded, without lines of the test text."""
+"""Passages: token sequences of one length, cut from text. Some are shortened and padded; none has a line of the test text."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from torch import Tensor
 from attn_zoo.analysis.text import stretches
 
 TELLING = 20
-"""Minimum number of characters of a line that is compared with the test text; shorter lines, such as headings, may recur."""
+"""Minimum number of characters of a line that is compared with the test text. Shorter lines, such as headings, may
+occur in both.
+"""
 SHORTEST = 8
-"""Minimum number of tokens of a shortened passage, special ones included."""
+"""Minimum number of tokens of a shortened passage, including special tokens."""
 _CHARACTERS_PER_TOKEN = 16
 """Upper bound on characters per token in ordinary text, so that only the beginning of a long part is tokenised."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Passages:
-    """Token sequences, padded at their ends."""
+    """Token sequences of one length, padded at their ends."""
 
     ids: Int[Tensor, "passages length"]
     valid: Bool[Tensor, "passages length"]
@@ -37,32 +39,32 @@ class Passages:
         return Passages(self.ids[rows], self.valid[rows])
 
     def trimmed(self) -> Passages:
-        """Remove the padding that all passages share."""
+        """Return the passages without the padding at the end that all of them share."""
         longest = int(self.valid.sum(dim=1).max())
         return Passages(self.ids[:, :longest], self.valid[:, :longest])
 
     def batches(self, size: int) -> Iterator[Passages]:
-        """Yield batches of at most ``size`` passages in order."""
+        """Yield batches of at most ``size`` passages, in order."""
         for start in range(0, len(self), size):
             yield self[start : start + size]
 
     def call(self) -> dict[str, Tensor]:
-        """Return the keyword arguments of a model of transformers."""
+        """Return the passages as keyword arguments of a model of transformers."""
         return {"input_ids": self.ids, "attention_mask": self.valid.to(torch.long)}
 
 
 def join(parts: Sequence[Passages]) -> Passages:
-    """Concatenate passages of one length."""
+    """Return several collections of passages of the same length as one."""
     return Passages(torch.cat([part.ids for part in parts]), torch.cat([part.valid for part in parts]))
 
 
 def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int = 1, what: str) -> Passages:
-    """Cut passages of exactly ``length`` tokens, special ones included, from places evenly spaced over a text.
+    """Return passages of exactly ``length`` tokens, including special tokens, cut from places evenly spaced over a text.
 
     Args:
         tokenizer: fast tokenizer of transformers.
         places: number of places.
-        following: number of consecutive passages from each place, adjacent in the result.
+        following: number of consecutive passages from each place. They are adjacent in the result.
         what: name of the text, for the error message.
 
     Raises:
@@ -87,9 +89,10 @@ def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int =
 
 
 def shorten(passages: Passages, share: float, tokenizer: Any, generator: torch.Generator) -> Passages:
-    """Shorten an evenly spaced share of the passages to random lengths, with the tokenizer's last token at the end, and pad.
+    """Return the passages, some of them cut to random lengths and padded. ``share`` is the share of shortened passages, which are
+    evenly spaced. Each ends with the last token of the whole passage.
 
-    Passages of ``SHORTEST`` tokens or fewer are returned unchanged.
+    If the passages have ``SHORTEST`` tokens or fewer, they are returned unchanged.
     """
     length, padding = passages.ids.shape[1], tokenizer.pad_token_id or 0
     if length <= SHORTEST:
@@ -105,10 +108,10 @@ def shorten(passages: Passages, share: float, tokenizer: Any, generator: torch.G
 
 
 def read_in(texts: Sequence[str], tokenizer: Any, length: int, seconds: Sequence[str] | None = None) -> Passages:
-    """Tokenise each text to one passage, truncated and padded to ``length`` tokens.
+    """Return each text as one passage, truncated or padded to ``length`` tokens.
 
     Args:
-        seconds: second text of each passage; the longer of the two is truncated. None for passages of one text.
+        seconds: second text of each passage. The longer of the two texts is truncated. None if passages have one text.
     """
     tokenizer.padding_side = "right"
     pairs = None if seconds is None else list(seconds)
@@ -117,9 +120,10 @@ def read_in(texts: Sequence[str], tokenizer: Any, length: int, seconds: Sequence
 
 
 def without(text: str, others: Iterable[str]) -> tuple[str, int]:
-    """Remove lines that also occur in other texts up to white space and case; return the rest and the number of removed lines.
+    """Return the text without the lines that also occur in other texts, and the number of removed lines. White space and case are
+    ignored in the comparison.
 
-    Lines of fewer than ``TELLING`` characters are kept.
+    Lines of fewer than ``TELLING`` characters are never removed.
     """
     known = {digest for other in others for digest in line_digests(other)}
     lines = text.split("\n")
@@ -128,7 +132,7 @@ def without(text: str, others: Iterable[str]) -> tuple[str, int]:
 
 
 def line_digests(text: str) -> set[str]:
-    """Return the digests of all lines of at least ``TELLING`` characters."""
+    """Return the digests of all lines of the text that have at least ``TELLING`` characters."""
     return {digest for line in text.split("\n") if (digest := _digest(line)) is not None}
 
 
@@ -138,7 +142,7 @@ def _digest(line: str) -> str | None:
 
 
 def digest_of(passages: Mapping[str, Passages]) -> str:
-    """Return the digest of all tokens. Equal digests mean equal data."""
+    """Return the digest of all tokens in the passages. Equal digests mean equal data."""
     whole = hashlib.sha256()
     for name in sorted(passages):
         whole.update(name.encode())

@@ -1,5 +1,6 @@
-"""Plot of agreement with the teacher against attention cost: one panel for each stage, one line for each mechanism and
-initialisation, along its varied hyperparameter."""
+"""Plot of agreement with the teacher against the cost of attention. It has one panel per stage, and one line per mechanism and
+initialisation. Points of a line differ in one option.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ _SIZE = (11.5, 5.3)
 
 
 def plot_transplant(found: Mapping[str, Any], path: Path) -> None:
-    """Draw the plot of a record into a file; equal records give equal SVGs, byte for byte.
+    """Write the plot of a transplant's record to a file. Equal records give equal SVG files, byte for byte.
 
     Raises:
-        ValueError: the record has no result, or ``check_plot`` refuses the path.
+        ValueError: the record has no result, or ``check_plot`` does not accept the path.
     """
     check_plot(path)
     rows = [row for row in rows_of(found["points"]) if row.values("swap", "spearman")]

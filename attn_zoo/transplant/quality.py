@@ -1,4 +1,6 @@
-"""Quality of a student: agreement of its passage similarities with the teacher's, and their accuracy as classifiers."""
+"""Quality of a student. Its similarities of passages are compared with the teacher's, and used as classifiers of
+related passages.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from attn_zoo.transplant.training import DivergedError
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two sentences with a label ``same``: True for paraphrases, None if unlabelled."""
+    """Two sentences with a label ``same``, which is True for paraphrases, and None without a label."""
 
     first: str
     second: str
@@ -29,7 +31,9 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Quality measures of one model at one stage; None without data for the measure, or if all similarities are equal."""
+    """Quality measures of one model at one stage. A measure is None if there are no data for it, or if all similarities
+    are equal.
+    """
 
     spearman: float | None
     """Spearman correlation between the student's and the teacher's cosine similarities over all pairs of passages."""
@@ -38,21 +42,21 @@ class Quality:
     cosine: float
     """Mean cosine similarity between the student's and the teacher's embeddings of a passage."""
     neighbours: float
-    """Area under the ROC curve of the similarity as a classifier of consecutive passages against others."""
+    """Area under the ROC curve, if the similarity of two passages predicts that they are consecutive in a text."""
     pairs_spearman: float | None = None
-    """Spearman correlation between the student's and the teacher's similarities over the given sentence pairs."""
+    """Spearman correlation between the student's and the teacher's similarities of the given sentence pairs."""
     pairs_auc: float | None = None
-    """Area under the ROC curve of the similarity as a classifier of paraphrases."""
+    """Area under the ROC curve, if the similarity of two sentences predicts that they are paraphrases."""
 
 
 class Exam:
-    """Test data and teacher's embeddings, from which the quality of every student is computed.
+    """Test data with the teacher's embeddings, from which the quality of every student is computed.
 
     Args:
         teacher: model whose embeddings are the reference.
-        passages: test passages; passages 2 i and 2 i + 1 are consecutive in a text.
-        pairs: sentence pairs, all first sentences, then all second ones; None for no pairs.
-        same: label of each pair, True for paraphrases; None without labels.
+        passages: test passages. Passages 2 i and 2 i + 1 are consecutive in a text.
+        pairs: sentence pairs, first all first sentences, then all second ones. None without pairs.
+        same: label of each pair, True for paraphrases. None without labels.
     """
 
     def __init__(self, teacher: Any, passages: Passages, pairs: Passages | None, same: list[bool] | None) -> None:
@@ -68,7 +72,7 @@ class Exam:
         """Return the quality of a student. ``trim`` is as in ``embed``.
 
         Raises:
-            DivergedError: an embedding is NaN or infinite, after a last step that diverged.
+            DivergedError: an embedding is NaN or infinite, because the last training step diverged.
         """
         pairs = None if self.pairs is None else embed(student, self.pairs, trim=trim)
         embeddings = embed(student, self.passages, trim=trim)
@@ -115,11 +119,12 @@ def _correlations(student: Tensor, reference: Tensor) -> tuple[float | None, flo
 
 
 def read_pairs(path: Path, count: int) -> list[Pair]:
-    """Read evenly spaced sentence pairs from JSON lines with ``sentence1``, ``sentence2`` and, in all or none, ``label``.
+    """Return ``count`` sentence pairs, evenly spaced in a file of JSON lines. Lines have ``sentence1``, ``sentence2`` and, in all
+    lines or none, ``label``.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is damaged, holds too few pairs, has labels for some only, or has one label for all.
+        ValueError: the file is damaged, holds too few pairs, has labels for some pairs only, or has the same label for all.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path} with pairs of sentences; name a file that exists")

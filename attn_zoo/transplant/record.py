@@ -1,4 +1,4 @@
-"""Record of a transplant: setting, data, environment, and one point for every student."""
+"""Record of a transplant: a JSON file with the setting, data, environment, and one point per student."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attn_zoo.transplant.material import Material
 from attn_zoo.transplant.setting import Setting
 
 SCHEMA = 1
-"""Version of the file's fields; files of other versions are refused."""
+"""Version of the fields of the file. Files of other versions cannot be read."""
 
 _KEYS = {"schema", "experiment", "complete", "setting", "data", "teacher", "reference", "environment", "points"}
 _COMMON = ("setting", "data", "teacher")
@@ -23,7 +23,7 @@ _MACHINE = ("cpu", "cores", "threads", "torch", "transformers", "commit", "denor
 
 
 def begin(setting: Setting, teacher: Teacher, material: Material, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Create a record without points; ``reference``, the teacher's quality, is filled in later."""
+    """Return a new record without points. ``reference``, the quality of the teacher, is filled in later."""
     attending = sites(teacher.model)
     return {
         "schema": SCHEMA,
@@ -45,7 +45,7 @@ def begin(setting: Setting, teacher: Teacher, material: Material, environment: M
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read the file of a record.
+    """Return the record in a file.
 
     Raises:
         ValueError: the file is not a record of a transplant, or has another schema.
@@ -66,9 +66,10 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record to continue: the one in ``path`` without its failed points, or ``wanted`` if there is no file.
+    """Return the record to continue. If the file ``path`` exists, this is its record without failed points; otherwise it is
+    ``wanted``.
 
-    Candidates may differ, so that a later command can add to the file.
+    Candidates may differ, so a later command can add to the file.
 
     Args:
         wanted: record without points.
@@ -96,7 +97,7 @@ def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def joined(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge several records into one, for a common table or plot.
+    """Return several records merged into one, for a common table or plot.
 
     Raises:
         ValueError: the records differ in setting, data or teacher, or contain the same student.

@@ -1,4 +1,4 @@
-"""Settings of a transplant, validated before a model is loaded."""
+"""Settings of a transplant, which are checked before a model is loaded."""
 
 from __future__ import annotations
 
@@ -14,47 +14,49 @@ from attn_zoo.transplant.training import Trains
 
 _LEAST = {"classify_steps": 1, "classify_batch": 1, "classify_train": 2, "classify_tests": 2}
 CLASSIFY = (*_LEAST, "classify_rate")
-"""Settings of classification; records store them only if they differ from their defaults."""
+"""Names of the settings of classification. Records store these settings only if they differ from their defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Mechanism with one set of options, for one student."""
+    """Mechanism with one set of options, from which students are made."""
 
     attention: str
     options: Mapping[str, Any]
     dial: str | None
-    """Hyperparameter that is varied over several candidates, of which this is one; None for a single candidate."""
+    """Option in which several candidates differ, of which this is one. None for a single candidate."""
     label: str
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Settings of a transplant, without candidates and data.
+    """Settings of a transplant, without the candidates and the data.
 
     Raises:
         ValueError: a number is out of its range.
     """
 
-    model: str = option("minilm", "minilm, or a folder of transformers with an encoder of text")
+    model: str = option("minilm", "minilm, or a folder of transformers with a text encoder")
     weights: str = option("auto", "auto: no download; pretrained: may download; random")
-    length: int = option(256, "tokens of a passage, special ones included")
-    passages: int = option(384, "passages to learn from")
+    length: int = option(256, "number of tokens per passage, including special tokens")
+    passages: int = option(384, "number of training passages")
     tests: int = option(128, "number of test passages, in consecutive pairs")
-    pair_count: int = option(256, "pairs to test on")
-    short: float = option(0.25, "share of the passages to learn from that are cut short and padded")
-    trains: Trains = option(Trains.attention, "what distillation trains: attention, or mechanism only")
-    distil_steps: int = option(120, "distillation steps of each layer")
-    tune_steps: int = option(48, "fine-tuning steps of the whole student")
-    batch: int = option(8, "passages of a step")
+    pair_count: int = option(256, "number of sentence pairs for the test")
+    short: float = option(0.25, "share of the training passages that are shortened and padded")
+    trains: Trains = option(
+        Trains.attention, "parameters that distillation trains: attention (mechanism and projections) or mechanism"
+    )
+    distil_steps: int = option(120, "number of distillation steps for each layer")
+    tune_steps: int = option(48, "number of fine-tuning steps of the whole student")
+    batch: int = option(8, "number of passages per training step")
     distil_rate: float = option(1e-3, "peak learning rate of distillation")
     tune_rate: float = option(3e-5, "peak learning rate of fine-tuning")
-    mechanism_factor: float = option(5.0, "factor on a rate for mechanism parameters")
-    classify_steps: int = option(100, "fine-tuning steps on each classify task")
-    classify_batch: int = option(16, "rows of each step")
-    classify_rate: float = option(1e-4, "peak rate of classify")
-    classify_train: int = option(4096, "rows to learn from, at most")
-    classify_tests: int = option(1000, "rows to test on, at most")
+    mechanism_factor: float = option(5.0, "factor by which learning rates are multiplied for parameters of the mechanism")
+    classify_steps: int = option(100, "number of fine-tuning steps on each task of classify")
+    classify_batch: int = option(16, "number of examples per fine-tuning step of classify")
+    classify_rate: float = option(1e-4, "peak learning rate of fine-tuning on classify")
+    classify_train: int = option(4096, "maximum number of training examples of a task of classify")
+    classify_tests: int = option(1000, "maximum number of test examples of a task of classify")
 
     def __post_init__(self) -> None:
         for name, least in {"length": SHORTEST, "passages": 2, "tests": 4, "pair_count": 2, "batch": 1, **_LEAST}.items():
@@ -71,7 +73,9 @@ class Setting:
                 raise ValueError(f"{name} must be a positive number; got {getattr(self, name)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: a folder is stored by its name, and settings of classification only if they differ from their defaults."""
+        """Return the settings as plain data. A folder is stored by its name. Settings of classification are left out if they have
+        their defaults.
+        """
         model = Path(self.model).name if Path(self.model).is_dir() else self.model
         figures = {
             key.name: value for key in fields(self) if (value := getattr(self, key.name)) != key.default or key.name not in CLASSIFY
@@ -81,19 +85,19 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One student: a candidate, the initialisation of its E and F, and a seed."""
+    """Plan for one student: a candidate, the initialisation of its E and F, and a seed."""
 
     candidate: Candidate
     start: Start | None
-    """Initialisation of E and F; None if the mechanism lacks them."""
+    """Initialisation of the matrices E and F. None if the mechanism has no such matrices."""
     seed: int
 
     @property
     def init(self) -> str | None:
-        """Name of the initialisation of E and F; None if the mechanism lacks them."""
+        """Name of the initialisation of the matrices E and F. None if the mechanism has no such matrices."""
         return None if self.start is None else self.start.value
 
     @property
     def key(self) -> tuple[str, str | None, int]:
-        """Key of the trial, unique within one setting."""
+        """Key of the trial, which is unique within one setting."""
         return self.candidate.label, self.init, self.seed

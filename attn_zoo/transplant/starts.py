@@ -1,4 +1,6 @@
-"""Initialisation of E and F in a student: from second moments of the teacher's keys along the length, by means, or at random."""
+"""Initialisation of the matrices E and F of a student: from second moments of the teacher's keys, by means over segments, or at
+random.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from attn_zoo.transplant.passages import Passages
 
 @torch.no_grad()
 def second_moments(model: Any, passages: Passages) -> list[Float[Tensor, "heads n n"]]:
-    """Second moments E[K Kᵀ] of each head and layer, float64; each entry is a mean over passages where both positions are real."""
+    """Return the second moments E[K Kᵀ] of the keys for each head and layer, in float64. Entry (i, j) is a mean over the passages
+    in which both positions are real.
+    """
     sums: list[Tensor] = []
     count = torch.zeros(passages.ids.shape[1], passages.ids.shape[1], dtype=torch.float64)
     for batch in passages.batches(BATCH):
@@ -32,20 +36,21 @@ def second_moments(model: Any, passages: Passages) -> list[Float[Tensor, "heads 
 
 
 def takes_start(mechanism: Attention) -> TypeGuard[LowRankAttention]:
-    """Return True if the mechanism has matrices E and F along the length."""
+    """Return True if the mechanism has matrices E and F along the length, which can be initialised."""
     return isinstance(mechanism, LowRankAttention) and all(isinstance(map_, MatrixMap) for map_ in mechanism.maps)
 
 
 @torch.no_grad()
 def start(stack: Sequence[Attention], moments: Sequence[Float[Tensor, "heads n n"]], how: Start) -> list[float]:
-    """Initialise E and F of every layer, with F = E, because projected value s is weighted by the score of projected key s.
+    """Initialise E and F of every layer. F equals E, because the weight of projected value s is computed from projected key s.
 
     Args:
-        stack: mechanisms of one model, in order; a matrix shared by layers is computed from the sum of their moments.
-        moments: second moments of the same layers.
+        stack: mechanisms of one model, in order. A matrix that layers share is computed from the sum of their moments.
+        moments: second moments of the keys in the same layers.
+        how: kind of initialisation.
 
     Returns:
-        Share of the keys' second moment that E preserves, for each layer, averaged over heads.
+        For each layer, the share of the keys' second moment that E preserves, averaged over heads.
 
     Raises:
         UnsupportedError: a mechanism has no matrices E and F.

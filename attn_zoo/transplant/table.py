@@ -1,4 +1,4 @@
-"""Table of a transplant: cost of attention, and agreement with the teacher at each stage."""
+"""Table of a transplant: the cost of attention, and the agreement with the teacher at each stage."""
 
 from __future__ import annotations
 
@@ -13,47 +13,49 @@ from attn_zoo.transplant.cost import Spent
 from attn_zoo.transplant.experiment import STAGES
 
 WORDS = {"swap": "at the swap", "distilled": "distilled", "tuned": "fine-tuned"}
-"""Column titles of the stages."""
+"""Column titles, by stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Results of a candidate with one initialisation, over seeds."""
+    """Row of the table: results of one candidate with one initialisation, over all seeds."""
 
     label: str
     attention: str
     init: str | None
-    """Initialisation of E and F; None if the mechanism lacks them."""
+    """Initialisation of the matrices E and F. None if the mechanism has no such matrices."""
     dial: str | None
-    """Hyperparameter that several rows vary; None for a single row."""
+    """Option in which several rows differ. None for a single row."""
     options: Mapping[str, Any]
     control: bool
     cost: Spent
     points: Sequence[Mapping[str, Any]]
-    """Points of the record, one for each seed."""
+    """Points of the record, one per seed."""
 
     @property
     def title(self) -> str:
-        """Label, with a mark for a control."""
+        """Label of the row, with a mark for a control."""
         return f"{self.label} (c)" if self.control else self.label
 
     def values(self, stage: str, name: str) -> list[float]:
-        """Return a quality measure for each seed that has it."""
+        """Return the quality measure ``name`` at a stage, for each seed that has it."""
         values = [point["stages"][stage][name] for point in self.points if stage in point["stages"]]
         return [value for value in values if value is not None]
 
     def figure(self, stage: str, name: str) -> Estimate | None:
-        """Return the estimate of a quality measure over seeds."""
+        """Return the estimate of the quality measure ``name`` at a stage, over all seeds."""
         return estimate(self.values(stage, name))
 
     def layer_error(self, stage: str) -> Estimate | None:
-        """Return the estimate of the mean over layers of ‖Y - Y_teacher‖ / ‖Y_teacher‖."""
+        """Return the estimate, over all seeds, of the relative error ‖Y - Y_teacher‖ / ‖Y_teacher‖ of the attention outputs Y,
+        averaged over layers.
+        """
         errors = [point["layer_errors"][stage] for point in self.points if stage in point["layer_errors"]]
         return estimate([sum(layers) / len(layers) for layers in errors])
 
 
 def rows_of(points: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Group points into rows by candidate and initialisation, in the order of the points."""
+    """Return the points of a record as rows, grouped by candidate and initialisation, in the order of the points."""
     groups = grouped(((point["label"], point["init"]), point) for point in points)
     return [
         Row(
@@ -71,7 +73,7 @@ def rows_of(points: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def transplant_table(found: Mapping[str, Any], format: str = "terminal") -> str:
-    """Format the table of all students, with notes on its columns.
+    """Return the table of all students as text, with notes on its columns.
 
     Args:
         found: record of a transplant.
@@ -86,17 +88,19 @@ def transplant_table(found: Mapping[str, Any], format: str = "terminal") -> str:
 
 
 def with_notes(head: Sequence[str], body: Sequence[Sequence[str]], notes: Sequence[str], format: str) -> str:
-    """Format a table, its first two columns aligned on the left and the others on the right, with a list of notes below."""
+    """Return a table as text, with a list of notes below. The first two columns are aligned on the left, and the others on the
+    right.
+    """
     return table(head, body, format, left=(0, 1)) + "\n\n" + "\n".join(f"- {note}" for note in notes)
 
 
 def shown(found: Estimate | None, form: str = ".3f", scale: float = 1.0) -> str:
-    """Format an estimate as ``mean ± half width``, or as a dash if there is none."""
+    """Return an estimate as text ``mean ± half width``, or a dash if there is none."""
     return "-" if found is None else found.written(form, scale)
 
 
 def seed_notes(rows: Sequence[Row]) -> list[str]:
-    """Return a note on intervals over seeds if a row has several seeds."""
+    """Return a note on the intervals over seeds, if a row has several seeds."""
     seeds = max((len(row.points) for row in rows), default=0)
     return [f"± is half of the {100 * CONFIDENCE:.0f} % t interval of the mean over up to {seeds} seeds."] if seeds > 1 else []
 

@@ -1,4 +1,6 @@
-"""Training of a student: distillation of each attention on the teacher's inputs, then fine-tuning on the teacher's embeddings."""
+"""Training of a student. First each attention module is trained to imitate the teacher's (distillation), then the whole student is
+fine-tuned.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,12 @@ from attn_zoo.transplant.passages import Passages
 
 
 class Trains(Enum):
-    """Parameters that are trained in distillation."""
+    """Parameters that distillation trains."""
 
     mechanism = "mechanism"
-    """Parameters of the mechanism only."""
+    """Only the parameters of the mechanism."""
     attention = "attention"
-    """Parameters of the mechanism, and the projections of queries, keys and values."""
+    """The parameters of the mechanism, and the projections of queries, keys and values."""
 
 
 class DivergedError(RuntimeError):
@@ -45,16 +47,16 @@ def distil(
     mechanism_rate: float,
     generator: torch.Generator,
 ) -> None:
-    """Train every attention module to reproduce the teacher's output on the teacher's inputs, independently for each layer.
+    """Train every attention module to reproduce the teacher's output on the teacher's inputs, separately for each layer.
 
-    The loss of a layer is its mean squared error divided by the variance of the teacher's output, so that layers weigh equally.
+    The loss of a layer is its mean squared error divided by the variance of the teacher's output, so layers have equal weight.
 
     Args:
         answers: inputs and outputs of the teacher's modules on ``passages``, in the order of the student's modules.
-        steps, batch: number of steps, and passages of each.
+        steps, batch: number of steps, and number of passages per step.
         rate: peak learning rate of projections.
         mechanism_rate: peak learning rate of the mechanism's own parameters.
-        generator: generator that draws the passages.
+        generator: random generator that draws the passages.
 
     Raises:
         DivergedError: a loss is not finite.
@@ -79,8 +81,8 @@ def distil(
 
 @torch.no_grad()
 def layer_errors(student: Any, answers: Sequence[Answers], passages: Passages) -> list[float]:
-    """Return the relative error ‖Y - Y_teacher‖ / ‖Y_teacher‖ of every attention module on the teacher's inputs, over real
-    tokens.
+    """Return the relative error ‖Y - Y_teacher‖ / ‖Y_teacher‖ of the output Y of every attention module, on the teacher's inputs
+    and over real tokens.
     """
     errors = []
     for site, of in zip(sites(student), answers, strict=True):
@@ -105,10 +107,11 @@ def tune(
     mechanism_rate: float,
     generator: torch.Generator,
 ) -> None:
-    """Train the student, except its embedding tables, on the teacher's embeddings of passages, with the mean of 1 - cosine as loss.
+    """Train the student to reproduce the teacher's embeddings of passages, except its embedding tables. The loss is the mean of 1 -
+    cosine.
 
     Args:
-        targets: normalised embeddings of the teacher; other arguments as in ``fit``.
+        targets: normalised embeddings of the teacher. Other arguments are as in ``fit``.
 
     Raises:
         DivergedError: a loss is not finite.
@@ -143,16 +146,16 @@ def fit(
     generator: torch.Generator,
     head: nn.Module | None = None,
 ) -> None:
-    """Train the student, except its embedding tables, on a loss.
+    """Train the student, except its embedding tables, with any loss.
 
     Args:
-        loss: function from indices of rows to the loss on these rows.
-        count: number of rows to draw from.
+        loss: function from indices of examples to the loss on these examples.
+        count: number of examples from which batches are drawn.
         what: name of the training, for the error message.
-        steps, batch: number of steps, and rows of each.
+        steps, batch: number of steps, and number of examples per step.
         rate, mechanism_rate: peak learning rates of the student's own parameters, and of those of its mechanisms.
-        generator: generator that draws the rows.
-        head: a further module to train, at ``mechanism_rate`` like the parameters of mechanisms.
+        generator: random generator that draws the examples.
+        head: further module to train, at ``mechanism_rate`` like the parameters of mechanisms.
 
     Raises:
         DivergedError: a loss is not finite.

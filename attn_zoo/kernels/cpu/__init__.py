@@ -1,1 +1,1 @@
-"""Tiled forms of attention for CPUs. Temporary tensors stay in the caches, and the backward pass computes weights again."""
+"""Attention in tiles for CPUs. Temporary tensors stay in the caches, and the backward pass computes weights again."""

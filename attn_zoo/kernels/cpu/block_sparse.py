@@ -20,7 +20,9 @@ from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 Table = tuple[Int[Tensor, "rows"], Int[Tensor, "#heads rows width"]]
-"""Indices of some blocks of queries, and of the blocks of keys that each of them sees, without repetition; -1 for none."""
+"""Two tensors: the numbers of some blocks of queries, and the numbers of the blocks of keys that each of them sees. No number
+occurs twice in a row; -1 means none.
+"""
 
 
 def attend_tables(
@@ -34,8 +36,8 @@ def attend_tables(
     causal: bool,
     dropout: float,
 ) -> Queries:
-    """Compute softmax attention of each query to the valid keys of all blocks that its block sees. Each block of queries is in one
-    table.
+    """Return the outputs of softmax attention from each query to the valid keys of all blocks that its block sees. Each block of
+    queries is in exactly one of the tables.
     """
     batch, heads, n, _ = query.shape
     valid = real_positions(query, key_valid)
@@ -49,9 +51,10 @@ def attend_tables(
 def attend_summaries(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, block: int, summary: int, causal: bool, dropout: float
 ) -> Queries:
-    """Compute softmax attention of each query to its own block and to the last ``summary`` keys of every block (summaries).
+    """Return the outputs of softmax attention from each query to its own block and to the last ``summary`` keys of every block
+    (summaries).
 
-    Summaries are copied into additional blocks at the end, and left out of the block they come from.
+    Summaries are copied into additional blocks at the end, and left out of the blocks from which they come.
     """
     batch, heads, n, _ = query.shape
     blocks, device = math.ceil(n / block), query.device
@@ -87,17 +90,21 @@ def attend_summaries(
 
 
 def cut(tokens: Float[Tensor, "batch heads n head_dim"], block: int) -> Float[Tensor, "batch_heads blocks block head_dim"]:
-    """Split tokens into blocks, filled up with zeros. Batch and heads become one axis."""
+    """Return the tokens split into blocks, the last one filled up with zeros. Batch and heads become one axis."""
     return into_chunks(tokens, block).flatten(0, 1)
 
 
 def summary_blocks(n: int, block: int, summary: int) -> int:
-    """Return how many blocks the last ``summary`` positions of all blocks fill."""
+    """Return how many blocks are filled by the last ``summary`` positions of all blocks."""
     return math.ceil(math.ceil(n / block) * summary / block)
 
 
 def table_flops(heads: int, block: int, head_dim: int, block_pairs: int) -> tuple[int, int]:
-    """Return the FLOPs for one example, forward and backward (with scores computed again, and gradients of both factors)."""
+    """Return the FLOPs for one example, forward and backward. The backward pass computes scores again, and gradients of both
+    factors.
+
+    ``block_pairs`` is the number of pairs of a block of queries and a block of keys.
+    """
     flops = 4 * heads * block * block * head_dim * block_pairs
     return flops, 5 * flops // 2
 

@@ -1,4 +1,4 @@
-"""α-entmax by Newton's method in place, and entmax attention in blocks of queries. No weights are saved."""
+"""α-entmax, computed in place by Newton's method, and entmax attention in blocks of queries. No weights are saved."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ SOFTMAX, ENTMAX15, SPARSEMAX = 1.0, 1.5, 2.0
 """Values of α with closed forms."""
 
 GROUP = 16
-"""Size of the groups of scores whose maxima alone give the first estimate of the threshold."""
+"""Number of scores in a group. The maxima of the groups alone give the first estimate of the threshold."""
 
 STEPS = 64
-"""Limit of Newton steps, which no search reaches: on a convex function a step reduces value times slope to a quarter at most."""
+"""Limit of the number of Newton steps, which no search reaches. On a convex function, a step divides value times slope by four or
+more.
+"""
 
 
 def temper(alpha: float) -> float:
-    """Return the factor by which scores are multiplied before their threshold is computed: α - 1, or 1 for softmax."""
+    """Return the factor by which scores are multiplied before the threshold is computed: α - 1, or 1 for softmax."""
     return 1.0 if alpha == SOFTMAX else alpha - 1
 
 
 def normalise_(tempered: Float[Tensor, "... keys"], alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute weights in place of the multiplied scores, which are -inf at hidden keys.
+    """Overwrite multiplied scores with the weights of α-entmax. Scores at hidden keys must be -inf.
 
     Returns:
-        The weights, and for each row the largest score and the threshold below it, for ``weights_and_slopes_``.
+        The weights, and for each row the largest score and the threshold relative to it, for ``weights_and_slopes_``.
     """
     top = tempered.amax(dim=-1, keepdim=True).clamp(min=torch.finfo(tempered.dtype).min)
     tau = threshold(tempered.sub_(top), alpha)
@@ -42,7 +44,7 @@ def normalise_(tempered: Float[Tensor, "... keys"], alpha: float) -> tuple[Tenso
 
 
 def weights_and_slopes_(tempered: Tensor, top: Tensor, tau: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """Compute the weights p again, and u = p^(2-α). One of the two overwrites the scores."""
+    """Return the weights p, computed again, and u = p^(2-α). One of the two overwrites the scores."""
     rest = tempered.sub_(top).sub_(tau)
     if alpha == SOFTMAX:
         return rest.exp_(), rest
@@ -56,7 +58,7 @@ def weights_and_slopes_(tempered: Tensor, top: Tensor, tau: Tensor, alpha: float
 
 
 def scores_gradient_(grad_weights: Tensor, u: Tensor) -> Tensor:
-    """Compute the gradient of the scores, which overwrites the gradient of the weights."""
+    """Return the gradient of the scores, which overwrites the gradient of the weights."""
     grad_weights = grad_weights.mul_(u)
     # Σ u is at least Σ p, so that the floor changes only sums that are zero.
     mean = grad_weights.sum(dim=-1, keepdim=True) / u.sum(dim=-1, keepdim=True).clamp(min=0.5)
@@ -124,7 +126,7 @@ def _(shifted: Tensor, alpha: float) -> Tensor:
 def entmax_attention(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, alpha: float, *, causal: bool, dropout: float = 0.0
 ) -> Queries:
-    """Compute α-entmax(Q Kᵀ / √d) V head by head, in blocks of queries. It can be differentiated once."""
+    """Return α-entmax(Q Kᵀ / √d) V, computed head by head in blocks of queries. There are no second derivatives."""
     dtype = torch.promote_types(query.dtype, torch.float32)
     valid = None if key_valid is None else key_valid.repeat_interleave(query.shape[1], dim=0)
     with without_autocast(query.device):

@@ -1,8 +1,8 @@
-"""Averages over all keys with weights φ(q)·φ(k), computed as two successive softmaxes from the logarithms of the features φ > 0.
+"""Averages over all keys with the weights φ(q)·φ(k), computed as two softmaxes from the logarithms of the features φ > 0.
 
-With ℓ = log φ, a softmax of ℓₘ over the keys gives an average of v for feature m; Σₖ φₘ(k) v is exp(zₘ) times this average, with
-zₘ the log-sum-exp of ℓₘ. A softmax of ℓₘ(q) + zₘ over the features then averages these averages for query q. So nothing
-under- or overflows at any scale of the inputs, and no stabiliser is needed.
+Let ℓ = log φ, and let zₘ be the log-sum-exp of ℓₘ over the keys. A softmax of ℓₘ over the keys gives an average of v for feature m.
+Σₖ φₘ(k) v is exp(zₘ) times this average. A softmax of ℓₘ(q) + zₘ over the features then averages these averages for query q. So
+nothing under- or overflows at any scale of the inputs, and nothing has to be subtracted first.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 HIDDEN = -1e30
-"""Log weight of a hidden key: finite, so that examples of padding alone give no NaN, and negligible beside other log weights."""
+"""Log weight of a hidden key. It is finite, so examples of padding alone give no NaN, and negligible beside other log weights."""
 
 
 @runtime_checkable
 class LogFeatureMap(Protocol):
-    """Log features ℓ as an elementwise function of the projection ω·x."""
+    """Map from a projection ω·x to log features ℓ, element by element."""
 
     def logs(self, projected: Tensor) -> Tensor:
-        """Compute ℓ in a new tensor."""
+        """Return the log features ℓ of a projection, in a new tensor."""
 
     def slope(self, projected: Tensor) -> Tensor:
-        """Return the derivative of ℓ by ω·x."""
+        """Return the derivative of the log features ℓ by the projection ω·x."""
 
 
 def average_over_features(
     log_map: LogFeatureMap | None, directions: Float[Tensor, "m d"], query: Queries, key: Keys, value: Keys, key_valid: KeyValid
 ) -> Queries:
-    """Compute Σₖ φ(q)·φ(k) v / Σₖ φ(q)·φ(k) over the valid keys, where inputs x are scaled by d^-1/4.
+    """Return Σₖ φ(q)·φ(k) v / Σₖ φ(q)·φ(k) over the valid keys. Inputs x of the features are scaled by d^-1/4.
 
-    The inputs, and an average and a log-sum-exp for each feature and head, are saved for the backward pass.
+    The inputs are saved for the backward pass, and an average and a log-sum-exp for each feature and head.
 
     Args:
-        log_map: log feature map; None is ℓ = ω·x - |x|²/2, the features of the softmax kernel.
+        log_map: map to log features; None means ℓ = ω·x - |x|²/2, the features of the softmax kernel.
     """
     out: Tensor = _Averages.run(log_map, directions * directions.shape[1] ** -0.25, query, key, value, key_valid)
     return out
@@ -52,17 +52,17 @@ def average_over_features(
 
 @dataclass(frozen=True, slots=True)
 class ReluFeatures:
-    """Log feature map log(relu(ω·x) / √m + floor), for ``features`` = m."""
+    """Log features log(relu(ω·x) / √m + floor), where m is the number of features."""
 
     features: int
     floor: float
 
     def logs(self, projected: Tensor) -> Tensor:
-        """Compute the logarithms of the features."""
+        """Return the log features of a projection."""
         return projected.relu().mul_(self.features**-0.5).add_(self.floor).log_()
 
     def slope(self, projected: Tensor) -> Tensor:
-        """Return the derivative of the logarithms by ω·x."""
+        """Return the derivative of the log features by the projection ω·x."""
         return (projected + self.floor * self.features**0.5).reciprocal_().masked_fill_(projected <= 0, 0)
 
 

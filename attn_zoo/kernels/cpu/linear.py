@@ -1,4 +1,4 @@
-"""Averages with the weights φ(q)·φ(k), over all keys or over the past, through sums of φ(k) vᵀ and of φ(k).
+"""Averages of values with the weights φ(q)·φ(k), over all keys or over the past. They use the sums of φ(k) vᵀ and of φ(k).
 
 With m features φ per head, the sums have m × d and m numbers. Backward passes are written by hand. They compute features, weights
 within chunks and sums before chunks again, block by block, so only the outputs and the sums before each block are saved.
@@ -22,17 +22,17 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 @runtime_checkable
 class Features(Protocol):
-    """Feature map of rows of queries and keys, with its gradient."""
+    """Feature map φ, applied to each query and each key, with its gradient."""
 
     def of(self, x: Float[Tensor, "b h r d"]) -> Float[Tensor, "b h r m"]:
-        """Compute φ(x) in a new tensor."""
+        """Return the features φ(x) in a new tensor."""
 
     def gradient(self, x: Float[Tensor, "b h r d"], features: Tensor, gradient: Tensor) -> Float[Tensor, "b h r d"]:
-        """Compute the gradient of x from φ(x) and its gradient. It may overwrite both."""
+        """Return the gradient of x, given φ(x) and the gradient of φ(x). It may overwrite both."""
 
 
 def average_of_all(features: Features, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-    """Compute Σⱼ φ(q)·φ(kⱼ) vⱼ / Σⱼ φ(q)·φ(kⱼ) over all valid keys. If all weights vanish, the result is zero."""
+    """Return Σⱼ φ(q)·φ(kⱼ) vⱼ / Σⱼ φ(q)·φ(kⱼ) over all valid keys. If all weights are zero, the result is zero."""
     out: Tensor = _All.run(features, query, key, value, key_valid)
     return out
 
@@ -46,7 +46,11 @@ def average_of_past(
     value: Float[Tensor, "b h n d"],
     key_valid: Bool[Tensor, "b n"] | None,
 ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h m d"], Float[Tensor, "b h m"]]:
-    """Compute the average over the keys up to each query, and over earlier keys with the sums ``summed`` and ``mass``.
+    """Return the average over the keys up to each query, and over still earlier keys, which are given by their sums.
+
+    Args:
+        summed: sum of φ(k) vᵀ over the earlier keys.
+        mass: sum of φ(k) over the earlier keys.
 
     Returns:
         The averages, and both sums after the last key.
@@ -57,20 +61,20 @@ def average_of_past(
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """Elementwise feature maps with their gradients. ``floor`` is added to features that can be zero."""
+    """Feature map φ that acts on each element, with its gradient. ``floor`` is added to features that can be zero."""
 
     name: str
     floor: float
 
     def of(self, x: Float[Tensor, "b h r d"]) -> Float[Tensor, "b h r d"]:
-        """Compute elu(x) + 1, max(x, 0) or its square."""
+        """Return the features: elu(x) + 1, max(x, 0) or max(x, 0)²."""
         positive = x.clamp(min=0)
         if self.name == "elu":
             return x.clamp(max=0).exp_().add_(positive)  # not elu + 1, which would round small features to zero
         return (positive.square_() if self.name == "squared_relu" else positive).add_(self.floor)
 
     def gradient(self, x: Tensor, features: Tensor, gradient: Tensor) -> Float[Tensor, "b h r d"]:
-        """Return the gradient of x from that of φ(x)."""
+        """Return the gradient of x, given the gradient of φ(x)."""
         if self.name == "elu":
             return features.clamp_(max=1).mul_(gradient)
         slope = x.clamp(min=0)
@@ -81,16 +85,16 @@ class SoftmaxOverHead:
     """Feature map exp(x) / Σ exp(x) over the channels of a head."""
 
     def of(self, x: Float[Tensor, "b h r d"]) -> Float[Tensor, "b h r d"]:
-        """Compute the softmax."""
+        """Return the features: the softmax of x over the channels of a head."""
         return x.softmax(dim=-1)
 
     def gradient(self, x: Tensor, features: Tensor, gradient: Tensor) -> Float[Tensor, "b h r d"]:
-        """Return the gradient of x from that of φ(x)."""
+        """Return the gradient of x, given the gradient of φ(x)."""
         return features.mul_(gradient - (gradient * features).sum(dim=-1, keepdim=True))
 
 
 def features_of(name: str, floor: float) -> Features:
-    """Return the feature map with a name: ``elu``, ``relu``, ``squared_relu`` or ``softmax``."""
+    """Return the feature map of this name: ``elu``, ``relu``, ``squared_relu`` or ``softmax``."""
     return SoftmaxOverHead() if name == "softmax" else Elementwise(name, floor)
 
 

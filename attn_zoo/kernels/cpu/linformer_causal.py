@@ -1,4 +1,4 @@
-"""Block-causal Linformer, block by block. No temporary tensor is longer than the keys that a block sees."""
+"""Block-causal Linformer, computed block by block. No temporary tensor is longer than the keys that a block sees."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def spans(length: int, block: int) -> Iterator[tuple[int, int]]:
-    """Return the start and end of each block."""
+    """Return the first position of each block and the position after its last."""
     return ((start, min(start + block, length)) for start in range(0, length, block))
 
 
@@ -28,8 +28,8 @@ def attend_blocks(
     causal: bool,
     dropout: float,
 ) -> Queries:
-    """Compute a softmax over the tokens of a query's own block of c, and over the k projected keys of each other block that it
-    sees.
+    """Return the outputs of one softmax over the tokens of a query's own block, and over the k projected keys of each other block
+    that it sees.
     """
     n, (k, block) = key.shape[2], key_projection.shape
     key, blocks = key * key.shape[-1] ** -0.5, -(-n // block)

@@ -1,7 +1,7 @@
-"""Attention within buckets of locality-sensitive hashes. Normalised queries serve as keys.
+"""Attention within buckets of locality-sensitive hashes. Keys are normalised queries.
 
-Every round sorts the positions into chunks. A chunk attends to itself and to the one before it, with several chunks in a step.
-Rounds are averaged with their sums of exponentials as weights, which makes them one softmax. Its log-sum-exp is saved, so that the
+Every hash round sorts the positions into chunks. A chunk attends to itself and to the chunk before it, with several chunks in one
+step. Rounds are averaged with their sums of exponentials as weights, which makes them one softmax. Its log-sum-exp is saved, so the
 backward pass can compute the weights again.
 """
 
@@ -22,21 +22,21 @@ from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys
 
 SELF_SCORE = -1e5
-"""Score of a position with itself: its weight is zero beside any other key, and one if there is no other key."""
+"""Score of a position with itself. Its weight is zero beside any other key, and one if there is no other key."""
 
 HIDDEN = -1e30
-"""Number added to hidden scores: further below ``SELF_SCORE`` than any score, and far from overflow."""
+"""Number added to hidden scores. They are then further below ``SELF_SCORE`` than any score, and far from overflow."""
 
 SHORTEST = 1e-12
-"""Floor of the norm by which a query is divided."""
+"""Smallest divisor for a query, which is divided by its norm."""
 
 ROWS = 1024
-"""Number of positions hashed at once, so that their products, several times as wide, stay in cache."""
+"""Number of positions hashed at once. Their products, which are several times as wide, then stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Mask and dropout of a chunk's weights."""
+    """Rule for the weights of a chunk: which keys are masked, and the dropout."""
 
     causal: bool
     once: bool
@@ -47,8 +47,8 @@ class Rule:
 def hash_tiled(
     x: Keys, rotations: Float[Tensor, "heads rounds head_dim columns"], radices: Sequence[int]
 ) -> Int[Tensor, "rounds batch heads n"]:
-    """Return the bucket of each position in each round: argmax over [x R; -x R]. There is one digit per radix, from radix / 2
-    columns.
+    """Return the bucket of each position in each round, which is the argmax over [x R; -x R]. With several radices, the bucket is a
+    number with one digit per radix, from radix / 2 columns of R.
     """
     if not radices:
         return x.new_zeros(rotations.shape[1], *x.shape[:3], dtype=torch.long)
@@ -88,12 +88,12 @@ def attend_buckets(
     before: Int[Tensor, "rounds b h chunks"],
     rule: Rule,
 ) -> Float[Tensor, "b h n d"]:
-    """Compute Σⱼ exp(qᵢ·kⱼ / √d) vⱼ / Σⱼ exp(qᵢ·kⱼ / √d) over all j that a round compares with i. Padding gets zeros.
+    """Return Σⱼ exp(qᵢ·kⱼ / √d) vⱼ / Σⱼ exp(qᵢ·kⱼ / √d) over all positions j that a round compares with i. Padding gets zeros.
 
     Args:
         position: position in each slot; n if the slot is empty.
         slot: slot of each position; the number of slots for padding.
-        before: chunk before each one in the same bucket, or -1.
+        before: for each chunk, the chunk before it in the same bucket, or -1.
     """
     dtype = autocast_dtype(query)
     with without_autocast(query.device):
@@ -102,8 +102,8 @@ def attend_buckets(
 
 
 def buckets_flops(heads: int, rounds: int, chunks: int, chunk: int, head_dim: int) -> tuple[int, int]:
-    """Return the FLOPs of ``attend_buckets`` for one example, forward and backward (with scores computed again, and gradients of
-    both factors).
+    """Return the FLOPs of ``attend_buckets`` for one example, forward and backward. The backward pass computes scores again, and
+    gradients of both factors.
     """
     flops = 8 * heads * rounds * chunks * chunk * chunk * head_dim
     return flops, 5 * flops // 2

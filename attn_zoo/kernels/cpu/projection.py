@@ -1,4 +1,4 @@
-"""Projections E X along the length without a copy of E for each example."""
+"""Products E X, which project tokens X along the length, without a copy of E for each example."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from attn_zoo.precision import autocast_dtype
 from attn_zoo.shapes import Keys, KeyValid
 
 FEW = 4
-"""Largest batch for which one matrix product per example is faster."""
+"""Largest batch for which one matrix product per example is faster than a product over the whole batch."""
 
 
 def project_heads(matrix: Float[Tensor, "#heads r keys"], tokens: Keys) -> Float[Tensor, "batch heads r head_dim"]:
-    """Compute E X for every head, with one matrix for all heads or one for each."""
+    """Return E X for every head. ``matrix`` holds one E for all heads, or one per head; ``tokens`` are X."""
     batch, heads, keys, head_dim = tokens.shape
     if matrix.shape[0] == 1:
         side_by_side = tokens.transpose(1, 2).reshape(batch, keys, heads * head_dim)
@@ -31,14 +31,18 @@ def project_heads(matrix: Float[Tensor, "#heads r keys"], tokens: Keys) -> Float
 def mix(
     weight: Float[Tensor, "r keys"], tokens: Float[Tensor, "batch keys width"], key_valid: KeyValid = None, *, weigh: bool = False
 ) -> tuple[Float[Tensor, "batch r width"], Float[Tensor, "some r"]]:
-    """Compute ``weight @ tokens`` and, with ``weigh``, also weight @ ones at the real tokens. Under autocast, use its dtype."""
+    """Return ``weight @ tokens`` and, if ``weigh`` is set, also the product of ``weight`` and a column that is 1 at real tokens and
+    0 at padding. Under autocast, use its dtype.
+    """
     dtype = autocast_dtype(tokens)
     refuse_transforms(weight, tokens, allow=GRADIENTS)
     return _Mix.apply(weight.to(dtype), tokens.to(dtype), key_valid, weigh)
 
 
 def masses_of(weight: Float[Tensor, "r keys"], key_valid: Bool[Tensor, "batch keys"] | None) -> Float[Tensor, "some r"]:
-    """Return the sums of weights over the real tokens of each example. If all tokens are real, return one row for all examples."""
+    """Return the sum of the weights over the real tokens of each example. If all tokens are real, return one row for
+    all examples.
+    """
     return weight.sum(dim=-1)[None] if key_valid is None else key_valid.to(weight.dtype) @ weight.mT
 
 

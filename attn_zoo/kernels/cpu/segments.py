@@ -1,6 +1,6 @@
-"""Segment attention with a memory of earlier keys, with scores by content and by distance (Transformer-XL).
+"""Attention of segments to themselves and to a memory of earlier keys, with scores by content and by distance (Transformer-XL).
 
-Tiles hold whole segments whose scores fit the caches of a processor. The backward pass computes weights again.
+Tiles hold whole segments whose scores fit the caches of a CPU. The backward pass computes weights again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 @dataclass(frozen=True, slots=True)
 class Segmentation:
-    """Division of a sequence of ``n`` positions into segments of ``length``, each with ``memory`` positions before it."""
+    """Division of a sequence of ``n`` positions into segments of ``length`` positions. Each segment also sees the ``memory``
+    positions before it.
+    """
 
     n: int
     length: int
@@ -31,37 +33,39 @@ class Segmentation:
 
     @classmethod
     def of(cls, n: int, segment: int, memory: int, *, causal: bool) -> Segmentation:
-        """Return a segmentation. A segment is at most as long as the sequence, and the memory at most as long as the earlier
-        segments.
+        """Return the division into segments of this length with this memory. Both are first limited: a segment to the length of the
+        sequence, and the memory to the segments before the last.
         """
         length = max(1, min(segment, n))
         return cls(n, length, min(memory, (-(-n // length) - 1) * length), causal)
 
     @property
     def segments(self) -> int:
-        """Number of segments. A short last one counts, and is filled up."""
+        """Number of segments, including a short last one, which is filled up."""
         return -(-self.n // self.length)
 
     @property
     def before(self) -> int:
-        """Number of segments that the memory reaches into."""
+        """Number of earlier segments that contain positions of the memory."""
         return -(-self.memory // self.length)
 
     @property
     def width(self) -> int:
-        """Number of keys of a segment and its memory."""
+        """Number of keys that a segment sees: its own and those of its memory."""
         return self.length + self.memory
 
     @property
     def distances(self) -> int:
-        """Number of distances, from the last query to the first key down to 0 or, without causality, down to first query to last
-        key.
+        """Number of different distances between a query and a key. Without causality, they include negative distances to later
+        keys.
         """
         return self.width if self.causal else self.width + self.length - 1
 
 
 class Distances(NamedTuple):
-    """Inputs of the scores by distance. The rows of ``keys`` belong to distances from ``width - 1``, the largest, downwards."""
+    """Inputs of the scores by distance. The rows of ``keys`` belong to descending distances, starting with ``width - 1``, the
+    largest.
+    """
 
     keys: Float[Tensor, "heads distances head_dim"]
     content_bias: Float[Tensor, "heads head_dim"]
@@ -71,10 +75,10 @@ class Distances(NamedTuple):
 def attend_segments(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, cut: Segmentation, *, distances: Distances | None, dropout: float
 ) -> Queries:
-    """Compute softmax attention of each query to the valid keys of its segment and of the memory before it.
+    """Return the outputs of softmax attention from each query to the valid keys of its segment and of the memory before it.
 
-    Scores are ((q + u)·k + (q + v)·r) / √head_dim with r for the distance between q and k, or q·k / √head_dim without
-    ``distances``; outputs are zeros if no key is valid. Only the inputs and dropout masks are saved.
+    Scores are ((q + u)·k + (q + v)·r) / √head_dim, where r belongs to the distance between q and k. Without ``distances`` they are
+    q·k / √head_dim. If no key is valid, outputs are zeros. Only the inputs and dropout masks are saved for the backward pass.
     """
     dtype = autocast_dtype(query)
     with without_autocast(query.device):
@@ -84,18 +88,18 @@ def attend_segments(
 
 
 def segment_flops(cut: Segmentation, inner_dim: int, *, by_distance: bool) -> tuple[int, int]:
-    """Return the FLOPs of ``attend_segments`` for one example, forward and backward (with scores computed again, and gradients of
-    both factors).
+    """Return the FLOPs of ``attend_segments`` for one example, forward and backward. The backward pass computes scores again, and
+    gradients of both factors.
     """
     pairs, by_distances = (cut.segments * cut.length * count * inner_dim for count in (cut.width, by_distance * cut.distances))
     return 4 * pairs + 2 * by_distances, 10 * pairs + 6 * by_distances
 
 
 def shifted(by_distance: Float[Tensor, "*front rows distances"], width: int) -> Float[Tensor, "*front rows width"]:
-    """Shift scores by distance to scores by key (relative shift), as a view of contiguous memory.
+    """Return scores by distance rearranged to scores by key (relative shift), as a view of contiguous memory.
 
-    Row i needs the ``width`` distances after the first ``rows - 1 - i``; a row stride shorter by one shifts each row by one.
-    Causally a row's last columns then lie in the next row; they belong to future keys, which are masked.
+    Row i needs the ``width`` distances after the first ``rows - 1 - i``. A row stride that is shorter by one shifts each row by
+    one. If causal, the last columns of a row then lie in the next row. They belong to future keys, which are masked.
     """
     *front, rows, distances = by_distance.shape
     *strides, _, _ = by_distance.stride()

@@ -1,4 +1,6 @@
-"""Strided attention on a grid with rows of l positions. A position sees keys at most l away in adjacent rows, and its column."""
+"""Strided attention on a grid with rows of l positions. A position sees the keys at most l away, which are in adjacent rows, and
+its column.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 def attend_grid(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, stride: int, causal: bool, dropout: float
 ) -> Queries:
-    """Compute softmax attention of each query to valid keys that are at most a row's length away or in its column. Without any, the
-    output is zero.
+    """Return the outputs of softmax attention from each query to the valid keys at most ``stride`` positions away, and to those in
+    its column of the grid. If there are none, the output is zero.
     """
     (batch, heads, n, _), dtype = query.shape, autocast_dtype(query)
     valid = real_positions(query, key_valid)

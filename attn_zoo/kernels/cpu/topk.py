@@ -1,4 +1,4 @@
-"""Top-k attention in blocks of queries. It saves the k weights and their indices, but no scores."""
+"""Top-k attention in blocks of queries. It saves the k weights and their indices for the backward pass, but no scores."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def topk_attention(query: Queries, key: Keys, value: Keys, key_valid: KeyValid, kept: int, *, causal: bool) -> Queries:
-    """Compute a softmax over the ``kept`` highest scores of each query, head by head.
+    """Return the outputs of softmax attention over the ``kept`` highest scores of each query, computed head by head.
 
-    The function is differentiable once.
+    There are no second derivatives.
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
     valid = None if key_valid is None else key_valid.repeat_interleave(query.shape[1], dim=0)

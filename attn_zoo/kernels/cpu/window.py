@@ -23,9 +23,10 @@ SMALLEST_BLOCK = 16
 
 
 def spans(length: int, left: int, right: int) -> Iterator[tuple[int, int, int, int]]:
-    """Return the tiles of a band: start and end of some queries, and start and end of the keys that any of them reaches.
+    """Return the tiles that cover a window of ``left`` keys before and ``right`` keys after each query. A tile is a range of
+    queries and the range of keys that any of them sees.
 
-    With blocks of an eighth of the reach, tiles hold an eighth more pairs than the band.
+    A range of queries is an eighth as long as the window, so tiles hold an eighth more pairs than the window.
     """
     rows = max(SMALLEST_BLOCK, math.ceil((left + right) / 8))
     for start in range(0, length, rows):
@@ -34,7 +35,8 @@ def spans(length: int, left: int, right: int) -> Iterator[tuple[int, int, int, i
 
 
 def band_flops(length: int, left: int, right: int, extra: int) -> tuple[int, int]:
-    """Return the FLOPs per head and unit of head_dim, forward and backward, over the keys in reach and ``extra`` global keys.
+    """Return the FLOPs per head and per channel, forward and backward, of attention to the keys in the window and to ``extra``
+    global keys.
 
     The forward pass computes scores and weighted sums. The backward pass computes scores again and the gradients of all factors.
     """
@@ -55,12 +57,12 @@ def banded_attention(
     right: int,
     dropout: float,
 ) -> Queries:
-    """Compute softmax attention of query i to the valid keys i - left … i + right and to the valid extra keys. Without any, the
-    output is zero.
+    """Return the outputs of softmax attention from each query i to the valid keys i - left … i + right and to the valid extra keys.
+    If there are none, the output is zero.
 
-    Keys outside ``valid`` have no weight. Extra keys within reach must be invalid in ``valid``, because they would count twice
-    otherwise. ``valid`` and ``extra_valid`` are given together; None for both means that all keys are valid. Only the inputs, both
-    masks and dropout masks are saved for the backward pass.
+    Keys that are False in ``valid`` have no weight. Extra keys within the window must be False in ``valid``, because they would
+    count twice otherwise. ``valid`` and ``extra_valid`` are given together. None for both means that all keys are valid. Only the
+    inputs, both masks and dropout masks are saved for the backward pass.
     """
     dtype = autocast_dtype(query)
     tensors = [t.to(dtype) for t in (query, key, value, extra_key, extra_value)]
@@ -96,8 +98,8 @@ def _joined(
 def attend_dilated(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, extra: int, dilation: int, left: int, right: int, dropout: float
 ) -> Float[Tensor, "batch heads rest head_dim"]:
-    """Apply ``banded_attention`` to the positions after the first ``extra`` (global keys), in each residue class of the
-    dilation.
+    """Return the outputs of ``banded_attention`` for the positions after the first ``extra`` ones, which are global keys. It is
+    applied separately to each residue class of the dilation.
     """
     batch, heads, n, _ = query.shape
     valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None and dilation > 1 else key_valid

@@ -1,15 +1,14 @@
-"""Linformer on NVIDIA GPUs: Y = E X along the sequence, and softmax(Q Kᵀ / √d) V over the projected keys.
+"""Linformer on NVIDIA GPUs: the projection Y = E X along the length, and softmax(Q Kᵀ / √d) V over the projected keys.
 
-Layouts: tensors are indexed (batch, heads, length, head_dim) and may have any strides in memory; views of
-    (batch, length, heads · head_dim) are read in place, and outputs and gradients are such views.
-Saved for the backward: Q, K and V; if keys do not fit on chip (see ``table``) also the output and one number per query.
-    The projection saves the tokens, or E, as the requested gradients need. Weights are never stored.
-Numerics: matmuls multiply in the dtype of the inputs and sum in float32, the softmax is in float32. float32 inputs are
-    multiplied as three tf32 products, or as one where PyTorch's own matmuls are allowed to
-    (``torch.backends.cuda.matmul``). Results are the same on every run, but depend in their last bits on the number of
-    multiprocessors, since sums are split between them.
-Limits: head_dim up to 128; no causal form, since E mixes all positions; no attention mask other than ``key_valid``; gradients
-    once, not twice.
+Layouts: tensors are indexed (batch, heads, length, head_dim) and may have any strides in memory. Views of (batch, length, heads ·
+    head_dim) are read in place, and outputs and gradients are such views.
+Saved for the backward pass: Q, K and V. If keys do not fit on the chip (see ``table``), the output and one number per query are
+    saved, too. The projection saves the tokens, or E, as the requested gradients need. Weights are never stored.
+Numerics: matrix products multiply in the dtype of the inputs and sum in float32. The softmax is in float32. float32 inputs are
+    multiplied as three tf32 products, or as one if PyTorch's own products are allowed to (``torch.backends.cuda.matmul``). Results
+    are the same on every run. Their last bits depend on the number of multiprocessors, because sums are split between them.
+Limits: head_dim is at most 128. There is no causal form, because E mixes all positions. The only attention mask is ``key_valid``.
+    There are no second derivatives.
 Tests: Triton's interpreter against float64, and compilation for sm_90. Nothing was measured on a GPU.
 """
 

@@ -54,8 +54,8 @@ def attend(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Triton kernel in which a program handles ``tiles`` query tiles of one head. SCALE is log₂e / √d, because exp₂ is cheaper than
-    exp.
+    """Triton kernel of the forward pass. One program computes the outputs of ``tiles`` tiles of queries of one head. SCALE is log₂e
+    / √d, because exp₂ is cheaper than exp.
     """
     head = tl.program_id(0) // splits
     split = tl.program_id(0) % splits
@@ -126,8 +126,8 @@ def attend_backward(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Triton kernel in which a program handles ``tiles`` query tiles of one head. dK and dV go to (splits, batch, keys, heads,
-    DIM).
+    """Triton kernel of the backward pass. One program handles ``tiles`` tiles of queries of one head. It writes its sums dK and dV,
+    the gradients of keys and values, to tensors of shape (splits, batch, keys, heads, DIM).
 
     SCALE is log₂e / √d and ROOT is 1 / √d.
     """

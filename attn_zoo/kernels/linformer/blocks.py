@@ -49,7 +49,9 @@ def attend_blocks(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Triton kernel in which a program handles one tile of queries of one head. L goes to (batch · heads, queries)."""
+    """Triton kernel of the forward pass. One program computes the outputs of one tile of queries of one head. It writes L to a
+    tensor of shape (batch · heads, queries).
+    """
     head = tl.program_id(0) // tiles
     first = (tl.program_id(0) % tiles) * BLOCK_QUERIES
     rows = first + tl.arange(0, BLOCK_QUERIES)
@@ -124,7 +126,9 @@ def attend_blocks_backward_query(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Triton kernel in which a program computes dQ of one tile of queries of one head, and its δ for the other backward kernel."""
+    """Triton kernel of the backward pass for queries. One program computes dQ, the gradient of one tile of queries of one head. It
+    also writes their δ for the other backward kernel.
+    """
     head = tl.program_id(0) // tiles
     first = (tl.program_id(0) % tiles) * BLOCK_QUERIES
     rows = first + tl.arange(0, BLOCK_QUERIES)
@@ -203,8 +207,8 @@ def attend_blocks_backward_key_value(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Triton kernel in which a program sums dK and dV of a block of keys over ``tiles`` query tiles, to (splits, batch, keys,
-    heads, DIM).
+    """Triton kernel of the backward pass for keys and values. One program sums dK and dV, the gradients of one block of keys and
+    values, over ``tiles`` tiles of queries. It writes them to tensors of shape (splits, batch, keys, heads, DIM).
     """
     blocks = tl.cdiv(keys, BLOCK_KEYS)
     block = (tl.program_id(0) % blocks) * BLOCK_KEYS

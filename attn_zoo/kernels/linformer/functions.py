@@ -1,4 +1,4 @@
-"""Public functions of the kernels: checks, autocast, and the choice between whole-row and block kernels."""
+"""Public functions of the Triton kernels. They check the inputs, apply autocast, and choose between whole-row and block kernels."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def linformer_attention(
     dropout: float = 0.0,
     seed: Int[Tensor, ""] | None = None,
 ) -> Float[Tensor, "batch heads queries head_dim"]:
-    """Compute softmax(query keyᵀ / √head_dim) value, for keys and values compressed along the length.
+    """Return softmax(query keyᵀ / √head_dim) value, for keys and values that are already compressed along the length.
 
-    Inputs may be views of any strides; views of (batch, length, heads · head_dim) are read in place, and the output is
-    such a view itself, so that ``out.transpose(1, 2).flatten(2)`` copies nothing. Under autocast the inputs are cast to
-    its dtype. Sums and the softmax are in single precision, weights in the dtype of the inputs.
+    Inputs may be views with any strides. Views of (batch, length, heads · head_dim) are read in place. The output is such a view
+    itself, so ``out.transpose(1, 2).flatten(2)`` copies nothing. Under autocast the inputs are cast to its dtype. Sums and the
+    softmax are in single precision, weights in the dtype of the inputs.
 
     Args:
-        query, key, value: float16, bfloat16 or float32 on a CUDA device; head_dim up to 128.
-        dropout: share of weights set to zero, in [0, 1); the others grow by 1 / (1 - dropout).
-        seed: seed of dropout: equal seeds drop equal weights; None draws one from torch's generator of the device.
-            It is read by the kernels and never by the host.
+        query, key, value: tensors of float16, bfloat16 or float32 on a CUDA device. head_dim is at most 128.
+        dropout: probability of setting a weight to zero, in [0, 1). The other weights are multiplied by 1 / (1 - dropout).
+        seed: seed of dropout. Equal seeds drop the same weights. None draws a seed from torch's generator of the device. Only the
+            kernels read it, never the host.
 
     Raises:
         ValueError: a shape, dtype, device or rate is not supported.
@@ -53,15 +53,16 @@ def project_sequence(
     tokens: Float[Tensor, "batch *heads keys width"],
     key_valid: Bool[Tensor, "batch keys"] | None = None,
 ) -> Float[Tensor, "batch *heads r width"]:
-    """Compute projection @ tokens along the sequence. Padded tokens count as zeros, even if they hold NaN.
+    """Return projection @ tokens, the tokens projected along the length. Padded tokens count as zeros, even if they hold NaN.
 
-    Stack two projections of the same tokens into one with twice the rows, so that the tokens are read once. Under autocast
-    projection and tokens are cast to its dtype. Sums are in single precision, split over the sequence, added in a fixed order.
+    To project the same tokens twice, stack both projections into one with twice the rows. The tokens are then read once. Under
+    autocast, projection and tokens are cast to its dtype. Sums are in single precision. They are split over the sequence, and the
+    parts are added in a fixed order.
 
     Args:
-        projection: (r, length) for all heads, or (heads, r, length); columns beyond the number of keys are ignored.
-        tokens: (batch, keys, width), or (batch, heads, keys, width) with a projection for each head; any strides.
-        key_valid: True for a real token; None means that all are.
+        projection: matrix (r, length) for all heads, or (heads, r, length). Columns beyond the number of keys are ignored.
+        tokens: tensor (batch, keys, width), or (batch, heads, keys, width) with a projection for each head, with any strides.
+        key_valid: True for a real token. None means that all are real.
 
     Raises:
         ValueError: a shape, dtype or device does not fit.
@@ -82,7 +83,9 @@ def project_heads(
     tokens: Float[Tensor, "batch heads keys head_dim"],
     key_valid: Bool[Tensor, "batch keys"] | None = None,
 ) -> Float[Tensor, "batch heads r head_dim"]:
-    """Project every head. With one projection for all heads, they are joined along the width."""
+    """Return the tokens of every head, projected along the length. If all heads share one projection, they are
+    projected together.
+    """
     if len(projection) > 1:
         return project_sequence(projection, tokens, key_valid)
     heads, head_dim = tokens.shape[1], tokens.shape[3]

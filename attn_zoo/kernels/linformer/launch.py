@@ -1,4 +1,6 @@
-"""Kernel launches: sizes, strides, partial sums and their total. Inputs are valid here, because ``functions`` has checked them."""
+"""Functions that launch the Triton kernels. They compute sizes and strides, and add up partial sums. ``functions`` has already
+checked the inputs.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,19 @@ from attn_zoo.kernels.linformer import attention, blocks, projection, table
 from attn_zoo.shapes import Compressed, KeyValid, Queries
 
 ByPosition = Float[Tensor, "batch queries heads head_dim"]
-"""Outputs in the layout in which kernels write them, or gradients of outputs."""
+"""Outputs, or gradients of outputs, in the layout in which kernels write them."""
 Seed = Int[Tensor, ""] | None
-"""Seed of dropout; None without dropout."""
+"""Seed of the dropout mask. None without dropout."""
 
 INTERPRETED = not isinstance(attention.attend, triton.JITFunction)
-"""True if Triton runs kernels in its interpreter, on any device, because TRITON_INTERPRET=1 is in the environment."""
+"""True if TRITON_INTERPRET=1 is in the environment. Triton then runs kernels in its interpreter, on any device."""
 
 if isinstance(tl.philox, triton.JITFunction) is INTERPRETED:
     raise RuntimeError("TRITON_INTERPRET changed after triton was imported; set it before anything imports triton")
 
 
 def attend(query: Queries, key: Compressed, value: Compressed, seed: Seed, dropout: float) -> ByPosition:
-    """Launch the forward kernel that holds whole rows of weights on chip."""
+    """Return the outputs of the forward kernel that holds whole rows of weights on the chip."""
     query, key, value = map(_with_unit_stride, (query, key, value))
     batch, heads, queries, dim = query.shape
     out = _empty(query, batch, queries, heads, dim)
@@ -47,7 +49,7 @@ def attend(query: Queries, key: Compressed, value: Compressed, seed: Seed, dropo
 def attend_backward(
     grad: ByPosition, query: Queries, key: Compressed, value: Compressed, seed: Seed, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of query, key and value, each as (batch, length, heads, head_dim)."""
+    """Return the gradients of query, key and value for ``attend``, each of shape (batch, length, heads, head_dim)."""
     grad, query, key, value = map(_with_unit_stride, (grad.transpose(1, 2), query, key, value))
     batch, heads, queries, dim = query.shape
     grad_query = _empty(query, batch, queries, heads, dim)
@@ -71,7 +73,9 @@ def attend_backward(
 def attend_blocks(
     query: Queries, key: Compressed, value: Compressed, seed: Seed, dropout: float
 ) -> tuple[ByPosition, Float[Tensor, "batch heads queries"]]:
-    """Return the output and the base-2 logarithm of the softmax denominator, which the backward pass needs."""
+    """Return the output, computed in blocks of keys, and the base-2 logarithm of the denominator of the softmax. The backward pass
+    needs both.
+    """
     query, key, value = map(_with_unit_stride, (query, key, value))
     batch, heads, queries, dim = query.shape
     out = _empty(query, batch, queries, heads, dim)
@@ -99,7 +103,7 @@ def attend_blocks_backward(
     seed: Seed,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of query, key and value, each as (batch, length, heads, head_dim)."""
+    """Return the gradients of query, key and value for ``attend_blocks``, each of shape (batch, length, heads, head_dim)."""
     grad, query, key, value = map(_with_unit_stride, (grad.transpose(1, 2), query, key, value))
     batch, heads, queries, dim = query.shape
     keys, device = key.shape[2], query.device
@@ -134,7 +138,7 @@ def attend_blocks_backward(
 def project(
     matrix: Float[Tensor, "heads r keys"], tokens: Float[Tensor, "batch heads keys width"], key_valid: KeyValid
 ) -> Float[Tensor, "batch heads r width"]:
-    """Compute E X for every head without padding."""
+    """Return E X for every head, where E is ``matrix`` and X are the tokens. Padded tokens are left out."""
     matrix, tokens = map(_with_unit_stride, (matrix, tokens))
     batch, heads, keys, width = tokens.shape
     rows = matrix.shape[1]
@@ -158,7 +162,9 @@ def project(
 def project_backward_projection(
     grad: Float[Tensor, "batch heads r width"], tokens: Float[Tensor, "batch heads keys width"], key_valid: KeyValid
 ) -> Float[Tensor, "heads r keys"]:
-    """Return the gradient of E: dY Xᵀ, summed over the batch, without padding."""
+    """Return the gradient of E: dY Xᵀ, summed over the batch, where dY is ``grad`` and X are the tokens. Padded tokens are left
+    out.
+    """
     grad, tokens = map(_with_unit_stride, (grad, tokens))
     batch, heads, keys, width = tokens.shape
     rows = grad.shape[2]

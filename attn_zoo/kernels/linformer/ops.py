@@ -1,7 +1,7 @@
-"""PyTorch operators that call the launches. They have shapes for tracing, and gradients.
+"""PyTorch operators around the kernel launches. They state output shapes for tracing, and define gradients.
 
-Every kernel is called inside a ``custom_op``, so that ``torch.compile`` does not trace launches. Operators are
-pure, return fresh contiguous tensors, and take their randomness as a seed tensor that stays on the device.
+Every kernel is called inside a ``custom_op``, so ``torch.compile`` does not trace launches. Operators have no side effects, return
+new contiguous tensors, and take their randomness from a seed tensor that stays on the device.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # Kernel arguments are pointers and scalars that Triton types at the launch; a Python annotation could only be wrong.
-"""Y = E X along the sequence, without padding, and dE = Σ dY Xᵀ over the batch: two matmuls with long sums.
+"""Triton kernels for Y = E X along the length, without padding, and for the gradient of E, dE = Σ dY Xᵀ over the batch.
 
-E is (r, n) with r in the hundreds and n up to many thousands, so there are few tiles of Y, each a long sum. The
-sum over positions is therefore split between programs, which write partial sums in single precision to be added in a
-fixed order. A padded token is not read at all: a NaN in it has no influence.
+E is (r, n) with r in the hundreds and n up to many thousands, so there are few tiles of Y, and each is a long sum. Programs
+therefore share the sum over positions. They write partial sums in single precision, which are added in a fixed order. A padded
+token is not read at all, so a NaN in it has no influence.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def project(
     PRECISION: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Triton kernel in which a program sums one tile of E X of one head over ``chunks`` chunks, to (splits, batch, heads, rows,
-    width).
+    """Triton kernel of the forward pass. One program sums one tile of E X of one head over ``chunks`` chunks of positions. It
+    writes the sum to a tensor of shape (splits, batch, heads, rows, width).
     """
     row_tiles = tl.cdiv(rows, BLOCK_ROWS)
     width_tiles = tl.cdiv(width, BLOCK_WIDTH)
@@ -109,8 +109,8 @@ def project_backward_projection(
     PRECISION: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Triton kernel in which a program sums one tile of dE of one head over ``examples`` examples, to (splits, heads, rows,
-    keys).
+    """Triton kernel of the backward pass. One program sums one tile of dE, the gradient of E, of one head over ``examples``
+    examples. It writes the sum to a tensor of shape (splits, heads, rows, keys).
     """
     row_tiles = tl.cdiv(rows, BLOCK_ROWS)
     key_tiles = tl.cdiv(keys, BLOCK_KEYS)

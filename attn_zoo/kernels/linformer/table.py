@@ -23,7 +23,7 @@ PROCESSORS_WITHOUT_CUDA = 132
 
 @dataclass(frozen=True, slots=True)
 class AttentionTile:
-    """Tile sizes of one step of an attention kernel: queries and keys."""
+    """Sizes of the tile that an attention kernel handles in one step: numbers of queries and of keys."""
 
     queries: int
     keys: int
@@ -32,14 +32,14 @@ class AttentionTile:
     stages: int
 
     def constants(self) -> dict[str, int]:
-        """Return the tile sizes as arguments of a launch."""
+        """Return the tile sizes as arguments for launching the kernel."""
         sizes = {"BLOCK_QUERIES": self.queries, "BLOCK_KEYS": self.keys, "BLOCK_DIM": self.dim}
         return {**sizes, "STAGES": self.stages, "num_warps": self.warps}
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectionTile:
-    """Tile sizes of one step of a projection kernel: rows of E, positions, width of the tokens."""
+    """Sizes of the tile that a projection kernel handles in one step: rows of E, positions, and channels of the tokens."""
 
     rows: int
     keys: int
@@ -48,7 +48,7 @@ class ProjectionTile:
     stages: int
 
     def constants(self) -> dict[str, int]:
-        """Return the tile sizes as arguments of a launch."""
+        """Return the tile sizes as arguments for launching the kernel."""
         sizes = {"BLOCK_ROWS": self.rows, "BLOCK_KEYS": self.keys, "BLOCK_WIDTH": self.width}
         return {**sizes, "STAGES": self.stages, "num_warps": self.warps}
 
@@ -119,14 +119,14 @@ PROJECTION = {  # kernel -> (bits, few rows, narrow): (rows, keys, width, warps,
 
 
 def padded(size: int, least: int) -> int:
-    """Double ``least`` until it is at least ``size``. While PyTorch traces, ``size`` can be symbolic."""
+    """Return ``size`` padded: ``least``, doubled until it is at least ``size``. While PyTorch traces, ``size`` can be symbolic."""
     while least < size:
         least *= 2
     return least
 
 
 def on_chip(keys: int, dim: int, dtype: torch.dtype, dropout: bool) -> bool:
-    """Return True if the whole-row kernels can handle these sizes."""
+    """Return True if the whole-row kernels support these sizes, because all keys of a head fit on the chip."""
     if dtype == torch.float32:
         return False
     room = 128 * 64 if dropout and dtype != torch.float64 else 256 * 64
@@ -134,20 +134,20 @@ def on_chip(keys: int, dim: int, dtype: torch.dtype, dropout: bool) -> bool:
 
 
 def whole_row_tile(kernel: str, keys: int, dim: int, dropout: bool) -> AttentionTile:
-    """Return the tile of a kernel that holds all keys of a head. Fewer than 64 keys would not fill the matrix instruction."""
+    """Return the tile sizes of a kernel that holds all keys of a head. Fewer than 64 keys would not fill the matrix instruction."""
     shape = padded(keys, 64), padded(dim, 32)
     queries, warps, stages = WHOLE[kernel][shape]
     return AttentionTile(queries, *shape, 8 if dropout else warps, stages)
 
 
 def block_tile(kernel: str, dim: int, dtype: torch.dtype) -> AttentionTile:
-    """Return the tile of a kernel that reads keys block by block."""
+    """Return the tile sizes of a kernel that reads the keys block by block."""
     queries, keys, warps, stages = BLOCKS[kernel][_bits(dtype), padded(dim, 32)]
     return AttentionTile(queries, keys, padded(dim, 32), warps, stages)
 
 
 def projection_tile(kernel: str, rows: int, width: int, dtype: torch.dtype) -> ProjectionTile:
-    """Return the tile of a kernel that projects along the sequence."""
+    """Return the tile sizes of a kernel that projects tokens along the length."""
     entries, bits = PROJECTION[kernel], _bits(dtype)
     few = bits == 16 and rows <= 64
     narrow = width <= 64 or (bits, few, False) not in entries
@@ -163,12 +163,12 @@ def processors(device: torch.device) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def split(parts: int, steps: int, warps: int, processors: int) -> tuple[int, int]:
-    """Divide the ``steps`` of each of ``parts`` independent sums among programs. Return the number of splits, and the steps of
-    each.
+    """Return into how many parts each sum is split among programs, and how many steps a part has. There are ``parts`` independent
+    sums of ``steps`` steps.
 
-    A processor holds two programs of four warps or one of eight. The estimated time is the number of waves of programs times
-    (the steps of a program + 1 for its start and end); among equal times the fewest splits are chosen, which write the
-    fewest partial sums. There are never more splits than steps, and splitting never leads to more than two waves.
+    A processor holds two programs of four warps, or one of eight. The estimated time is the number of waves of programs times (the
+    steps of a program + 1 for its start and end). Among equal times, the fewest splits are chosen, because they write the fewest
+    partial sums. There are never more splits than steps, and splitting never leads to more than two waves.
     """
     places = processors * max(1, 8 // warps)
     most = max(1, min(steps, 2 * places // parts))

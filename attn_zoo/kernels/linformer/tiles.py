@@ -1,6 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # Kernel arguments are pointers and scalars that Triton types at the launch; a Python annotation could only be wrong.
-"""Functions that the kernels share: offsets of heads, loading and storing rows of a matrix, and the dropout mask."""
+"""Functions that several Triton kernels use: offsets of heads, loading and storing rows of a matrix, and the dropout mask."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import triton.language as tl
 
 @triton.jit
 def head_start(head, heads, batch_stride, head_stride):
-    """Return the offset of head ``head``, counted over the whole batch, in elements. It has 64 bits, because a tensor can hold more
-    than 2³¹.
+    """Return the offset of the first element of head ``head``, which is counted over the whole batch. The offset has 64 bits,
+    because a tensor can hold more than 2³¹ elements.
     """
     return (head // heads).to(tl.int64) * batch_stride + (head % heads).to(tl.int64) * head_stride
 
 
 @triton.jit
 def load_rows(pointer, stride, rows, count, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr):
-    """Load rows of a (count, DIM) matrix as (rows, BLOCK_DIM). Outside of the matrix, values are zero."""
+    """Return rows of a (count, DIM) matrix as a tile (rows, BLOCK_DIM). Outside of the matrix, values are zero."""
     columns = tl.arange(0, BLOCK_DIM)
     inside = rows[:, None] < count
     if DIM != BLOCK_DIM:
@@ -28,7 +28,9 @@ def load_rows(pointer, stride, rows, count, DIM: tl.constexpr, BLOCK_DIM: tl.con
 
 @triton.jit
 def store_rows(pointer, stride, rows, count, values, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr):
-    """Store (rows, BLOCK_DIM) values to a (count, DIM) matrix in its own dtype. Values outside of the matrix are not written."""
+    """Write a tile (rows, BLOCK_DIM) to rows of a (count, DIM) matrix, in the dtype of the matrix. Values outside of the matrix are
+    not written.
+    """
     columns = tl.arange(0, BLOCK_DIM)
     inside = rows[:, None] < count
     if DIM != BLOCK_DIM:
@@ -39,14 +41,14 @@ def store_rows(pointer, stride, rows, count, values, DIM: tl.constexpr, BLOCK_DI
 
 @triton.jit
 def keep_weights(seed_pointer, threshold, head, query, key, QUERIES: tl.constexpr, KEYS: tl.constexpr):
-    """Return the dropout mask, True for kept weights, of the tile (QUERIES, KEYS) that begins at (query, key), both multiples of
-    16.
+    """Return the dropout mask of the tile (QUERIES, KEYS) that begins at (query, key). It is True for weights that are not dropped.
+    ``query`` and ``key`` must be multiples of 16.
 
-    A draw is 31 bits of Philox4x32-7 and depends on the seed and the position alone, so every tile shape gives the
-    same mask, and no product of sizes can overflow. (Seven rounds are the fewest that pass BigCrush, Salmon et al. 2011.)
-    One call gives four words. For places (16 a + 8 x + i, 16 b + 8 y + j) it is called with (8 a + i, 8 b + j, head of the
-    batch, 0), and word x + 2 y is used: the four places lie in one thread where the matrix instruction leaves a tile of
-    weights, and also where it leaves a transposed one, so no word has to move.
+    A draw is 31 bits of Philox4x32-7. It depends on the seed and the position alone, so every tile shape gives the same mask. No
+    product of sizes can overflow. (Seven rounds are the fewest that pass BigCrush, Salmon et al. 2011.) One call gives four words.
+    For places (16 a + 8 x + i, 16 b + 8 y + j) it is called with (8 a + i, 8 b + j, head of the batch, 0), and word x + 2 y is
+    used: the four places lie in one thread where the matrix instruction leaves a tile of weights, and also where it leaves a
+    transposed one, so no word has to move.
     """
     queries = query // 2 + tl.arange(0, QUERIES // 2)
     keys = key // 2 + tl.arange(0, KEYS // 2)
