@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from convolved_layers import in_steps
+from tiers import covering
 from torch import Tensor
 
 from attn_zoo import Geometry, UnsupportedError, attentions, card
@@ -43,8 +44,7 @@ def tokens() -> Tensor:
     return torch.randn(3, LENGTH, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("shared", [1, 2])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "shared"), covering(NAMES, [1, 2]))
 def test_a_shared_head_is_a_repeated_one(name, shared):
     for causal in {False, card(name).can.causal}:
         layer, x = build(name, shared, causal=causal), tokens()

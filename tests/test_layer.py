@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiers import of_each_kind
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -321,7 +322,7 @@ def check_recall(layer: MultiHeadAttention, x: Tensor, valid: Tensor | None) -> 
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10 * max(1.0, theirs.abs().max().item()))
 
 
-@pytest.mark.parametrize("name", REMEMBERING)
+@pytest.mark.parametrize("name", of_each_kind(REMEMBERING))
 @pytest.mark.parametrize("fused", [False, True])
 def test_what_is_remembered_gives_what_a_call_gives(name, fused):
     check_recall(build(name, fused=fused), tokens(), None)

@@ -9,6 +9,7 @@ import convolved_layers as checks
 import pytest
 import torch
 from convolved_layers import DIM, HEADS, LENGTH, in_steps, tokens
+from tiers import covering
 from torch import Tensor
 
 from attn_zoo import UnsupportedError, attentions, card
@@ -19,14 +20,16 @@ from attn_zoo.layer import LayerState
 
 STEPWISE = [name for name in attentions() if card(name).can.stepwise]
 PIECES = [2, 1, 7, 1, LENGTH - 11]
+FORMS = [(4, False), (0, True), (1, False), (2, True), (LENGTH + 3, False), (0, False), (4, True)]
+FORMS += [(1, True), (2, False), (LENGTH + 3, True)]
+"""Width of the short convolution, and whether one projection makes queries, keys and values."""
 
 build = partial(checks.build, causal=True)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("width", [0, 1, 2, 4, LENGTH + 3])
-@pytest.mark.parametrize("name", STEPWISE)
-def test_stepwise_matches_full_in_outputs_and_gradients(name, width, fused):
+@pytest.mark.parametrize(("name", "form"), covering(STEPWISE, FORMS))
+def test_stepwise_matches_full_in_outputs_and_gradients(name, form):
+    width, fused = form
     checks.check_steps(name, width, fused=fused)
 
 
@@ -40,8 +43,7 @@ def test_steps_are_possible_under_autocast(name):
     assert bool(out.isfinite().all())
 
 
-@pytest.mark.parametrize("width", [0, 4])
-@pytest.mark.parametrize("name", STEPWISE)
+@pytest.mark.parametrize(("name", "width"), covering(STEPWISE, [4, 0]))
 def test_a_state_is_as_small_as_stated_and_left_alone(name, width):
     layer = build(name, width).float()
     with torch.no_grad():

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from convolved_layers import DIM, HEADS, LENGTH, in_steps, padding, tokens
+from tiers import covering, kinds
 from torch import Tensor
 
 from attn_zoo import attentions, card
@@ -48,8 +49,7 @@ def require_gated(layer: MultiHeadAttention, heads: Tensor, x: Tensor, out: Tens
     torch.testing.assert_close(out, (heads * wide) @ layer.out.weight.T + layer.out.bias, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("gate", GATES)
-@pytest.mark.parametrize("name", attentions())
+@pytest.mark.parametrize(("name", "gate"), covering(attentions(), GATES, kinds(attentions())))
 def test_a_gate_multiplies_the_outputs_of_the_heads(name, gate):
     layer, x = build(name, gate), tokens()
     require_gated(layer, merged(layer)(x), x, layer(x))
@@ -79,9 +79,8 @@ def test_gates_read_the_tokens_that_are_projected():
     torch.testing.assert_close(layer(x, remembered=layer.remember(x)), layer(x), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("width", [0, 4])
-@pytest.mark.parametrize("name", [name for name in attentions() if card(name).can.stepwise])
+@pytest.mark.parametrize(("name", "gate"), covering([name for name in attentions() if card(name).can.stepwise], GATES))
 def test_stepwise_matches_full(name, width, gate):
     layer, x = build(name, gate, causal=True, short_convolution=width), tokens()
     torch.testing.assert_close(in_steps(layer, x, [2, 1, 7, LENGTH - 10]), layer(x), rtol=1e-9, atol=1e-9)

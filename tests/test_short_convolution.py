@@ -8,6 +8,7 @@ import convolved_layers as checks
 import pytest
 import torch
 from convolved_layers import DIM, HEADS, LENGTH, build, by_hand, padding, tokens
+from tiers import of_each_kind
 
 from attn_zoo import UnsupportedError, attentions, card
 from attn_zoo.layer import MultiHeadAttention
@@ -33,12 +34,12 @@ def test_taps_lie_where_the_width_says(width, causal, reach):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("name", attentions())
+@pytest.mark.parametrize("name", of_each_kind(attentions()))
 def test_a_new_layer_is_the_one_without(name, fused):
     checks.check_start(name, fused=fused)
 
 
-@pytest.mark.parametrize("name", attentions())
+@pytest.mark.parametrize("name", of_each_kind(attentions()))
 def test_a_layer_convolves_the_tokens_that_it_projects(name):
     checks.check_tokens(name)
 
@@ -49,12 +50,12 @@ def test_padding_is_neither_compressed_nor_convolved(order):
         check("linformer", projected_length=3, order=order)
 
 
-@pytest.mark.parametrize("name", PADDED)
+@pytest.mark.parametrize("name", of_each_kind(PADDED))
 def test_padding_has_no_influence_wherever_it_lies(name):
     checks.check_padding(name)
 
 
-@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("name", of_each_kind(CAUSAL))
 def test_causal_layers_see_no_token_of_the_future(name):
     checks.check_causality(name)
 
@@ -67,7 +68,7 @@ def test_gradients_are_those_of_differences(name, causal):
 
 
 @pytest.mark.variants
-@pytest.mark.parametrize("name", attentions())
+@pytest.mark.parametrize("name", of_each_kind(attentions()))
 def test_what_is_counted_is_what_the_formula_says(name):
     for causal in {False, card(name).can.causal}:
         checks.check_cost(name, causal=causal)

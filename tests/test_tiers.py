@@ -10,7 +10,23 @@ from typing import Any
 
 import extras
 import pytest
-from tiers import COLLECTED, EXHAUSTIVE, KIT, LOOPS, NAMED, PLACES, PLAIN, TESTS, TIERS, covering, in_halves, selected, tier_of
+from tiers import (
+    COLLECTED,
+    EXHAUSTIVE,
+    KIT,
+    LOOPS,
+    NAMED,
+    PLACES,
+    PLAIN,
+    TESTS,
+    TIERS,
+    covering,
+    in_halves,
+    kinds,
+    of_each_kind,
+    selected,
+    tier_of,
+)
 
 from attn_zoo import attentions, task_names
 from attn_zoo.conformance import attention_checks, task_checks
@@ -46,7 +62,16 @@ def test_pairs_that_are_not_exhaustive_have_every_value():
         pairs = covering(first, second)
         needed = [pair.values for pair in pairs if not pair.marks]
         assert len(pairs) == len(first) * len(second) > len(needed) == max(len(first), len(second))
+        few = [pair.values[0] for pair in covering(first, second, enough=first[:1]) if not pair.marks]
+        assert few == [first[0]] * len(second)
         assert {one for one, _ in needed} == set(first) and {other for _, other in needed} == set(second)
+
+
+def test_one_attention_of_each_kind_is_not_exhaustive():
+    ordinary = [param.values[0] for param in of_each_kind(attentions()) if not param.marks]
+    assert ordinary == kinds(attentions()) and len(of_each_kind(attentions())) == len(attentions()) > len(ordinary)
+    assert {"softmax", "linformer", "performer", "reformer", "indexer"} <= set(ordinary)
+    assert kinds(["kernelized_linformer", "reformer", "linformer", "softmax"]) == ["reformer", "linformer", "softmax"]
 
 
 def test_every_check_of_every_attention_and_task_runs_before_the_exhaustive_tier():

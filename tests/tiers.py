@@ -110,6 +110,7 @@ def selected(tier: str, level: str) -> bool:
     return level == EXHAUSTIVE or tier == PLAIN or (level == "all" and tier != EXHAUSTIVE)
 
 
+@cache
 def tier_of_path(path: Path) -> str | None:
     """Tier of all tests of a folder or file; None if they are not all in one tier."""
     inside = path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ""
@@ -170,12 +171,43 @@ def in_halves(paths: Sequence[Path], tiers: Sequence[str]) -> list[int]:
     return [*first, *short[:middle], *second, *short[middle:]]
 
 
-def covering(first: Iterable[Any], second: Iterable[Any]) -> list[Any]:
-    """Parameters for all pairs of two lists: pairs that give every value of both lists once, and the others in ``exhaustive``."""
+def covering(first: Iterable[Any], second: Iterable[Any], enough: Sequence[Any] | None = None) -> list[Any]:
+    """Parameters for all pairs of two lists: pairs that give every value of both lists once, and the others in ``exhaustive``.
+
+    Args:
+        enough: values of ``first`` that must have such a pair; by default all.
+    """
     ours, theirs = list(first), list(second)
-    needed = {(at % len(ours), at % len(theirs)) for at in range(max(len(ours), len(theirs)))}
+    chosen = [at for at, one in enumerate(ours) if enough is None or one in enough]
+    needed = {(chosen[at % len(chosen)], at % len(theirs)) for at in range(max(len(chosen), len(theirs)))}
     return [
         pytest.param(one, other, marks=() if (i, j) in needed else pytest.mark.exhaustive)
         for i, one in enumerate(ours)
         for j, other in enumerate(theirs)
     ]
+
+
+BEST_KNOWN = ("linformer", "linear", "longformer", "nystrom", "delta_rule")
+"""Attentions that represent their kind."""
+
+
+def kinds(names: Iterable[str]) -> list[str]:
+    """Return one of those attentions that have equal capabilities and inputs, by which layers and models treat them."""
+    from attn_zoo.contract import CompressingAttention  # imports Triton, as in ``reads_published_data``
+    from attn_zoo.registry import card
+
+    every, first = list(names), dict[Any, str]()
+    for name in sorted(every, key=lambda name: name not in BEST_KNOWN):
+        entry = card(name)
+        first.setdefault((entry.can, entry.reads, entry.streams, issubclass(entry.build, CompressingAttention)), name)
+    return [name for name in every if name in first.values()]
+
+
+def of_each_kind(names: Iterable[str]) -> list[Any]:
+    """Parameters for attentions: one of each kind, and the others in ``exhaustive``.
+
+    It is for tests of what surrounds a mechanism, such as layers and models; the kit tests every mechanism.
+    """
+    every = list(names)
+    chosen = kinds(every)
+    return [pytest.param(name, marks=() if name in chosen else pytest.mark.exhaustive) for name in every]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from patience import within
+from tiers import covering
 from torch import Tensor
 
 from attn_zoo import attentions, registry
@@ -84,38 +85,36 @@ def test_what_a_layer_saves_that_compresses_first():
     assert counted.disagreements() == {}
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"context_length": 33, "context_dim": 24},
-        {"context_length": 33, "bias": False},
-        {"fused": True},
-        {"fused": True, "bias": False},
-        {"short_convolution": 4},
-        {"short_convolution": 4, "fused": True},
-        {"output_gate": "elementwise"},
-        {"output_gate": "headwise", "bias": False},
-        {"key_value_heads": 1},
-        {"key_value_heads": 1, "fused": True, "bias": False},
-        {"latent_dim": 7},
-        {"latent_dim": 7, "key_value_heads": 1, "context_length": 33, "context_dim": 24},
-    ],
-)
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("softmax", {}),
-        ("linformer", {"projected_length": 5}),
-        ("linformer", {"projected_length": 5, "order": "project_first"}),
-        ("linformer", {"projection": "random", "order": "compress_first"}),
-        ("linformer", {"projection": "mean", "sharing": "key_value"}),
-        ("linformer", {"sharing": "none", "projected_lengths": "3+5"}),
-        ("performer", {}),
-        ("longformer", {"window": 5, "global_tokens": 3}),
-        ("reformer", {"chunk": 4}),
-    ],
-)
-def test_layers_of_every_kind_cost_what_the_formula_says(name, options, settings):
+ROWS: list[tuple[str, dict[str, Any]]] = [
+    ("softmax", {}),
+    ("linformer", {"projected_length": 5}),
+    ("linformer", {"projected_length": 5, "order": "project_first"}),
+    ("linformer", {"projection": "random", "order": "compress_first"}),
+    ("linformer", {"projection": "mean", "sharing": "key_value"}),
+    ("linformer", {"sharing": "none", "projected_lengths": "3+5"}),
+    ("performer", {}),
+    ("longformer", {"window": 5, "global_tokens": 3}),
+    ("reformer", {"chunk": 4}),
+]
+LAYERS: list[dict[str, Any]] = [
+    {"context_length": 33, "context_dim": 24},
+    {"context_length": 33, "bias": False},
+    {"fused": True},
+    {"fused": True, "bias": False},
+    {"short_convolution": 4},
+    {"short_convolution": 4, "fused": True},
+    {"output_gate": "elementwise"},
+    {"output_gate": "headwise", "bias": False},
+    {"key_value_heads": 1},
+    {"key_value_heads": 1, "fused": True, "bias": False},
+    {"latent_dim": 7},
+    {"latent_dim": 7, "key_value_heads": 1, "context_length": 33, "context_dim": 24},
+]
+
+
+@pytest.mark.parametrize(("row", "settings"), covering(ROWS, LAYERS))
+def test_layers_of_every_kind_cost_what_the_formula_says(row, settings):
+    name, options = row
     if "context_length" in settings and not card(name).can.cross:
         pytest.skip(f"{name} claims no cross attention")
     if {"key_value_heads", "latent_dim"} & settings.keys() and card(name).can.shares_query_key:
@@ -149,7 +148,9 @@ def test_a_short_convolution_adds_its_products_its_taps_and_its_tail(causal, tap
         assert convolved.state_bytes is None
 
 
-@pytest.mark.parametrize("level", ["mechanism", pytest.param("layer", marks=pytest.mark.exhaustive), "block"])  # holds the layer
+@pytest.mark.parametrize(  # a block holds a layer, which holds a mechanism, whose own formula the kit tests
+    "level", [*(pytest.param(level, marks=pytest.mark.exhaustive) for level in ("mechanism", "layer")), "block"]
+)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", attentions())
 def test_formula_is_what_pytorch_counts(name, level, causal):

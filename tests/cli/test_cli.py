@@ -207,15 +207,6 @@ def test_list_shows_claims_and_tasks(tmp_path):
         assert word in listed
 
 
-@pytest.mark.parametrize(
-    ("target", "status", "word"), [("none", 0, "passed"), ("digits", 0, "passed"), ("nope", 2, "no attention or task is called")]
-)
-def test_check(target, status, word, tmp_path):
-    outcome = zoo("check", target, cwd=tmp_path)
-    assert outcome.returncode == status, outcome.stderr
-    assert word in outcome.stdout + outcome.stderr
-
-
 def test_measure_prints_exponents_and_writes_them(tmp_path):
     words = ["attentions=[softmax:sdpa,linformer[projected_length=16]]", "lengths=[64,128]", "dim=16", "heads=2"]
     outcome = zoo("measure", *words, "rounds=2", "output=found.json", cwd=tmp_path)

@@ -25,6 +25,8 @@ def tasks() -> list[str]:
 def lacks(name: str) -> str | None:
     """Why a task cannot run here."""
     card = registry.task_card(name)
+    if not card.locations:  # it is generated
+        return None
     task = card.build(registry.make_options(f"task {name}", card.options, card.levels["smoke"].options))
     try:
         task.examples("test")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from model_formula import agrees
+from tiers import of_each_kind
 from torch import Tensor
 
 from attn_zoo import attentions, card
@@ -66,7 +67,7 @@ def test_the_formula_of_a_shared_convolved_model_is_what_pytorch_counts(attentio
     assert agrees(built, Batch(ids()[:1], None, torch.zeros(1).long()))
 
 
-@pytest.mark.parametrize("attention", [name for name in attentions() if card(name).can.key_padding])
+@pytest.mark.parametrize("attention", of_each_kind(name for name in attentions() if card(name).can.key_padding))
 def test_padding_does_not_reach_the_class_through_the_convolution(attention):
     built, valid = model(attention=attention), torch.arange(20) < torch.tensor([20, 9])[:, None]
     other = torch.where(valid, ids(), ids(seed=2))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiers import of_each_kind
 
 from attn_zoo import UnsupportedError, attentions, card
 from attn_zoo.contract import Pairs, Patches, TaskSpec, Tokens, auxiliary_loss
@@ -81,7 +82,7 @@ def test_two_towers_read_their_sequences_apart_and_share_their_weights():
     assert found.shape == (3, 3)
 
 
-@pytest.mark.parametrize("name", attentions())
+@pytest.mark.parametrize("name", of_each_kind(attentions()))
 def test_positions_are_answered_where_they_are_asked(name):
     built, ids = model(ASKED, name), torch.randint(1, 12, (2, 20))
     asked = torch.zeros(2, 20, dtype=torch.bool)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from model_formula import agrees
+from tiers import of_each_kind
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -70,7 +71,7 @@ def test_equals_the_block_written_out(reuse, padded):
         torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", attentions())
+@pytest.mark.parametrize("name", of_each_kind(attentions()))
 def test_weights_are_stored_once_and_work_is_done_each_time(name):
     batch = Batch(ids(), None, torch.zeros(2))
     apart, shared = model(attention=name), model(attention=name, shared_weights=True)
@@ -80,7 +81,7 @@ def test_weights_are_stored_once_and_work_is_done_each_time(name):
     assert count_flops(shared, batch) == count_flops(apart, batch)
 
 
-@pytest.mark.parametrize("name", REUSING)
+@pytest.mark.parametrize("name", of_each_kind(REUSING))
 def test_reused_keys_are_projected_once(name):
     batch, depth = Batch(ids(), None, torch.zeros(2)), 5
     built = [model(attention=name, shared_weights=True, reuse_keys=reuse, depth=depth) for reuse in (False, True)]
@@ -96,7 +97,7 @@ def test_reused_keys_are_projected_once(name):
     assert count_parameters(built[0]) == count_parameters(built[1])
 
 
-@pytest.mark.parametrize("name", [n for n in REUSING if card(n).can.key_padding])
+@pytest.mark.parametrize("name", of_each_kind(n for n in REUSING if card(n).can.key_padding))
 def test_padding_leaves_reused_keys_alone_and_gradients_reach_all(name):
     built, other = model(attention=name, shared_weights=True, reuse_keys=True), torch.where(padding(), ids(), ids(seed=2))
     torch.testing.assert_close(built(ids(), padding()), built(other, padding()), rtol=0, atol=1e-6)

@@ -84,7 +84,9 @@ def test_rows_that_end_their_process_are_records_and_the_others_run(launcher, en
     assert again.stdout.count("to try it again, delete its record or give another records=FOLDER") == len(ends)
 
 
-@pytest.mark.parametrize("launcher", [[], ["launch=joblib", "workers=2"]], ids=["serial", "joblib"])
+@pytest.mark.parametrize(
+    "launcher", [[], pytest.param(["launch=joblib", "workers=2"], marks=pytest.mark.exhaustive)], ids=["serial", "joblib"]
+)
 def test_rows_that_stop_or_fork_their_process_are_recorded_once(launcher, tmp_path):
     plugins = [f"plugin={write(tmp_path, name, code, 'init')}" for name, code in ENDS_NOTHING.items()]
     rows = f"attention={','.join(['softmax', *ENDS_NOTHING])}"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from tiers import of_each_kind
 from timm.layers.attention import Attention
 from timm.models.vision_transformer import ParallelThingsBlock, ResPostBlock, VisionTransformer
 from torch import Tensor, nn
@@ -77,8 +78,8 @@ class Float32Norm(nn.LayerNorm):
         return super().forward(tokens.float())
 
 
-@pytest.mark.parametrize("name", attentions())
-def test_every_mechanism_computes_in_bfloat16_under_autocast(name):
+@pytest.mark.parametrize("name", of_each_kind(attentions()))
+def test_a_mechanism_of_each_kind_computes_in_bfloat16_under_autocast(name):
     built = vit(bound(name), qk_norm=True, norm_layer=Float32Norm).eval()
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         found = built.forward_features(images())
@@ -221,7 +222,7 @@ def test_arguments_that_cannot_be_honoured_are_refused():
         attention_layer("linformer", length=17, causal=True)
 
 
-@pytest.mark.parametrize("name", [n for n in attentions() if card(n).can.causal])
+@pytest.mark.parametrize("name", of_each_kind(n for n in attentions() if card(n).can.causal))
 def test_causal_models_see_the_past_alone(name):
     built = vit(attention_layer(name, length=17, causal=True), depth=1, class_token=False, reg_tokens=1, global_pool="avg").eval()
     inputs = images()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from tiers import covering
+from tiers import covering, kinds
 from timm.models import create_feature_extractor, get_graph_node_names
 
 from attn_zoo import UnsupportedError, attentions
@@ -23,6 +23,8 @@ VITS = (
 )
 """A plain one, one with two heads, one with registers and pooling, one with layer scale, one behind a convolutional network."""
 
+PAIRS = covering(attentions(), VITS, kinds(attentions()))
+"""Mechanisms and models; one mechanism of each kind before the exhaustive tier."""
 SIZE = 64
 SMALL: dict[str, Any] = {"img_size": SIZE, "embed_dim": 32, "num_heads": 2, "depth": 4}
 
@@ -43,7 +45,7 @@ def graph_of(model: Any, inputs: torch.Tensor) -> Any:
     return create_feature_extractor(model, {output: "output"})(inputs)["output"]
 
 
-@pytest.mark.parametrize(("attention", "name"), covering(attentions(), VITS))
+@pytest.mark.parametrize(("attention", "name"), PAIRS)
 @torch.no_grad()
 def test_forward_features_intermediates_and_the_graph_agree(attention, name):
     model = vit(name, attention).eval()
@@ -55,7 +57,7 @@ def test_forward_features_intermediates_and_the_graph_agree(attention, name):
     torch.testing.assert_close(graph_of(model, images()), out)
 
 
-@pytest.mark.parametrize(("attention", "name"), covering(attentions(), VITS))
+@pytest.mark.parametrize(("attention", "name"), PAIRS)
 @pytest.mark.parametrize("graph", [False, True])
 def test_backward_reaches_every_parameter(attention, name, graph):
     model = vit(name, attention, num_classes=42).train()
@@ -65,7 +67,7 @@ def test_backward_reaches_every_parameter(attention, name, graph):
     assert [key for key, parameter in model.named_parameters() if parameter.grad is None] == []
 
 
-@pytest.mark.parametrize(("attention", "name"), covering(attentions(), VITS))
+@pytest.mark.parametrize(("attention", "name"), PAIRS)
 @torch.no_grad()
 def test_features_only_gives_feature_maps(attention, name):
     extractor = vit(name, attention, features_only=True).eval()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from tiers import of_each_kind
 from timm.layers.attention import Attention
 from timm.models.vision_transformer import ParallelScalingBlock, VisionTransformer
 from torch import Tensor, nn
@@ -66,7 +67,7 @@ def test_exact_attention_changes_nothing(name, options, changes):
     assert all(layer.dropped == () and layer.length == 17 for layer in report.layers)
 
 
-@pytest.mark.parametrize("name", attentions())
+@pytest.mark.parametrize("name", of_each_kind(attentions()))
 def test_weights_are_kept_and_what_is_added_is_told(name):
     model = vit(qk_norm=True)
     before = copy.deepcopy(model.blocks[1].attn)
@@ -268,7 +269,7 @@ def test_refusals_leave_the_model_as_it_was():
         replace_attention(model, "softmax")
 
 
-@pytest.mark.parametrize("name", attentions())
+@pytest.mark.parametrize("name", of_each_kind(attentions()))
 def test_images_of_other_sizes(name):
     """``dynamic_img_size`` works where the card says so; ``set_input_size`` resizes a mechanism, or refuses and changes nothing."""
     model = vit(dynamic_img_size=True)

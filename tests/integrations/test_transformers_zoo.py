@@ -1,4 +1,4 @@
-"""Every mechanism in models of transformers: gradients, padding, saving, or the card's refusal."""
+"""A mechanism of each kind in models of transformers: gradients, padding, saving, or the card's refusal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import tiny_transformers as tiny
 import torch
 import transformers
-from tiers import covering
+from tiers import covering, kinds, of_each_kind
 from torch import Tensor
 
 from attn_zoo import UnsupportedError, attentions, card
@@ -49,7 +49,7 @@ def check_gradients(model: Any, name: str) -> None:
             assert gradient is not None and torch.isfinite(gradient).all(), f"{parameter}: {gradient}"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", of_each_kind(NAMES))
 def test_in_an_encoder(name, tmp_path):
     model, batch = replaced(tiny.build("bert"), name), tiny.inputs("bert")
     (answer(model.train(), **batch).square().sum() + auxiliary_loss(model)).backward()
@@ -60,7 +60,7 @@ def test_in_an_encoder(name, tmp_path):
     assert torch.equal(answer(loaded, **batch), answer(model, **batch))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", of_each_kind(NAMES))
 def test_padding_has_no_influence(name):
     model, batch = replaced(tiny.build("bert"), name), tiny.inputs("bert", "both")
     if not card(name).can.key_padding:
@@ -76,7 +76,7 @@ def test_padding_has_no_influence(name):
     assert torch.equal(found[real], again[real]) and torch.isfinite(found).all()
 
 
-@pytest.mark.parametrize(("name", "kind"), covering(CAUSAL, tiny.DECODERS))
+@pytest.mark.parametrize(("name", "kind"), covering(CAUSAL, tiny.DECODERS, kinds(CAUSAL)))
 def test_in_a_decoder(name, kind):
     model, batch = replaced(tiny.build(kind, num_hidden_layers=1), name), tiny.inputs(kind)
     loss = model.train()(**batch, labels=batch["input_ids"], use_cache=False).loss
@@ -91,7 +91,7 @@ def test_in_a_decoder(name, kind):
     assert not torch.equal(before[:, 6:], after[:, 6:])
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in CAUSAL])
+@pytest.mark.parametrize("name", of_each_kind(name for name in NAMES if name not in CAUSAL))
 def test_without_a_causal_form_a_decoder_is_refused(name):
     model = tiny.build("gpt2")
     chosen = model.config._attn_implementation

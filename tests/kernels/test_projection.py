@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tiers import covering
 from torch import Tensor
 
 from attn_zoo.kernels.linformer import launch, project_sequence, table
 from kernels.memory import surrounded
 from kernels.references import assert_close, differentiate, error, projection
 
-INTERPRETED = pytest.mark.skipif(not launch.INTERPRETED, reason="float64 runs in the interpreter only")
-DTYPES = [pytest.param(torch.float64, marks=INTERPRETED), torch.float32, torch.float16, torch.bfloat16]
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 SHARED = [  # batch, keys, width, rows, unused columns of the projection
     (2, 200, 70, 100, 0),
     (1, 129, 192, 16, 5),
@@ -22,6 +22,8 @@ SHARED = [  # batch, keys, width, rows, unused columns of the projection
 
 def draw(batch: int, keys: int, width: int, rows: int, unused: int, heads: int, dtype: torch.dtype, device: torch.device):
     """Return a projection, tokens surrounded by NaN, and a padding mask with one example nearly empty."""
+    if dtype is torch.float64 and not launch.INTERPRETED:
+        pytest.skip("float64 runs in the interpreter only")
     generator = torch.Generator().manual_seed(keys + width)
     lead = (heads,) if heads else ()
     matrix = torch.randn(*lead, rows, keys + unused, generator=generator) / keys**0.5
@@ -46,8 +48,7 @@ def check(matrix: Tensor, tokens: Tensor, valid: Tensor | None) -> None:
     assert_close(grad_tokens, wanted_tokens, "gradient of the tokens")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", SHARED, ids=str)
+@pytest.mark.parametrize(("shape", "dtype"), covering(SHARED, DTYPES), ids=str)
 @pytest.mark.parametrize("padded", [False, True])
 def test_shared_projection(shape, padded, dtype, device):
     batch, keys, width, rows, unused = shape

@@ -36,7 +36,8 @@ def normal(rows: int, seeds: int, spreads: float | np.ndarray, gaps: float | np.
     return 0.7 + np.broadcast_to(gaps, (rows,))[:, None] + noise * np.broadcast_to(spreads, (rows,))[:, None]
 
 
-SIZES = [(2, 3), (5, 3), (12, 3), (2, 5), (5, 5), (12, 5)]
+SIZES = [(5, 3), (2, 5), *(pytest.param(*size, marks=pytest.mark.exhaustive) for size in ((2, 3), (12, 3), (5, 5), (12, 5)))]
+"""Numbers of rows and seeds; the largest take most of the time."""
 
 
 @pytest.mark.parametrize(("rows", "seeds"), SIZES)
