@@ -1,4 +1,4 @@
-"""Analysis of attention in models: attention matrices, their singular values, and errors of approximations."""
+"""Analysis of the attention in models: attention matrices, their singular values, and errors of approximations."""
 
 from attn_zoo.analysis.capture import attention_matrices
 from attn_zoo.analysis.spectrum import Spectrum, SpectrumAverage, cumulative_spectrum, default_index

@@ -1,4 +1,5 @@
-"""Softmax attention matrices P of a model on a batch. The model can come from attn-zoo, transformers, timm or elsewhere."""
+"""Capture of the softmax attention matrices of a model on a batch. The model may come from attn-zoo, transformers, timm or
+elsewhere."""
 
 from __future__ import annotations
 
@@ -24,20 +25,22 @@ from attn_zoo.contract import Attention, UnsupportedError
 
 
 def attention_matrices(model: nn.Module, batch: Any) -> list[Float[Tensor, "batch heads queries keys"]]:
-    """Compute the matrix P = softmax(Q Kᵀ · scale) of every attention of ``model``, in the order in which they run.
+    """Return the matrix P = softmax(Q Kᵀ · scale) of every attention layer of ``model``, in the order in which the layers run. Q
+    and K are the queries and keys of a layer.
 
     Three kinds of model are supported:
 
-    - models with mechanisms of the zoo: P is computed from the intercepted queries and keys. All mechanisms must be
-      ``softmax``, in any implementation (all give the same P);
-    - models of Hugging Face ``transformers`` with ``attn_implementation="eager"``: the model returns P itself;
-    - all others, including timm's transformers: P is computed from the intercepted queries, keys, mask and scale of calls of
-      PyTorch's ``scaled_dot_product_attention``, to which timm modules are switched if necessary.
+    - Models with mechanisms of attn-zoo. P is computed from the intercepted queries and keys. All mechanisms must be
+      ``softmax``, in any implementation (all give the same P).
+    - Models of Hugging Face ``transformers`` with ``attn_implementation="eager"``. These models return P themselves.
+    - All other models, including timm's transformers. P is computed from calls of PyTorch's
+      ``scaled_dot_product_attention``: their queries, keys, mask and scale are intercepted. Modules of timm are switched to
+      this function if necessary.
 
-    The model runs once, in evaluation mode, without gradients, and is left unchanged.
+    The model runs once, in evaluation mode and without gradients. It is not changed.
 
     Args:
-        batch: keyword arguments of the model if it is a mapping, else its only argument.
+        batch: input of the model. A mapping is passed as keyword arguments, anything else as the only argument.
 
     Raises:
         UnsupportedError: a mechanism has no matrix P, a key is padding, or no attention ran.

@@ -1,6 +1,5 @@
-"""Queries, keys and values of the softmax attentions of a model. The model can come from attn-zoo, transformers, timm or
-elsewhere.
-"""
+"""Capture of the queries, keys and values of the softmax attention in a model. The model may come from attn-zoo, transformers, timm
+or elsewhere."""
 
 from __future__ import annotations
 
@@ -29,14 +28,14 @@ _HIDDEN = -1e4
 
 
 def attention_inputs(model: nn.Module, batch: Any) -> list[AttentionInputs]:
-    """Capture the queries, keys and values of every attention of ``model``, in the order in which they run.
+    """Return the queries, keys and values of every attention layer of ``model``, in the order in which the layers run.
 
-    They are captured after projection and head split. ``attention_matrices`` lists the kinds of model. Models of Hugging Face use
-    ``scaled_dot_product_attention`` during this run. If the scale is not 1/√d, the queries are multiplied to make up for it.
-    Grouped key and value heads are repeated.
+    They are captured after the projections and after the split into heads. ``attention_matrices`` lists the supported kinds of
+    model. Models of Hugging Face use ``scaled_dot_product_attention`` during this run. If the scale of the scores is not 1/√d for
+    heads of width d, the queries are multiplied to make up for it. Key and value heads that several query heads share are repeated.
 
     Args:
-        batch: keyword arguments of the model if it is a mapping, else its only argument.
+        batch: input of the model. A mapping is passed as keyword arguments, anything else as the only argument.
 
     Raises:
         UnsupportedError: a mechanism is not ``softmax``, scores have a bias, a mask other than a causal one depends on the query,

@@ -1,6 +1,8 @@
-"""Effective attention matrix A of a mechanism whose output is Y = A V, where A depends on queries and keys only.
+"""Effective attention matrix A of a mechanism: the matrix with Y = A V for its values V and its output Y. It must depend on queries
+and keys only.
 
-If V is the identity I, the output Y is A. Values have head_dim channels, so I is given in groups of head_dim columns.
+If V is the identity matrix, the output Y equals A. Values have head_dim channels, so the identity is given in groups of head_dim
+columns.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ _ROUNDING = 1e-6
 
 
 def effective_matrix(mechanism: Attention, inputs: AttentionInputs) -> Float[Tensor, "batch heads queries keys"]:
-    """Compute A with Y = A V in float64, for the present random draws and parameters of the mechanism. Columns of padded keys are
-    zero.
+    """Return the matrix A with Y = A V in float64, where V are the values and Y is the output of the mechanism. Columns of padded
+    keys are zero.
 
-    Streams that start as copies of the values get the same columns as the values.
+    A belongs to the present random draws and parameters of the mechanism. Additional inputs (streams) that are initialised as
+    copies of the values get the same columns as the values.
 
     Args:
         mechanism: mechanism in evaluation mode and float64, as ``build_layers`` returns it.
@@ -83,7 +86,8 @@ def _relative(gap: Tensor, whole: Tensor) -> float:
 
 @dataclass(frozen=True)
 class MatrixFacts:
-    """Properties of the effective matrix of one head, and its distance from softmax's matrix. Rows of padding do not count."""
+    """Properties of the effective attention matrix of one head, and its distance from softmax's matrix. Rows of padded queries do
+    not count."""
 
     row_sum_least: float
     """Smallest sum of a row; each row of softmax's matrix sums to 1."""
@@ -100,7 +104,7 @@ class MatrixFacts:
 def matrix_facts(
     matrix: Float[Tensor, "queries keys"], exact: Float[Tensor, "queries keys"], query_valid: Tensor | None = None
 ) -> MatrixFacts:
-    """Compute the properties of an effective matrix, and its distance from the matrix ``exact`` of softmax."""
+    """Return the properties of an effective attention matrix, and its distance from softmax's matrix ``exact``."""
     if query_valid is not None:
         matrix, exact = matrix[query_valid], exact[query_valid]
     sums = matrix.sum(dim=-1)

@@ -1,5 +1,7 @@
-"""Relative error ‖Y - Y_exact‖ / ‖Y_exact‖ of mechanisms for each head, against exact attention on the same inputs, and their cost.
+"""Approximation error of mechanisms: how far their outputs are from those of softmax attention on the same inputs, and at what
+cost.
 
+For each head, the error is ‖Y - Y_exact‖ / ‖Y_exact‖, where Y is the output of the mechanism and Y_exact that of softmax.
 Everything is computed in float64, so that rounding does not contribute to an error.
 """
 
@@ -23,7 +25,7 @@ from attn_zoo.registry import build_attention
 
 @dataclass(frozen=True, eq=False)
 class ApproximationError:
-    """Errors of one mechanism with one set of options, its cost, and facts that help to interpret the errors."""
+    """Approximation errors of one mechanism with one set of options, its cost, and facts that help to interpret the errors."""
 
     errors: Float[Tensor, "draws layers sequences heads"]
     """Relative errors, float64; one draw for a deterministic mechanism."""
@@ -46,29 +48,29 @@ class ApproximationError:
 
     @property
     def mean(self) -> float:
-        """Mean error over draws, layers, sequences and heads."""
+        """Mean of the errors over random draws, layers, sequences and heads."""
         return float(self.errors.mean())
 
     @property
     def by_layer(self) -> list[float]:
-        """Mean error of each layer, over draws, sequences and heads."""
+        """Mean error of each layer: the mean over random draws, sequences and heads."""
         return [float(error) for error in self.errors.mean(dim=(0, 2, 3))]
 
     @property
     def over_heads(self) -> float | None:
-        """Standard deviation of the error over the heads of all layers, or None if there is one head."""
+        """Standard deviation of the error over the heads of all layers, or None if there is only one head."""
         heads = self.errors.mean(dim=(0, 2)).flatten()
         return float(heads.std()) if len(heads) > 1 else None
 
     @property
     def over_draws(self) -> float | None:
-        """Standard deviation over draws of the mean error, or None if there is one draw."""
+        """Standard deviation of the mean error over the random draws, or None if there is only one draw."""
         means = self.errors.mean(dim=(1, 2, 3))
         return float(means.std()) if len(means) > 1 else None
 
 
 class Reference:
-    """Inputs of some layers and their exact outputs, with which mechanisms are compared.
+    """Inputs of attention layers and their exact outputs, with which the outputs of mechanisms are compared.
 
     Raises:
         ValueError: there is no layer, or the exact output of a head is zero or not finite, so that relative errors are undefined.
@@ -83,9 +85,12 @@ class Reference:
             relative_error(exact, exact, layer.query_valid)
 
     def error(self, name: str, options: Mapping[str, Any], *, seeds: int = 1, first_seed: int = 0) -> ApproximationError:
-        """Build the mechanism for every layer and compare it with the exact output. A random mechanism is built once per seed.
+        """Return the approximation errors of a mechanism. It is built for every layer and compared with the exact outputs. A random
+        mechanism is built once per seed.
 
         Args:
+            name: name of the mechanism.
+            options: options of the mechanism.
             seeds: number of seeds for a random mechanism, counted from ``first_seed``.
 
         Raises:
@@ -128,7 +133,8 @@ class Reference:
 
 
 def exact_attention(inputs: AttentionInputs) -> Float[Tensor, "batch heads queries head_dim"]:
-    """Return softmax(Q Kᵀ / √d) V in float64, computed by the mechanism ``softmax``."""
+    """Return softmax(Q Kᵀ / √d) V in float64, for queries Q, keys K and values V with heads of width d. The mechanism ``softmax``
+    computes it."""
     return _attend_one_by_one(build_attention("softmax", inputs.geometry).eval(), inputs.double())
 
 
@@ -137,7 +143,7 @@ def relative_error(
     exact: Float[Tensor, "batch heads queries head_dim"],
     query_valid: Bool[Tensor, "batch queries"] | None = None,
 ) -> Float[Tensor, "batch heads"]:
-    """Return the relative error ‖Y - Y_exact‖ / ‖Y_exact‖ in the Frobenius norm, over queries that are real tokens.
+    """Return the error ‖out - exact‖ / ‖exact‖ of each head in the Frobenius norm, over the queries that are real tokens.
 
     Raises:
         ValueError: an exact output is zero or not finite.

@@ -1,4 +1,4 @@
-"""Functions that run any mechanism on given queries, keys and values, as an attention layer would."""
+"""Functions that run any mechanism on given queries, keys and values, in the way an attention layer does."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from attn_zoo.registry import build_attention
 def build_layers(
     name: str, layers: Sequence[AttentionInputs], options: Mapping[str, Any], seed: int = 0
 ) -> tuple[list[Attention], bool]:
-    """Build mechanisms for all layers, joined as in a model, in float64 and evaluation mode. Also return whether this drew random
-    numbers.
+    """Return one mechanism per layer, and whether building them drew random numbers. The mechanisms are in float64 and evaluation
+    mode, and they are connected as in a model.
 
     PyTorch's global generator is left unchanged.
+
+    Args:
+        name: name of the mechanism.
+        layers: inputs of each layer, whose sizes decide the geometry.
 
     Raises:
         UnknownNameError: no such attention or option.
@@ -40,10 +44,10 @@ def build_layers(
 
 @torch.no_grad()
 def attend(mechanism: Attention, inputs: AttentionInputs) -> Float[Tensor, "batch heads queries head_dim"]:
-    """Run a mechanism on inputs of its dtype, and return its output.
+    """Return the output of a mechanism for inputs that have its dtype.
 
-    Inputs that the mechanism does not read are left out. If it shares queries and keys, the queries serve as both. Each stream gets
-    the projection that it starts from.
+    Inputs that the mechanism does not read are left out. If its queries and keys are the same tensor, the queries are used for
+    both. Each additional input (stream) is the projection that it is initialised from.
 
     Raises:
         UnsupportedError: the mechanism lacks a capability that the inputs need.

@@ -1,4 +1,4 @@
-"""Queries, keys and values on which mechanisms are compared: drawn from a normal distribution, or taken from a model."""
+"""Queries, keys and values on which mechanisms are compared: drawn from a normal distribution, or captured from a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from attn_zoo.contract import Geometry, UnsupportedError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionInputs:
-    """Inputs of one attention layer after projection and head split. The exact output is softmax(Q Kᵀ / √d) V."""
+    """Queries Q, keys K and values V of one attention layer, after the projections and the split into heads of width d. The exact
+    output is softmax(Q Kᵀ / √d) V."""
 
     query: Float[Tensor, "batch heads queries head_dim"]
     key: Float[Tensor, "batch heads keys head_dim"]
@@ -25,21 +26,22 @@ class AttentionInputs:
 
     @property
     def geometry(self) -> Geometry:
-        """Geometry of a mechanism for these inputs."""
+        """Geometry that a mechanism must have for these inputs."""
         _, heads, queries, head_dim = self.query.shape
         return Geometry(heads, head_dim, queries, self.key.shape[2], self.causal)
 
     @property
     def query_valid(self) -> Bool[Tensor, "batch queries"] | None:
-        """Mask of queries that are real tokens. It is None, so that all are real, unless queries and keys are the same tokens."""
+        """Mask that is True for queries that are real tokens. If there are as many queries as keys, it is the mask of the keys.
+        Otherwise it is None, and all queries count as real."""
         return self.key_valid if self.query.shape[2] == self.key.shape[2] else None
 
     def double(self) -> AttentionInputs:
-        """Return a copy in float64."""
+        """Return a copy of the inputs in float64."""
         return replace(self, query=self.query.double(), key=self.key.double(), value=self.value.double())
 
     def sequence(self, at: int) -> AttentionInputs:
-        """Return the inputs of one sequence of the batch, as a batch of one."""
+        """Return the inputs of the sequence with the index ``at``, as a batch of one."""
         valid = None if self.key_valid is None else self.key_valid[at : at + 1]
         parts = {name: getattr(self, name)[at : at + 1] for name in ("query", "key", "value")}
         return replace(self, **parts, key_valid=valid)
@@ -48,9 +50,10 @@ class AttentionInputs:
 def random_inputs(
     sequences: int, heads: int, length: int, head_dim: int, *, scale: float = 1.0, seed: int = 0, causal: bool = False
 ) -> AttentionInputs:
-    """Draw independent normal inputs. Values have variance 1; queries and keys have variance ``scale``.
+    """Return queries, keys and values that are drawn from independent normal distributions. Values have variance 1; queries and
+    keys have variance ``scale``.
 
-    The scores q·k / √d then have standard deviation ``scale``.
+    The scores q·k / √d of a query q and a key k of width d then have the standard deviation ``scale``.
 
     Raises:
         ValueError: a size is below 1 or the scale is not positive.
@@ -67,7 +70,8 @@ def random_inputs(
 
 
 def gather(batches: Sequence[Sequence[AttentionInputs]]) -> list[AttentionInputs]:
-    """Concatenate the layers of several batches along the batch axis.
+    """Return the inputs of each layer over all batches, joined along the batch axis. ``batches`` has the inputs of each layer for
+    each batch.
 
     Raises:
         UnsupportedError: layers or batches differ in heads, lengths or causality.

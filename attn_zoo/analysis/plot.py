@@ -1,4 +1,4 @@
-"""Figure 1 of the Linformer paper: cumulative spectra by layer, and a heat map over layers and heads at one index."""
+"""Plot of singular values as in Figure 1 of the Linformer paper: curves for each layer, and a heat map over layers and heads."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _LEGEND_LAYERS = 8
 
 
 def plot_spectrum(spectrum: Spectrum, index: int, folder: Path, *, title: str, log_index: bool = False) -> list[Path]:
-    """Draw the figure into ``folder`` as spectrum.png and spectrum.svg.
+    """Draw the figure into ``folder`` as spectrum.png and spectrum.svg, and return both paths.
 
     Args:
-        index: number of largest singular values whose share the heat map shows.
+        spectrum: mean cumulative spectrum of every head.
+        index: number of largest singular values whose share in the sum of all is shown in the heat map.
         title: title of one or two lines.
-        log_index: True for a logarithmic index axis, which spreads out the first few singular values.
+        log_index: True for a logarithmic axis of the index, which spreads out the first few singular values.
 
     Raises:
         ValueError: there are fewer than ``index`` singular values.

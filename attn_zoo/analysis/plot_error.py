@@ -1,4 +1,5 @@
-"""Plot of error against FLOPs on logarithmic axes. Reference lines show the cost of softmax and the error of a uniform average."""
+"""Plot of approximation error against FLOPs on logarithmic axes. Lines show the cost of softmax and the error of a uniform
+average."""
 
 from __future__ import annotations
 
@@ -22,9 +23,10 @@ Row = Mapping[str, Any]
 
 
 def plot_error(found: Mapping[str, Any], folder: Path, *, title: str) -> list[Path]:
-    """Draw the result of ``analyze error`` into ``folder`` as error.png and error.svg.
+    """Draw the result of ``attn-zoo analyze error`` into ``folder`` as error.png and error.svg, and return both paths.
 
     Args:
+        found: result of ``measure_error``.
         title: description of the inputs.
     """
     import matplotlib

@@ -1,4 +1,5 @@
-"""Plot of softmax's matrix, of the effective matrix of a mechanism, and of their difference, on one colour scale."""
+"""Plot of three matrices on one colour scale: softmax's attention matrix, the effective matrix of a mechanism, and their
+difference."""
 
 from __future__ import annotations
 
@@ -15,12 +16,14 @@ _SIZE = (12.6, 4.6)
 def plot_matrix(
     effective: Float[Tensor, "queries keys"], exact: Float[Tensor, "queries keys"], folder: Path, *, name: str, title: str
 ) -> list[Path]:
-    """Draw both matrices and their difference into ``folder`` as matrix.png and matrix.svg.
+    """Draw both matrices and their difference into ``folder`` as matrix.png and matrix.svg, and return both paths.
 
-    The colour scale is linear up to 1 / keys, the weight of a uniform average, and logarithmic above. On a linear scale, a few
-    entries near 1 would hide all others.
+    The colour scale is linear up to 1 / keys, which is the weight of a uniform average, and logarithmic above. On a linear scale, a
+    few entries near 1 would hide all others.
 
     Args:
+        effective: effective attention matrix of the mechanism.
+        exact: softmax's attention matrix.
         name: name of the mechanism.
         title: description of the inputs.
     """

@@ -1,4 +1,4 @@
-"""Plot of the error of projected attention against the projected length, with one panel per model or training step."""
+"""Plot of the error of projected attention (Linformer) against the projected length, with one panel per model or training step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _NAMES = {
 
 
 def plot_projections(found: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draw the result of ``attn-zoo analyze projections`` into ``folder`` as projections.png and projections.svg."""
+    """Draw the result of ``attn-zoo analyze projections`` into ``folder`` as projections.png and projections.svg, and return both
+    paths."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator, ScalarFormatter

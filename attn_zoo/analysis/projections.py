@@ -1,9 +1,9 @@
 """Relative error of softmax attention over projected keys and values, for several kinds of projection and projected lengths k.
 
 Paper: Wang et al. 2020, arXiv:2006.04768, Theorem 1 and Eq. 7.
-Symbols: n → keys, P = softmax(Q Kᵀ / √d), R, E and F → k × n matrices, ε → relative error.
-Differs: each head has its own E and F. The theorem bounds ‖P̃ w - P w‖ / ‖P w‖ for one column w of V with high
-    probability; here the error is that of the whole output of a head, in the Frobenius norm.
+Symbols: the paper's n is the number of keys; P = softmax(Q Kᵀ / √d); R, E and F are k × n matrices; ε is the relative error.
+Differs: each head has its own E and F. For one column w of V, the theorem bounds ‖P̃ w - P w‖ / ‖P w‖ with high probability, where
+    P̃ w is computed with projections. Here the error is that of the whole output of a head, in the Frobenius norm.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BATCH = 8
 
 
 class Kind(Enum):
-    """Kind of a projection."""
+    """Kind of the matrices that project keys and values."""
 
     theorem = "theorem"
     """P Rᵀ R V with R from N(0, 1/k), as in Theorem 1; it needs P, so it costs more than softmax attention."""
@@ -49,7 +49,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class ProjectionErrors:
-    """Errors on sequences that were not used for fitting, and the spectrum of P on the same sequences."""
+    """Errors of projected attention on sequences that were not used for fitting, and the spectrum of softmax's matrices on these
+    sequences."""
 
     lengths: tuple[int, ...]
     """Projected lengths k, the smallest first."""
@@ -61,11 +62,13 @@ class ProjectionErrors:
     """Mean error of a uniform average of all values, which ignores queries and keys."""
 
     def mean(self, kind: Kind) -> list[float]:
-        """Return the mean error at each length, over draws, layers, sequences and heads."""
+        """Return the mean error of a kind of projection at each projected length, over random draws, layers, sequences and
+        heads."""
         return [float(error) for error in self.errors[kind].mean(dim=(1, 2, 3, 4))]
 
     def exponent(self, kind: Kind) -> float | None:
-        """Return the exponent a of error ~ k^a, fitted to the logarithms of all lengths. Return None for a single length."""
+        """Return the exponent a in error ~ k^a, where k is the projected length. It is fitted to the logarithms of all lengths, and
+        None for a single length."""
         if len(self.lengths) < 2:
             return None
         k = torch.tensor(self.lengths, dtype=torch.float64).log()
@@ -76,9 +79,11 @@ class ProjectionErrors:
 def measure_projections(
     layers: Sequence[AttentionInputs], lengths: Sequence[int], *, draws: int = 3, steps: int = 200, seed: int = 0
 ) -> ProjectionErrors:
-    """Fit all kinds of projection on the first half of the sequences, and compute their errors on the second half.
+    """Return the errors of all kinds of projection. They are fitted to the first half of the sequences and tested on the second
+    half.
 
     Args:
+        layers: queries, keys and values of each layer.
         lengths: projected lengths k.
         draws: number of draws of random matrices.
         steps: number of steps of Adam for learned E and F.
@@ -119,7 +124,9 @@ def measure_projections(
 
 
 def least_length(n: int, error: float) -> float:
-    """Return the projected length k = 5 log n / (ε² - ε³), from which on Theorem 1 guarantees a relative error below ε.
+    """Return the smallest projected length k for which Theorem 1 guarantees a relative error below ε = ``error``.
+
+    It is k = 5 log n / (ε² - ε³), where n is the number of keys.
 
     Raises:
         ValueError: ε is not in (0, 1).
@@ -130,12 +137,13 @@ def least_length(n: int, error: float) -> float:
 
 
 def weights_of(inputs: AttentionInputs) -> Float[Tensor, "sequences heads n n"]:
-    """Compute the softmax matrix P = softmax(Q Kᵀ / √d)."""
+    """Return softmax's matrix P = softmax(Q Kᵀ / √d) for queries Q and keys K with heads of width d."""
     return (inputs.query @ inputs.key.mT / inputs.query.shape[-1] ** 0.5).softmax(dim=-1)
 
 
 def project(inputs: AttentionInputs, e: Matrices, f: Matrices) -> Outputs:
-    """Compute projected attention, Eq. 7: softmax(Q (E K)ᵀ / √d) F V."""
+    """Return the output of projected attention, Eq. 7: softmax(Q (E K)ᵀ / √d) F V. Q, K and V are the queries, keys and values; E
+    and F are the projections ``e`` and ``f``."""
     ek, fv = (torch.einsum("hkn,bhnd->bhkd", matrix, x) for matrix, x in ((e, inputs.key), (f, inputs.value)))
     return (inputs.query @ ek.mT / inputs.query.shape[-1] ** 0.5).softmax(dim=-1) @ fv
 

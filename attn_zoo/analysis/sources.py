@@ -1,4 +1,5 @@
-"""Functions that load a model by name, from attn-zoo and its runs, timm or Hugging Face, and real inputs for it."""
+"""Functions that load a model by name, from attn-zoo and its runs, from timm or from Hugging Face. They also load real inputs for
+it."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ _CHARACTERS_PER_TOKEN = 16
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Model and input that a user asks for. If a field is None, the kind of model determines it.
+    """Model and inputs that a user asks for. If a field is None, its value depends on the kind of model.
 
     Raises:
         ValueError: there is less than one sequence or fewer than two positions, or ``weights`` is not in ``WEIGHTS``.
@@ -57,7 +58,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Loaded model with batches of one sequence each, and descriptions of both."""
+    """A loaded model with its inputs, one sequence per batch, and descriptions of both."""
 
     model: nn.Module
     batches: Sequence[Any]
@@ -71,7 +72,7 @@ class Subject:
 
 
 def load_subject(request: Request) -> Subject:
-    """Load the requested model and its inputs.
+    """Return the requested model and its inputs.
 
     Raises:
         ValueError: an option does not apply to this kind of model, or there is too little input.

@@ -1,8 +1,9 @@
-"""Cumulative spectrum of attention matrices, averaged over sequences: c(k) = (σ₁ + … + σ_k) / (σ₁ + … + σ_n).
+"""Cumulative spectrum of attention matrices, averaged over sequences: c(k) = (σ₁ + … + σ_k) / (σ₁ + … + σ_n). σ₁ to σ_n are the
+singular values, the largest first.
 
 Paper: Wang et al. 2020, arXiv:2006.04768, Section 3 and Figure 1.
-Symbols: P → weights; eigenvalue index → index k, counted from 1; sentences → sequences.
-Differs: the paper's figure is labelled with eigenvalues, its text speaks of singular values. P is not symmetric, so singular
+Symbols: the paper's P is ``weights``, its eigenvalue index is the index k, counted from 1, and its sentences are sequences.
+Differs: the paper's figure is labelled with eigenvalues, but its text is about singular values. P is not symmetric, so singular
     values are used here, summed without squares.
 """
 
@@ -43,7 +44,8 @@ def cumulative_spectrum(weights: Float[Tensor, "... queries keys"]) -> Float[Ten
 
 
 def default_index(length: int) -> int:
-    """Return the default index: a quarter of the length, and at most 128, which the paper uses for length 512."""
+    """Return the default number of singular values for the heat map: a quarter of the length, and at most 128. The paper uses 128
+    for length 512."""
     return min(PAPER_INDEX, max(1, length // 4))
 
 
@@ -59,11 +61,11 @@ class Spectrum:
 
     @property
     def rank(self) -> int:
-        """Number of singular values. For self-attention, this is the length of the sequences."""
+        """Number of singular values. For self-attention, it is the length of the sequences."""
         return self.mean.shape[-1]
 
     def at(self, index: int) -> Float[Tensor, "layers heads"]:
-        """Return the share of the ``index`` largest singular values, as in the paper's heat map.
+        """Return the sum of the ``index`` largest singular values as a share of the sum of all. The paper's heat map shows it.
 
         Raises:
             ValueError: there are fewer than ``index`` singular values.
@@ -72,7 +74,7 @@ class Spectrum:
         return self.mean[..., index - 1]
 
     def standard_error(self, index: int) -> Float[Tensor, "layers heads"]:
-        """Return the standard error of ``at(index)`` over sequences.
+        """Return the standard error, over sequences, of what ``at(index)`` returns.
 
         Raises:
             ValueError: there are fewer than ``index`` singular values.
@@ -81,7 +83,7 @@ class Spectrum:
         return self.deviation[..., index - 1] / self.sequences**0.5
 
     def rank_for(self, share: float) -> Int[Tensor, "layers heads"]:
-        """Return the smallest number of singular values whose mean share reaches ``share``.
+        """Return the smallest number of singular values whose sum reaches ``share`` of the sum of all, in the mean over sequences.
 
         Raises:
             ValueError: ``share`` is not in (0, 1].
@@ -91,7 +93,7 @@ class Spectrum:
         return (self.mean < share - _ROUNDING).sum(dim=-1) + 1
 
     def check_index(self, index: int) -> None:
-        """Check that an index is not larger than the number of singular values.
+        """Check that ``index`` is at most the number of singular values.
 
         Raises:
             ValueError: ``index`` is below 1 or above ``rank``.
@@ -103,7 +105,7 @@ class Spectrum:
 
 
 class SpectrumAverage:
-    """Running mean of spectra over sequences. It does not keep attention matrices."""
+    """Running mean of spectra over sequences. It does not store attention matrices."""
 
     def __init__(self) -> None:
         self._sequences = 0
@@ -111,7 +113,7 @@ class SpectrumAverage:
         self._squares: Tensor | None = None
 
     def add(self, layers: Sequence[Float[Tensor, "batch heads queries keys"]]) -> None:
-        """Add the matrices of some sequences, one tensor for each layer.
+        """Add the attention matrices of some sequences to the mean. ``layers`` has one tensor for each layer.
 
         Raises:
             ValueError: heads or lengths differ between layers, or from those of earlier calls.
@@ -135,7 +137,7 @@ class SpectrumAverage:
             self._squares = self._squares + step * (curve - self._mean)
 
     def result(self) -> Spectrum:
-        """Return the spectrum averaged over the sequences so far.
+        """Return the mean spectrum of all sequences that were added.
 
         Raises:
             ValueError: no sequence was added.

@@ -1,11 +1,14 @@
-"""Initialisation of E and F for given keys, from the second moments of the keys along the length, or as means.
+"""Initialisation of Linformer's projections E and F for given keys. It uses means over segments or the second moments of the keys.
 
-Let M = E[K Kᵀ] be the n × n second moment over real text, heads and channels. An orthogonal projection P of the keys onto k
-directions preserves tr(P M) of tr(M). The best k directions are the leading eigenvectors U of M. But softmax treats the k projected
-keys alike, so the choice of the basis matters, too. To first order in the scores, softmax(Q (E K)ᵀ) E V equals softmax(Q Kᵀ) V on
-keys and values projected by P if E Eᵀ = (k / n) I and E 1 = 1. Means over k segments of n / k positions fulfil both conditions. So
-does √(k / n) R Uᵀ with a rotation R that equalises the row sums, if 1 lies in the span of U; this is the start ``spectrum``. The
-start ``stretches`` chooses among means over unequal segments, which are averages for any scores.
+E and F are k × n matrices that project n positions onto k. Let M = E[K Kᵀ] be the n × n second moment of the keys K over real text,
+heads and channels. An orthogonal projection P of the keys onto k directions preserves tr(P M) of tr(M). The best k directions are
+the leading eigenvectors U of M. But softmax treats the k projected keys alike, so the choice of the basis also matters.
+
+To first order in the scores, softmax(Q (E K)ᵀ) E V equals softmax(Q Kᵀ) V on keys and values projected by P if two conditions hold:
+E Eᵀ = (k / n) I and E 1 = 1. Here Q are the queries, V the values, I is the identity, and 1 is the vector of ones. Means over k
+segments of n / k positions fulfil both conditions. So does √(k / n) R Uᵀ with a rotation R that equalises the row sums, if 1 lies
+in the span of U. This is the initialisation ``spectrum``. The initialisation ``stretches`` chooses among means over unequal
+segments, which are averages for any scores.
 """
 
 from __future__ import annotations
@@ -33,7 +36,12 @@ class Start(Enum):
 
 
 def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tensor, "k n"]:
-    """Return the initial E for a second moment.
+    """Return the initial projection E, which has k rows.
+
+    Args:
+        moment: second moment of the keys over n positions.
+        k: projected length.
+        how: kind of initialisation.
 
     Raises:
         ValueError: ``how`` is ``random``, which is left to the mechanism.
@@ -52,10 +60,11 @@ def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tens
 
 
 def best_bounds(moment: Float[Tensor, "n n"], k: int) -> list[int]:
-    """Return the bounds of the k segments whose means preserve most of a second moment.
+    """Return the bounds of k segments of positions. Their means preserve more of the second moment M (``moment``) than those of
+    other segments.
 
-    The preserved amount is the sum over segments of 1ᵀ M 1 / length. Dynamic programming in k steps over all pairs of bounds finds
-    its maximum.
+    The amount that is preserved is the sum over segments of 1ᵀ M 1 / length, where M is restricted to the segment and 1 is the
+    vector of ones. Dynamic programming in k steps over all pairs of bounds finds the maximum.
     """
     n = len(moment)
     corner = torch.zeros(n + 1, n + 1, dtype=torch.float64)

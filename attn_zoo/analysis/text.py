@@ -1,4 +1,4 @@
-"""Text for language models. It is read from files or comes with Python, and is cut into parts."""
+"""Text for language models. It is read from files, or comes with Python, and can be cut into parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _PACKED: dict[str, Callable[..., IO[str]]] = {".xz": lzma.open, ".gz": gzip.open
 
 
 def read_text(path: Path) -> str:
-    """Read the text of a file, or of the .txt, .md, .rst and .jsonl files of a folder in the order of their names.
+    """Return the text of a file. If ``path`` is a folder, return the text of its .txt, .md, .rst and .jsonl files in the order of
+    their names.
 
     Files may be compressed with xz or gzip. Each line of a .jsonl file is an object with a ``text``. Documents are joined by a
     blank line.
@@ -36,7 +37,7 @@ def read_text(path: Path) -> str:
 
 
 def default_text() -> tuple[str, str]:
-    """Return a text that comes with Python (its language reference), and a description of it.
+    """Return a text that comes with Python, which is its language reference, and a description of it.
 
     Raises:
         FileNotFoundError: this Python comes without that text.
@@ -51,7 +52,7 @@ def default_text() -> tuple[str, str]:
 
 
 def stretches(text: str, count: int) -> list[str]:
-    """Cut a text into ``count`` parts of nearly equal length, each of which starts with a whole word."""
+    """Return ``count`` parts of a text. They have nearly equal lengths, and each begins with a whole word."""
     bounds = [_next_word(text, at * len(text) // count) for at in range(count)] + [len(text)]
     return [text[start:end] for start, end in pairwise(bounds)]
 

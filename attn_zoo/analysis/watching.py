@@ -1,4 +1,4 @@
-"""Interception of attention calls while a model runs. All ways of capturing attention use it."""
+"""Interception of attention calls while a model runs. The modules that capture attention use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Seen = Callable[..., None]
 
 
 def watch_mechanisms(model: nn.Module, mechanisms: Mapping[str, Attention], batch: Any, seen: Seen) -> None:
-    """Return a context that calls ``seen(mechanism, query=..., key=..., ...)`` before every mechanism of attn-zoo that runs.
+    """Run the model on the batch, and call ``seen(mechanism, query=..., key=..., ...)`` before each of the mechanisms runs.
 
     Raises:
         UnsupportedError: a mechanism is not ``softmax``.
@@ -47,7 +47,8 @@ def watch_mechanisms(model: nn.Module, mechanisms: Mapping[str, Attention], batc
 
 
 def watch_calls(model: nn.Module, batch: Any, seen: Seen) -> None:
-    """Return a context that calls ``seen`` with the arguments of every call of PyTorch's ``scaled_dot_product_attention``."""
+    """Run the model on the batch, and call ``seen`` with the arguments of each call of PyTorch's
+    ``scaled_dot_product_attention``."""
     # Modules of timm compute attention themselves or call PyTorch's function, depending on `fused_attn`.
     switched: list[Any] = [module for module in model.modules() if getattr(module, "fused_attn", None) is False]
     for module in switched:
@@ -77,34 +78,35 @@ class _WatchCalls(TorchFunctionMode):
 
 
 def mechanisms_of(model: nn.Module) -> dict[str, Attention]:
-    """Return the mechanisms of attn-zoo in a model by module name."""
+    """Return the mechanisms of attn-zoo that a model contains, by the names of their modules."""
     return {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
 
 
 def call_model(model: nn.Module, batch: Any, **further: Any) -> Any:
-    """Call a model with further keywords and the batch. A mapping is passed as keyword arguments, anything else as one argument."""
+    """Return the output of a model for a batch and further keyword arguments. A batch that is a mapping is passed as keyword
+    arguments, anything else as one argument."""
     return model(**batch, **further) if isinstance(batch, Mapping) else model(batch, **further)
 
 
 def padding_mask(batch: Any) -> Bool[Tensor, "batch keys"] | None:
-    """Return the attention mask of a batch, which is True for a real token, or None if the batch has no mask."""
+    """Return the attention mask of a batch, or None if the batch has none. The mask is True for real tokens."""
     mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
     return None if mask is None else mask.bool()
 
 
 def is_transformers(model: nn.Module) -> bool:
-    """Return True if a model belongs to Hugging Face's transformers."""
+    """Return True if the model belongs to Hugging Face's library transformers."""
     library = sys.modules.get("transformers")  # if it is not imported, none of its models exists
     return library is not None and isinstance(model, library.PreTrainedModel)
 
 
 def implementation_of(model: nn.Module) -> str | None:
-    """Return the name of the attention implementation of a model of Hugging Face."""
+    """Return the name of the attention implementation that a Hugging Face model uses, or None if the model has no such setting."""
     return getattr(model.config, "_attn_implementation", None)
 
 
 def refuse_blind(model: nn.Module, found: object) -> None:
-    """Raise an error if no attention was intercepted in a model.
+    """Raise ``UnsupportedError`` if ``found`` is empty, because no attention was intercepted in the model.
 
     Raises:
         UnsupportedError: ``found`` is empty.
@@ -118,7 +120,7 @@ def refuse_blind(model: nn.Module, found: object) -> None:
 
 @contextmanager
 def as_in_evaluation(model: nn.Module) -> Iterator[None]:
-    """Return a context in which the model is in evaluation mode. Afterwards, every module has its earlier mode again."""
+    """Return a context in which the model is in evaluation mode. At its end, every module returns to its earlier mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

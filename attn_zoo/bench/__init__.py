@@ -1,1 +1,2 @@
-"""Measurement of time and memory on this machine. An experiment is a grid of cells that one engine measures, and a report."""
+"""Measurement of time and memory on this machine. An experiment consists of a list of cases to measure, called cells, and a
+report."""

@@ -1,4 +1,4 @@
-"""Time and memory of one module on one device, in a worker process."""
+"""Measurement of the time and memory of one module on one device. It runs in a worker process."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTEN
 
 @dataclass
 class Bench:
-    """Time and memory of one module.
+    """Measurement of the time and memory of one module.
 
-    In every method ``kind`` is ``forward`` (evaluation, inference mode) or ``training`` (forward pass with its graph, backward
-    pass from a gradient of the output to the inputs and all parameters, and the optimiser's step if there is one).
+    In every method, ``kind`` is ``forward`` or ``training``. A forward step is a call in evaluation and inference mode. A training
+    step is a forward pass with its graph and a backward pass from a gradient of the output to the inputs and all parameters. If
+    there is an optimiser, its step is included. ``batch`` is a number of examples, and ``length`` is a number of tokens.
 
     Args:
-        build: makes the module for a length; picklable.
-        inputs: makes the module's arguments on the default device, from batch, length and dtype; picklable. Floating-point
-            arguments require a gradient in training.
-        optimiser: end training with a step of AdamW, with the gradient clipped as in the runner. The learning rate is 0, so
-            that every step does the same work on the same weights.
-        protocol: protocol of timings; for CUDA ``TimingProtocol.on("cuda")``.
+        build: function that makes the module for a length; it must be picklable.
+        inputs: function that makes the arguments of the module on the default device, from batch, length and dtype. It must be
+            picklable. Floating-point arguments require a gradient in training.
+        optimiser: True to end a training step with a step of AdamW, with the gradient clipped as in training runs. The learning
+            rate is 0, so that every step does the same work on the same weights.
+        protocol: rules of the timings; for CUDA ``TimingProtocol.on("cuda")``.
     """
 
     build: Callable[[int], nn.Module]
@@ -51,27 +52,24 @@ class Bench:
     """Workloads of the last length by kind. A module is reused for all steps of its kind; training has a module of its own."""
 
     def parts(self, kind: str, batch: int, length: int) -> tuple[float, ...]:
-        """Return the seconds of the forward pass. In training, also return those of the backward pass and, if there is one, of the
-        optimiser's step.
-        """
+        """Return the seconds of the forward pass. For ``training``, also return those of the backward pass and, if there is an
+        optimiser, those of its step."""
         protocol, parts = self.protocol, self._parts(kind, batch, length, self.protocol)
         how = (self.device, protocol.seconds, protocol.warmup, protocol.most_repeats)
         with self._kernels():
             return seconds_of_parts(parts, *how) if kind == "training" else (seconds_of(step_of(parts), *how),)
 
     def peak(self, kind: str, batch: int, length: int) -> int:
-        """Return the peak memory of a step: the most bytes that were allocated at once, above those allocated before (see
-        ``peak_bytes``).
-        """
+        """Return the peak memory of a step in bytes: the most that was allocated at once, minus what was allocated before (see
+        ``peak_bytes``)."""
         with self._kernels():
             step = self._step(kind, batch, length)
             step()
             return peak_bytes(step, self.device)
 
     def held(self, kind: str, batch: int, length: int) -> int:
-        """Return the bytes held before a step: parameters, buffers and inputs. In training, gradient of the output and optimiser
-        state are added.
-        """
+        """Return the bytes that are allocated before a step: parameters, buffers and inputs. For ``training``, they include the
+        gradient of the output and the state of the optimiser."""
         workload, inputs = self._workload(kind, length), self._inputs(batch, length)
         with torch.no_grad(), self._kernels():
             gradient = [workload.module(*inputs)] if kind == "training" else []
@@ -79,8 +77,7 @@ class Bench:
 
     def largest_batch(self, kind: str, length: int, budget: int) -> int:
         """Return the largest batch whose step fits into ``budget`` bytes of PyTorch's CUDA memory. It is exact, because batches are
-        tried.
-        """
+        tried."""
         self._workloads = {}  # a workload of another kind would take part of the budget
         total = torch.cuda.get_device_properties(self.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), self.device)
@@ -130,7 +127,7 @@ class Bench:
 
 @dataclass
 class MatrixProducts:
-    """Matrix products in a worker process that measure the rate of a device in FLOP/s."""
+    """Matrix products that run in a worker process to measure the speed of a device in FLOPs per second."""
 
     device: torch.device
     size: ClassVar[int] = 2048
@@ -138,7 +135,7 @@ class MatrixProducts:
     flops: ClassVar[int] = 2 * size**3
 
     def parts(self, kind: str, batch: int, length: int) -> tuple[float]:
-        """Return the seconds of one fp32 matrix product that is written into existing memory."""
+        """Return the seconds of one matrix product in float32, whose result is written into existing memory."""
         left, right, out = (torch.randn(self.size, self.size, device=self.device) for _ in range(3))
         with torch.inference_mode():
             return (seconds_of(lambda: torch.mm(left, right, out=out), self.device, 0.2),)

@@ -1,11 +1,12 @@
-"""Comparison of two subjects that are timed in interleaved rounds: which one is faster, or whether they tie.
+"""Comparison of two subjects, A and B, that are timed in interleaved rounds: which one is faster, or whether they tie.
 
-Each round times both, in random order (``TimingProtocol.order = "shuffled"``), and gives one quotient of seconds. A disturbance
-of the whole round cancels in the quotient. A disturbance of only one of the two (another program, a change of clock rate, the
-place in the round) was as likely to hit the other, whatever the noise looks like and however long it lasts. So if B costs q times
-A, each round's quotient lies above q with probability 1/2, independently of all other rounds, and the number of rounds above q is
-binomial. The confidence interval of the median that follows from it (the interval of the sign test) needs no assumption about the
-noise, and up to half of the rounds may be disturbed before it moves far.
+Each round times both in random order (``TimingProtocol.order = "shuffled"``) and gives one quotient of their seconds. A disturbance
+of the whole round cancels in the quotient. A disturbance of only one of the two may be another program, a change of clock rate, or
+the place in the round. It was as likely to hit the other one, whatever the noise looks like and however long it lasts.
+
+So if B costs q times as much as A, the quotient of each round is above q with probability 1/2, independently of all other rounds.
+The number of rounds above q is therefore binomial. This gives a confidence interval of the median, the interval of the sign test.
+It needs no assumption about the noise, and up to half of the rounds may be disturbed before it moves far.
 """
 
 from __future__ import annotations
@@ -32,9 +33,8 @@ METHOD = "median of the quotients within a round, with the distribution-free int
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Result of comparing B with A. ``quotient`` is the median over rounds of (seconds of B) / (seconds of A). Above 1, A is
-    faster.
-    """
+    """Result of comparing B with A. ``quotient`` is the median over rounds of (seconds of B) / (seconds of A). If it is above 1, A
+    is faster."""
 
     rounds: int
     quotient: float
@@ -46,18 +46,20 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """``A faster`` or ``B faster`` if the whole interval lies beyond the smallest difference of interest, else ``tie``."""
+        """Verdict of the comparison. It is ``A faster`` or ``B faster`` if the whole interval is beyond the smallest difference of
+        interest, else ``tie``."""
         if self.low > 1 + self.smallest:
             return "A faster"
         return "B faster" if self.high < 1 / (1 + self.smallest) else "tie"
 
     @property
     def equal(self) -> bool:
-        """True if the interval lies within the smallest difference of interest. A tie then means equal, not unknown."""
+        """True if the whole interval is within the smallest difference of interest. A tie then means that A and B are equally fast;
+        otherwise it means that the result is unknown."""
         return 1 / (1 + self.smallest) <= self.low and self.high <= 1 + self.smallest
 
     def describe(self) -> str:
-        """Return verdict, quotient and interval in one line."""
+        """Return the verdict, the quotient and its interval in one line."""
         tie = f"tie (equal within {100 * self.smallest:g} %)" if self.equal else "tie (not significant)"
         verdict = tie if self.verdict == "tie" else self.verdict
         interval = f"{100 * self.confidence:g} % interval {self.low:.3f} to {self.high:.3f}"
@@ -65,10 +67,12 @@ class Comparison:
 
 
 def fewest_rounds(confidence: float = CONFIDENCE) -> int:
-    """Return the least number n of rounds whose smallest and largest quotient bound the interval: 2 · (1/2)ⁿ < 1 - confidence.
+    """Return the smallest number of rounds that is enough for a confidence interval of the median.
+
+    It is the least n with 2 · (1/2)ⁿ < 1 - ``confidence``. The interval then reaches from the smallest to the largest quotient.
 
     Raises:
-        ValueError: ``confidence`` is no probability between 0 and 1.
+        ValueError: ``confidence`` is not between 0 and 1.
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1; got {confidence}")
@@ -78,13 +82,15 @@ def fewest_rounds(confidence: float = CONFIDENCE) -> int:
 def compare(
     first: Sequence[float], second: Sequence[float], *, smallest: float = SMALLEST, confidence: float = CONFIDENCE
 ) -> Comparison:
-    """Compare the seconds of A (``first``) and B (``second``), with one value per round. Rounds without both values are left out.
+    """Return the comparison of A, whose seconds are ``first``, with B, whose seconds are ``second``. Both have one value per round.
+    Rounds without both values are left out.
 
     Args:
-        smallest: smallest difference of interest as a share; with 0, any interval that excludes 1 is a difference.
+        smallest: smallest difference of interest as a share, such as 0.05; with 0, any interval that excludes 1 is a difference.
+        confidence: probability that the interval contains the true quotient.
 
     Raises:
-        ValueError: fewer rounds than ``fewest_rounds``, a time that is no positive number, or a bad share or confidence.
+        ValueError: fewer rounds than ``fewest_rounds``, a time that is not a positive number, or a bad share or confidence.
     """
     needed = fewest_rounds(confidence)
     if smallest < 0:

@@ -1,10 +1,11 @@
-"""Length from which a mechanism costs less than softmax attention, with an interval, computed from measured numbers.
+"""Length from which a mechanism costs less than softmax attention, called the crossover, with an interval. It is computed from
+measurements.
 
-At each length, the quotient of mechanism and baseline has a median over the rounds and an interval that assumes no distribution
-(see ``attn_zoo.bench.compare``). Between lengths, the quotient is interpolated linearly in log-log. The crossover is the length at
-which the median falls below 1 for the last time. Its interval goes from the length at which the lower bounds do so to the length at
-which the upper bounds do. Memory has no rounds, because PyTorch asks for the same bytes in each step, so its crossover has no
-interval.
+At each length, the quotient of the costs of mechanism and baseline has a median over the rounds. Its interval assumes no
+distribution (see ``attn_zoo.bench.compare``). Between lengths, the quotient is interpolated linearly on logarithmic axes. The
+crossover is the length at which the median falls below 1 for the last time. Its interval goes from the length at which the lower
+bounds do so to the length at which the upper bounds do. Memory has no rounds, because PyTorch asks for the same bytes in each step,
+so its crossover has no interval.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ FITTED_LENGTHS = 4
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """Logarithm of (mechanism / baseline) at one length, with its interval. It is infinite if only one of them fits into memory."""
+    """Logarithm of (cost of the mechanism / cost of the baseline) at one length, with its interval. It is infinite if only one of
+    them fits into memory."""
 
     length: int
     middle: float
@@ -40,10 +42,10 @@ class Quotient:
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Length from which a mechanism costs less than a baseline, at all longer lengths that were compared.
+    """Length from which a mechanism costs less than a baseline. This holds at all longer lengths that were compared.
 
-    ``at`` and the bounds are lengths. 0 means below ``shortest``: it costs less at all lengths. Infinity means above ``longest``:
-    it never costs less in this range.
+    The field ``at`` and the bounds are lengths. A length of 0 means that the mechanism costs less at all lengths, from ``shortest``
+    on. Infinity means that it never costs less, up to ``longest``.
     """
 
     at: float
@@ -56,7 +58,7 @@ class Crossover:
     """True if the figures are exact: counted figures have no noise, hence no interval."""
 
     def describe(self) -> str:
-        """Return the text of a table cell with rounded lengths."""
+        """Return the crossover as the text of a table cell, with rounded lengths."""
         if self.low == math.inf:
             return f"never up to {self.longest:,}"
         if self.high == 0:
@@ -70,16 +72,15 @@ class Crossover:
 
 
 def round_length(length: float) -> int:
-    """Round to two significant digits, or to three if the first digit is 1. The error is at most 5 %."""
+    """Return the length, rounded to two significant digits, or to three if the first digit is 1. The error is at most 5 %."""
     digits = math.floor(math.log10(length))
     step = 10 ** max(0, digits - (2 if length < 2 * 10**digits else 1))
     return round(length / step) * step
 
 
 def value(point: Figures, quantity: str) -> float | None:
-    """Return the median of a quantity over the rounds, or None if it was not measured. Memory is the bytes held before a step plus
-    its peak.
-    """
+    """Return the median of a quantity over the rounds, or None if it was not measured. Memory is the sum of the bytes that are
+    allocated before a step and the peak of the step."""
     if quantity == "memory":
         held = [point.one(name) for name in ("held_bytes", "peak_bytes")]
         return None if None in held else sum(map(float, filter(None, held)))
@@ -88,23 +89,25 @@ def value(point: Figures, quantity: str) -> float | None:
 
 
 def select(points: Sequence[Figures], label: str, kind: str) -> list[Figures]:
-    """Return the figures of one layer in one direction, sorted by length."""
+    """Return the figures of one layer for one kind of step (``forward`` or ``training``), sorted by length."""
     return sorted((p for p in points if (p.cell.label, p.cell.kind) == (label, kind)), key=lambda p: p.cell.length)
 
 
 def labels(points: Sequence[Figures], role: str) -> list[str]:
-    """Return the labels of the layers with a role."""
+    """Return the labels of the layers that have a role in the comparison, such as a baseline."""
     return list(dict.fromkeys(p.cell.label for p in points if p.cell.role == role))
 
 
 def compared(points: Sequence[Figures]) -> list[str]:
-    """Return the labels of the mechanisms. Softmax is not compared with itself, even if a file lists it among them."""
+    """Return the labels of the mechanisms that are compared with softmax. Softmax itself is left out, even if a file lists it among
+    them."""
     others = [p for p in points if p.cell.subject is None or p.cell.subject.attention != "softmax"]
     return labels(others, "mechanism")
 
 
 def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> list[Figures]:
-    """Return the figures of a baseline by length: those of the cheapest back end, or of a failed one if all failed."""
+    """Return the figures of a baseline, one for each length. They belong to the back end that costs least at this length, or to one
+    that failed if all failed."""
     here = [p for p in points if (p.cell.role, p.cell.kind) == (role, kind)]
 
     def cost(point: Figures) -> float:
@@ -115,15 +118,14 @@ def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> 
 
 
 def exponent(points: Sequence[Figures], quantity: str) -> float | None:
-    """Return the exponent of growth, fitted to the longest ``FITTED_LENGTHS`` measured lengths, or None if fewer than three were
-    measured.
-    """
+    """Return the exponent with which a quantity grows with the length. It is fitted to the longest ``FITTED_LENGTHS`` measured
+    lengths. Return None if fewer than three were measured."""
     known = [(p.cell.length, found) for p in points if (found := value(p, quantity)) is not None][-FITTED_LENGTHS:]
     return fit_exponent(*zip(*known, strict=True)) if len(known) >= 3 else None
 
 
 def crossover(points: Sequence[Figures], label: str, role: str, kind: str, quantity: str) -> Crossover | None:
-    """Return the crossover of a mechanism with a baseline, or None if fewer than two lengths can be compared."""
+    """Return the crossover of a mechanism with a baseline, or None if they can be compared at fewer than two lengths."""
     against = {p.cell.length: p for p in baseline(points, role, kind, quantity)}
     pairs = [(p, against[p.cell.length]) for p in select(points, label, kind) if p.cell.length in against]
     found = [q for ours, theirs in pairs if (q := _quotient(ours, theirs, quantity)) is not None]
@@ -135,7 +137,7 @@ def crossover(points: Sequence[Figures], label: str, role: str, kind: str, quant
 
 
 def last_fall(lengths: Sequence[int], logs: Sequence[float]) -> float:
-    """Return the length at which a curve through ``logs`` falls below 0 for the last time."""
+    """Return the length at which a curve falls below 0 for the last time. Its points are ``logs`` at ``lengths``."""
     above = [at for at, log in enumerate(logs) if log >= 0]
     if not above:
         return 0.0

@@ -1,4 +1,4 @@
-"""Plot of cost against length on log axes with fitted exponents, and of crossovers with their intervals below."""
+"""Plot of cost against length on logarithmic axes with fitted exponents. Below it are the crossovers with their intervals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ UNITS: Mapping[str, tuple[str, float]] = {
 
 
 def plot_crossover(found: Measurement, path: Path) -> None:
-    """Draw the figures of one ``experiment=crossover`` into a file. Equal figures give the same SVG, byte for byte.
+    """Draw the figures of one measurement of ``experiment=crossover`` into the file ``path``. Equal figures give the same SVG, byte
+    by byte.
 
     Raises:
         ValueError: see ``check_plot``; or there is nothing to draw.

@@ -1,4 +1,4 @@
-"""Grid of a measurement: a dataclass whose fields are keys of the command line. It yields the cells to measure."""
+"""Base class of experiments that measure: a dataclass whose fields are keys of the command line. It lists the cells to measure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIMITS = ("output", "read", "plot", "seconds", "time_limit")
 
 
 def resolve_device(name: str) -> str:
-    """Return ``cpu`` or ``cuda``. ``auto`` is CUDA if there is a GPU.
+    """Return the device to use, ``cpu`` or ``cuda``. For ``auto`` it is ``cuda`` if there is a GPU.
 
     Raises:
         ValueError: another name, or CUDA where PyTorch finds none.
@@ -43,7 +43,8 @@ def resolve_device(name: str) -> str:
 
 @dataclass
 class Grid:
-    """Keys and defaults of every experiment. A new grid checks its values, and fills in those that depend on the device.
+    """Keys that every experiment of ``attn-zoo measure`` has, with their defaults. A new object checks its values and fills in
+    those that depend on the device.
 
     Raises:
         ValueError: a value breaks its rule.
@@ -100,71 +101,71 @@ class Grid:
                 raise ValueError(f"{name} must be {many}different integers of at least {least}; got {list(values)}")
 
     def flops(self, cell: Cell) -> float:
-        """Return a lower bound of the FLOPs of a cell's step, or 0 if none is known."""
+        """Return a lower bound of the FLOPs of a step, or 0 if none is known."""
         return 0.0
 
     def identity(self) -> dict[str, Any]:
-        """Return the values of keys that must be equal for an earlier measurement to be resumed."""
+        """Return the values of those keys that must be equal when an earlier measurement is continued."""
         return {name: value for name, value in asdict(self).items() if name not in LIMITS}
 
     def facts(self) -> dict[str, Any]:
-        """Return facts about this machine in addition to its environment."""
+        """Return facts about this machine that the environment of the measurement does not contain."""
         return {}
 
     @property
     def protocol(self) -> TimingProtocol | None:
-        """Protocol of timings, or None if nothing is timed."""
+        """Rules of the timings, or None if nothing is timed."""
         return None
 
     def groups(self) -> list[list[Cell]]:
-        """Return groups of cells. The rounds of a group visit its cells in turn."""
+        """Return the cells to measure, in groups. Each round measures the cells of one group, one after another."""
         raise NotImplementedError
 
     def once(self, cell: Cell) -> Sequence[Probe]:
-        """Return the probes that a cell takes once, before the rounds."""
+        """Return the probes that are taken once for a cell, before the rounds. A probe is a quantity with the request that measures
+        it."""
         return ()
 
     def warm_up(self, cell: Cell) -> None:
-        """Do work that happens only once, such as imports, so that the time of a row's first probe predicts that at longer
-        lengths.
-        """
+        """Do work that happens only once, such as imports. The time of the first probe then predicts the time at longer lengths."""
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
-        """Return the cells that the rounds of a group visit, given the figures from before the rounds."""
+        """Return those cells that the rounds of a group measure. ``found`` contains the figures from before the rounds."""
         return [cell for cell in cells if not found.of(cell).failures]
 
     def each(self, cell: Cell) -> Sequence[Probe]:
-        """Return the probes that a cell takes in each round."""
+        """Return the probes that are taken for a cell in each round."""
         return ()
 
     def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
-        """Return the cells in the order of a round."""
+        """Return the cells in the order in which the round ``turn`` measures them."""
         return list(cells) if self.protocol is None else self.protocol.ordered(cells, turn)
 
     def summarise(self, cells: Sequence[Cell], found: Measurement) -> None:
-        """Replace the figures of a finished group by a summary."""
+        """Replace the figures of a group by a summary, after all its rounds."""
 
     def maker(self, cell: Cell) -> tuple[Any, ...]:
-        """Return the class of the object that the worker process of a cell holds, and its arguments."""
+        """Return the class of the object that the worker process of a cell contains, followed by the arguments of the class."""
         raise NotImplementedError
 
     def process(self, cell: Cell) -> str:
-        """Return the name of a cell's worker process. It ends after a group unless the next group uses it."""
+        """Return the name of the worker process that measures a cell. The process ends after a group unless the next group uses it
+        too."""
         return f"{cell.label} {cell.length} {cell.group}"
 
     def refusal(self, cell: Cell) -> str | None:
-        """Return why a cell cannot be measured, or None. The reason is found without measuring."""
+        """Return the reason why a cell cannot be measured, or None. It is found without measuring."""
         return None
 
     @staticmethod
     def report(found: Measurement, format: str = "github") -> str:
-        """Return a report of the figures, as Markdown or for the terminal."""
+        """Return a report of the figures as text, in Markdown (``github``) or for the terminal."""
         raise NotImplementedError
 
     def draw(self, found: Measurement) -> None:
-        """Draw the figures into the file that ``plot`` names, if it names one."""
+        """Draw the figures into the file that the key ``plot`` names, if it names one."""
 
     @staticmethod
     def succeeded(found: Measurement) -> bool:
-        """Return True if the experiment succeeded. Otherwise the command ends with status 1."""
+        """Return True if the experiment succeeded. If not, the command ends with status 1."""
         return True

@@ -1,4 +1,5 @@
-"""Figures of a measurement: rows of cell, quantity, round and value or failure, in one JSON format."""
+"""Figures of a measurement, and the JSON format in which they are saved. A row of the file has a cell, a quantity, a round, and a
+value or a failure."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ NO_TIME = "no time left"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Unit of measurement: a layer, the direction of its step, a length and a batch.
+    """One case to measure: a layer, the kind of its step (forward or training), a length in tokens and a number of examples.
 
-    ``group`` distinguishes cells that are otherwise equal, such as repeats. ``role`` is the place of the layer in the report.
+    ``group`` distinguishes cells that are otherwise equal, such as repetitions. ``role`` says what the layer is for in the report.
     """
 
     label: str
@@ -34,14 +35,14 @@ class Cell:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Cell:
-        """Return a cell from the plain data that ``asdict`` made of it."""
+        """Return the cell that ``asdict`` converted to this plain data."""
         subject = data.get("subject")
         return cls(**{**data, "subject": None if subject is None else Subject(**subject)})
 
 
 @dataclass(slots=True)
 class Figures:
-    """Values and failures of one cell."""
+    """Values that were measured for one cell, and its failures."""
 
     cell: Cell
     values: dict[str, list[float | None]] = field(default_factory=dict)
@@ -50,17 +51,17 @@ class Figures:
     """Reasons by quantity: ``OOM``, ``time limit``, ``refused``, ``failed`` or ``no time left``, and a message."""
 
     def all(self, quantity: str) -> list[float]:
-        """Return the values of all rounds. If there are none, the result is empty."""
+        """Return the values of a quantity in all rounds. The list is empty if there are none."""
         return [value for value in self.values.get(quantity, ()) if value is not None]
 
     def one(self, quantity: str) -> float | None:
-        """Return the value of a quantity that is measured once, or None."""
+        """Return the value of a quantity that is measured once, or None if there is none."""
         return next(iter(self.values.get(quantity, ())), None)
 
 
 @dataclass
 class Measurement:
-    """Grid, protocol, environment and figures of one run of an experiment."""
+    """Result of one experiment: its settings, timing protocol, environment and figures."""
 
     experiment: str
     grid: dict[str, Any]
@@ -73,11 +74,12 @@ class Measurement:
     cells: dict[Cell, Figures] = field(default_factory=dict)
 
     def of(self, cell: Cell) -> Figures:
-        """Return the figures of a cell, which are empty at first."""
+        """Return the figures of a cell. They are empty at first."""
         return self.cells.setdefault(cell, Figures(cell))
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Return the figures as rows: the place of the cell among ``cells``, quantity, round, and value or failure."""
+        """Yield the figures as rows. A row has the index of a cell in ``cells``, the quantity, the round, and the value or the
+        failure."""
         for at, found in enumerate(self.cells.values()):
             for quantity, values in found.values.items():
                 for turn, value in enumerate(values):
@@ -86,7 +88,7 @@ class Measurement:
                 yield {"cell": at, "quantity": quantity, "round": len(found.values.get(quantity, ())), "failure": failure}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the measurement as plain data."""
         names = ("experiment", "grid", "environment", "facts", "complete")
         return {
             **{name: getattr(self, name) for name in names},
@@ -97,10 +99,10 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
-        """Return a measurement from the plain data that ``to_dict`` made of it.
+        """Return the measurement that ``to_dict`` converted to this plain data.
 
         Raises:
-            LookupError, TypeError, AttributeError: the data is no whole measurement.
+            LookupError, TypeError, AttributeError: the data are not a complete measurement.
         """
         protocol = data["protocol"]
         made = cls(data["experiment"], data["grid"], protocol and TimingProtocol.from_dict(protocol), data["environment"])
@@ -116,14 +118,15 @@ class Measurement:
 
     @classmethod
     def read(cls, key: str, experiment: str, file: Path) -> Measurement:
-        """Return the measurement of ``experiment`` that a file holds.
+        """Return the measurement of ``experiment`` that a file contains.
 
         Args:
             key: key of the command line that names the file, for error messages.
+            experiment: name of the experiment.
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: it holds no measurement, one of another experiment, or an incomplete one.
+            ValueError: it does not hold a measurement, or one of another experiment, or an incomplete one.
         """
         try:
             return cls.from_dict(read_results(file, experiment, key))
@@ -131,7 +134,7 @@ class Measurement:
             raise ValueError(f"{file} is not a complete measurement: {type(error).__name__}: {error}; measure it again") from error
 
     def write(self, file: Path) -> None:
-        """Write the file as a whole, with one line per cell and row."""
+        """Write the whole measurement to a file, with one line per cell and per row."""
         plain = self.to_dict()
         lists = {name: ",\n".join(json.dumps(each, sort_keys=True) for each in plain.pop(name)) for name in ("cells", "rows")}
         head = json.dumps(plain, indent=1, sort_keys=True).removesuffix("\n}")
@@ -140,11 +143,11 @@ class Measurement:
 
     @property
     def finished(self) -> bool:
-        """True if the measurement is complete and no cell was left out for lack of time."""
+        """True if everything was measured and no cell was left out for lack of time."""
         return self.complete and not any(why.startswith(NO_TIME) for f in self.cells.values() for why in f.failures.values())
 
     def take_over(self, earlier: Measurement) -> None:
-        """Take over the figures of an earlier measurement of the same grid. Cells that lacked time will be measured again."""
+        """Copy the figures of an earlier measurement with the same settings. Cells for which it lacked time are measured again."""
         self.cells = earlier.cells
         for found in self.cells.values():
             found.failures = {what: why for what, why in found.failures.items() if not why.startswith(NO_TIME)}

@@ -1,4 +1,4 @@
-"""Probes: requests to the worker process of a cell, and the quantities that they measure."""
+"""Probes: quantities to measure for a cell, and the requests to its worker process that measure them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Answer = Mapping[str, float | list[float] | None]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Quantity and the request that measures it."""
+    """A quantity and the request to a worker process that measures it."""
 
     quantity: str
     """Quantity under which a failure is noted; the answer may hold further quantities."""
@@ -28,7 +28,7 @@ class Probe:
 
 
 def step_arguments(cell: Cell) -> tuple[str, int, int]:
-    """Return the arguments of a bench's methods: direction, batch and length."""
+    """Return what the methods of ``Bench`` need to know about a cell: the kind of step, the number of examples and the length."""
     return cell.kind, cell.batch, cell.length
 
 
@@ -50,12 +50,13 @@ MEMORY = Probe("peak_bytes", _memory)
 
 
 def largest_batch(budget: int, *, cuda: bool, small: Callable[[int], int], least: Callable[[Cell], int]) -> Probe:
-    """Return the probe for the largest batch within ``budget`` bytes. On CUDA batches are tried; else a line through the memory of
-    two batches is used.
+    """Return the probe that finds the largest batch within ``budget`` bytes.
+
+    On CUDA, batches are tried. On a CPU, the largest batch is extrapolated linearly from the memory of two batches.
 
     Args:
         small: function from a length to the smaller of the two batches.
-        least: function from a cell to a lower bound of its bytes; nothing is tried if the bound exceeds the budget.
+        least: function from a cell to a lower bound of its bytes. Nothing is tried if this bound exceeds the budget.
     """
 
     def take(ask: Ask, found: Figures) -> Answer:

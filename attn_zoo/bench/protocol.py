@@ -1,4 +1,4 @@
-"""Timing protocol. It is stored with every figure and printed below every table."""
+"""Rules by which everything is timed. They are stored with every figure and printed below every table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CLOCKS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TimingProtocol:
-    """All settings of a timing, apart from the machine and the subject.
+    """All settings of a timing, except the machine and what is timed.
 
     Raises:
         ValueError: a value breaks its rule.
@@ -93,8 +93,10 @@ class TimingProtocol:
 
     @classmethod
     def on(cls, device: str, **changes: Any) -> TimingProtocol:
-        """Return the protocol for a device. On CUDA it has two warm-up steps, because the first may compile, and inputs larger than
-        the L2 cache. On a CPU it has the number of threads of this process.
+        """Return the protocol for a device.
+
+        On CUDA it has two warm-up steps, because the first may compile, and inputs larger than the L2 cache. On a CPU it has the
+        number of threads of this process.
 
         Args:
             device: ``cpu``, or ``cuda`` where there is one.
@@ -109,12 +111,12 @@ class TimingProtocol:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TimingProtocol:
-        """Return a protocol from the plain data of ``to_dict``. Derived values are not read."""
+        """Return the protocol that ``to_dict`` converted to this plain data. Derived values are ignored."""
         known = {f.name for f in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data, with clock, synchronisation and digest."""
+        """Return the protocol as plain data, together with the clock, the method of synchronisation and the digest."""
         clock, synchronisation = CLOCKS[self.device]
         return {**asdict(self), "clock": clock, "synchronisation": synchronisation, "digest": self.digest()}
 
@@ -123,23 +125,24 @@ class TimingProtocol:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
 
     def environment(self) -> Mapping[str, str]:
-        """Return the environment variables of a process that is timed under this protocol."""
+        """Return the environment variables that a timed process must have under this protocol."""
         return ALLOCATORS[self.allocator]
 
     def ordered(self, items: Sequence[Item], turn: int) -> list[Item]:
-        """Return ``items`` in the order of round ``turn``, counted from 0. The order depends on the seed and the turn alone."""
+        """Return the items in the order of the round ``turn``, which is counted from 0. The order depends only on the seed and the
+        round."""
         if self.order == "shuffled":
             return random.Random(f"{self.seed}/{turn}").sample(list(items), len(items))
         return list(reversed(items)) if self.order == "there and back" and turn % 2 else list(items)
 
     def copies(self, bytes_of_inputs: int) -> int:
-        """Return how many copies of the inputs a timing visits in turn."""
+        """Return how many copies of the inputs a timing uses in turn. ``bytes_of_inputs`` is the size of one copy."""
         if self.rotate_bytes == 0 or bytes_of_inputs == 0:
             return 1
         return min(MOST_COPIES, 1 + math.ceil(self.rotate_bytes / bytes_of_inputs))
 
     def describe(self) -> str:
-        """Return a description of the protocol in one sentence, to be printed below a table."""
+        """Return a description of the protocol in one sentence, which is printed below a table."""
         clock, synchronisation = CLOCKS[self.device]
         said = [
             f"median ± half the interquartile range of {self.rounds} interleaved rounds, {ORDERS[self.order]}"

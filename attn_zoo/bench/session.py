@@ -1,8 +1,10 @@
-"""Run of a measurement: cells in worker processes, in interleaved rounds, within a time limit. Figures are saved after each round.
+"""Execution of a measurement: cells are measured in worker processes, in interleaved rounds, within a time limit. Figures are saved
+after each round.
 
-Each group of cells first takes the probes that are taken once. Then rounds visit all of its cells in turn. Figures that exist
-already are not measured again. Under a time limit, cells that could not finish their rounds are left out before they start, the
-slowest first, with that reason. Lengths that the user named are measured from the longest on, so the shortest ones are left out.
+In each group of cells, quantities that are measured once come first. Then rounds measure all cells of the group in turn. Figures
+that exist already are not measured again. Under a time limit, cells that could not finish their rounds are left out before they
+start, the slowest first, with this reason. If the user named the lengths, the longest ones are measured first, so that the shortest
+ones are left out.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ LEAST_AVAILABLE = 0.2
 
 
 class Session:
-    """Measurement of the cells of ``grid`` that ``found`` lacks.
+    """One execution of a measurement. It measures the cells of ``grid`` that ``found`` does not contain yet.
 
     Args:
-        save: callback with ``found`` after each round, and after each cell's first probes.
-        tell: callback with lines of progress.
+        grid: experiment that lists the cells.
+        found: figures so far, to which new ones are added.
+        save: function that is called with ``found`` after each round, and after the first probes of each cell.
+        tell: function that is called with lines of progress.
         ends: value of ``time.monotonic()`` at which the time limit is reached.
     """
 
@@ -55,7 +59,7 @@ class Session:
         """Approximate seconds of a cell's step."""
 
     def run(self) -> None:
-        """Measure all groups.
+        """Measure all groups of cells.
 
         Raises:
             WorkerError: a cell failed and the grid wants whole groups.
@@ -74,8 +78,10 @@ class Session:
             self._end(set())
 
     def forecast(self) -> str:
-        """Return True if the time suffices. The estimate is a lower bound of each step: its FLOPs at the rate of a worker's matrix
-        product.
+        """Return a sentence that says whether the time suffices.
+
+        The needed time is estimated from a lower bound of each step: its FLOPs at the speed of a matrix product in a worker
+        process.
         """
         protocol, device = self.grid.protocol, torch.device(getattr(self.grid, "device", "cpu"))
         worker = Worker(MatrixProducts, device, environment={}, bounded=device.type == "cpu")
@@ -233,8 +239,13 @@ class Session:
 
 
 def expected_seconds(steps: dict[Cell, float], cell: Cell) -> float:
-    """Return the expected seconds of a step, extrapolated in log-log from the next two shorter lengths, with an exponent of 1 to 2,
-    or else 0.
+    """Return the expected seconds of a step.
+
+    They are extrapolated from the next two shorter lengths as a power law with an exponent from 1 to 2. Without a shorter length,
+    they are 0.
+
+    Args:
+        steps: measured seconds of a step, by cell.
     """
     wanted = cell.label, cell.kind, cell.group
     alike = {c.length: seconds / c.batch for c, seconds in steps.items() if (c.label, c.kind, c.group) == wanted}

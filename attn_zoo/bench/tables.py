@@ -1,4 +1,4 @@
-"""Parts of reports: tables, figures with their spread, reasons of failures, the machine."""
+"""Parts of reports: tables, figures with their spread, reasons of failures, and the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUANTITIES: Mapping[str, str] = {
 
 
 def joined(found: Measurement, *parts: str) -> str:
-    """Return a report of the non-empty parts. If the measurement was cut short, the report says so."""
+    """Return a report that consists of the parts that are not empty. If the measurement was interrupted, the report says so."""
     partial = "" if found.complete else "**Not complete: the measurement was cut short.**"
     return "\n\n".join(part for part in (partial, *parts) if part)
 
@@ -27,7 +27,8 @@ def joined(found: Measurement, *parts: str) -> str:
 def spread(
     values: Sequence[float], decimals: int, protocol: TimingProtocol | None, *, before: str = "", after: str = " unstable"
 ) -> str:
-    """Return the median ± half the interquartile range, with a mark if it is unstable."""
+    """Return the median and half the interquartile range as text, such as ``1.20 ± 0.05``, with a mark if the figure is
+    unstable."""
     assert protocol is not None, "only what is timed has a spread"
     low, middle, high = found = quartiles(values)
     before, after = (before, after) if unstable(found, protocol.unstable) else ("", "")
@@ -35,29 +36,30 @@ def spread(
 
 
 def figure(values: Sequence[float], protocol: TimingProtocol | None) -> str:
-    """Return the median with three digits or more (see ``decimals``) ± half the interquartile range. ~ marks an unstable figure."""
+    """Return the median and half the interquartile range as text, with three or more significant digits. The sign ~ marks an
+    unstable figure."""
     return spread(values, decimals(quartiles(values)[1]), protocol, before="~", after="")
 
 
 def figure_or_reason(found: Figures, protocol: TimingProtocol | None, quantity: str = "seconds", factor: float = 1.0) -> str:
-    """Return the figure of a quantity times a factor, or why there is none."""
+    """Return the figure of a quantity times ``factor`` as text, or the reason why there is none."""
     values = [factor * value for value in found.all(quantity)]
     return figure(values, protocol) if values else reason(found, quantity, "seconds")
 
 
 def decimals(value: float) -> int:
-    """Return the number of decimals that shows three significant digits. It is 0 from 100 on."""
+    """Return the number of decimals that shows three significant digits. It is 0 for values from 100 on."""
     return max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
 
 
 def reason(found: Figures, *quantities: str) -> str:
-    """Return the first word of the first quantity's failure, such as ``OOM``, or ``-`` if none failed."""
+    """Return the first word of the failure of the first quantity that failed, such as ``OOM``, or ``-`` if none failed."""
     reasons = [found.failures[name] for name in quantities if name in found.failures]
     return reasons[0].partition(":")[0] if reasons else "-"
 
 
 def failures(found: Iterable[Figures], kinds: Mapping[str, str]) -> str:
-    """Return a list of failures, with one line per layer and reason: quantities, directions and lengths."""
+    """Return a list of failures as text. It has one line per layer and reason, with the quantities, kinds of step and lengths."""
     lines: dict[tuple[str, str], dict[str, list[str]]] = {}
     for figures in found:
         cell = figures.cell
@@ -74,24 +76,24 @@ def failures(found: Iterable[Figures], kinds: Mapping[str, str]) -> str:
 
 
 def machine(found: Measurement) -> str:
-    """Return the device, threads and torch version of a measurement."""
+    """Return the device, the number of threads and the version of PyTorch with which a measurement was made."""
     there = found.environment
     where = there["gpu"] or f"{there['cpu']}, {there['threads']} threads"
     return f"{where}, torch {there['torch']}"
 
 
 def conditions(found: Measurement) -> str:
-    """Return the timing protocol and the machine, to be printed below a table."""
+    """Return the timing protocol and the machine as text, which is printed below a table."""
     return f"{f'{found.protocol.describe()} ' if found.protocol else ''}Measured on {machine(found)}."
 
 
 def decimal(count: float) -> str:
-    """Return a count with three digits and k, M, G, T or P."""
+    """Return a number as text with three digits and a decimal prefix: k, M, G, T or P."""
     return _scaled(count, 1000, ("", " k", " M", " G", " T", " P"))
 
 
 def binary(count: float) -> str:
-    """Return bytes with three digits and B, KiB, ... or PiB."""
+    """Return a number of bytes as text with three digits and a unit from B, KiB to PiB."""
     return _scaled(count, 1024, (" B", " KiB", " MiB", " GiB", " TiB", " PiB"))
 
 

@@ -1,4 +1,4 @@
-"""Grids of timed layers, each in a process of its own."""
+"""Base class of experiments that time layers, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ backward pass the weights, their gradient and the gradient of the scores."""
 
 
 def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
-    """Return the subjects of rows of the command line by their labels in tables. Options whose default depends on the length are
-    left out.
+    """Return the subjects that rows of the command line name, by their labels in tables. A subject is a mechanism with its options
+    and its implementation. Options whose default depends on the length are left out.
 
     Raises:
         UnknownNameError: no such attention, implementation or option.
-        ValueError: a text is no row, a row is named twice, none is named, or an option breaks its rule.
+        ValueError: a text is not a row, a row is named twice, none is named, or an option breaks its rule.
     """
     found = {}
     for row in rows_of(texts):
@@ -47,9 +47,8 @@ def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
 
 
 def softmax_layers(device: str) -> list[Cell]:
-    """Return the cells for softmax: plain, with all n × n weights in memory, and with each fused implementation of PyTorch for the
-    device.
-    """
+    """Return the cells of softmax: the plain implementation, with all n × n weights for n tokens in memory, and each fused
+    implementation of PyTorch on the device."""
     cells = [Cell("softmax:eager", "", 0, role="materialised", subject=Subject("softmax", {}, "eager"))]
     for backend in BACKENDS if device == "cuda" else [None]:
         label = "softmax:sdpa" if backend is None else f"softmax:sdpa ({backend})"
@@ -59,7 +58,7 @@ def softmax_layers(device: str) -> list[Cell]:
 
 @dataclass
 class AttentionRows:
-    """Key ``attentions``, which names layers of attn-zoo."""
+    """Key ``attentions`` of an experiment, which names mechanisms with their options."""
 
     attentions: list[str] = option(
         ["softmax", "linformer", "performer", "longformer", "reformer"],
@@ -68,13 +67,13 @@ class AttentionRows:
 
     @cached_property
     def layers(self) -> list[Cell]:
-        """Cell of each layer, without direction and length."""
+        """One cell for each layer to measure, without a kind of step and a length."""
         return [Cell(row, "", 0, subject=subject) for row, subject in subjects_of(self.attentions).items()]
 
 
 @dataclass
 class Timed(Grid):
-    """Keys of all experiments that time steps."""
+    """Keys that all experiments which time steps have."""
 
     lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384], "lengths")
     dim: int = option(256, "width of the layer")
@@ -105,12 +104,12 @@ class Timed(Grid):
 
     @property
     def torch_device(self) -> torch.device:
-        """Device of the steps."""
+        """Device on which steps are timed."""
         return torch.device("cuda", 0) if self.device == "cuda" else torch.device("cpu")
 
     @cached_property
     def protocol(self) -> TimingProtocol:
-        """Protocol of timings."""
+        """Rules of the timings."""
         names = ("rounds", "order", "seed", "allocator")
         return TimingProtocol.on(self.device, seconds=self.repeat_seconds, **{name: getattr(self, name) for name in names})
 
@@ -121,18 +120,17 @@ class Timed(Grid):
         return (SECONDS,)
 
     def heads_of(self, cell: Cell) -> int:
-        """Return the number of heads of a cell's layer."""
+        """Return the number of heads of the layer that a cell measures."""
         return self.heads
 
     def rig(self, cell: Cell) -> Rig:
-        """Return the module and inputs of a cell."""
+        """Return the functions that make the module and the inputs which a cell measures."""
         assert cell.subject is not None
         return rig_for(self.module_level, cell.subject, Sizes(self.dim, self.heads_of(cell)))
 
     def chosen(self, attention: str, options: Mapping[str, Any], length: int) -> str:
-        """Return the implementation that ``auto`` chooses at a length on the device, or ``auto`` if the mechanism does not support
-        the length.
-        """
+        """Return the implementation that ``auto`` chooses for a length on the device. Return ``auto`` if the mechanism does not
+        support the length."""
         entry, geometry = card(attention), Sizes(self.dim, self.heads).geometry(length)
         try:
             made = attention_options(entry, geometry, options)
@@ -155,7 +153,8 @@ class Timed(Grid):
         return Bench, rig.build, rig.inputs, self.torch_device, self.precision, cell.subject.backend, rig.optimiser, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
-        """Return why a layer cannot be built (tried on the meta device) or cannot fit (computed), or None."""
+        """Return the reason why the layer of a cell cannot be measured, or None. Either it cannot be built, which is tried on the
+        meta device, or it cannot fit into memory."""
         try:
             with torch.device("meta"):
                 self.rig(cell).build(cell.length)
@@ -164,14 +163,13 @@ class Timed(Grid):
         return None if (why := self.excess(cell)) is None else f"OOM: {why}"
 
     def excess(self, cell: Cell) -> str | None:
-        """Return why a step cannot fit into memory, by computation, or None if it may fit."""
+        """Return the reason why a step cannot fit into memory, or None if it may fit. It is computed without running the step."""
         least, memory = self.least_bytes(cell), device_memory(self.device)
         return f"at least {least} bytes needed by arithmetic, {memory} there" if least > memory else None
 
     def least_bytes(self, cell: Cell) -> int:
-        """Return a lower bound of a step's bytes: ``HELD_MATRICES`` · batch · heads · length² numbers for materialised softmax,
-        else 0.
-        """
+        """Return a lower bound of the bytes of a step. For softmax with all weights in memory, it is ``HELD_MATRICES`` · batch ·
+        heads · length² numbers, otherwise 0."""
         subject = cell.subject
         if subject is None or (subject.attention, subject.implementation) != ("softmax", "eager"):
             return 0
@@ -179,7 +177,7 @@ class Timed(Grid):
 
 
 def device_memory(device: str) -> int:
-    """Return how many bytes a process can allocate."""
+    """Return how many bytes a process can allocate on the device."""
     if device == "cuda":
         return int(torch.cuda.get_device_properties(0).total_memory)
     return int(MEMORY_SHARE * psutil.virtual_memory().total)

@@ -1,4 +1,4 @@
-"""Timers, and statistics of repeated timings: quartiles, paired quotients, instability, exponents over lengths."""
+"""Timers, and statistics of repeated timings: quartiles, quotients per round, instability, and exponents of growth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Parts = tuple[Callable[[Any], Any], ...]
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the lower quartile, the median and the upper quartile. A single value is all three.
+    """Return the lower quartile, the median and the upper quartile of the values. A single value is all three.
 
     Raises:
         ValueError: there is no value.
@@ -34,18 +34,20 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def quotients(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
-    """Return the quotient of each round, in which a slow round cancels. Rounds that only one side finished have none."""
+    """Return the quotient of two timings in each round. What slows a whole round down cancels in the quotient. Rounds that only one
+    side finished are left out."""
     return [a / b for a, b in zip(numerators, denominators, strict=False)]
 
 
 def unstable(spread: tuple[float, float, float], share: float = UNSTABLE) -> bool:
-    """Return True if the interquartile range exceeds ``share`` of the median."""
+    """Return True if the interquartile range is more than ``share`` of the median. ``spread`` contains the three quartiles."""
     low, middle, high = spread
     return high - low > share * middle
 
 
 def fit_exponent(lengths: Sequence[float], values: Sequence[float]) -> float:
-    """Return the slope of log value over log length by least squares: 1 is linear, and 2 is quadratic."""
+    """Return the exponent p of the power law value ~ length^p, fitted by least squares to logarithms. 1 is linear growth, and 2 is
+    quadratic."""
     x, y = [math.log(n) for n in lengths], [math.log(v) for v in values]
     return statistics.linear_regression(x, y).slope
 
@@ -53,9 +55,10 @@ def fit_exponent(lengths: Sequence[float], values: Sequence[float]) -> float:
 def seconds_of(
     step: Callable[[], object], device: torch.device, at_least: float, warmup: int | None = None, most_repeats: int = MOST_REPEATS
 ) -> float:
-    """Return the seconds of one ``step``. It is repeated to last about ``at_least`` seconds, after ``warmup`` untimed steps.
+    """Return the seconds of one ``step``. The step is repeated until about ``at_least`` seconds have passed, after ``warmup``
+    untimed steps.
 
-    On CUDA the time is taken by events on the stream around all repetitions, without waiting in between.
+    On CUDA, events on the stream before and after all repetitions measure the time, without waiting in between.
     """
     repeats = repeats_for(warm_up(step, device, warmup), at_least, most_repeats)
     start = _mark(device)
@@ -69,7 +72,8 @@ def seconds_of(
 def seconds_of_parts(
     parts: Parts, device: torch.device, at_least: float, warmup: int | None = None, most_repeats: int = MOST_REPEATS
 ) -> tuple[float, ...]:
-    """Return the seconds of each part of one step. It works like ``seconds_of``, with marks before, between and after the parts."""
+    """Return the seconds of each part of one step. It works like ``seconds_of``, with time marks before, between and after the
+    parts."""
     repeats = repeats_for(warm_up(step_of(parts), device, warmup), at_least, most_repeats)
     steps = []
     for _ in range(repeats):
@@ -97,7 +101,7 @@ def _seconds_between(start: Any, end: Any) -> float:
 
 
 def step_of(parts: Parts) -> Callable[[], None]:
-    """Combine the parts into one call."""
+    """Return a function that runs the parts of a step one after another."""
 
     def step() -> None:
         result = None
@@ -108,9 +112,8 @@ def step_of(parts: Parts) -> Callable[[], None]:
 
 
 def warm_up(step: Callable[[], object], device: torch.device, steps: int | None = None) -> float:
-    """Take ``steps`` warm-up steps, and return the seconds of the last. None means one step, or two on CUDA, where the first may
-    compile.
-    """
+    """Run ``steps`` warm-up steps and return the seconds of the last one. None means one step, or two on CUDA, where the first may
+    compile."""
     seconds = 0.0
     for _ in range(steps or (2 if device.type == "cuda" else 1)):
         wait(device)
@@ -128,5 +131,5 @@ def wait(device: torch.device) -> None:
 
 
 def repeats_for(seconds: float, at_least: float, most: int = MOST_REPEATS) -> int:
-    """Return how many repetitions, from 1 to ``most``, of a step of ``seconds`` last about ``at_least`` seconds."""
+    """Return how often a step of ``seconds`` must be repeated to last about ``at_least`` seconds: from 1 to ``most`` times."""
     return max(1, min(most, round(at_least / max(seconds, 1e-9))))

@@ -1,4 +1,4 @@
-"""Worker process that holds the object to measure. If memory or time runs out, only one cell fails."""
+"""Worker processes, each of which contains an object to measure. If a process runs out of memory or time, only one cell fails."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ PRELOADED = ["attn_zoo.bench.bench", "attn_zoo.attention"]
 
 
 class WorkerError(Exception):
-    """Error for a failed request to a worker.
+    """Error for a request to a worker process that failed.
 
     Args:
         kind: ``OOM``, ``time limit``, ``failed``, ``refused`` or ``no time left``.
-        message: the event in one line.
+        message: what happened, in one line.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -43,18 +43,18 @@ class WorkerError(Exception):
 
 
 class Worker:
-    """Object in a process of its own, whose methods ``ask`` calls there.
-
-    Args:
-        make: builds the object in the process; picklable, as are its arguments.
-        environment: environment variables of the process, added to those of this one.
-        bounded: limit the process to ``MEMORY_SHARE`` of the machine's memory. Not for CUDA, which reserves far more
-            addresses than it uses.
+    """An object in a process of its own. The method ``ask`` calls methods of the object there.
 
     A process that died, failed or was stopped is started again at the next request. Workers are forked from one process that has
-    imported their modules, so code and libraries have the same addresses in all of them. In spawned processes the addresses
-    differ, which makes one process slower than another by up to 5 % for as long as both live. Only a worker with an
-    ``environment`` is spawned, since libraries read environment variables once, and every worker where no fork server exists.
+    imported their modules, so code and libraries have the same addresses in all of them. In spawned processes the addresses differ,
+    which makes one process slower than another by up to 5 % for as long as both run. A worker is spawned only if it has an
+    ``environment``, because libraries read environment variables once, or if the system cannot fork.
+
+    Args:
+        make: class or function that makes the object in the process. It and its arguments must be picklable.
+        environment: environment variables of the process, added to those of this one.
+        bounded: True to limit the process to ``MEMORY_SHARE`` of the machine's memory. Not for CUDA, which reserves far more
+            addresses than it uses.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Worker:
         self._spawn()
 
     def ask(self, method: str, *arguments: Any, limit: float | None = None) -> Any:
-        """Return the result of ``method(*arguments)`` of the object. It may take ``limit`` seconds.
+        """Return the result of ``method(*arguments)`` of the object. The call may take ``limit`` seconds.
 
         Raises:
             WorkerError: it ran out of memory or time, or raised.
@@ -92,7 +92,8 @@ class Worker:
         return answer
 
     def stop(self) -> None:
-        """Kill the process and its child processes. A compiler would outlive it, because both ignore interrupts."""
+        """Kill the process and its child processes. Compilers among them would otherwise keep running, because they ignore
+        interrupts."""
         for child in _descendants(self._process.pid):
             with suppress(psutil.Error):
                 child.kill()
@@ -141,7 +142,7 @@ def _descendants(pid: int | None) -> list[psutil.Process]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return True if memory ran out. PyTorch's CPU allocator raises a plain ``RuntimeError`` for it."""
+    """Return True if the error means that memory ran out. PyTorch's CPU allocator raises a plain ``RuntimeError`` in this case."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
 
 

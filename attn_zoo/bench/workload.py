@@ -1,4 +1,4 @@
-"""Steps of inference and of training of a module and its optimiser."""
+"""Steps of inference and of training that are timed, for a module and its optimiser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Inputs = tuple[Tensor, ...]
 
 
 class Workload:
-    """Module and, if requested, AdamW over its parameters, with its state allocated at once and a learning rate of 0."""
+    """A module and, if requested, AdamW with a learning rate of 0 over its parameters. The state of AdamW is allocated at once."""
 
     def __init__(self, module: nn.Module, optimiser: bool) -> None:
         self.module = module
@@ -35,7 +35,7 @@ class Workload:
         return [value for entry in state.values() for value in entry.values() if isinstance(value, Tensor)]
 
     def forward(self, copies: Sequence[Inputs]) -> Parts:
-        """Do an inference step. Steps read the copies of the inputs in turn."""
+        """Return the parts of an inference step, as functions. Repeated steps use the copies of the inputs in turn."""
         turns = itertools.cycle(copies)
 
         def forward(_: object) -> None:
@@ -45,10 +45,11 @@ class Workload:
         return (forward,)
 
     def training(self, copies: Sequence[Inputs]) -> Parts:
-        """Do a training step: forward pass, backward pass and, if there is an optimiser, its step.
+        """Return the parts of a training step, as functions: the forward pass, the backward pass and, if there is an optimiser, its
+        step.
 
-        The backward pass starts from noise instead of the gradient of a loss. The noise is drawn in the first step. Steps read the
-        copies of the inputs in turn, and leave no gradient.
+        The backward pass starts from noise instead of the gradient of a loss. The noise is drawn in the first step. Repeated steps
+        use the copies of the inputs in turn, and leave no gradient.
         """
         for tensor in itertools.chain.from_iterable(copies):
             tensor.requires_grad_(tensor.is_floating_point())
@@ -79,5 +80,5 @@ class Workload:
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Return the total number of bytes in all tensors."""
+    """Return the total number of bytes of all tensors."""
     return sum(t.numel() * t.element_size() for t in tensors)

@@ -175,7 +175,7 @@ def every_parameter_gets_a_gradient(subject: Subject) -> None:
 
 @attention_check("implementation")
 def gradients_end_in_inputs_and_parameters(subject: Subject) -> None:
-    """Every tensor that a gradient flows into is an input or a registered parameter. Optimizers and checkpoints contain registered
+    """Every tensor that a gradient flows into is an input or a registered parameter. Optimisers and checkpoints contain registered
     parameters only."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)

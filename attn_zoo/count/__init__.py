@@ -1,4 +1,4 @@
-"""Counted costs: FLOPs, parameters, and the bytes of activations, of states and of a step."""
+"""Costs that are counted, not measured: FLOPs, parameters, and the bytes of activations, of recurrent states and of a step."""
 
 from attn_zoo.count.counter import Tally, as_on_a_cpu, flops_of, kept_bytes, tally
 from attn_zoo.count.levels import LEVELS, Counted, Counts, activation_bytes, count_level

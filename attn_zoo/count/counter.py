@@ -1,4 +1,4 @@
-"""PyTorch's counts of a call: FLOPs of matrix products, and the bytes that autograd keeps."""
+"""PyTorch's counts of a call: the FLOPs of matrix products, and the bytes that autograd saves for the backward pass."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ on a CPU) or counts wrongly (gradients of depthwise convolutions)."""
 
 
 def flops_of(call: Callable[[], object]) -> int:
-    """Count the FLOPs of a call, two for each multiply-add of every matrix product."""
+    """Return the FLOPs of a call: two for each multiplication and addition of every matrix product."""
     with FlopCounterMode(display=False, custom_mapping=COUNTED_HERE) as counter:
         call()
     return int(counter.get_total_flops())
@@ -52,7 +52,7 @@ def flops_of(call: Callable[[], object]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """FLOPs of a forward pass and of its backward pass, and the bytes kept between them."""
+    """FLOPs of a forward pass and of its backward pass, and the bytes that are saved between them."""
 
     flops: int
     backward_flops: int
@@ -61,11 +61,12 @@ class Tally:
 
 
 def tally(call: Callable[[], Tensor], excluded: Iterable[Tensor]) -> Tally:
-    """Count FLOPs and kept bytes of a call and of the backward pass from its output, on any device; ``meta`` computes nothing.
+    """Return the FLOPs of a call and of the backward pass from its output, and the bytes that are saved between them. On the
+    ``meta`` device, nothing is computed.
 
     Args:
-        call: makes an output; gradients reach all tensors that require one.
-        excluded: inputs, parameters and buffers, whose storages are not counted as kept.
+        call: function that returns an output; gradients reach all tensors that require one.
+        excluded: inputs, parameters and buffers, whose bytes do not count as saved.
     """
     with FlopCounterMode(display=False, custom_mapping=COUNTED_HERE) as forward:
         out, held = kept_bytes(call, excluded)
@@ -78,9 +79,10 @@ def tally(call: Callable[[], Tensor], excluded: Iterable[Tensor]) -> Tally:
 
 @contextmanager
 def as_on_a_cpu(module: nn.Module) -> Iterator[None]:
-    """Dispatch operators of a module on ``meta`` as on the CPU, still without computing a number.
+    """Return a context in which operators of a module on the ``meta`` device are dispatched as on a CPU. Still, no number is
+    computed.
 
-    On ``meta`` itself PyTorch materialises the attention that it fuses on a CPU. The module cannot be used afterwards.
+    On ``meta`` itself, PyTorch materialises the attention that it fuses on a CPU. The module cannot be used afterwards.
     """
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
         module.to_empty(device="cpu")
@@ -88,7 +90,8 @@ def as_on_a_cpu(module: nn.Module) -> Iterator[None]:
 
 
 def kept_bytes(call: Callable[[], Tensor], excluded: Iterable[Tensor]) -> tuple[Tensor, int]:
-    """Return the result of a call, and the bytes that its graph keeps for the backward pass; arguments as for ``tally``."""
+    """Return the result of a call, and the bytes that autograd saves for the backward pass. The arguments are those of
+    ``tally``."""
     with keeping() as kept:
         out = call()
     return out, bytes_of_storages(kept(), excluded)
@@ -105,9 +108,8 @@ class _Held:
 
 @contextmanager
 def keeping() -> Iterator[Callable[[], list[Tensor]]]:
-    """Return a context that records the tensors which autograd saves. It yields a function that lists those that are still
-    saved.
-    """
+    """Return a context that records the tensors which autograd saves for the backward pass. It yields a function that returns those
+    that are still saved."""
     saved: weakref.WeakSet[_Held] = weakref.WeakSet()
 
     def pack(tensor: Tensor) -> _Held:
@@ -120,7 +122,7 @@ def keeping() -> Iterator[Callable[[], list[Tensor]]]:
 
 
 def bytes_of_storages(tensors: Iterable[Tensor], excluded: Iterable[Tensor] = ()) -> int:
-    """Return the bytes of the storages of ``tensors``, each counted once and in full, excluding the storages of ``excluded``."""
+    """Return the bytes of the storages of ``tensors``, without storages of ``excluded``. Each storage counts once and in full."""
     sizes = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
     for tensor in excluded:
         sizes.pop(tensor.untyped_storage()._cdata, None)

@@ -1,4 +1,5 @@
-"""Costs of a layer and of a block by formula: the mechanism's card and the matrix products around it."""
+"""Costs of a layer and of a transformer block by formula: the formula on the mechanism's card, plus the matrix products around
+it."""
 
 from __future__ import annotations
 
@@ -10,17 +11,17 @@ from attn_zoo.layer import MultiHeadAttention, Order
 
 
 def layer_cost(layer: MultiHeadAttention) -> Cost:
-    """Return the cost of an attention layer at the length it was built for, with a gradient of its tokens; without activation
-    bytes.
+    """Return the cost of an attention layer at the length that it was built for, including a gradient with respect to its tokens.
+    Bytes of activations are not included.
 
-    FLOPs are those of the implementation that the card counts, in the layer's ``order``. State bytes are those of the mechanism
-    and of the short convolution; projections have no state.
+    FLOPs are those of the implementation that the card counts, in the order of operations ``layer.order``. State bytes are those of
+    the mechanism and of the short convolution; projections have no state.
     """
     return total_cost(latent_cost(layer), source_cost(layer), answer_cost(layer), convolution_cost(layer))
 
 
 def convolution_cost(layer: MultiHeadAttention) -> Cost:
-    """Return the cost of the short convolution of the tokens; 0 if there is none."""
+    """Return the cost of the layer's short convolution over tokens. It is 0 if there is none."""
     g, convolution = layer.mechanism.geometry, layer.short_convolution
     if convolution is None:
         return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=0)
@@ -31,15 +32,16 @@ def convolution_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def latent_cost(layer: MultiHeadAttention) -> Cost:
-    """Return the cost of the latents of the tokens, and of the norm's weights; 0 if there are none."""
+    """Return the cost of computing the layer's latents from its tokens, with the weights of the norm. It is 0 if the layer has no
+    latents."""
     g = layer.mechanism.geometry
     flops = 2 * g.keys * layer.context_dim * g.latent_dim
     return Cost(flops, (layer.context_dim + 1) * g.latent_dim, 2 * flops, state_bytes=0)
 
 
 def source_cost(layer: MultiHeadAttention) -> Cost:
-    """Return the cost of keys, values and their extra projections, and of the compression if the layer compresses before it
-    projects."""
+    """Return the cost of the projections to keys, values and additional inputs made from keys or values. If the layer compresses
+    before it projects, the compression is included."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
     maps = [(g.keys, layer.source_dim, g.key_value_dim) for name in layer.reads if name != "query"]
     compress = 0
@@ -58,8 +60,8 @@ def source_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def answer_cost(layer: MultiHeadAttention) -> Cost:
-    """Return the cost of queries, extra projections, mechanism, gate and output projection, without the compression of
-    ``source_cost``."""
+    """Return the cost of the rest of a layer: queries, other additional projections, mechanism, gate and output projection. The
+    compression that ``source_cost`` includes is not counted again."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
     stated = mechanism.card.cost(g, mechanism.options)
     maps = [(g.queries, layer.dim, layer.dim)] * (("query" in layer.reads) + 1)
@@ -79,7 +81,8 @@ def answer_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def block_cost(layer: MultiHeadAttention, hidden: int) -> Cost:
-    """Return the cost of a transformer block: two norms, the layer, and an MLP with ``hidden`` units. See ``layer_cost``."""
+    """Return the cost of a transformer block: two norms, the attention layer, and an MLP with ``hidden`` units. See
+    ``layer_cost``."""
     inner, dim = layer_cost(layer), layer.dim
     mlp = 4 * layer.mechanism.geometry.queries * dim * hidden
     return Cost(
@@ -91,7 +94,7 @@ def block_cost(layer: MultiHeadAttention, hidden: int) -> Cost:
 
 
 def total_cost(*costs: Cost) -> Cost:
-    """Return the sum of costs. A count is None if one of them does not state it."""
+    """Return the sum of several costs. A count is None if one of the costs does not state it."""
     return Cost(
         flops=sum(cost.flops for cost in costs),
         parameters=sum(cost.parameters for cost in costs),

@@ -1,4 +1,4 @@
-"""Counted costs of a mechanism, a layer or a block, by formula and by PyTorch's counters, from shapes alone."""
+"""Counted costs of a mechanism, a layer or a block. They come from formulas and from PyTorch's counters, which need only shapes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ QUANTITIES = ("flops", "backward_flops", "parameters", "activation_bytes", "stat
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Five costs of one example in float32, as in ``Cost``. None if unknown; ``state_bytes`` is None also without a state."""
+    """Five costs of one example in float32, the same as in ``Cost``. A cost is None if it is unknown; ``state_bytes`` is also None
+    if there is no recurrent state."""
 
     flops: int | None = None
     backward_flops: int | None = None
@@ -39,27 +40,28 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Counts by formula and by PyTorch's counters."""
+    """Costs by formula, and the same costs by PyTorch's counters."""
 
     formula: Counts
     pytorch: Counts
 
     def shown(self, quantity: str) -> int | None:
-        """Count of one of ``QUANTITIES`` by formula, or by PyTorch if there is no formula."""
+        """Return one of the ``QUANTITIES`` by formula, or by PyTorch if there is no formula."""
         stated, found = getattr(self.formula, quantity), getattr(self.pytorch, quantity)
         return found if stated is None else stated
 
     def disagreements(self) -> dict[str, tuple[int, int]]:
-        """Return the counts of the formula and of PyTorch, for each quantity in which they differ."""
+        """Return the quantities in which the formula and PyTorch differ, each with both counts."""
         pairs = {name: (getattr(self.formula, name), getattr(self.pytorch, name)) for name in QUANTITIES}
         return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
 
 
 def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Counted:
-    """Count costs of self-attention over ``length`` tokens: of a mechanism, of a layer around it or of a block around the layer.
+    """Return the counted costs of self-attention over ``length`` tokens. They are those of a mechanism, of a layer around it, or of
+    a block around the layer.
 
-    FLOPs and parameters are those of the implementation that the card counts. Activation bytes, which have no formula, are those
-    of the subject's own implementation; ``auto`` means the one chosen on a CPU. PyTorch counts on the ``meta`` device, and counts
+    FLOPs and parameters are those of the implementation that the card counts. Activation bytes, which have no formula, are those of
+    the implementation of ``subject``; ``auto`` means the one chosen on a CPU. PyTorch counts on the ``meta`` device, and counts
     fused attention as on a CPU. Activation bytes of kernels on CUDA tensors are not counted.
 
     Args:
@@ -67,7 +69,8 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
 
     Raises:
         UnknownNameError: no such attention, option or implementation.
-        UnsupportedError: the mechanism does not claim what is asked, or its options or implementation refuse these sizes.
+        UnsupportedError: the request is outside the capabilities of the mechanism, or its options or implementation do not
+            support these sizes.
         ValueError: an option breaks its rule.
     """
     entry, geometry = card(subject.attention), sizes.geometry(length, subject.causal)
@@ -94,10 +97,11 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
 
 
 def activation_bytes(entry: AttentionCard, geometry: Geometry, options: Any, implementation: str = "auto") -> int | None:
-    """Return the bytes that autograd keeps from a mechanism's forward pass over one example for the backward pass, counted from
-    shapes.
+    """Return the bytes that autograd saves during a mechanism's forward pass over one example, for the backward pass. They are
+    counted from shapes.
 
     Args:
+        entry: card of the mechanism.
         implementation: a name on the card; ``auto`` means the one chosen on a CPU.
 
     Returns:
@@ -119,7 +123,7 @@ def activation_bytes(entry: AttentionCard, geometry: Geometry, options: Any, imp
 
 
 def with_gradients(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Make each tensor require a gradient and return them."""
+    """Make each tensor require a gradient, and return the tensors."""
     return [tensor.requires_grad_() for tensor in tensors]
 
 

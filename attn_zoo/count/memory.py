@@ -1,4 +1,4 @@
-"""Memory of a step, and the largest batch that a budget of memory holds."""
+"""Memory of a step, and the largest batch that fits into a budget of memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
-    """Return the peak memory: the most bytes that PyTorch's allocator held at once during ``step``, above what it held before.
+    """Return the peak memory of ``step``: the most bytes that PyTorch's allocator held at once, minus those that it held before.
 
-    On CUDA that is the caching allocator's own figure. On a CPU it is the running sum of every
-    allocation and release that the profiler saw, temporaries inside operators included; the
-    profiler slows the step down, so time another step.
+    On CUDA, the caching allocator reports this number. On a CPU, it is computed from every allocation and release that PyTorch's
+    profiler sees. This includes temporary tensors inside operators. The profiler slows the step down, so do not time the same step.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -37,9 +36,10 @@ def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
 
 
 def by_trying(fits: Callable[[int], bool], limit: int = 2**20) -> int:
-    """Return the largest batch up to ``limit`` that ``fits``, by doubling and bisection; 0 if a batch of one does not fit.
+    """Return the largest batch up to ``limit`` for which ``fits`` returns True. It is found by doubling and bisection. It is 0 if a
+    batch of one does not fit.
 
-    Memory must grow with the batch, so that everything below a batch that fits does, too.
+    Memory must grow with the batch, so that every batch smaller than one that fits also fits.
     """
     held, refused = 0, 1
     while refused <= limit and fits(refused):
@@ -48,11 +48,15 @@ def by_trying(fits: Callable[[int], bool], limit: int = 2**20) -> int:
 
 
 def by_line(batches: tuple[int, int], peaks: tuple[int, int], budget: int) -> int:
-    """Return the largest batch within ``budget`` bytes by the line through the peaks of two batches; 0 if one sequence does not
-    fit.
+    """Return the largest batch within ``budget`` bytes, extrapolated linearly from the peak memory of two batches. It is 0 if one
+    sequence does not fit.
+
+    Args:
+        batches: numbers of sequences in the two batches.
+        peaks: peak memory of the two batches in bytes.
 
     Raises:
-        ValueError: memory does not grow between them, so they say nothing about larger ones.
+        ValueError: memory does not grow between the two batches, so larger batches cannot be predicted.
     """
     (small, large), (low, high) = batches, peaks
     if large <= small or high <= low:

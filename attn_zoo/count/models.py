@@ -1,4 +1,4 @@
-"""Parameters, FLOPs and activations of a whole model, and warnings about its attention."""
+"""Parameters, FLOPs and activations of a whole model, and warnings about the options of its attention."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from attn_zoo.registry import card
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Return the number of trainable parameters."""
+    """Return the number of trainable parameters of a model."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 def attention_parameters(model: nn.Module) -> int:
-    """Return the number of trainable parameters inside attention layers, projections included."""
+    """Return the number of trainable parameters inside the attention layers of a model, including projections."""
     return sum(count_parameters(module) for module in model.modules() if isinstance(module, MultiHeadAttention))
 
 
 def count_flops(model: nn.Module, batch: Batch) -> int:
-    """Return the FLOPs of a forward pass over ``batch``, two per multiply-add of every matrix product.
+    """Return the FLOPs of a forward pass over ``batch``: two for each multiplication and addition of every matrix product.
 
-    Build the model ``eager``, ``tiled`` or ``sdpa``: PyTorch counts nothing for kernels that it does not know. The model may
-    live on the ``meta`` device, where shapes flow and nothing is computed.
+    Build the model with the implementation ``eager``, ``tiled`` or ``sdpa``, because PyTorch counts nothing for kernels that it
+    does not know. The model may be on the ``meta`` device, where tensors have shapes but nothing is computed.
     """
     model.eval()
     with torch.no_grad():
@@ -36,10 +36,11 @@ def count_flops(model: nn.Module, batch: Batch) -> int:
 
 
 def count_model(model: nn.Module, batch: Batch) -> Counts:
-    """Count a forward and a backward pass over ``batch`` in evaluation mode with PyTorch, and the bytes kept between them.
+    """Return the costs of a forward and a backward pass over ``batch`` in evaluation mode, as PyTorch counts them. They include the
+    bytes that are saved between the passes.
 
-    Parameters are the trainable ones. Build the model with the ``counted_implementation`` of its card, on ``meta`` where shapes
-    suffice.
+    Parameters are the trainable ones. Build the model with the ``counted_implementation`` of its card, and on the ``meta`` device
+    if shapes are enough.
     """
     model.eval()
     found = tally(lambda: model(batch.inputs, batch.valid), [batch.inputs, *model.parameters(), *model.buffers()])
@@ -47,8 +48,8 @@ def count_model(model: nn.Module, batch: Batch) -> Counts:
 
 
 def setting_warnings(entry: AttentionCard, geometry: Geometry, options: Any) -> tuple[str, ...]:
-    """Return the warnings of the card about a setting, and one if its matrix products cost more than softmax's, each with the name
-    first."""
+    """Return the warnings that a card has about these options. There is one more warning if the matrix products cost more than
+    softmax's. Each begins with the name of the mechanism."""
     found = list(entry.build.warnings(geometry, options))
     softmax = card("softmax")
     times = entry.cost(geometry, options).flops / softmax.cost(geometry, softmax.options()).flops
@@ -60,6 +61,6 @@ def setting_warnings(entry: AttentionCard, geometry: Geometry, options: Any) -> 
 
 
 def model_warnings(model: nn.Module) -> tuple[str, ...]:
-    """Return the warnings about all attention layers of a model, each once."""
+    """Return the warnings about all attention layers of a model, without repetition."""
     layers = [module.mechanism for module in model.modules() if isinstance(module, MultiHeadAttention)]
     return tuple(dict.fromkeys(words for m in layers for words in setting_warnings(m.card, m.geometry, m.options)))

@@ -1,9 +1,9 @@
-"""The four scopes in which a mechanism is measured. Each has a module, inputs, and perhaps a step of an optimiser.
+"""The four scopes in which a mechanism is measured. Each has a module, inputs, and in some scopes a step of an optimiser.
 
-``mechanism``  the mechanism alone on the tensors that it reads, (batch, heads, length, head_dim) each
-``layer``      with its projections, (batch, length, dim) -> same
-``block``      a pre-norm transformer block around the layer, with the optimiser's step
-``model``      the whole network of a task on random tokens, with loss and optimiser's step
+- ``mechanism``: the mechanism alone; each of its inputs is a tensor (batch, heads, length, head_dim).
+- ``layer``: the mechanism with its projections, from (batch, length, dim) to the same shape.
+- ``block``: a pre-norm transformer block around the layer, with a step of the optimiser.
+- ``model``: the whole network of a task on random tokens, with the loss and a step of the optimiser.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEVELS = ("mechanism", "layer", "block", "model")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of the network around a mechanism; a level reads only the sizes that it has."""
+    """Sizes of the network around a mechanism. A scope uses only those that it has."""
 
     dim: int
     heads: int
@@ -42,7 +42,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A mechanism with its options and implementation, to be measured."""
+    """A mechanism with its options and implementation, which is to be measured."""
 
     attention: str
     options: Mapping[str, Any]
@@ -53,19 +53,20 @@ class Subject:
 
 
 def build_layer(subject: Subject, dim: int, heads: int, length: int) -> MultiHeadAttention:
-    """Build an attention layer of the zoo with its projections, (batch, length, dim) -> same."""
+    """Return an attention layer with its projections, which maps (batch, length, dim) to the same shape."""
     options = {"implementation": subject.implementation, "causal": subject.causal, **subject.options}
     return MultiHeadAttention(dim, heads, subject.attention, length=length, **options)
 
 
 def random_tokens(dim: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Draw normal tokens, (batch, length, dim), on the default device."""
+    """Return random tokens (batch, length, dim), as a tuple of one tensor. They are drawn from a normal distribution on the default
+    device."""
     return (torch.randn(batch, length, dim, dtype=dtype),)
 
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """Module, inputs and optimiser of a subject at a level, as ``Bench`` takes them."""
+    """The functions that make a module and its inputs for one scope, and whether there is an optimiser. ``Bench`` measures them."""
 
     build: Callable[[int], nn.Module]
     """Picklable function from a length to the module."""
@@ -75,10 +76,10 @@ class Rig:
 
 
 def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = None) -> Rig:
-    """Return the rig of a subject at level ``name``, one of ``LEVELS``.
+    """Return the rig of a subject in the scope ``name``, which is one of ``LEVELS``.
 
     Args:
-        task: task with sequences as inputs, for level ``model``; its length is replaced.
+        task: task with sequences as inputs, for the scope ``model``. The length of the task is replaced.
     """
     if name == "mechanism":
         return Rig(partial(build_mechanism, subject, sizes), partial(random_heads, subject, sizes), False)
@@ -91,7 +92,8 @@ def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = N
 
 
 class BareMechanism(nn.Module):
-    """Mechanism without a layer; positional arguments are the tensors that it reads, then its extra projections."""
+    """Module that contains a mechanism without a layer. Its positional arguments are the tensors that the mechanism reads, followed
+    by the additional inputs (streams)."""
 
     def __init__(self, mechanism: Attention) -> None:
         super().__init__()
@@ -99,7 +101,7 @@ class BareMechanism(nn.Module):
         self.streams = [stream.name for stream in mechanism.card.streams(mechanism.geometry, mechanism.options)]
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """Apply the mechanism; each tensor and the result are (batch, heads, length, head_dim)."""
+        """Return the output of the mechanism. Each input and the output have the shape (batch, heads, length, head_dim)."""
         given = dict(zip((*self.mechanism.card.reads, *self.streams), tensors, strict=True))
         streams = {name: given[name] for name in self.streams}
         out: Tensor = self.mechanism(given.get("query"), given.get("key"), given["value"], streams=streams)
@@ -109,7 +111,7 @@ class BareMechanism(nn.Module):
 def mechanism_inputs(
     entry: AttentionCard, geometry: Geometry, options: Any, batch: int = 1, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, ...]:
-    """Return normal noise, (batch, heads, length, head_dim), for each argument of ``BareMechanism``."""
+    """Return a tensor (batch, heads, length, head_dim) of normal noise for each argument of ``BareMechanism``."""
     lengths = [geometry.queries if name == "query" else geometry.keys for name in entry.reads]
     for stream in entry.streams(geometry, options):
         length = geometry.queries if stream.of == "queries" else geometry.keys
@@ -118,20 +120,22 @@ def mechanism_inputs(
 
 
 def random_heads(subject: Subject, sizes: Sizes, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Return random queries, keys, values and extra projections, in this order, without those that the mechanism does not read."""
+    """Return random queries, keys, values and additional inputs (streams), in this order. Those that the mechanism does not read
+    are left out."""
     entry, geometry = card(subject.attention), sizes.geometry(length, subject.causal)
     return mechanism_inputs(entry, geometry, attention_options(entry, geometry, subject.options), batch, dtype)
 
 
 class ModelWithLoss(nn.Module):
-    """A model that gives scores in evaluation and the mean loss of its labels in training."""
+    """Model that returns scores in evaluation mode and the mean loss of its labels in training mode."""
 
     def __init__(self, model: nn.Module, problem: Problem) -> None:
         super().__init__()
         self.model, self.problem = model, problem
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Take ids (batch, length) or (batch, 2, length), or frames (batch, length, channels); labels as in ``Batch``."""
+        """Return the scores or the loss. ``inputs`` are token ids (batch, length) or (batch, 2, length), or frames (batch, length,
+        channels). ``labels`` are those of ``Batch``."""
         scores = self.model(inputs)
         if not self.training:
             return scores
@@ -139,7 +143,8 @@ class ModelWithLoss(nn.Module):
 
 
 def labelled_inputs(task: TaskSpec, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Return random ids or frames without padding, and random labels; if positions are labelled, every one is."""
+    """Return random token ids or frames without padding, and random labels. If a task has labels at positions, every position has
+    one."""
     inputs = task.inputs
     assert not isinstance(inputs, Patches)
     if isinstance(inputs, Frames):
@@ -153,20 +158,20 @@ def labelled_inputs(task: TaskSpec, batch: int, length: int, dtype: torch.dtype)
 
 
 def build_mechanism(subject: Subject, sizes: Sizes, length: int) -> BareMechanism:
-    """Build the mechanism alone, on the default device."""
+    """Return the mechanism alone, built on the default device."""
     options = {"implementation": subject.implementation, "device": torch.get_default_device(), **subject.options}
     return BareMechanism(build_attention(subject.attention, sizes.geometry(length, subject.causal), **options))
 
 
 def build_block(subject: Subject, sizes: Sizes, length: int) -> Block:
-    """Build a block of the zoo's encoder."""
+    """Return a block of the encoder of attn-zoo."""
     block = Block(sizes.dim, sizes.mlp_ratio, sizes.dropout, build_layer(subject, sizes.dim, sizes.heads, length))
     join_layers(block)
     return block
 
 
 def build_whole(subject: Subject, sizes: Sizes, task: TaskSpec, length: int) -> ModelWithLoss:
-    """Build the network of a task, for sequences of ``length``."""
+    """Return the network of a task, built for sequences of ``length``."""
     shape: dict[str, Any] = {"dim": sizes.dim, "heads": sizes.heads, "depth": sizes.depth}
     shape |= {"mlp_ratio": sizes.mlp_ratio, "dropout": sizes.dropout}
     entry: dict[str, Any] = {"attention": subject.attention, "options": subject.options, "implementation": subject.implementation}
@@ -174,8 +179,11 @@ def build_whole(subject: Subject, sizes: Sizes, task: TaskSpec, length: int) -> 
 
 
 def task_model(task: str, level: str | None) -> tuple[TaskSpec, dict[str, Any]]:
-    """Return the specification of a task of sequences at one of its levels, and the sizes that the level proposes; None means the
-    first level.
+    """Return the specification of a task and the network sizes of one of its presets. The inputs of the task must be sequences.
+
+    Args:
+        task: name of the task.
+        level: name of the preset; None means the first one.
 
     Raises:
         UnknownNameError: no such task or level.

@@ -1,4 +1,4 @@
-"""Data sets: where they lie, readers of file formats, and a cache of processed arrays."""
+"""Data sets: where their files are, readers of file formats, and a cache of processed arrays."""
 
 from attn_zoo.data.cache import cached
 from attn_zoo.data.files import open_text, read_bytes, reading, sha256

@@ -1,4 +1,4 @@
-"""Cache of arrays that are computed from data. The key is a digest of everything that the arrays depend on."""
+"""Cache of arrays that are computed from data. The key of an entry is a digest of everything that the arrays depend on."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ VARIABLE = "ATTN_ZOO_CACHE"
 
 
 def cache_folder() -> Path | None:
-    """Return the folder $ATTN_ZOO_CACHE or, if it is not set, ``attn-zoo`` in the user's cache folder. Return None if the variable
-    is ``off``.
-    """
+    """Return the folder of the cache. It is $ATTN_ZOO_CACHE or, if this variable is not set, ``attn-zoo`` in the user's cache
+    folder. Return None if the variable is ``off``."""
     given = os.environ.get(VARIABLE, "")
     if given == "off":
         return None
@@ -34,14 +33,14 @@ def cache_folder() -> Path | None:
 
 
 def cached(name: str, recipe: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
-    """Return the arrays that ``make`` computes, from the cache if it holds them.
+    """Return the arrays that ``make`` computes. They are read from the cache if it contains them.
 
-    Each file contains a digest of its content, so that a damaged file is detected and replaced. If the folder cannot be written,
-    the arrays are computed each time.
+    Each file of the cache contains a digest of its content, so that a damaged file is detected and replaced. If the folder cannot
+    be written, the arrays are computed each time.
 
     Args:
-        name: prefix of the file's name.
-        recipe: all that the arrays depend on, as plain data: version, options, digests of source files.
+        name: prefix of the name of the file.
+        recipe: everything that the arrays depend on, as plain data: version, options, digests of source files.
         make: function that computes the arrays.
     """
     folder = cache_folder()

@@ -11,7 +11,8 @@ from attn_zoo.data.files import sha256
 
 
 def dataset_digests(dataset: DataSet[Any], root: Path) -> list[str]:
-    """Return the title of the layout on disk and a digest of each of its files or folders, for the key of a cache.
+    """Return the name of the file layout in which a data set is stored below ``root``, and a digest of each of its files or
+    folders. They are part of a cache key.
 
     Raises:
         MissingDataError: no layout is complete.

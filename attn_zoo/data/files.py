@@ -1,4 +1,4 @@
-"""Functions that read files, compressed or not, with errors that name the file, and that replace whole files."""
+"""Functions that read files, compressed or not, and functions that replace whole files. Their errors name the file."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from attn_zoo.contract import DamagedDataError
 
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
-    """Return a context that turns read errors into ``DamagedDataError``. The message names the file and its expected content
-    ``what``.
+    """Return a context that replaces errors of reading by ``DamagedDataError``. The message names the file and what it should
+    contain (``what``).
 
     Raises:
         DamagedDataError: decompression, decoding or parsing failed.
@@ -37,7 +37,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the bytes of a file, decompressed if its name ends in .gz or .xz.
+    """Return the bytes of a file. The file is decompressed if its name ends in .gz or .xz.
 
     Raises:
         DamagedDataError: the file cannot be decompressed, or is truncated.
@@ -48,7 +48,8 @@ def read_bytes(path: Path) -> bytes:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 text file, and decompress it if its name ends in .gz or .xz. Only \n counts as a line break.
+    """Return a context with a UTF-8 text file that is open for reading. The file is decompressed if its name ends in .gz or .xz.
+    Only the line feed counts as a line break.
 
     Raises:
         DamagedDataError: the file cannot be decompressed, is truncated, or is not UTF-8.
@@ -59,7 +60,8 @@ def open_text(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a new file that replaces the file at ``path`` when the context ends without an error.
+    """Return a context with a new file that is open for writing. It replaces the file at ``path`` if the context ends without an
+    error.
 
     Raises:
         OSError: the file cannot be written.
@@ -76,7 +78,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of the bytes of a file, which is not decompressed."""
+    """Return the SHA-256 of the bytes of a file. A compressed file is not decompressed."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,6 +1,5 @@
-"""Downloads of data sets from the Hugging Face hub. They are saved as JSON lines or text, so only the download needs its
-library.
-"""
+"""Downloads of data sets from the Hugging Face hub. The data are saved as JSON lines or text, so that only the download needs the
+hub's library."""
 
 from __future__ import annotations
 
@@ -20,14 +19,14 @@ def fetch_rows(
     config: str | None = None,
     rows: Mapping[str, int] | None = None,
 ) -> None:
-    """Download splits of a data set, which the library verifies, and write each split as JSON lines.
+    """Download splits of a data set from the hub, and write each split as a file of JSON lines. The library verifies the download.
 
     Files are written atomically.
 
     Args:
         name: name on the hub, such as ``stanfordnlp/imdb``.
         files: path of the file to write, by split.
-        fields: field name to write, by column to read.
+        fields: name of the field to write, by column to read.
         config: name of a data set within a collection, such as ``sst2``.
         rows: required number of rows, by split.
 
@@ -48,7 +47,8 @@ def fetch_rows(
 
 
 def fetch_lines(name: str, files: Mapping[str, Path], *, config: str | None = None) -> None:
-    """Download splits of running text from the column ``text``, and write each split as a text file with one line per row.
+    """Download splits of running text from the hub, and write each split as a text file. The text is the column ``text``, and each
+    row becomes one line.
 
     Raises:
         ImportError: the library is not installed; the message names the extra.
@@ -60,7 +60,7 @@ def fetch_lines(name: str, files: Mapping[str, Path], *, config: str | None = No
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write objects as JSON lines in UTF-8. The file appears as a whole."""
+    """Write objects as JSON lines in UTF-8. The file appears only when it is complete."""
     _write(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 

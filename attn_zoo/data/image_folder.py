@@ -1,4 +1,4 @@
-"""Folders of images: one folder per split, with one folder of images per class."""
+"""Reading of images in folders: one folder per split, which contains one folder of images per class."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ImageFiles:
 
 
 def find_image_folder(folder: Path) -> dict[str, Path]:
-    """Find the folders of the splits. If there is no folder ``test``, the published validation split is the test split.
+    """Return the folder of each split. If there is no folder ``test``, the published validation split is the test split.
 
     Raises:
         MissingDataError: there is no such folder, or it lacks a split.
@@ -50,10 +50,10 @@ def find_image_folder(folder: Path) -> dict[str, Path]:
 
 
 def read_image_folder(folder: Path, classes: int) -> dict[str, ImageFiles]:
-    """List the image files of each split with labels and digests. Classes are numbered in the order of their folder names.
+    """Return the image files of each split with their labels and digests. Classes are numbered in the order of their folder names.
 
-    Every file is read once, to compute its digest and check that it is complete. The result is cached while names, sizes and
-    modification times stay the same.
+    Every file is read once, to compute its digest and to check that it is complete. The result is cached as long as names, sizes
+    and modification times of the files do not change.
 
     Args:
         classes: required number of classes.
@@ -124,7 +124,8 @@ def _ends_well(packed: bytes) -> bool:
 
 
 def load_image(path: Path, side: int, crop: float) -> UInt8[np.ndarray, "3 side side"]:
-    """Load an image in colour, scale its shorter side to ``side / crop`` pixels, and cut out the central square.
+    """Return an image in colour. Its shorter side is scaled to ``side / crop`` pixels, and the central square of ``side`` pixels is
+    cut out.
 
     Raises:
         DamagedDataError: the image cannot be decoded.

@@ -1,6 +1,5 @@
-"""Readers of published image data sets: idx files, .npz, zip files of WebP strips, and CIFAR's binary version. No pickle is
-loaded.
-"""
+"""Readers of published image data sets: idx files, .npz files, zip files of WebP strips, and CIFAR's binary version. No pickle file
+is loaded."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from attn_zoo.data.files import read_bytes, reading
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Images:
-    """Images as pixel values 0 to 255, with class labels."""
+    """Images as pixel values from 0 to 255, with their class labels."""
 
     levels: UInt8[np.ndarray, "images channels height width"]
     labels: Int64[np.ndarray, " images"]
@@ -32,7 +31,7 @@ class Images:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageSplits:
-    """Training and test splits of an image data set, as published."""
+    """The published training and test splits of an image data set."""
 
     train: Images
     test: Images
@@ -40,7 +39,7 @@ class ImageSplits:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Sizes that a data set must have.
+    """Sizes that an image data set must have.
 
     Args:
         train, test: number of images; 0 for any number.
@@ -57,12 +56,12 @@ class Expected:
 
     @property
     def image(self) -> tuple[int, int, int]:
-        """Shape of one image."""
+        """Shape of one image: channels, height and width."""
         return self.channels, self.height, self.width
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Read the array of an idx file, which may be compressed with gzip, and check its shape.
+    """Return the array in an idx file, which may be compressed with gzip. Its shape must be ``shape``.
 
     Raises:
         DamagedDataError: the file is truncated, or is not an idx file of this shape.
@@ -80,7 +79,7 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 def read_idx_files(paths: Sequence[Path], expected: Expected) -> ImageSplits:
-    """Read images of one channel and their labels from idx files.
+    """Return the images of one channel and the labels in four idx files.
 
     Args:
         paths: training images, training labels, test images, test labels.
@@ -96,7 +95,8 @@ def read_idx_files(paths: Sequence[Path], expected: Expected) -> ImageSplits:
 
 
 def read_npz(path: Path, expected: Expected) -> ImageSplits:
-    """Read images and labels from the arrays ``train_images``, ``train_labels``, ``test_images``, ``test_labels`` of an .npz.
+    """Return the images and labels in an .npz file. Its arrays are ``train_images``, ``train_labels``, ``test_images`` and
+    ``test_labels``.
 
     Images are bytes of shape (images, height, width, channels), or (images, height, width) for one channel; labels are integers.
     Other arrays are ignored.
@@ -125,7 +125,8 @@ def read_npz(path: Path, expected: Expected) -> ImageSplits:
 
 
 def read_strips(paths: Sequence[Path], expected: Expected) -> ImageSplits:
-    """Read images and labels from two zip files, one per split. Each holds ``labels.npy`` and lossless strips of stacked images.
+    """Return the images and labels in two zip files, one per split. Each contains ``labels.npy`` and lossless strips of stacked
+    images.
 
     Raises:
         DamagedDataError: a zip or a strip is damaged, or has a wrong size.
@@ -135,10 +136,12 @@ def read_strips(paths: Sequence[Path], expected: Expected) -> ImageSplits:
 
 
 def read_cifar_binary(train: Sequence[Path], test: Path, expected: Expected, label_bytes: int) -> ImageSplits:
-    """Read images and labels from CIFAR's binary version: for each image its labels, one byte each, then its pixels by channel.
+    """Return the images and labels in the files of CIFAR's binary version. For each image, a file has its labels, one byte each,
+    and then its pixels by channel.
 
     Args:
         train: files of the training split, in order, with equal numbers of images.
+        test: file of the test split.
         label_bytes: number of label bytes; the last is the class (in CIFAR-100 the first is the superclass).
 
     Raises:
@@ -213,7 +216,8 @@ def _images(
 
 @contextmanager
 def unpacking(path: Path, what: str) -> Iterator[None]:
-    """Return a context like ``reading`` that also converts the errors of zip files and images.
+    """Return a context that replaces errors by ``DamagedDataError``, like ``reading``, and that does so for zip files and images
+    too.
 
     Raises:
         DamagedDataError: decompression or decoding failed.

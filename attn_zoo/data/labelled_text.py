@@ -1,4 +1,4 @@
-"""Readers of labelled texts: JSON lines, tab-separated tables, and folders of files."""
+"""Readers of labelled texts: JSON lines, tab-separated tables, and folders of text files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def read_labelled_jsonl(
     path: Path, texts: Sequence[str], classes: Mapping[str, int], label: str = "label"
 ) -> Iterator[LabelledText]:
-    """Read rows from JSON lines.
+    """Yield the examples in a file of JSON lines.
 
     Args:
         texts: names of the text fields.
@@ -53,14 +53,14 @@ def read_labelled_tsv(
     header: bool = True,
     skip_broken: bool = False,
 ) -> Iterator[LabelledText]:
-    """Read rows from a tab-separated table. Quotation marks have no special meaning, as in GLUE's files.
+    """Yield the examples in a tab-separated table. Quotation marks have no special meaning, as in GLUE's files.
 
     Args:
-        texts, label: indices of the columns, from 0.
-        classes: class index of each label.
-        columns: number of cells in a line.
+        texts, label: indices of the columns of texts and of the label, from 0.
+        classes: index of the class of each label.
+        columns: number of columns.
         header: True if the first line names the columns.
-        skip_broken: True to skip lines with another number of cells, for files that were published with such lines.
+        skip_broken: True to skip lines with another number of columns, for files that were published with such lines.
 
     Raises:
         DamagedDataError: a line has another number of cells, or an unknown label.
@@ -80,7 +80,7 @@ def read_labelled_tsv(
 
 
 def read_text_folder(folder: Path, label: int) -> Iterator[LabelledText]:
-    """Read one row from each ``.txt`` file of a folder, in the order of their names.
+    """Yield one example per ``.txt`` file of a folder, in the order of the file names. All examples have the class ``label``.
 
     Raises:
         DamagedDataError: the folder has no such file, or one is not UTF-8.
@@ -94,13 +94,13 @@ def read_text_folder(folder: Path, label: int) -> Iterator[LabelledText]:
 
 
 def require_count(where: object, rows: Iterable[LabelledText], count: int) -> list[LabelledText]:
-    """Return the rows of a split as a list, after checking that there are as many as were published.
+    """Return the examples of a split as a list. There must be as many as were published (``count``).
 
     Args:
-        where: file or folder of the rows.
+        where: file or folder of the examples, for the message.
 
     Raises:
-        DamagedDataError: the number of rows differs from ``count``.
+        DamagedDataError: the number of examples differs from ``count``.
     """
     found = list(rows)
     if len(found) != count:
@@ -116,10 +116,13 @@ def _row(where: str, label: Any, texts: Sequence[Any], classes: Mapping[str, int
 
 
 def check_texts(where: str, texts: Iterable[object]) -> None:
-    """Check that values are valid UTF-8 text.
+    """Check that all values are text that can be written as UTF-8.
+
+    Args:
+        where: place of the values, for the message.
 
     Raises:
-        DamagedDataError: the message names the place ``where`` and what is there.
+        DamagedDataError: a value is not; the message names the place and the value.
     """
     for text in texts:
         if not isinstance(text, str):

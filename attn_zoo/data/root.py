@@ -1,4 +1,4 @@
-"""Folder that holds all data sets."""
+"""The folder that contains all data sets."""
 
 from __future__ import annotations
 
@@ -9,5 +9,6 @@ VARIABLE = "ATTN_ZOO_DATA"
 
 
 def data_root(given: str = "") -> Path:
-    """Return the folder ``given``, else $ATTN_ZOO_DATA, else ``data`` in the current folder."""
+    """Return the data folder. It is ``given``; if that is empty, $ATTN_ZOO_DATA; and without this variable, ``data`` in the current
+    folder."""
     return Path(given or os.environ.get(VARIABLE) or "data").expanduser()

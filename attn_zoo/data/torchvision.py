@@ -1,4 +1,4 @@
-"""Downloads with torchvision. They show a progress bar and check the checksum before anything is saved."""
+"""Downloads with torchvision. They show a progress bar and compare the checksum before anything is saved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attn_zoo.contract import DamagedDataError, MissingDataError
 
 
 def fetch_archive(url: str, md5: str, root: Path, folder: str) -> None:
-    """Download an archive, extract its ``folder`` below ``root``, and delete the archive.
+    """Download an archive, extract its ``folder`` into ``root``, and delete the archive.
 
     Args:
         md5: published checksum of the archive.
@@ -35,7 +35,7 @@ def fetch_archive(url: str, md5: str, root: Path, folder: str) -> None:
 
 
 def fetch_files(mirrors: Sequence[str], md5: Mapping[str, str], folder: Path) -> None:
-    """Download files into ``folder``. Each comes from the first mirror that has it.
+    """Download files into ``folder``. Each file comes from the first mirror that has it.
 
     Args:
         mirrors: addresses that end in a slash.

@@ -1,4 +1,5 @@
-"""Experiments of ``attn-zoo measure``. Each has a grid, which defines its keys on the command line, and a report."""
+"""Experiments of ``attn-zoo measure``. The class of an experiment defines its keys on the command line, what is measured, and a
+report."""
 
 from __future__ import annotations
 
@@ -24,6 +25,6 @@ EXPERIMENTS: Mapping[str, type[Grid]] = {
 
 
 def report(data: Mapping[str, Any]) -> str:
-    """Return a Markdown report of the content of a file that ``attn-zoo measure`` wrote."""
+    """Return a Markdown report. ``data`` is the content of a file that ``attn-zoo measure`` wrote."""
     found = Measurement.from_dict(data)
     return EXPERIMENTS[found.experiment].report(found)

@@ -1,4 +1,5 @@
-"""Cost of a step, from the mechanism alone to the whole model: time, throughput, memory and the largest batch."""
+"""Cost of a step: time, throughput, memory and the largest batch. The step is that of a mechanism alone, or of up to a whole
+model."""
 
 from __future__ import annotations
 
@@ -109,9 +110,11 @@ PATIENCE = 2
 
 @dataclass
 class StepCost(Timed, AttentionRows):
-    """Time, throughput and memory of a step of each mechanism at one scope: alone, in a layer, in a block or in a whole model.
+    """Time, throughput and memory of one step of each mechanism: of the mechanism alone, or of a layer, block or whole model that
+    uses it.
 
-    If it was stopped, the same command with the same output continues. Keys that are null take the defaults of the level.
+    If it was interrupted, the same command with the same output continues it. Keys that are null have defaults that depend on the
+    level.
     """
 
     level: str = option("layer", "mechanism, layer, block (with optimiser) or model (with optimiser)")
@@ -189,7 +192,7 @@ class StepCost(Timed, AttentionRows):
         return {"best_batch": 2 ** rates.index(max(rates)), "search_seconds": seconds}
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
-        """Return the cells at batch size 1, and those at the best batch size if it is not 1."""
+        """Return the cells to time. They are those with batch size 1, and those with the best batch size if that is not 1."""
         known = [(cell, found.of(cell).one("best_batch")) for cell in cells if "seconds" not in found.of(cell).failures]
         return [replace(cell, batch=batch) for cell, best in known if best for batch in sorted({1, int(best)})]
 

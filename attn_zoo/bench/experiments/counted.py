@@ -1,4 +1,5 @@
-"""FLOPs, parameters, activations and states over lengths, from formulas and shapes."""
+"""Counts of FLOPs, parameters, activations and recurrent states at several lengths. They come from formulas and from the shapes of
+tensors."""
 
 from __future__ import annotations
 
@@ -85,9 +86,8 @@ BASELINE = Cell("softmax, the measure", "", 0, role="baseline", subject=Subject(
 
 @dataclass
 class CountedCost(Grid, AttentionRows):
-    """FLOPs, parameters and state bytes by formula, compared with PyTorch's counters, and activation bytes, which PyTorch
-    counts.
-    """
+    """FLOPs, parameters and bytes of the recurrent state by formula, compared with PyTorch's counters. Bytes of activations are
+    those that PyTorch counts."""
 
     level: str = option("mechanism", "mechanism, layer (with its projections) or block (with its MLP)")
     lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], "lengths")

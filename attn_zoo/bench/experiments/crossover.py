@@ -1,4 +1,4 @@
-"""Length from which each mechanism costs less than softmax attention, materialised and fused."""
+"""Length from which each mechanism costs less than softmax attention, either with all weights in memory (materialised) or fused."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from attn_zoo.terminal import table
 
 @dataclass
 class Crossover(Timed, AttentionRows):
-    """Length from which each mechanism costs less than softmax, materialised and fused, in time and memory, with intervals.
+    """Length from which each mechanism costs less than softmax in time and in memory, with intervals. Softmax is measured in two
+    ways: with all weights in memory (materialised), and fused.
 
-    Cells that do not fit into the time are left out, with that reason. If lengths are named, these are the shortest ones, else the
-    slowest cells. The same command with the same output measures them later.
+    Measurements for which there is no time are left out and marked as such. If lengths are named, the shortest lengths are left
+    out, otherwise the slowest measurements. The same command with the same output measures them later.
     """
 
     attentions: list[str] = option(

@@ -1,4 +1,4 @@
-"""Growth of the time and memory of a layer with the sequence length, as an exponent fitted to interleaved timings."""
+"""Growth of the time and memory of a layer with the sequence length, as an exponent that is fitted to interleaved timings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attn_zoo.terminal import table
 
 @dataclass
 class Growth(Timed, AttentionRows):
-    """Time and memory of layers over lengths, with the exponent of their growth."""
+    """Time and memory of layers at several lengths, and the exponent with which they grow."""
 
     lengths: list[int] = option([2048, 4096, 8192, 16384], "lengths")
     more_heads: list[int] = option([], "other numbers of heads at which the rows of more_heads_of are measured too")
@@ -36,7 +36,7 @@ class Growth(Timed, AttentionRows):
             )
 
     def groups(self) -> list[list[Cell]]:
-        """Return one group with the cells of all lengths, because exponents compare lengths."""
+        """Return one group that contains the cells of all lengths, because exponents compare lengths."""
         chosen = subjects_of(self.more_heads_of or self.attentions)
         others = [layer for layer in self.layers if layer.label in chosen]
         layers = [*self.layers, *(replace(layer, group=str(heads)) for heads in self.more_heads for layer in others)]
@@ -68,7 +68,8 @@ class Growth(Timed, AttentionRows):
 
 
 def heads_of(cell: Cell, heads: int) -> int:
-    """Return the number of heads of a cell's layer: its group, or ``heads`` of the measurement."""
+    """Return the number of heads of the layer that a cell measures. It is ``heads``, unless the group of the cell names another
+    number."""
     return int(cell.group or heads)
 
 

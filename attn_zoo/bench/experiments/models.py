@@ -1,4 +1,5 @@
-"""Whole models of other libraries before and after their attention is replaced. Generation uses a state, a cache, or neither."""
+"""Time of whole models of other libraries before and after their attention is replaced. A decoder generates from a recurrent state,
+from cached keys, or without either."""
 
 from __future__ import annotations
 
@@ -28,33 +29,41 @@ PROMPT = 16
 
 
 def random_images(size: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Return random images (batch, 3, size, size)."""
+    """Return random images of shape (batch, 3, size, size), as a tuple of one tensor."""
     return (torch.randn(batch, 3, size, size, dtype=dtype),)
 
 
 def random_ids(tokens: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Return random ids (batch, tokens) below 1,000."""
+    """Return random token ids below 1,000 of shape (batch, tokens), as a tuple of one tensor."""
     return (torch.randint(1, 1000, (batch, tokens)),)
 
 
 class Generating(nn.Module):
-    """Greedy generation up to a number of tokens, from a state, from cached keys, or by computing the whole sequence again."""
+    """Greedy generation of a number of tokens. The decoder uses a recurrent state, uses cached keys, or computes the whole sequence
+    again for each token."""
 
     def __init__(self, model: Any, tokens: int, cached: bool) -> None:
         super().__init__()
         self.model, self.tokens, self.cached = model, tokens, cached
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return ids (batch, tokens) from ids (batch, prompt)."""
+        """Return the ids (batch, tokens) that are generated from a prompt. ``ids`` has the shape (batch, prompt)."""
         new = self.tokens - ids.shape[1]
         how = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "use_cache": self.cached}
         return self.model.generate(ids, attention_mask=torch.ones_like(ids), eos_token_id=None, pad_token_id=0, **how)
 
 
 def build_model(name: str, role: str, row: RowName, depth: int, size: int, length: int) -> nn.Module:
-    """Build a model ``before`` or ``after`` its softmax is replaced by ``row``.
+    """Return a model of another library, whose attention is replaced or not.
 
-    Generation uses the row in both roles. It also has a third role, ``softmax``: the original decoder with a cache of keys.
+    Args:
+        name: ``vit``, ``bert`` or ``generation``.
+        role: ``before`` for the original attention, or ``after`` for attention that is replaced by ``row``. For ``generation``,
+            both use ``row``; a third role, ``softmax``, is the original decoder with a cache of keys.
+        row: mechanism with its options.
+        depth: number of layers.
+        size: side of an image in pixels.
+        length: number of tokens.
     """
     options = {"implementation": row.implementation, **row.options}
     if name == "vit":
@@ -84,7 +93,7 @@ MODELS = {"vit": "ViT-tiny of timm", "bert": "BERT-base of transformers", "gener
 
 @dataclass
 class WholeModels(Grid):
-    """Time of a timm ViT and a BERT before and after a mechanism replaces softmax, and time of generation."""
+    """Time of a timm ViT and a BERT before and after a mechanism replaces softmax, and time of generating text with GPT-2."""
 
     models: list[str] = option(list(MODELS), "vit, bert, generation (the latter two: extra text)")
     attention: str = option("linformer", "row that is put into ViT and BERT, or a hybrid of layers")
