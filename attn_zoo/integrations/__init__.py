@@ -1,1 +1,1 @@
-"""Integrations: mechanisms of attn-zoo in models of other libraries."""
+"""Integrations that put mechanisms of attn-zoo into models of other libraries."""

@@ -37,7 +37,9 @@ class Setting:
     """
 
     model: str = option("minilm", "minilm, or a folder of transformers with a text encoder")
-    weights: str = option("auto", "auto: no download; pretrained: may download; random")
+    weights: str = option(
+        "auto", "auto: trained weights on this machine; pretrained: trained, downloaded if needed; random: untrained"
+    )
     length: int = option(256, "number of tokens per passage, including special tokens")
     passages: int = option(384, "number of training passages")
     tests: int = option(128, "number of test passages, in consecutive pairs")

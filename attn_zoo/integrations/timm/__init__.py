@@ -1,4 +1,6 @@
-"""Mechanisms of attn-zoo in models of timm: through the argument ``attn_layer``, or as a replacement in an existing model."""
+"""Mechanisms of attn-zoo in models of timm. They are passed as timm's argument ``attn_layer``, or replace attention in an existing
+model.
+"""
 
 from attn_zoo.integrations.timm.layer import TimmAttention, attention_layer
 from attn_zoo.integrations.timm.replace import ReplacedLayer, Replacement, replace_attention

@@ -1,4 +1,4 @@
-"""Attention layer of attn-zoo that timm can call like its own."""
+"""Attention layer of attn-zoo that timm can call like its own attention."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attn_zoo.registry import card, stated_options
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Arguments of ``attention_layer``, bound to a class."""
+    """Arguments of one call of ``attention_layer``, stored with the class that it returned."""
 
     name: str
     length: int
@@ -35,26 +35,29 @@ class Settings:
 
 
 class BoundType(type):
-    """Metaclass of the classes that ``attention_layer`` returns. They cannot be imported by name, so pickle builds them again."""
+    """Metaclass of the classes that ``attention_layer`` returns. They cannot be imported by name, so pickle calls
+    ``attention_layer`` again.
+    """
 
 
 class TimmAttention(MultiHeadAttention, metaclass=BoundType):
-    """``MultiHeadAttention`` that timm can call like its own attention. Unsupported arguments raise an error.
+    """``MultiHeadAttention`` layer that timm can call like its own attention. Unsupported arguments raise an error.
 
     timm's models build it through ``attention_layer``. Like timm's own attention, it can normalise queries and keys (``qk_norm``)
     and the attention output (``scale_norm``). It also loads timm's checkpoints. Projections that the mechanism does not read are
-    then left out, streams start from timm's projections, and the mechanism's own parameters keep their initial values.
+    then left out. Streams (extra projections) start as copies of timm's projections, and the mechanism's own parameters keep their
+    initial values.
 
     Args:
         dim: width of the tokens, divisible by ``num_heads``.
         num_heads: number of heads.
-        qkv_bias, proj_bias: True for a bias of the input projections, and of the output projection.
-        qk_norm: True to apply ``norm_layer(head_dim)`` to queries and keys, if the mechanism reads them, and to streams that are
-            initialised as queries or keys. Keys are then projected before they are compressed.
-        scale_norm: True to apply ``norm_layer(dim)`` before the output projection.
-        attn_drop: dropout rate of attention weights; the option ``dropout``, if given, takes precedence.
+        qkv_bias, proj_bias: if True, the input projections, or the output projection, have a bias.
+        qk_norm: if True, ``norm_layer(head_dim)`` is applied to queries and keys, if the mechanism reads them, and to streams that
+            are initialised as queries or keys. Keys are then projected before they are compressed.
+        scale_norm: if True, ``norm_layer(dim)`` is applied before the output projection.
+        attn_drop: dropout rate of attention weights. The option ``dropout`` is used instead if it is given.
         proj_drop: dropout rate of the output.
-        attn_head_dim, dim_out, gated: arguments of timm's attention, refused unless they have no effect.
+        attn_head_dim, dim_out, gated: arguments of timm's attention. They raise an error unless they have no effect.
 
     Raises:
         ValueError: a size or rate is out of its range, or a norm is requested without ``norm_layer``.
@@ -115,12 +118,12 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
 
     @property
     def proj(self) -> nn.Linear:
-        """Output projection, by timm's name."""
+        """Output projection, under the name that it has in timm."""
         return self.out
 
     def init_weights(self) -> None:
-        """Initialise the streams as copies of their projections. timm calls this after it has initialised every linear layer
-        again.
+        """Initialise the streams (extra projections) as copies of their projections. timm calls this after it has initialised every
+        linear layer again.
         """
         self.start_streams()
 
@@ -130,11 +133,11 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Float[Tensor, "batch length dim"]:
-        """Apply self-attention to the tokens.
+        """Return the outputs of self-attention over the tokens.
 
         Args:
-            attn_mask: padding mask; see ``key_valid_of``. Unlike in timm, it also applies if ``is_causal`` is True.
-            is_causal: True if position i attends to positions up to i only; must equal the ``causal`` of the layer.
+            attn_mask: padding mask; see ``key_valid_of``. It also applies if ``is_causal`` is True, unlike in timm.
+            is_causal: True if position i attends to positions up to i only. It must equal the ``causal`` of the layer.
 
         Raises:
             ValueError: a shape or dtype does not fit.
@@ -271,26 +274,27 @@ def attention_layer(
     output_gate: str = "none",
     **options: Any,
 ) -> type[TimmAttention]:
-    """Return a class for timm's ``attn_layer=``, which holds the mechanism, its options and the length.
+    """Return a class to pass as timm's ``attn_layer=``. It holds the mechanism, its options and the length.
 
     timm passes the width and the number of heads to this class, but not the length, so ``length`` must be given here. If an option
     concerns all layers together, call ``join_layers`` on the model.
 
     Args:
-        name: a registered attention.
+        name: name of a registered mechanism.
         length: number of tokens per image in every block: patches and prefix tokens, such as the class token.
-        implementation: a name on the card, or ``auto``: the first, in its order for the device, that can run.
+        implementation: name of an implementation on the mechanism's card. ``auto`` means the first of these, in a fixed order per
+            device, that can run.
         causal: True if position i attends to positions up to i only; the model must then be called with ``is_causal=True``.
-        fused: True for one weight for the query, key and value projections.
+        fused: if True, one linear map computes queries, keys and values together.
         order: see ``attn_zoo.layer.Order``.
         short_convolution: width of the convolution of ``MultiHeadAttention``, over the prefix tokens and then the patches in order.
-        output_gate: gate of ``MultiHeadAttention``; with ``scale_norm`` the norm comes first.
+        output_gate: gate of ``MultiHeadAttention``. With ``scale_norm`` the norm is applied before the gate.
         **options: options of the mechanism.
 
     Raises:
-        UnknownNameError: no such attention, or no such option of it.
+        UnknownNameError: there is no such mechanism, or it has no such option.
         ValueError: an option is out of its range.
-        UnsupportedError: the card does not claim ``causal``, or ``name`` is a hybrid.
+        UnsupportedError: the card does not declare ``causal``, or ``name`` is a hybrid.
     """
     if "+" in name:
         raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""Conversion of timm's ``attn_mask`` to a padding mask."""
+"""Conversion of timm's argument ``attn_mask`` to a padding mask."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ SHAPES = "(batch, keys), (batch, 1, 1, keys) or (batch, 1, queries, keys)"
 
 
 def key_valid_of(name: str, attn_mask: Tensor, *, batch: int, length: int, causal: bool) -> Bool[Tensor, "batch keys"]:
-    """Convert a mask as for ``scaled_dot_product_attention`` to a padding mask, which is True for a real token.
+    """Return the padding mask, which is True for a real token, of a mask as for ``scaled_dot_product_attention``.
 
     The mask must hide the same keys from every query. It is boolean (True is visible) or additive (0 is visible; -inf and the
     lowest number of the dtype are hidden). Rows of padding queries may have any values, as in timm's masks for images of several
-    sizes (NaFlex); with ``causal`` so may entries above the diagonal. Values of additive masks, and of masks with a head or query
-    axis, are checked, which synchronises a GPU.
+    sizes (NaFlex). With ``causal``, entries above the diagonal may have any values, too. Values of additive masks, and of masks
+    with a head or query axis, are checked, which synchronises a GPU.
 
     Args:
-        name: name of the attention, for messages.
-        causal: True if the layer is causal, so that it hides later keys itself.
+        name: name of the mechanism, for messages.
+        causal: True if the layer is causal, and so hides later keys itself.
 
     Raises:
         ValueError: the mask has a shape or dtype that timm does not use.

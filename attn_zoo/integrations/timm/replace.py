@@ -1,4 +1,4 @@
-"""Replacement of attention in an existing timm model. The model keeps its weights."""
+"""Replacement of attention in an existing timm model, which keeps its weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attn_zoo.rows import row_of_arguments
 M = TypeVar("M", bound=nn.Module)
 
 OWN = ("mechanism.", "stream_projections.", "short_convolution.", "gate.")
-"""Prefixes of parameters that timm's attention lacks."""
+"""Prefixes of the names of parameters that attn-zoo's layer has and timm's attention lacks."""
 
 OF_ANOTHER_KIND = {
     "AttentionRope": "turns queries and keys by their positions (rotary embedding)",
@@ -35,35 +35,39 @@ OF_ANOTHER_KIND = {
     "beit.Attention": "adds a bias for relative positions to its scores and has no bias for keys",
     "vision_transformer_sam.Attention": "attends inside windows, with a bias for relative positions",
 }
-"""Reasons why timm's other attention classes are not replaced, by class name, or by module and class if the name is ambiguous."""
+"""Reasons why timm's other attention classes are not replaced. Keys are class names, or module and class if the name is
+ambiguous.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplacedLayer:
-    """Report on one replaced layer."""
+    """Report on one attention layer that was replaced."""
 
     path: str
-    """Path in the model."""
+    """Path of the layer in the model."""
     attention: str
     """Name of the mechanism."""
     length: int
-    """Number of tokens that the mechanism is built for."""
+    """Number of tokens for which the mechanism is built."""
     kept: tuple[str, ...]
-    """Projections and norms of timm's layer whose weights are preserved."""
+    """Projections and norms of timm's layer whose weights are still used."""
     dropped: tuple[str, ...]
-    """Projections and norms that the mechanism does not read."""
+    """Projections and norms of timm's layer that the mechanism does not read, and that are removed."""
     added: tuple[str, ...]
-    """Parameters that timm's layer lacks. Streams are initialised as copies of kept projections, others by the mechanism."""
+    """New parameters, which timm's layer lacks. Streams (extra projections) start as copies of timm's projections; the mechanism
+    initialises the others.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Report of ``replace_attention``. ``str`` gives a short summary."""
+    """Report on all layers that ``replace_attention`` replaced. ``str`` gives a short summary."""
 
     attention: str
     layers: tuple[ReplacedLayer, ...]
     left: tuple[str, ...]
-    """Path and class of attention modules of other kinds, such as attention pooling, which are not replaced."""
+    """Path and class of each attention module of another kind, such as attention pooling. Such modules are not replaced."""
 
     def __str__(self) -> str:
         lines = []
@@ -91,27 +95,27 @@ def replace_attention(
 ) -> M:
     """Replace every ``timm.layers.Attention`` of a model by a mechanism, in place. The model keeps its weights.
 
-    The query, key, value and output projections keep their weights, biases and ``requires_grad``; norms (``qk_norm``,
-    ``scale_norm``) and dropout rates are kept. A mechanism with one tensor for queries and keys gets the query projection.
+    The query, key, value and output projections keep their weights, biases and ``requires_grad``. Norms (``qk_norm``,
+    ``scale_norm``) and dropout rates stay, too. A mechanism with one tensor for queries and keys gets the query projection.
     Projections that a mechanism does not read are dropped. The mechanism's own parameters, such as Linformer's E and F, and those
-    of a short convolution and of a gate are new: create the optimiser afterwards, and train them. If the mechanism with its options
+    of a short convolution and of a gate are new. Create the optimiser afterwards, and train them. If the mechanism with its options
     equals softmax attention and there is no gate, the outputs of the model do not change. Layers are joined (``join_layers``). All
-    layers are built before the first is replaced, so that an error leaves the model unchanged.
+    layers are built before the first is replaced, so an error leaves the model unchanged.
 
     Args:
         model: a model of timm, trained or not.
-        attention: a registered attention, or a hybrid such as ``3*linformer[projected_length=64]+softmax``, a pattern of
-            mechanisms that is repeated over the layers.
-        length: number of tokens in every layer, prefix tokens included; the maximum if images differ in size. None takes it from
-            a VisionTransformer, and counts it in every layer of another model, which is run once without gradients.
-        example: the input of that run; None takes an image of the size that the model is built for.
+        attention: name of a registered mechanism, or a hybrid such as ``3*linformer[projected_length=64]+softmax``. A hybrid is a
+            pattern of mechanisms that is repeated over the layers.
+        length: number of tokens in every layer, prefix tokens included. If images differ in size, it is the maximum. None reads it
+            from a VisionTransformer. Any other model is run once without gradients, and the tokens in each layer are counted.
+        example: input for that run. None means an image of the size for which the model is built.
         implementation, causal, fused, order, short_convolution, output_gate, **options: see ``attention_layer``.
 
     Returns:
         The model. Its attribute ``attention_replacement`` is a ``Replacement``, which lists kept, dropped and added parameters.
 
     Raises:
-        UnknownNameError: no such attention, implementation or option.
+        UnknownNameError: there is no such mechanism, implementation or option.
         ValueError: an option is out of its range, both ``length`` and ``example`` are given, ``model`` is itself an attention
             layer, or it has fewer layers than the pattern of a hybrid.
         UnsupportedError: the model has no such attention, has one that the layer cannot reproduce, or does not state its number of

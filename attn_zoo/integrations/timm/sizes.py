@@ -13,7 +13,8 @@ from attn_zoo.integrations.timm.layer import TimmAttention
 
 
 def tokens_in(model: nn.Module, layers: dict[str, nn.Module]) -> dict[str, int]:
-    """Return the number of tokens in each layer, by path: patches and prefix tokens (class token, registers).
+    """Return the number of tokens in each layer, by the path of the layer. Tokens are patches and prefix tokens (class token,
+    registers).
 
     A VisionTransformer states the number itself, also inside another model, such as that of ``features_only=True``. Any other model
     is run on an image of zeros in its default size, and the tokens are counted.
@@ -84,18 +85,18 @@ def set_input_size(
 ) -> int:
     """Call timm's ``model.set_input_size``, and resize the layers of attn-zoo to the new number of tokens.
 
-    The mechanism's ``resize_length`` interpolates or cuts parameters that depend on the position. They become new parameters, like
-    the position embedding, so create the optimiser afterwards. If one layer cannot be resized, nothing is changed.
+    The mechanism's ``resize_length`` interpolates or cuts parameters that depend on the position. They become new parameters, as
+    the position embedding does, so create the optimiser afterwards. If one layer cannot be resized, nothing is changed.
 
     Args:
-        img_size: height and width of the images in pixels; None keeps them.
-        patch_size: height and width of a patch in pixels; None keeps them.
+        img_size: height and width of the images in pixels. None does not change them.
+        patch_size: height and width of a patch in pixels. None does not change them.
 
     Returns:
         The new number of tokens.
 
     Raises:
-        UnsupportedError: the model is not a VisionTransformer, has no layer of the zoo, or a mechanism cannot be resized.
+        UnsupportedError: the model is not a VisionTransformer, has no layer of attn-zoo, or a mechanism cannot be resized.
     """
     if not _is_vision_transformer(model):
         raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""Submodule with a mechanism that replaces softmax in an attention module of transformers."""
+"""Module with a mechanism that is attached to an attention module of transformers, and replaces its softmax attention."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:  # transformers is an extra
 
 
 class Attached(nn.Module):
-    """Mechanism that works between the projections of an attention module of transformers.
+    """Module with a mechanism that works between the projections of an attention module of transformers.
 
-    It is a submodule, so it is trained, moved and saved with the model.
+    It is a submodule of the model, so it is trained, moved and saved with the model.
 
     Args:
-        mechanism: mechanism built for the site's heads.
-        site: attention module; only its sizes are stored.
+        mechanism: mechanism that is built for the heads of the attention module.
+        site: description of the attention module. Only its sizes are stored.
         convolution: short convolution of the tokens before their projections.
 
     Raises:
@@ -63,12 +63,12 @@ class Attached(nn.Module):
         key_valid: Bool[Tensor, "batch keys"] | None,
         scaling: float | None,
     ) -> Float[Tensor, "batch queries heads head_dim"]:
-        """Apply the mechanism.
+        """Return the outputs of the mechanism.
 
         Args:
-            query, key, value: projected (and rotated) tokens; grouped key and value heads are repeated here.
+            query, key, value: projected tokens, after any rotation by position. Grouped heads of keys and values are repeated here.
             key_valid: True for a real token.
-            scaling: factor of query · key; None for the module's default.
+            scaling: factor by which query · key is multiplied. None means the module's default.
 
         Raises:
             UnsupportedError: the mechanism does not support the call.
@@ -133,14 +133,14 @@ def _over_cached_keys(mechanism: Attention) -> Attention | None:
 
 
 def attached_to(module: nn.Module) -> Attached | None:
-    """Return the mechanism that is attached to a module, or None."""
+    """Return the mechanism that is attached to an attention module, or None."""
     attached = getattr(module, "zoo", None)
     return attached if isinstance(attached, Attached) else None
 
 
 def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Open the cache, convolve the tokens and store them for the streams. This is a hook before the forward call of an attention
-    module.
+    """Prepare the cache, convolve the tokens and store them for the streams (extra projections). This hook runs before the forward
+    call of an attention module.
 
     The hook is needed because transformers calls the attention interface afterwards without the tokens.
 
@@ -208,7 +208,7 @@ def _mask_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
 
 
 def refuse_weights(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise an error if attention weights are requested. This is a hook before the forward call of a model.
+    """Raise an error if attention weights are requested. This hook runs before the forward call of a model.
 
     Raises:
         UnsupportedError: ``output_attentions`` is True.

@@ -1,4 +1,4 @@
-"""Description of replaced attention in the configuration of a model, as JSON that is saved and loaded with the model."""
+"""Descriptions of replaced attention in the configuration of a model. They are JSON that is saved and loaded with the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from attn_zoo.contract import UnsupportedError
 
 NAME = "attn_zoo"
-"""Name of the zoo's attention implementation in transformers, and its key in a model's configuration."""
+"""Name of attn-zoo's attention implementation in transformers, and its key in the configuration of a model."""
 
 NOTHING_ATTACHED = (
     f"attn_implementation={NAME!r}, but no mechanism is attached to this model; use replace_attention of "
@@ -18,12 +18,12 @@ NOTHING_ATTACHED = (
 )
 
 VERSION = 1
-"""Version of the description's layout; other versions are refused."""
+"""Version of the layout of the description. Other versions cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Arguments of one call of ``replace_attention``. The length is always filled in."""
+    """Arguments of one call of ``replace_attention``, including the length, which is filled in if the call left it out."""
 
     attention: str
     implementation: str
@@ -33,13 +33,13 @@ class Replacement:
     options: dict[str, Any] = field(default_factory=dict)
     short_convolution: int = 0
     origin: str = ""
-    """Module of the mechanism, for the error message if its package is missing."""
+    """Module that defines the mechanism, for the error message if its package is missing."""
     attention_version: int = 1
-    """Version of the mechanism's card; for a hybrid as in the spec of a run."""
+    """Version of the mechanism's card. For a hybrid, it is written as in the spec of a run."""
 
 
 def add(config: Any, replacement: Replacement) -> None:
-    """Append a replacement to the list in a model's configuration."""
+    """Append a replacement to the list in the configuration of a model."""
     entry = asdict(replacement)
     for name, usual in {"short_convolution": 0, "attention_version": 1}.items():
         if entry[name] == usual:  # added to version 1 later: older releases read only entries without it
@@ -49,10 +49,10 @@ def add(config: Any, replacement: Replacement) -> None:
 
 
 def replacements_of(config: Any) -> list[Replacement]:
-    """Return the replacements in a configuration in order.
+    """Return the replacements in a configuration, in the order in which they were made.
 
     Raises:
-        UnsupportedError: this version cannot read the layout.
+        UnsupportedError: this version of attn-zoo cannot read the layout.
     """
     description = _read(config)
     try:
@@ -65,12 +65,14 @@ def replacements_of(config: Any) -> list[Replacement]:
 
 
 def set_directions(config: Any, causal: Iterable[bool]) -> None:
-    """Store in a configuration whether its mechanisms are causal. The mask function receives the configuration and reads this."""
+    """Store in a configuration if its mechanisms are causal. The mask function receives the configuration and reads this."""
     _write(config, causal=sorted(set(causal)))
 
 
 def directions_of(config: Any) -> list[bool]:
-    """Return whether the mechanisms with a configuration are causal: a list of True, False or both."""
+    """Return a list of the directions of the mechanisms with this configuration: True for causal, False for
+    bidirectional, or both.
+    """
     return list(_read(config).get("causal", ()))
 
 

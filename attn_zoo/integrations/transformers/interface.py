@@ -1,4 +1,4 @@
-"""Attention function that transformers calls if the attention of a model was replaced."""
+"""Attention function that transformers calls in models whose attention was replaced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HARMLESS = frozenset(
     + ["labels", "output_hidden_states", "return_dict", "logits_to_keep", "token_type_ids", "interpolate_pos_encoding"]
     + ["encoder_hidden_states", "encoder_attention_mask"]
 )
-"""Keyword arguments that have no effect on attention. Others are refused, unless they are None or False."""
+"""Names of keyword arguments that have no effect on attention. Other arguments raise an error, unless they are None or False."""
 
 
 def attend(
@@ -30,14 +30,14 @@ def attend(
     is_causal: bool | None = None,
     **rest: Any,
 ) -> tuple[Float[Tensor, "batch queries heads head_dim"], None]:
-    """Apply the mechanism that is attached to ``module``. See transformers' ``AttentionInterface``.
+    """Return the output of the mechanism that is attached to ``module``. See transformers' ``AttentionInterface``.
 
     Args:
         attention_mask: result of ``key_mask``.
-        scaling: factor of query · key; None for the module's default.
-        dropout: dropout rate of this call; in training it must equal the model's rate at the time of the replacement.
-        is_causal: causality of this call; None if the model does not state it.
-        **rest: other arguments that the model passes; those that would change attention are refused.
+        scaling: factor by which query · key is multiplied. None means the module's default.
+        dropout: dropout rate of this call. In training it must equal the model's rate at the time of the replacement.
+        is_causal: True if this call is causal. None if the model does not state it.
+        **rest: other arguments that the model passes. Those that would change attention raise an error.
 
     Returns:
         The output, and None in place of attention weights.

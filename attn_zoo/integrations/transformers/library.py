@@ -1,4 +1,4 @@
-"""Import of transformers when it is needed, and registration of attn-zoo's functions with it."""
+"""Import of the package transformers when it is needed, and registration of attn-zoo's functions with it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from attn_zoo.integrations.transformers.description import NAME
 
 
 def require_transformers() -> Any:
-    """Import transformers, and register attn-zoo's attention and mask functions there under ``NAME``.
+    """Return the package transformers, after registering attn-zoo's attention and mask functions with it under ``NAME``.
 
-    Registration adds one entry to each of two tables; other models in the process are not affected.
+    Registration adds one entry to each of two tables. Other models in the process are not affected.
 
     Raises:
         UnsupportedError: the package is missing; the message names the extra.

@@ -1,4 +1,4 @@
-"""Conversion of transformers' mask arguments to a padding mask over the keys."""
+"""Conversion of transformers' mask arguments to a padding mask, which is True for each real key."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ def key_mask(
 ) -> Bool[Tensor, "batch keys"] | None:
     """Return the padding mask. transformers calls this once per forward pass and passes the result to every attention layer.
 
-    The mask has no query axis: the mechanism itself is causal or not, and padding is a property of keys.
+    The mask has no axis of queries, because padding is a property of keys. A causal mechanism hides later keys itself.
 
     Args:
-        batch_size, kv_length, kv_offset: shape of the mask, and position of the first key.
-        mask_function: transformers' rule for one query and one key.
+        batch_size, kv_length: numbers of examples and of keys.
+        kv_offset: position of the first key.
+        mask_function: transformers' rule that decides if one query sees one key.
         config: configuration of the model.
-        attention_mask: zero or False for padding.
-        local_size: width of a window; refused unless None.
-        **rest: arguments for other implementations, ignored.
+        attention_mask: mask that is zero or False for padding.
+        local_size: width of a window. It must be None, because windows are unsupported.
+        **rest: arguments for other implementations, which are ignored.
 
     Returns:
         True for each real key, or None if all keys are real.

@@ -37,20 +37,21 @@ def replace_attention(
 
     The query, key, value and output projections keep their weights. The mechanism becomes the submodule ``zoo`` of each attention
     module. Streams (extra projections) of the mechanism are initialised as copies of the model's projections, without rotary
-    positions; a mechanism that shares queries and keys uses the model's queries for both. In generation a recurrent mechanism (one
-    that claims ``stepwise``) stores its state in the model's cache, in place of keys and values. For a causal mechanism that can
+    positions. A mechanism that shares queries and keys uses the model's queries for both. In generation a recurrent mechanism (one
+    that declares ``stepwise``) stores its state in the model's cache, in place of keys and values. For a causal mechanism that can
     use neither such a state nor cached keys, ``use_cache`` is set to False.
 
     Args:
         model: a ``PreTrainedModel`` whose modules call transformers' attention interface.
-        attention: name of a registered mechanism, or a hybrid such as ``3*linformer[projected_length=64]+softmax``, a pattern of
-            mechanisms that is repeated over the layers.
-        length: number of tokens that the mechanism is built for; None for the model's number of positions.
-        implementation: a name on the mechanism's card, or ``auto``: the first, in its order for the device, that can run.
-        layers: indices of the attention modules to replace, from 0; None for all. Modules that were never replaced keep softmax.
-        attention_dropout: dropout rate of attention weights; None for the model's own rate.
-        short_convolution: width of a depthwise convolution of the tokens before their projections, 0 for none; see
-            ``ShortConvolution``, which starts as the identity.
+        attention: name of a registered mechanism, or a hybrid such as ``3*linformer[projected_length=64]+softmax``. A hybrid is a
+            pattern of mechanisms that is repeated over the layers.
+        length: number of tokens for which the mechanism is built. None means the model's number of positions.
+        implementation: name of an implementation on the mechanism's card. ``auto`` means the first of these, in a fixed order per
+            device, that can run.
+        layers: indices of the attention modules to replace, from 0. None means all. Modules that were never replaced keep softmax.
+        attention_dropout: dropout rate of attention weights. None means the model's own rate.
+        short_convolution: width, in positions, of a depthwise convolution of the tokens before their projections; 0 means none. It
+            is initialised as the identity; see ``ShortConvolution``.
         **options: options of the mechanism.
 
     Returns:
@@ -58,7 +59,7 @@ def replace_attention(
 
     Raises:
         TypeError: ``model`` is not a ``PreTrainedModel``.
-        UnknownNameError: no such attention, implementation or option.
+        UnknownNameError: there is no such mechanism, implementation or option.
         ValueError: an option or ``layers`` is out of its range, the model does not state its number of positions, or it has fewer
             layers than the pattern of a hybrid.
         UnsupportedError: the mechanism does not support the model, or the package is missing.
@@ -84,15 +85,15 @@ def replace_attention(
 
 
 def zoo_layers(model: nn.Module) -> list[Attention]:
-    """Return the mechanisms that are attached to a model, in the order of its attention modules."""
+    """Return the mechanisms of attn-zoo in a model, in the order of its attention modules."""
     return [module.mechanism for module in model.modules() if isinstance(module, Attached)]
 
 
 def carry_out(model: Any, replacement: Replacement) -> list[Attention]:
-    """Replace attention without noting it in the model's configuration. If there is an error, the model does not change.
+    """Replace attention without writing it into the configuration of the model. If there is an error, the model does not change.
 
     Returns:
-        The new mechanisms, in the order of the modules.
+        The new mechanisms, in the order of the attention modules.
     """
     found = sites(model)
     chosen = _chosen(found, replacement.layers)

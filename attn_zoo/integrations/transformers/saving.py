@@ -16,11 +16,11 @@ from attn_zoo.rows import RowName, attention_version
 
 
 def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
-    """Load a model with replaced attention that was saved by ``save_pretrained``. Weights must be in the format safetensors.
+    """Return a model with replaced attention that ``save_pretrained`` has saved. Its weights must be in the format safetensors.
 
     Args:
         kind: ``AutoModel``, another of transformers' auto classes, or the model's own class.
-        folder: a folder, or a name on the hub.
+        folder: path of a folder, or a name on the Hugging Face hub.
         **options: arguments of transformers' ``from_pretrained``, such as ``dtype`` and ``device_map``.
 
     Returns:

@@ -1,4 +1,6 @@
-"""Attention modules of a model of transformers, which are those that call the attention interface, and their properties."""
+"""Attention modules of a model of transformers whose attention can be replaced. These are the modules that call the attention
+interface.
+"""
 
 from __future__ import annotations
 
@@ -17,29 +19,29 @@ _PROJECTIONS = (("query", "key", "value"), ("q_proj", "k_proj", "v_proj"), ("q_l
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One attention module of a model."""
+    """Description of one attention module of a model."""
 
     name: str
-    """Path in the model."""
+    """Path of the module in the model."""
     module: nn.Module
     heads: int
     key_heads: int
-    """Number of key and value heads; smaller than ``heads`` in grouped-query attention."""
+    """Number of heads of keys and values, which is smaller than ``heads`` in grouped-query attention."""
     head_dim: int
     causal: bool
     crosses: bool
-    """True for cross-attention, with keys from another sequence."""
+    """True for cross-attention, whose keys come from another sequence."""
     dropout: float
     """Dropout rate of attention weights."""
 
     @property
     def width(self) -> int:
-        """Width of all heads of queries together."""
+        """Number of channels of all heads of queries together."""
         return self.heads * self.head_dim
 
 
 def sites(model: nn.Module) -> list[Site]:
-    """Return the modules of a model that call the attention interface, in the order of the model.
+    """Return descriptions of all modules of a model that call the attention interface, in the order of the model.
 
     They are recognised by their class name and by the attributes that the interface reads: a configuration and ``is_causal``.
 
@@ -90,7 +92,7 @@ def _dropout(module: nn.Module) -> float:
 
 
 def scaling_of(module: Any, head_dim: int) -> float:
-    """Return the default factor of query · key. Older versions of GPT-2 set it by two flags."""
+    """Return the factor by which the module multiplies query · key by default. Older versions of GPT-2 set it by two flags."""
     if getattr(module, "scaling", None) is not None:
         return float(module.scaling)
     scale = head_dim**-0.5 if getattr(module, "scale_attn_weights", True) else 1.0
@@ -98,10 +100,11 @@ def scaling_of(module: Any, head_dim: int) -> float:
 
 
 def projection(site: Site, which: str) -> tuple[Float[Tensor, "width dim"], Float[Tensor, " width"] | None]:
-    """Return the weight and bias of a query, key or value projection. Grouped key and value heads are repeated for every head.
+    """Return the weight and bias of the query, key or value projection of an attention module. Grouped heads of keys and values are
+    repeated for every head.
 
     Raises:
-        UnsupportedError: the module's projections have unknown names.
+        UnsupportedError: the projections of the module have unknown names.
     """
     at = ("query", "key", "value").index(which)
     for names in _PROJECTIONS:
@@ -125,7 +128,7 @@ def _for_every_head(parameter: Tensor, site: Site, at: int) -> Tensor:
 
 
 def positions(model: Any) -> int:
-    """Return the number of positions of a model: tokens, or patches with the prefix tokens.
+    """Return the largest number of positions that a model supports: tokens, or patches with the prefix tokens.
 
     Raises:
         ValueError: the model does not state its number of positions.

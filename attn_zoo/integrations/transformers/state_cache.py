@@ -1,4 +1,4 @@
-"""Cache layer for transformers that stores the state of a recurrent mechanism in place of keys and values."""
+"""Cache layer for transformers that holds the recurrent state of a mechanism in place of keys and values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from attn_zoo.contract import UnsupportedError
 
 
 class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not followed
-    """State of one attention module during generation. Its size depends on the mechanism.
+    """Cache layer with the recurrent state of one attention module during generation. Its size depends on the mechanism.
 
-    ``update`` counts the new tokens and returns their keys and values, from which the mechanism updates ``state``.
+    ``update`` counts the new tokens and returns their keys and values. From these the mechanism computes the new ``state``.
     """
 
     is_sliding = False
@@ -25,7 +25,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         self.reset()
 
     def reset(self) -> None:
-        """Delete the state."""
+        """Delete the recurrent state, so that the next token is the first."""
         self.state: Any = None
         """State of the mechanism, a ``CarriedState``; None before the first token."""
         self.tail: Float[Tensor, "batch held dim"] | None = None
@@ -46,13 +46,13 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         return key_states, value_states
 
     def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
-        """Return the number of keys of a mask and the position of its first key. Older transformers pass positions in place of a
-        length.
+        """Return the number of keys of a mask, and the position of its first key. Older versions of transformers pass positions
+        instead of ``query_length``.
         """
         return self.length + (query_length if isinstance(query_length, int) else len(query_length)), 0
 
     def get_seq_length(self) -> int:
-        """Return the number of tokens that were read."""
+        """Return the number of tokens that were read so far."""
         return self.length
 
     def get_max_length(self) -> int:
@@ -62,19 +62,19 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
     get_max_cache_shape = get_max_length  # name in older versions
 
     def reorder_cache(self, beam_idx: Int[Tensor, " beams"]) -> None:
-        """Keep the given examples in the given order."""
+        """Replace the examples of the batch by those at the given indices, in their order."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Int[Tensor, " kept"]) -> None:
-        """Keep the given examples in the given order."""
+        """Replace the examples of the batch by those at the given indices, in their order."""
         self._change(lambda tensor: tensor.index_select(0, indices.to(tensor.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each example ``repeats`` times."""
+        """Repeat each example of the batch ``repeats`` times."""
         self._change(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
 
     def crop(self, *args: Any) -> None:
-        """Raise an error, because tokens cannot be removed from a state.
+        """Raise an error, because tokens cannot be removed from a recurrent state.
 
         Raises:
             UnsupportedError: always; a state does not store single tokens.
@@ -85,10 +85,10 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         )
 
     def offload(self) -> None:
-        """Do nothing, because a state is small and stays on the device."""
+        """Do nothing, because a recurrent state is small and stays on the device."""
 
     def prefetch(self) -> None:
-        """Do nothing, because the state is on the device."""
+        """Do nothing, because the recurrent state is already on the device."""
 
     def _change(self, change: Any) -> None:
         if self.tail is not None:
@@ -99,10 +99,11 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
 
 
 def state_layer(cache: Cache, at: int) -> StateLayer | None:
-    """Return the cache layer with the state of attention module number ``at``. Create it if the cache has no keys for this module.
+    """Return the cache layer that holds the recurrent state of attention module number ``at``. Create the layer if the cache has no
+    keys for this module.
 
     Returns:
-        The layer; None if the cache already holds keys and values of this module, or has a fixed size.
+        The layer, or None if the cache already holds keys and values of this module, or has a fixed size.
     """
     cache = getattr(cache, "self_attention_cache", cache)
     if cache.is_compileable:
