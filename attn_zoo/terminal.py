@@ -1,4 +1,4 @@
-"""Layout of text for a terminal: tables with as many columns as fit, and wrapped lines.
+"""Layout of text for a terminal: tables with as many columns as fit, wrapped lines, and short numbers.
 
 Tables are laid out here, not by rich, because rich takes thirty times as long: the tables of ``leaderboard --reference`` would take
 a quarter of the time in which PyTorch is imported.
@@ -34,6 +34,14 @@ _GAP = 2
 def columns() -> int:
     """Return the width of the terminal in characters. If there is no terminal, return ``COLUMNS``."""
     return shutil.get_terminal_size((COLUMNS, 30)).columns
+
+
+def short(count: float, _: Any = None) -> str:
+    """Format a count with three digits, such as ``2.39 M``. It can also format the ticks of an axis."""
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= 0.9995 * size:  # so that 999,600 is 1 M
+            return f"{count / size:.3g} {letter}"
+    return f"{count:g}"
 
 
 def fit(

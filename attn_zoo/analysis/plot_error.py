@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from attn_zoo.plotting.labels import Box, beside_points
-from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, SERIES, save, settings, short
+from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, SERIES, save, settings
+from attn_zoo.terminal import short
 
 _EXACT = 1e-9
 """Largest error of a mechanism that counts as exact: float64 rounding."""

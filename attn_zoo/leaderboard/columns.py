@@ -20,7 +20,7 @@ from attn_zoo.leaderboard.metrics import (
 )
 from attn_zoo.leaderboard.statistics import Estimate, Soon, Successes
 from attn_zoo.leaderboard.table import COSTS, Board, Comparison, Row, Table
-from attn_zoo.plotting.theme import short
+from attn_zoo.terminal import short
 
 FRONTS = {cost: cost[0].upper() for cost in COSTS}
 """Letter of each cost in the column of fronts."""

@@ -9,8 +9,8 @@ from typing import Any
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Comparison, Row, Table
 from attn_zoo.leaderboard.verdicts import Verdict
-from attn_zoo.plotting.theme import short
 from attn_zoo.records.shape import BOUNDS
+from attn_zoo.terminal import short
 
 COUNTED = tuple(metric for metric, bounds in BOUNDS.items() if bounds == (0.0, 1.0))
 """Metrics between 0 and 1 that come from counts of examples."""

@@ -20,8 +20,9 @@ from attn_zoo.leaderboard.metrics import is_share, style, unit
 from attn_zoo.leaderboard.notes import seed_count
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import COUNTED, Row, Table
-from attn_zoo.plotting.theme import INK, MARKERS, MUTED, SERIES, plain, save, settings, short, svg_text, with_dark_colours
+from attn_zoo.plotting.theme import INK, MARKERS, MUTED, SERIES, plain, save, settings, svg_text, with_dark_colours
 from attn_zoo.records.shape import bounds
+from attn_zoo.terminal import short
 
 COLUMNS, PANELS = 3, 9
 """Greatest number of panels side by side, and in one picture."""

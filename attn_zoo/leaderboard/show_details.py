@@ -14,9 +14,8 @@ from attn_zoo.leaderboard.metrics import estimated, figure, mebibytes, seconds, 
 from attn_zoo.leaderboard.notes import tuned_notes
 from attn_zoo.leaderboard.table import CurvePoint, Table
 from attn_zoo.leaderboard.text import lines
-from attn_zoo.plotting.theme import short
 from attn_zoo.records import RunRecord
-from attn_zoo.terminal import fit, wrap
+from attn_zoo.terminal import fit, short, wrap
 
 if TYPE_CHECKING:
     from attn_zoo.leaderboard.show import Shown

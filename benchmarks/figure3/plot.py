@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attn_zoo.plotting.theme import INK, MUTED, SERIES, hover, save, settings, short
+from attn_zoo.plotting.theme import INK, MUTED, SERIES, hover, save, settings
+from attn_zoo.terminal import short
 from figure3.cells import Arm, Cell, Figure
 from figure3.claims import CONTROLS
 

@@ -13,10 +13,10 @@ from attn_zoo.checks import check_whole
 from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said
 from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, deliver
 from attn_zoo.cli.progress import tracked
-from attn_zoo.plotting.theme import short
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import attentions, card, stated_options
 from attn_zoo.rows import RowName, hyperparameters, rows_of
+from attn_zoo.terminal import short
 
 _COLUMNS = (
     *("label", "attention", "dial", "error", "of_uniform", "over_heads", "over_draws", "draws", "tied_error"),
