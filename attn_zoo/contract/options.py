@@ -23,7 +23,7 @@ class Bound:
     words: str
     """The rule as the error states it after the name of the option: ``must be at least 0, because it counts blocks``."""
     advice: Callable[[Any], str] = lambda value: ""
-    """Function from the refused value to the last part of the error: what to write instead."""
+    """Function from the value that came to the last part of the error message, which says what to write instead."""
 
 
 def at_least(least: int, counted: str = "", advice: str = "") -> Bound:

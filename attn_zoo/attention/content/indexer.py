@@ -69,8 +69,8 @@ class Indexer(Attention[Options]):
         paper's norm of index keys, rotary positions and low precision are left out. All n² scores are computed and then masked; the
         paper's kernels compute the chosen scores alone. If index scores are equal, which ReLU makes likely, the first key is
         chosen.
-    Choice: a loss of its own trains the indexer: the divergence between the softmax of I and the mean attention weights of the
-        heads, over all visible keys. The paper uses this loss in its dense warm-up; here it is used throughout. Runners add it to
+    Choice: a loss of its own trains the indexer. It is the divergence between the softmax of I over all visible keys and the mean
+        attention weights of the heads. The paper uses this loss in its dense warm-up; here it is used throughout. Runners add it to
         the training loss (``auxiliary_loss``). This loss trains the indexer alone, and no other loss trains the indexer.
     """
 

@@ -135,8 +135,8 @@ class Reformer(RedrawnAttention[Options]):
         return softmax_over_valid(scores + times.clamp(min=1).to(scores.dtype).log(), allowed) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: sort positions by bucket, attend from each chunk to itself and to the chunk before it, and combine
-        the rounds by their sums of exponentials.
+        """Return the outputs. Positions are sorted by bucket, and each chunk attends to itself and to the chunk before it. The
+        rounds are averaged with their sums of exponentials as weights.
         """
         o, n, precise = self.options, query.shape[2], torch.promote_types(query.dtype, torch.float32)
         self.redraw_in_training()

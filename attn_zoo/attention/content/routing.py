@@ -1,7 +1,7 @@
 """Routing attention: yᵢ is the mean, over the clusters c of query i, of Σⱼ softmaxⱼ(q̂ᵢ·k̂ⱼ √d) vⱼ over the keys j in c.
 
-Here q̂ = q / |q| and k̂ = k / |k|. A cluster holds the w queries and the w keys nearest to its centroid, so a query or key can be
-in several clusters or in none.
+Here q̂ = q / |q| and k̂ = k / |k|. A cluster holds the w queries and the w keys nearest to its centroid. A query or key can be in
+several clusters or in none.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def cluster_count(keys: int, options: Options) -> int:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the scores of queries and keys with every centroid, which have no gradient, and of the
-    attention within each cluster, from its w queries to its w keys.
+    """Return the cost. FLOPs are those of two steps: the scores of queries and keys with every centroid, which have no gradient,
+    and attention within each cluster, from its w queries to its w keys.
     """
     n, d, h, clusters = geometry.keys, geometry.head_dim, geometry.heads, cluster_count(geometry.keys, options)
     w = math.ceil(n / clusters)

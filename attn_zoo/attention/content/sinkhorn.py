@@ -79,11 +79,11 @@ class Sinkhorn(Attention[Options]):
     Symbols: B → block, N_B → blocks, R → permutation, τ → temperature.
     Differs: the score of two blocks is the product of the mean query of one and the mean key of the other. The paper's network
         computes N_B scores from the sum of a block, which ties it to one length. No Gumbel noise is added. A place in the sorted
-        block is the mean over the valid tokens that R puts there, and the logarithm of their share is added to its score. This
-        masks padding if R is a true permutation. A block of padding alone is sorted nowhere, and the outputs at its queries have no
-        meaning. Own and sorted keys share one softmax. With blocks of one size for all lengths the paper's R K costs n² d / b; here
-        b grows with √n. There is only the bidirectional form with all sorted blocks, without truncation (SortCut). R is computed in
-        float32 or more.
+        block is the mean over the valid tokens that R puts there. The logarithm of their share is added to the score of the place.
+        This masks padding if R is a true permutation. A block of padding alone is sorted nowhere, and the outputs at its queries
+        have no meaning. Own and sorted keys share one softmax. With blocks of one size for all lengths the paper's R K costs n² d /
+        b; here b grows with √n. There is only the bidirectional form with all sorted blocks, without truncation (SortCut). R is
+        computed in float32 or more.
     Nature: All queries of a block see the same sorted block, which is one block or a blend of blocks. Adjacent queries whose
         answers lie in different blocks are therefore hardly answered (needles: 12 % after 690 steps, as a guess among 8 values
         gives).
@@ -124,8 +124,8 @@ class Sinkhorn(Attention[Options]):
         return torch.cat(outputs, dim=2)[:, :, :n]
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: split the keys into blocks, sort the blocks softly, and attend to the own and the sorted keys of a
-        block in one softmax.
+        """Return the outputs. The keys are split into blocks, and the blocks are sorted softly. Each block attends to its own and
+        its sorted keys in one softmax.
         """
         n, d = query.shape[2:]
         b = block_size(self.geometry.keys, self.options)

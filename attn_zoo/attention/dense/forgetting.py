@@ -61,8 +61,8 @@ class Forgetting(Attention[Options]):
     Symbols: f → σ of the stream gate, D → bias.
     Differs: the gate of a head is computed from the extra projection ``gate``: its channels are added and divided by √d, without
         bias. Log gates are added to the scores without a factor, and the key's own gate is not applied. Without causality, which
-        the paper does not treat, the gates of a later key are those from the query's own up to the one before the key. A padded
-        token has no gate.
+        the paper does not treat, a later key gets the gates from the query's own up to the one before the key. A padded token has
+        no gate.
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:

@@ -22,8 +22,8 @@ class Options:
     """Options of the dense Synthesizer."""
 
     factor: int = bounded(0, at_least(0, "numbers"))
-    """a, the first factor of the factorised form. A token then makes a + ⌈n/a⌉ scores, and the products of two of them are its n
-    scores. 0 is the plain form, in which a token makes n scores.
+    """a, the first factor of the factorised form, or 0 for the plain form. In the plain form a token makes n scores. In the
+    factorised form it makes a + ⌈n/a⌉ numbers, and their products in pairs are the n scores.
     """
 
 

@@ -24,8 +24,8 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the scores Q Kᵀ and of the weighted sums of values over all pairs, because the highest
-    scores can only be found among all. The search itself does not count, because it is not a matrix product.
+    """Return the cost. FLOPs are those of the scores Q Kᵀ and of the weighted sums of values over all pairs of queries and keys.
+    All scores are needed to find the highest. The search itself does not count, because it is not a matrix product.
 
     The state is the KV cache of keys and values.
     """

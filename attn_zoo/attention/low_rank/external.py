@@ -73,7 +73,7 @@ class External(Attention[Options]):
         self.memory_values = nn.Parameter(torch.randn(shape))
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Return the outputs by the equation: divide exponentials of scores by their sums over the valid positions, then divide the
+        """Return the outputs by the equation. Exponentials of scores are divided by their sums over the valid positions, and the
         results by their sums over the units.
         """
         powers = (value @ self.memory_keys.mT).exp()

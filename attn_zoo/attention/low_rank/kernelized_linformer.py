@@ -44,8 +44,8 @@ class Options(LowRankOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the projections E K and F V and, in each head, of the sums over projected keys, their
-    product with φ(Q), and the denominator. ``favor`` adds the random projections.
+    """Return the cost. FLOPs are those of the projections E K and F V, of the sums over projected keys in each head, and of their
+    products with φ(Q). ``favor`` adds the random projections.
     """
     n, d = geometry.queries, geometry.head_dim
     favor = options.feature_map is FeatureMap.favor

@@ -95,8 +95,8 @@ class LengthCompression(Attention[LengthOptions]):
         self.sinks = nn.Parameter(torch.zeros(geometry.heads)) if options.sinks else None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: compress entry by entry by Eq. 20 to 23, then attend to all entries and all n keys in one softmax,
-        masked to those that a query sees.
+        """Return the outputs: compress entry by entry by Eq. 20 to 23, then attend to entries and keys in one softmax. Entries and
+        keys that a query does not see are masked.
         """
         n, m, causal = key.shape[2], self.options.compress_rate, self.geometry.causal
         valid, t = real_positions(query, key_valid), torch.arange(n, device=key.device)

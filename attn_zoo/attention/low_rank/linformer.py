@@ -68,8 +68,8 @@ class Linformer(LowRankAttention[Options]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Options) -> str | None:
-        """Return the reason why ``triton`` cannot run if heads are too wide for the GPU, or with projections by windows, whose
-        results need a mask; else None.
+        """Return the reason why ``triton`` cannot run, or None if it can. Heads may be too wide for the GPU. Projections by windows
+        are unsupported, because their results need a mask.
         """
         if implementation == "triton" and (geometry.head_dim > 128 or LENGTH_MAPS[options.projection] is not MatrixMap):
             return (

@@ -34,7 +34,7 @@ class Options(LowRankOptions, DropoutOptions):
     sides are equal.
     """
     buckets: int = bounded(0, BUCKETS)
-    """Number of hash buckets, a power of two. 0 means about 2 n / window, where n is the length for which the mechanism is built; a
+    """Number of hash buckets, a power of two. 0 means about 2 n / window, where n is the length for which the mechanism is built. A
     bucket then fills half a window.
     """
 
@@ -45,8 +45,8 @@ def bucket_count(keys: int, options: Options) -> int:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of hashing, which has no gradient, of the projections E K and F V, and of attention to the
-    window and to the projected keys.
+    """Return the cost. FLOPs are those of hashing, of the projections E K and F V, and of attention to the window and to the
+    projected keys. Hashing has no gradient.
     """
     n, d = geometry.keys, geometry.head_dim
     reach = min(options.window // 2, n - 1)

@@ -25,8 +25,8 @@ class Options(LowRankOptions, DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the projections E K and F V, each n k d multiply-adds per head, and of attention to the
-    window and to the projected keys.
+    """Return the cost. FLOPs are those of the projections E K and F V, and of attention to the window and to the projected keys. A
+    projection takes n k d multiply-adds per head.
     """
     n, reach = geometry.keys, min(options.window // 2, geometry.keys - 1)
 

@@ -33,14 +33,14 @@ class Options(DropoutOptions):
     rank: int = share_of_length(8, most=64, bound=RANK)
     """r, the number of projected keys."""
     norms: bool = True
-    """If true, one layer norm is applied to the keys and values of the window and another to the projected ones, so that their
-    scales match.
+    """If true, one layer norm is applied to the keys and values of the window, and another to the projected ones. Their scales then
+    match.
     """
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of K W, PᵀK and PᵀV, each n r d multiply-adds per head, and of attention to the window and
-    to the projected keys.
+    """Return the cost. FLOPs are those of K W, PᵀK and PᵀV, and of attention to the window and to the projected keys. Each of the
+    first three takes n r d multiply-adds per head.
     """
     n, h, d, r = geometry.keys, geometry.heads, geometry.head_dim, options.rank
     reach = min(options.window // 2, n - 1)

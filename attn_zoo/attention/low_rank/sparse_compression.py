@@ -84,8 +84,9 @@ class SparseCompression(hca.LengthCompression):
     Differs: the remarks at ``length_compression`` (HCA) apply here. Besides, Cᵇ is a head's key or value itself, and Cᵃ a linear
         map of it. The indexer reads the queries and keys of all heads. Scores of all entries are computed and masked. If index
         scores are equal, the first entry is chosen.
-    Choice: a loss of its own trains the indexer, as in ``indexer``: the divergence between its softmax and the mean attention
-        weights of the heads over the visible entries. This loss trains the indexer alone, and no other loss trains the indexer.
+    Choice: a loss of its own trains the indexer, as in ``indexer``. It is the divergence between its softmax over the visible
+        entries and the mean attention weights of the heads. This loss trains the indexer alone, and no other loss trains the
+        indexer.
     """
 
     options: Options
@@ -170,7 +171,7 @@ class SparseCompression(hca.LengthCompression):
 def overlapping(
     before: Shaped[Tensor, "batch heads n w"], own: Shaped[Tensor, "batch heads n w"], m: int
 ) -> Shaped[Tensor, "batch heads windows slots w"]:
-    """Return windows of 2 m slots. The first m hold ``before`` of the m tokens before a window (zeros for the first window), and
-    the others hold ``own`` of the m tokens in it.
+    """Return windows of 2 m slots. The first m slots hold ``before`` of the m tokens before the window, which are zeros for the
+    first window. The other m slots hold ``own`` of the m tokens in the window.
     """
     return torch.cat([F.pad(hca.in_windows(before, m), (0, 0, 0, 0, 1, 0))[:, :, :-1], hca.in_windows(own, m)], dim=3)

@@ -24,8 +24,8 @@ class Options(LowRankOptions, DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. As for Linformer, FLOPs are those of the projections E K and F V, of the scores and of the weighted sums,
-    each n k d multiply-adds per head.
+    """Return the cost. As for Linformer, FLOPs are those of the projections E K and F V, of the scores and of the weighted sums.
+    Each takes n k d multiply-adds per head.
 
     Tiles compute the scores again in the backward pass.
     """

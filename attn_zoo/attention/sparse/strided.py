@@ -26,8 +26,8 @@ class Options(DropoutOptions):
     """Options of strided attention."""
 
     stride: int = bounded(0, STRIDE)
-    """l: a query sees the keys at most l positions away, and beyond them every l-th key. 0 means about the square root of the
-    length for which the mechanism is built.
+    """l: a query sees the keys at most l positions away, and beyond them every l-th key. 0 means the square root of the length for
+    which the mechanism is built, rounded up.
     """
 
 

@@ -17,7 +17,7 @@ from attn_zoo.rows import row_of_arguments
 M = TypeVar("M", bound=nn.Module)
 
 OWN = ("mechanism.", "stream_projections.", "short_convolution.", "gate.")
-"""Prefixes of the names of parameters that attn-zoo's layer has and timm's attention lacks."""
+"""Prefixes of the names of parameters that only the layer of attn-zoo has, and not the attention of timm."""
 
 OF_ANOTHER_KIND = {
     "AttentionRope": "turns queries and keys by their positions (rotary embedding)",
@@ -119,7 +119,7 @@ def replace_attention(
         ValueError: an option is out of its range, both ``length`` and ``example`` are given, ``model`` is itself an attention
             layer, or it has fewer layers than the pattern of a hybrid.
         UnsupportedError: the model has no such attention, has one that the layer cannot reproduce, or does not state its number of
-            tokens; or the mechanism does not support an argument.
+            tokens. Or the mechanism does not support an argument.
         TypeError: ``model`` is not an ``nn.Module``.
     """
     if not isinstance(model, nn.Module):

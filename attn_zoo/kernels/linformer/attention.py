@@ -1,15 +1,15 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # Kernel arguments are pointers and scalars that Triton types at the launch; a Python annotation could only be wrong.
-"""O = softmax(Q Kᵀ / √d) V with all keys of a head on chip: forward, and backward in one pass.
+"""Triton kernels for O = softmax(Q Kᵀ / √d) V with all keys of a head on the chip: forward, and backward in one pass.
 
-For few keys a tile of queries sees its whole row of weights P at once. The softmax is then one pass, and the backward
-needs neither O nor the normaliser: it recomputes P and δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ from it. With W = dropout(P):
+If there are few keys, a tile of queries sees its whole row of weights P at once. The softmax is then one pass. The backward pass
+needs neither O nor the denominator of the softmax, because it computes P and δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ again. With W = dropout(P):
 
     dV = Wᵀ dO    dW = dO Vᵀ    dP = dropout(dW)    dS = P ∘ (dP − δ)    dQ = dS K / √d    dK = dSᵀ Q / √d
 
-The backward works on Pᵀ (keys, queries): its matmuls then have keys as their first dimension, which Hopper's matrix
-instruction takes whole, and dK and dV stay in registers while a program loops over its share of the queries.
-Partial sums are added afterwards in a fixed order, so the result does not depend on timing.
+The backward pass works on Pᵀ (keys, queries). Keys are then the first dimension of its matrix products, which Hopper's matrix
+instruction takes whole. dK and dV stay in registers while a program loops over its share of the queries. Partial sums are added
+afterwards in a fixed order, so the result does not depend on timing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # Kernel arguments are pointers and scalars that Triton types at the launch; a Python annotation could only be wrong.
-"""O = softmax(Q Kᵀ / √d) V for keys that do not fit on chip together: blocks of keys, online softmax, backward in two kernels.
+"""Triton kernels for O = softmax(Q Kᵀ / √d) V if the keys do not fit on the chip together. They read blocks of keys with an online
+softmax.
 
-The forward keeps a running maximum and sum, as FlashAttention does, and saves L = log₂ Σⱼ 2^(Sᵢⱼ log₂e), which makes any
-block of P = 2^(S log₂e − L) independent of the others. δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ is then taken as dOᵢ · Oᵢ, which also holds with
-dropout. Seven matmuls instead of the five of the whole-row kernels: use those where they fit.
+S are the scores. As in FlashAttention, the forward pass updates a maximum and a sum from block to block. It saves L = log₂ Σⱼ
+2^(Sᵢⱼ log₂e). With L, any block of P = 2^(S log₂e − L) can be computed without the others. The backward pass has two kernels. They
+compute δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ as dOᵢ · Oᵢ, which also holds with dropout. These kernels take seven matrix products instead of the five of
+the whole-row kernels, so use those if the keys fit.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Shapes of tiles. They were chosen from reports of the compiler; nothing here was measured on a GPU.
+"""Sizes of the tiles that the Triton kernels use. They were chosen from reports of the compiler; nothing here was measured on a
+GPU.
 
-Every entry was compiled for sm_90; it needs at most 227 KB of shared memory, fills the Hopper matrix instruction and, with
-the exceptions that the tests list, keeps its values in registers. Tiles are looked up; there is no autotuning at run time.
+Every entry was compiled for sm_90. It needs at most 227 KB of shared memory and fills the Hopper matrix instruction. It keeps its
+values in registers, with the exceptions that the tests list. Tiles are looked up; there is no autotuning at run time.
 
-Kernels with whole rows of weights (all keys of a head on chip) serve 16-bit inputs if keys × head_dim, both padded, is at most
-256 × 64, or half of that with dropout, whose random words need registers too. All other inputs use blocks of keys: float32
-always, since a matmul in three tf32 parts needs three times the memory. float64 exists in the interpreter only, where no
-memory is short, and uses whole rows for the sizes at which 16-bit inputs without dropout do.
+Whole-row kernels hold all keys of a head on the chip. They serve 16-bit inputs if keys × head_dim, both padded, is at most 256 ×
+64. With dropout the limit is half of that, because random words need registers, too. All other inputs use blocks of keys. float32
+always does, because a product in three tf32 parts needs three times the memory. float64 exists in the interpreter only, which has
+enough memory. It uses whole rows for the same sizes as 16-bit inputs without dropout.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 
 HEAD_DIM_LIMIT = 128
 PROCESSORS_WITHOUT_CUDA = 132
-"""Number of streaming multiprocessors of an H100 or H200, so that the interpreter splits work as these devices do."""
+"""Number of streaming multiprocessors of an H100 or H200. With it the interpreter splits work as these devices do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,9 +46,8 @@ def keep_weights(seed_pointer, threshold, head, query, key, QUERIES: tl.constexp
 
     A draw is 31 bits of Philox4x32-7. It depends on the seed and the position alone, so every tile shape gives the same mask. No
     product of sizes can overflow. (Seven rounds are the fewest that pass BigCrush, Salmon et al. 2011.) One call gives four words.
-    For places (16 a + 8 x + i, 16 b + 8 y + j) it is called with (8 a + i, 8 b + j, head of the batch, 0), and word x + 2 y is
-    used: the four places lie in one thread where the matrix instruction leaves a tile of weights, and also where it leaves a
-    transposed one, so no word has to move.
+    For the place (16 a + 8 x + i, 16 b + 8 y + j) it is called with (8 a + i, 8 b + j, head of the batch, 0), and word x + 2 y is
+    used. The matrix instruction leaves these four places in one thread, also in a transposed tile, so no word has to move.
     """
     queries = query // 2 + tl.arange(0, QUERIES // 2)
     keys = key // 2 + tl.arange(0, KEYS // 2)
